@@ -1,8 +1,8 @@
 """From documents to rows of token ids on disk, and from there to batches.
 
-`prepare` builds W/dataset from the scattered corpus, `importing` from TFRecords, both by `parts`; `Batches` and
-`evaluation_batches` read it. Which tokens make a row is in `layouts` and `segments`, how rows lie on disk in `store`, in which
-order training sees them in `order`. `importing` is not loaded here: no worker of `prepare` should pay for it.
+`prepare` builds W/dataset from the scattered corpus, `importing` from TFRecords, both through `parts`; `Batches` and
+`evaluation_batches` read it. `layouts` and `segments` decide which tokens make a row, `store` how rows lie on disk, `order` in
+which order training sees them. `importing` is not imported here, so that workers of `prepare` do not pay for it.
 """
 
 from tpulm.dataset.batches import Batches, evaluation_batches, token_counts, with_columns

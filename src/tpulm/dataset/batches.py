@@ -1,6 +1,6 @@
-"""Batches for training, as a function of the number of rows before: no state to save, and any place found at once.
+"""Training batches as a function of the number of rows before them: no state to save, and any position is found directly.
 
-And what a model is scored on and against: held-out rows, each once and in order, and how frequent each token is in training.
+Also what a model is scored on and against: held-out rows, each once and in order, and the token frequencies of training.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _FOREVER = 1 << 62
 
 
 class Batches:
-    """The endless stream of batches of one split; this host's share of it.
+    """This host's share of the endless stream of batches of one split.
 
     The cursor counts rows: the batch at cursor c is samples [c, c + B) of an endless stream of epochs (`order.Order`), and may
-    span two. Other rows may come before this dataset's: the cursor of its first sample is `first_cursor`.
+    span two epochs. The cursor of this dataset's first sample is `first_cursor`, since other rows may come before it.
 
     Host h of H gets the h-th of H equal slices of each batch, so that the hosts' slices, joined, are the same for any H. As
-    rows are shuffled over many blocks, each host reads nearly all of these, up to H times the rows that it delivers
+    rows are shuffled over many blocks, each host reads nearly all of the blocks, up to H times the rows that it delivers
     (`read_amplification`). At 2 bytes a token that is little: 20 MB/s a host for 77,000 rows of 128 tokens a second in all.
 
-    `of_tokens` are columns that the dataset need not have, such as where words begin: by name, what each token id says [V].
+    `of_tokens` are columns that the dataset may lack, such as where words begin: tables by token id [V], by name.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Batches:
         self._first_cursor = first_cursor
         self._share = batch_size // num_hosts
         self._host_index = host_index
-        keep_rows = 4 * WINDOW_ROWS + (_PREFETCHED_BATCHES + _READ_THREADS) * batch_size  # the windows around those under way
+        keep_rows = 4 * WINDOW_ROWS + (_PREFETCHED_BATCHES + _READ_THREADS) * batch_size  # the windows around batches in flight
         self._reader = BlockReader(storage.as_path(folder), self.manifest, keep_rows=keep_rows)
         self._order = Order(self._reader.blocks, seed, versions=self._reader.versions)
         self._of_tokens = dict(of_tokens or {})
@@ -84,27 +84,27 @@ class Batches:
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
         """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] and "word_start": int8 [B/H, L] if the
-        dataset has them, and the columns that tokens say}.
+        dataset has them, and the columns of `of_tokens`}.
         """
         return with_columns(self._reader.rows(self._places(cursor)), self._of_tokens)
 
     def read_ahead(self, cursor: int) -> None:
-        """Begin to read for the batch that comes a window after this one."""
+        """Start reading for the batch one window ahead of this one."""
         self._reader.start(self._places(cursor + -(-WINDOW_ROWS // self.batch_size) * self.batch_size))
 
     def row_indices(self, cursor: int) -> np.ndarray:
-        """int64 [B]: which rows of the dataset, counted through its parts, the batch of all hosts holds."""
+        """The rows of the dataset, counted through its parts, in the batch of all hosts; int64 [B]."""
         first = cursor - self._first_cursor
         return self._order.rows(first, first + self.batch_size)
 
     def iterate(
         self, start_cursor: int, *, skipped: Sequence[tuple[int, int]] = ()
     ) -> Generator[tuple[int, dict[str, np.ndarray]], None, None]:
-        """(cursor, batch) from `start_cursor` on, without end, read ahead by threads; closing the iterator stops them.
+        """(cursor, batch) from `start_cursor` on, without end, prefetched by threads; closing the iterator stops them.
 
-        `skipped` holds ranges [first, last) of the cursor to leave out, each some whole batches of this stream.
+        `skipped` holds cursor ranges [first, last) to leave out, each of whole batches of this stream.
         """
-        import grain  # here, because it brings JAX along: 1.6 s, which only training should pay
+        import grain  # here, because it imports JAX: 1.6 s, which only training should pay
 
         options = grain.ReadOptions(num_threads=_READ_THREADS, prefetch_buffer_size=_PREFETCHED_BATCHES)
         steps = _Steps(self, start_cursor, _windows(skipped, start_cursor))
@@ -116,13 +116,13 @@ class Batches:
             iterator.close()
 
     def _places(self, cursor: int) -> Places:
-        """The places of this host's rows."""
+        """Where this host's rows are."""
         first = cursor - self._first_cursor + self._host_index * self._share
         return self._order.places(first, first + self._share)
 
 
 def with_columns(rows: dict[str, np.ndarray], of_tokens: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The rows with columns [B, L] that they lack, looked up by their tokens in arrays [V]."""
+    """The rows, with missing columns [B, L] looked up by token id in the tables [V] of `of_tokens`."""
     return {name: table[rows["tokens"]] for name, table in of_tokens.items() if name not in rows} | rows
 
 
@@ -132,7 +132,7 @@ class _Step(NamedTuple):
 
 
 class _Steps:
-    """A Grain source whose element is one step's host batch."""
+    """A Grain data source whose elements are this host's batches, one per step."""
 
     def __init__(self, batches: Batches, start_cursor: int, windows: list[tuple[int, int]]):
         self._batches = batches
@@ -155,7 +155,7 @@ class _Steps:
 
 
 def _windows(skipped: Sequence[tuple[int, int]], start_cursor: int) -> list[tuple[int, int]]:
-    """The ranges that lie at or after the start, in order, without overlaps."""
+    """The ranges at or after the start, in order and without overlaps."""
     windows: list[tuple[int, int]] = []
     reached = start_cursor
     for first, last in sorted(skipped):
@@ -171,9 +171,9 @@ def evaluation_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None).
 
-    Parts and their rows are random samples already, so the first rows are one too. The last batch is filled up with rows of
-    nothing but [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches. Where words
-    begin is left out: an evaluation masks single tokens.
+    Parts and their rows are random samples already, so the first rows are one too. The last batch is padded with rows of only
+    [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches. "word_start" is left out:
+    evaluations mask single tokens.
     """
     if batch_size < 1 or batch_size % num_hosts:
         raise ConfigError(f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}")
@@ -192,8 +192,8 @@ def evaluation_batches(
 def token_counts(folder: str | PurePath, *, max_tokens: int) -> np.ndarray:
     """How often each token occurs where a model may have to predict it, int64 [V], in the split's first rows.
 
-    Those are a random sample, of `max_tokens` tokens or a little more. Counted are the next tokens of causal rows, and of
-    others every token but [CLS], [SEP] and [PAD], as masks are drawn.
+    These are a random sample, of `max_tokens` tokens or slightly more. In causal rows the next tokens count; in others all
+    tokens but [CLS], [SEP] and [PAD], which are never masked.
     """
     rows = (manifest := load_split(folder)).rows
     max_rows = math.ceil(max_tokens / (rows.sequence_length * max(1e-3, manifest.text_fraction)))

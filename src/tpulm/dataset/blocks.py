@@ -1,7 +1,7 @@
-"""Reading blocks of rows: whole blocks, started early, kept for a while, with errors that name the part and the way out.
+"""Reading whole blocks of rows: asynchronously, with a cache, and with errors that name the damaged part and the fix.
 
 A block here is about `READ_ROWS` rows, several of the blocks that are compressed on disk: TensorStore gets neighbours with one
-request, so that its price and latency are paid once for all of them.
+request, whose price and latency are then paid once for all of them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tpulm.errors import StorageError
 from tpulm.workfolder import is_imported
 
 READ_ROWS = 512
-_INDEX_CACHE_BYTES = 64 << 20  # mostly shard indexes, 16 bytes a block
+_INDEX_CACHE_BYTES = 64 << 20  # mostly shard indexes, 16 bytes per block
 
 
 class BlockReader:
-    """The blocks of one split, version after version. Safe to use from several threads.
+    """The blocks of one split, version after version. Thread-safe.
 
-    `keep_rows` rows stay in memory. `rows_read` counts rows of the blocks that were read, `rows_delivered` those handed out.
+    Up to `keep_rows` rows stay in memory. `rows_read` counts rows of the blocks that were read, `rows_delivered` rows returned.
     """
 
     def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep_rows: int, without: Collection[str] = ()):
@@ -52,12 +52,12 @@ class BlockReader:
         self.rows_delivered = 0
 
     def start(self, places: Places) -> None:
-        """Begin to read what these rows need."""
+        """Start reading the blocks of these rows."""
         for block in np.unique(places.block).tolist():
             self._start(block)
 
     def rows(self, places: Places) -> dict[str, np.ndarray]:
-        """The rows, in this order: {"tokens": [rows, L], …}. All reads start before one is waited for."""
+        """The rows, in this order: {"tokens": [rows, L], …}. All reads start before the first is waited for."""
         total = places.block.size
         blocks, counts = np.unique(places.block, return_counts=True)
         reads = [self._start(block) for block in blocks.tolist()]
@@ -65,7 +65,7 @@ class BlockReader:
         result = {
             name: np.empty((total, *self._format.column_shape(name)), self._format.column_dtype(name)) for name in self.columns
         }
-        for block, read, chosen in zip(blocks.tolist(), reads, by_block, strict=False):  # no rows are split into one nothing
+        for block, read, chosen in zip(blocks.tolist(), reads, by_block, strict=False):  # zero rows split into one empty array
             for name, future in read.items():
                 result[name][chosen] = self._wait(block, name, future)[places.offset[chosen]]
         with self._lock:
@@ -73,7 +73,7 @@ class BlockReader:
         return result
 
     def places(self, first: int, last: int) -> Places:
-        """Where rows [first, last) lie in the dataset."""
+        """Where rows [first, last) of the dataset are."""
         row = np.arange(first, last)
         block = np.searchsorted(self.blocks.first_row, row, "right") - 1
         return Places(block, row - self.blocks.first_row[block])
@@ -129,7 +129,7 @@ class BlockReader:
 
 
 def damaged(part_folder: PurePath, what: str) -> StorageError:
-    """The error for a part that cannot be trusted, with the way out."""
+    """The error for a damaged part, saying how to recover."""
     dataset = part_folder.parent.parent
     again = f"and {dataset.parent / 'corpus'} and run the same command again: the same corpus gives"
     if is_imported(dataset.parent):

@@ -1,6 +1,6 @@
-"""Random numbers of the dataset, the same in every release of numpy.
+"""Random numbers of the dataset, the same in every release of NumPy.
 
-Only the raw bits of PCG64 and SeedSequence are used, which numpy promises never to change (NEP 19); the methods of
+Only the raw bits of PCG64 and SeedSequence are used, which NumPy promises never to change (NEP 19); the methods of
 `Generator`, which may change, are not.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for; two purposes never share a stream. The numbers are part of the dataset's format."""
+    """What a random stream is for; two purposes never share a stream. The numbers are part of the dataset's format."""
 
     LAYOUT = 0
     ROW_ORDER = 1
@@ -23,16 +23,16 @@ class Purpose(IntEnum):
 
 
 class Draws:
-    """One stream, named by seed, purpose and number (of the part, of the epoch, …)."""
+    """One random stream, identified by seed, purpose and numbers (of the part, of the epoch, …)."""
 
     def __init__(self, seed: int, purpose: Purpose, *numbers: int):
         self._bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(purpose), *numbers)))
 
     def uniform(self, *shape: int) -> np.ndarray:
-        """float64 in [0, 1), 53 random bits each."""
+        """Uniform float64 in [0, 1), of 53 random bits each."""
         count = int(np.prod(shape))
         return ((self._bits.random_raw(count) >> np.uint64(11)) * 2.0**-53).reshape(shape)
 
     def permutation(self, count: int) -> np.ndarray:
-        """int64 [count]: the numbers below `count`, each once, in random order."""
+        """A random permutation of 0, …, `count` - 1; int64 [count]."""
         return np.argsort(self._bits.random_raw(count), kind="stable")

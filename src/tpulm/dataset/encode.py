@@ -1,11 +1,11 @@
-"""From documents to token ids with the ends of sentences and documents and, where wanted, the beginnings of words.
+"""From documents to token ids with the ends of sentences and documents and, optionally, the beginnings of words.
 
-`WordEncoder` lays what the tokenizer made of a text over an analyser's word boundaries, character by character. The tokenizer
-stays as it is and knows nothing of words.
+`WordEncoder` aligns the tokens of a text with an analyser's word boundaries, by character offsets. The tokenizer is unchanged
+and knows nothing about words.
 
-The law: a token lies where its first visible character stands, and begins a word if a word begins after the place of the token
-before it, and not after its own. So a token that reaches over a boundary belongs to the word in which it begins, and of several
-tokens of one character the first alone may begin a word.
+The rule: a token's place is that of its first visible character, and it begins a word if a word begins after the place of the
+previous token and not after its own. So a token that spans a boundary belongs to the word in which it begins, and of several
+tokens of one character only the first may begin a word.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
 from tpulm.tokenization.pipelines import without_surrogates
 
-_CHARACTERS_AT_ONCE: Final = 1 << 20  # after which progress is told
-_WORD_CHARACTERS_AT_ONCE: Final = 1 << 17  # what the tokenizer gives with places takes several hundred bytes a token
-_IS_BLANK: Final = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # nothing above is; the last is "above"
+_CHARACTERS_AT_ONCE: Final = 1 << 20  # after which progress is reported
+_WORD_CHARACTERS_AT_ONCE: Final = 1 << 17  # encodings with offsets take several hundred bytes per token
+_IS_BLANK: Final = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # the last is for all codes above
 
 
 class EncodedDocuments(NamedTuple):
     tokens: Tokens
-    counts: Counts  # of text and tokens; rows are yet to come
+    counts: Counts  # of text and tokens, not of rows
 
 
 def encode_documents(
@@ -44,10 +44,10 @@ def encode_documents(
     at_once: int | None = None,
     advance: Callable[[float], None] = lambda text_bytes: None,
 ) -> EncodedDocuments:
-    """The documents in their order; with `sentences` each is split into sentences, else it counts as one.
+    """Tokenize the documents, in order; with `sentences` each is split into sentences, else it counts as one.
 
-    `words` of the same tokenizer says where words begin; a sentence begins one. `advance` is told the bytes of text that
-    are done, after each `at_once` characters or so.
+    `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the number of bytes of
+    text done, after about every `at_once` characters.
     """
     ids: list[np.ndarray] = [np.empty(0, dtype)]
     lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
@@ -86,13 +86,13 @@ def encode_documents(
 
 
 def _in_sentences(documents: list[str]) -> tuple[list[str], np.ndarray]:
-    """The sentences of all, and how many each has; int64 [N]."""
+    """The sentences of all documents, and how many each document has; int64 [N]."""
     split = list(map(_sentences, documents))
     return list(chain.from_iterable(split)), np.fromiter(map(len, split), np.int64, len(split))
 
 
 def _sentences(document: str) -> list[str]:
-    """The sentences, each with the white space before it: to some tokenizers " word" and "word" are not the same."""
+    """The sentences, each with the white space before it: some tokenizers distinguish " word" and "word"."""
     stripped = split_sentences(document)
     if len(stripped) <= 1:
         return [document]
@@ -106,7 +106,7 @@ def _sentences(document: str) -> list[str]:
 
 
 def _rising(ends: np.ndarray) -> np.ndarray:
-    """The ends without those of empty pieces."""
+    """The ends, without those of empty sentences or documents."""
     return ends[np.flatnonzero(np.diff(ends, prepend=0))]
 
 
@@ -116,14 +116,14 @@ class EncodedWords(NamedTuple):
 
 
 class WordEncoder:
-    """Encodes as `Tokenization.encode`, slower, and says where words begin."""
+    """Encodes like `Tokenization.encode`, but slower, and finds where words begin."""
 
     def __init__(self, tokenization: Tokenization, analyser: analysers.Name):
         self._tokenizer = tokenization.plain()
         self._analyser = analysers.load(analyser)
 
     def encode(self, texts: list[str]) -> EncodedWords:
-        """The first token of a text always begins a word. A lone surrogate counts as U+FFFD."""
+        """Ids and word starts. The first token of a text always begins a word. A lone surrogate counts as U+FFFD."""
         parts, starts = [NOTHING], [np.zeros(0, np.int8)]
         for some in slices(texts, _WORD_CHARACTERS_AT_ONCE):
             some = list(map(without_surrogates, some))
@@ -136,12 +136,12 @@ class WordEncoder:
 
 
 def first_of_words(places: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """int8 [T]: 1 where a token begins a word, from the tokens' places [T] and the words' [W], which rise from 0."""
+    """int8 [T]: 1 where a token begins a word, given the offsets of tokens [T] and of words [W], which rise from 0."""
     return (np.diff(np.searchsorted(words, places, "right"), prepend=0) > 0).astype(np.int8)
 
 
 def _places(text: str, encoding: Encoding) -> np.ndarray:
-    """int64 [T], never falling: the first visible character of each token, or its end if it has none."""
+    """The offset of each token's first visible character, or of its end if it has none; int64 [T], never decreasing."""
     if not len(encoding):
         return np.zeros(0, np.int64)
     begin, end = np.array(encoding.offsets, np.int64).T

@@ -1,6 +1,6 @@
-"""tf.train.Example: what a record of a TFRecord holds, features by name. Read with protobuf, without TensorFlow.
+"""tf.train.Example, the content of a TFRecord's record: features by name. Read with protobuf, without TensorFlow.
 
-The message is as in tensorflow's core/example/example.proto and feature.proto.
+The message is that of TensorFlow's core/example/example.proto and feature.proto.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KINDS: Final = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "i
 
 
 class NotAnExample(ValueError):
-    """The bytes are no tf.train.Example."""
+    """The bytes are not a tf.train.Example."""
 
 
 def parse(data: bytes) -> Mapping[str, Any]:
@@ -29,7 +29,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
 
 
 def serialize(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
-    """An Example of these features: floats where the first value is one, else int64s. Of equal features, equal bytes."""
+    """An Example of these features: floats where the first value is one, else int64s. Equal features give equal bytes."""
     example = _Example()
     for name, values in features.items():
         feature = example.features.feature[name]
@@ -38,12 +38,12 @@ def serialize(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
 
 
 def integers(feature: Any) -> Sequence[int]:
-    """The int64s of a feature. Raises NotAnExample where it holds something else."""
+    """The int64s of a feature. Raises NotAnExample if it holds something else."""
     return _values(feature, "int64_list")
 
 
 def floats(feature: Any) -> Sequence[float]:
-    """The floats of a feature. Raises NotAnExample where it holds something else."""
+    """The floats of a feature. Raises NotAnExample if it holds something else."""
     return _values(feature, "float_list")
 
 

@@ -1,9 +1,9 @@
-"""Importing a dataset: TFRecords that Google's scripts wrote become W/dataset, whose rows are then like any others.
+"""Importing a dataset: TFRecords written by Google's scripts become W/dataset, whose rows are then like any others.
 
-Three passes, each restartable: a walk over the frames of all files, which finds those that were cut off; the reading of
-stretches of them, each to a piece on disk; the parts, where equal rows meet and one of them stays. A row's part and place
-follow from its hash, and its split from its file's content or, where there is one file, from its hash too, so that neither the
-names nor the order of the files matter: the same files give the same bytes.
+There are three restartable passes: scan the frames of all files, which finds truncated ones; read stretches of them, each into
+a piece on disk; build the parts, where equal rows meet and one of them is kept. A row's part and position follow from its hash,
+and its split from its file's content or, with a single file, from its hash too. So neither names nor order of the files matter:
+the same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that
 _BLOCK_ROWS: Final = DataConfig().block_rows
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # two seconds' work on one core
 _GRAM: Final = 8  # ids
-_INDEPENDENT: Final = 0.2  # of a text's n-grams occur elsewhere, in any language, by chance and by quotation
+_INDEPENDENT: Final = 0.2  # of a text's n-grams also occur elsewhere, in any language, by chance and by quotation
 _ROWS_AT_ONCE: Final = 4096
-_GRAMS: Final = 4 << 20  # that are compared, at most, of a split
+_GRAMS: Final = 4 << 20  # compared per split, at most
 
 HoldOut = Literal["files", "rows"]
 Result = TypeVar("Result")
@@ -84,10 +84,10 @@ def import_tfrecords(
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
-    """Fill W/tokenizer and W/dataset from the records of the files; the manifest, at once if that was done before.
+    """Fill W/tokenizer and W/dataset from the records of the files; return the manifest, at once if the dataset is complete.
 
-    Raises DataError naming file, record and byte for whatever is wrong with a record, ConfigError for a fraction that is none,
-    WorkFolderMismatch if W/dataset was begun from something else.
+    Raises DataError naming file, record and byte for anything wrong with a record, ConfigError for an invalid fraction,
+    WorkFolderMismatch if a complete W/dataset was made from other inputs.
     """
     if not 0.0 < holdout_fraction < 1.0:
         raise ConfigError(f"the holdout fraction is {holdout_fraction}; it must lie between 0 and 1, such as 0.01")
@@ -138,7 +138,7 @@ def import_tfrecords(
 
 
 class RecordSource(NamedTuple):
-    """The rows that all pieces have for a part, each once, divided between the splits. Memory: the part's rows, twice."""
+    """The distinct rows of all pieces for a part, divided between the splits. Memory: the part's rows, twice."""
 
     pieces: str  # the folder of the stretches, with its index
     tokenization_path: str
@@ -146,7 +146,7 @@ class RecordSource(NamedTuple):
     holdout_below: int  # the threshold of holdout draws
 
     def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
-        """Rows that are equal in ids and label come once; equal ids always fall to the same split."""
+        """The part's rows by split. Rows with equal ids and label occur once; rows with equal ids are in the same split."""
         pieces = storage.as_path(self.pieces)
         index = _index(self.pieces, self.inputs)
         found, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
@@ -155,7 +155,7 @@ class RecordSource(NamedTuple):
         first[1:] = key[1:] != key[:-1]
         duplicates = len(found) - int(first.sum())
         held_out = below(draw(keys_in(found), Purpose.HOLDOUT), self.holdout_below) | of_held_file
-        if len(found):  # equal ids go together: a row that another file has too is trained on
+        if len(found):  # equal ids stay together: a row that is also in a training file is trained on
             starts = np.flatnonzero(keys_in(found).are_new())
             held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(found)))
         found, held_out = found[first], held_out[first]
@@ -175,7 +175,7 @@ def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> Lay
 
 
 def _count(tokens: np.ndarray, layout: Layout, tokenizer: Tokenization) -> Counts:
-    """Counts of the text: that of each segment as the vocabulary decodes it. An unknown word has left no character behind."""
+    """Counts of the text as decoded from the segments; the characters of unknown words are lost."""
     ends = layout.start + layout.length
     texts = [tokenizer.decode(tokens[first:end]) for first, end in zip(layout.start.tolist(), ends.tolist(), strict=True)]
     return Counts(
@@ -197,7 +197,7 @@ def _index(folder: str, inputs: str) -> PieceIndex:
 
 
 def _first_look(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
-    """What the first record of all tells; a wrong vocabulary or format is better known now than after an hour."""
+    """The format that the first record implies, checked, so that a wrong vocabulary or format fails now and not in an hour."""
     for path in paths:
         record = next(read_records(path), None)
         if record is None:
@@ -218,7 +218,7 @@ def _first_look(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tu
 
 
 def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
-    """All files, in the order of their fingerprints: a piece's number then does not depend on names."""
+    """All files, sorted by fingerprint, so that a piece's number does not depend on file names."""
     sizes = 0
     for path in paths:
         found = storage.info(path)
@@ -234,11 +234,11 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
 
 
 def _held_files(files: Sequence[ImportedFile], fraction: float) -> list[str]:
-    """Fingerprints of the files that are held out, `fraction` of the rows at most or the smallest file; none of a single one.
+    """Fingerprints of the held-out files: at most `fraction` of the rows, or the smallest file; none if there is a single file.
 
-    The files come in the order of their fingerprints, which is random.
+    The files come sorted by fingerprint, which is a random order.
     """
-    rows: dict[str, int] = {}  # copies of a file are one
+    rows: dict[str, int] = {}  # copies of a file share a fingerprint
     for file in files:
         if file.survey.records:
             rows[file.survey.fingerprint] = rows.get(file.survey.fingerprint, 0) + file.survey.records
@@ -255,7 +255,7 @@ def _held_files(files: Sequence[ImportedFile], fraction: float) -> list[str]:
 def _inputs(
     files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization, holdout_fraction: float, held: Sequence[str]
 ) -> dict[str, Any]:
-    """What the dataset is made from. "imported" is by what `workfolder` knows it."""
+    """What the dataset is made from. `workfolder` recognizes an import by "imported"."""
     return {
         "format_version": FORMAT_VERSION,
         "hash": HASH,
@@ -285,7 +285,7 @@ def _stretch_tasks(
 
 
 def _read(tasks: Sequence[StretchTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
-    """All stretches as pieces, and their index; the threshold of holdout draws."""
+    """Write all stretches as pieces, and their index; return the threshold of holdout draws."""
     pieces = tasks[0].piece.parent
     expected = {path.name for task in tasks for path in (task.piece, task.piece.with_suffix(".json"))}
     for path in storage.list_folder(pieces):
@@ -317,7 +317,7 @@ def _numbered(task: StretchTask) -> tuple[int, StretchRecord]:
 
 
 def _run_here(function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
-    """A runner without a pool, which would take longer to start than to work."""
+    """A runner in this process, for work shorter than a pool's start."""
     for task in tasks:
         yield function(*task)
         interrupt.check()
@@ -364,9 +364,9 @@ def _holdout_note(files: Sequence[ImportedFile], held: Sequence[str], shared: fl
 
 
 def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float:
-    """The share of the holdout's n-grams of ids that occur in training rows too.
+    """The fraction of the holdout's n-grams of ids that also occur in training rows.
 
-    Of very many only those whose hash is small are compared, the same ones in both splits.
+    In large datasets only n-grams with a small hash are compared, the same ones in both splits.
     """
     train, holdout = splits
     slots = train.rows.sequence_length * max(train.counts.rows, holdout.counts.rows)
@@ -382,7 +382,7 @@ def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float
 
 
 def _grams(folder: PurePath, split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:
-    """Hashes of the n-grams without special tokens, a few rows at a time; those below a threshold."""
+    """Hashes below a threshold of the n-grams without special tokens, for `_ROWS_AT_ONCE` rows at a time."""
     special = np.array([split.rows.special.pad, split.rows.special.cls, split.rows.special.sep])
     for batch in evaluation_batches(folder / split.split, batch_size=_ROWS_AT_ONCE):
         ids = batch["tokens"].astype(np.uint64)

@@ -23,7 +23,7 @@ class SampledRow(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """One line of a table each; fractions are of all slots, shares of content tokens."""
+    """One table row per field; fractions are of all token slots, shares of content tokens."""
 
     counts: Counts
     parts: int
@@ -36,7 +36,7 @@ class Summary(NamedTuple):
 
 
 def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Summary:
-    """The counts of a split and what follows from them, from its manifest alone."""
+    """The counts of a split and figures derived from them, from its manifest alone."""
     manifest = load_split(_split_folder(workdir, split))
     counts = manifest.counts
     disk_bytes = sum(found.bytes for part in manifest.parts for found in part.objects.values())
@@ -53,7 +53,7 @@ def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Su
 
 
 def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, count: int, seed: int = 0) -> list[SampledRow]:
-    """`count` different rows (all, if there are fewer), chosen evenly by the seed, in the order of the dataset."""
+    """`count` different rows (all, if there are fewer), drawn uniformly with the seed, in dataset order."""
     folder = _split_folder(workdir, split)
     manifest = load_split(folder)
     reader = BlockReader(folder, manifest, keep_rows=READ_ROWS)
@@ -72,15 +72,15 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
 
 
 class Removed(NamedTuple):
-    """What is in no row, and why; or stands in a row as a placeholder."""
+    """Text left out of the rows, or replaced by a placeholder, for one reason."""
 
     reason: str
     times: int
-    samples: tuple[str, ...]  # the beginnings of a few
+    samples: tuple[str, ...]  # the beginnings of a few texts
 
 
 def removed(workdir: str | PurePath) -> list[Removed]:
-    """Everything that was left out between the files and the rows, and what was replaced, the most frequent first."""
+    """Everything left out or replaced between the files and the rows, the most frequent first."""
     train = load_split(_split_folder(workdir, "train"))
     whole = load_manifest(workdir)
     assert whole is not None, "its splits are written before it"

@@ -1,7 +1,7 @@
 """Rows of token ids, filled from runs of corpus tokens.
 
-Every kind of row is the same thing here: runs of corpus tokens, some opened by [CLS], some closed by [SEP], and [PAD] after the
-last. Which run goes where is a `Layout`: `lay_packed` and `lay_causal` here and `segments.lay_segments` make them, `fill` turns
+Rows of every kind consist of runs of corpus tokens, some with a [CLS] before, some with a [SEP] after, and [PAD] at the end. A
+`Layout` says which run goes where: `lay_packed` and `lay_causal` here and `segments.lay_segments` make layouts, `fill` turns
 them into arrays.
 """
 
@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 SMALLEST_CUT = 8
-_SLOTS_AT_ONCE = 1 << 20  # bounds the index arrays below, and keeps them in the processor's cache
+_SLOTS_AT_ONCE = 1 << 20  # bounds the index arrays below, so that they fit the processor's cache
 
 
 class Tokens(NamedTuple):
-    """The tokenized documents of one part, one after another. S sentences, D documents, T tokens; nothing is empty."""
+    """The tokenized documents of one part, concatenated. S sentences, D documents, T tokens; none is empty."""
 
     ids: np.ndarray  # uint16 or uint32 [T]
-    sentence_ends: np.ndarray  # int64 [S], rising; every document end is one
-    document_ends: np.ndarray  # int64 [D], rising
+    sentence_ends: np.ndarray  # int64 [S], ascending; every document end is one
+    document_ends: np.ndarray  # int64 [D], ascending
     word_start: np.ndarray | None = None  # int8 [T]: 1 where an analyser's word begins
 
 
@@ -33,8 +33,8 @@ class Layout(NamedTuple):
     column: np.ndarray  # int64 [R] of the run's first token
     start: np.ndarray  # int64 [R] of the run's first token among the part's tokens
     length: np.ndarray  # int64 [R], 0 for a [SEP] alone
-    opens: np.ndarray  # bool [R]: a [CLS] stands before the run
-    closes: np.ndarray  # bool [R]: a [SEP] stands after the run
+    opens: np.ndarray  # bool [R]: a [CLS] precedes the run
+    closes: np.ndarray  # bool [R]: a [SEP] follows the run
     random_next: np.ndarray | None = None  # bool [N]: the second segment is from another document
 
 
@@ -42,7 +42,7 @@ EMPTY = Layout(0, *(np.empty(0, np.int64) for _ in range(4)), opens=np.empty(0, 
 
 
 class Marks(NamedTuple):
-    """The ids that rows add to the text."""
+    """The ids of the special tokens that rows add to the text."""
 
     pad: int
     cls: int
@@ -50,7 +50,7 @@ class Marks(NamedTuple):
 
 
 def shuffle(documents: Tokens, order: np.ndarray) -> Tokens:
-    """Documents that count as one sentence each, in another order; int64 [D]."""
+    """The documents in this order (int64 [D]); each counts as one sentence."""
     ends = documents.document_ends
     lengths = np.diff(ends, prepend=0)
     begins, lengths = (ends - lengths)[order], lengths[order]
@@ -61,7 +61,7 @@ def shuffle(documents: Tokens, order: np.ndarray) -> Tokens:
 
 
 def reorder(layout: Layout, order: np.ndarray) -> Layout:
-    """The layout with row `order[i]` at place i; int64 [N]."""
+    """The layout with row `order[i]` as row i; `order` is int64 [N]."""
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
     row = place[layout.row]
@@ -89,15 +89,15 @@ def fill(layout: Layout, first: int, last: int, tokens: np.ndarray, sequence_len
 
 
 def lay_packed(tokens: Tokens, *, sequence_length: int) -> Layout:
-    """Packed rows: several documents a row, each `[CLS] … [SEP]`, for short documents the cheapest kind to train on.
+    """Packed rows: several documents per row, each `[CLS] … [SEP]`; for short documents the cheapest kind to train on.
 
-    Documents are laid one after another. One that does not fit the rest of the row is cut there, and goes on in the next row
-    after another [CLS]. A rest too small to be worth a cut (under `SMALLEST_CUT` slots, of which two are [CLS] and [SEP]) stays
-    [PAD]; so does what the last row of a part does not need.
+    Documents are packed one after another. One that does not fit the rest of the row is cut there and continues in the next
+    row after another [CLS]. A rest too small to be worth a cut (under `SMALLEST_CUT` slots, of which two are [CLS] and [SEP])
+    is padding, as is the unused end of a part's last row.
     """
     ends = tokens.document_ends
     starts = np.concatenate([[0], ends[:-1]])
-    slot_ends = ends + 2 * np.arange(1, ends.size + 1)  # documents with their two marks, on one long tape
+    slot_ends = ends + 2 * np.arange(1, ends.size + 1)  # documents with their [CLS] and [SEP], concatenated
 
     first_documents, first_offsets, cuts = _walk(slot_ends.tolist(), sequence_length)
     num_rows = first_documents.size
@@ -117,9 +117,9 @@ def lay_packed(tokens: Tokens, *, sequence_length: int) -> Layout:
 
 
 def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each row its first document, how much of that the rows before hold, and how many tokens of its last are cut off here.
+    """For each row: its first document, that document's tokens in earlier rows, and its tokens of a document cut at its end.
 
-    The one loop over rows: where a row begins depends on the row before.
+    A Python loop, since each row begins where the previous one ends.
     """
     documents, offsets, cuts = [], [], []
     document, offset, num_documents = 0, 0, len(slot_ends)
@@ -139,21 +139,21 @@ def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.nd
 
 
 def lay_causal(tokens: Tokens, *, sequence_length: int) -> Layout:
-    """Causal rows: documents joined by the token that ends a text, cut into rows wherever a row is full.
+    """Causal rows: documents joined by the end-of-text token, cut wherever a row is full.
 
-    The law. The documents of a part lie on one tape: [SEP] document [SEP] document [SEP] … document [SEP]. The tokenizer's
-    [SEP] ends a text, and stands before the first one too, so that every text has one on both sides, as GPT-2's end-of-text
-    token does; [CLS] is not used. A row is L slots of the tape. The next row begins with the last slot of this one, once more:
-    that token was predicted here and has to be seen there, so each token of the tape but the very first is predicted in exactly
-    one row. That costs one slot in L. Nothing is dropped, and only a part's last row has padding.
+    The documents of a part form one tape: [SEP] document [SEP] document [SEP] … document [SEP]. The tokenizer's [SEP] ends a
+    text and also precedes the first one, so that every text has one on both sides, like GPT-2's end-of-text token; [CLS] is not
+    used. A row is L slots of the tape. The next row repeats the last slot of this one: that token is predicted in this row and
+    must be seen in the next, so each token of the tape but the very first is predicted in exactly one row. This costs one slot
+    in L. Nothing is dropped, and only a part's last row has padding.
     """
     step = sequence_length - 1
-    ends = np.concatenate([[0], tokens.document_ends]) + np.arange(1, tokens.document_ends.size + 2)  # on the tape, after [SEP]
+    ends = np.concatenate([[0], tokens.document_ends]) + np.arange(1, tokens.document_ends.size + 2)  # after each [SEP]
     starts = np.concatenate([[0], ends[:-1]])
     row_starts = np.arange(max(1, -(-(int(ends[-1]) - 1) // step))) * step
     row_ends = np.minimum(row_starts + sequence_length, ends[-1])
 
-    # A piece is what a row holds of one document with its [SEP]; number 0 is the [SEP] before the first.
+    # A piece is a row's share of one document with its [SEP]; document number 0 is the [SEP] before the first.
     first = np.searchsorted(ends, row_starts, "right")
     pieces = np.searchsorted(ends, row_ends, "left") - first + 1
     row = np.repeat(np.arange(row_starts.size), pieces)

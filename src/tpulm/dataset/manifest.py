@@ -1,7 +1,7 @@
-"""What a prepared dataset says of itself: counts, checksums, and what it was made from.
+"""The manifests of a prepared dataset: counts, checksums, and what it was made from.
 
 W/dataset/inputs.json                     what every part is made from, written first
-W/dataset/{train,holdout}/part-00000/     part.json and the arrays, version 1 and later in folders of their own; complete as
+W/dataset/{train,holdout}/part-00000/     part.json and the arrays, those of version 1 and later in subfolders; complete as
                                           soon as it exists
 W/dataset/{train,holdout}/manifest.json   a split: everything needed to read it
 W/dataset/manifest.json                   the whole, written last
@@ -27,7 +27,7 @@ from tpulm.special_tokens import SpecialTokens
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
 WORD_START = "word_start"
-_SHARES = (0.1, 0.5, 0.9, 1.0)  # of the documents: the quantiles of their lengths that are reported
+_SHARES = (0.1, 0.5, 0.9, 1.0)  # quantiles of document lengths that are reported
 
 
 class Record(BaseModel):
@@ -35,30 +35,30 @@ class Record(BaseModel):
 
 
 class Counts(Sums, Record):
-    """Counts of a part or a split, with several versions (data.dupe_factor) of the first. Content tokens are those of the text,
-    without [CLS], [SEP] and [PAD], each counted once.
+    """Counts of a part or a split; with several versions (data.dupe_factor), of the first. Content tokens are those of the
+    text, without [CLS], [SEP] and [PAD], each counted once.
     """
 
     documents: int = 0  # without exact duplicates; copies by weight included; 0 where rows were imported
     duplicates: int = 0  # documents, or imported rows, left out; those of the holdout are counted with train
-    near_duplicates: int = 0  # the same of documents that were nearly a copy
+    near_duplicates: int = 0  # documents left out as near-copies; counted likewise
     left_out_by_weight: int = 0
     added_by_weight: int = 0
-    empty_documents: int = 0  # nothing in them is a token; among `documents`, in no row
-    one_sentence_documents: int = 0  # of rows of segments alone
+    empty_documents: int = 0  # without tokens; counted in `documents`, in no row
+    one_sentence_documents: int = 0  # counted for rows of kind "segments" only
     bytes: int = 0  # UTF-8
     characters: int = 0
     tokens: int = 0  # content tokens
     unknown_tokens: int = 0
-    copied_tokens: int = 0  # stand in the rows once more: in random second segments, and where causal rows go on
+    copied_tokens: int = 0  # repeated in rows: in random second segments, and at the beginnings of causal rows
     rows: int = 0
     random_next_rows: int = 0
     padding: int = 0  # slots of the rows
-    character_lengths: dict[int, int] = {}  # of documents, by `rounded_up`; empty where an earlier tpulm counted
+    character_lengths: dict[int, int] = {}  # of documents, from `rounded_up`; empty if an earlier tpulm counted
     token_lengths: dict[int, int] = {}
 
     def length_quantiles(self, lengths: dict[int, int]) -> tuple[tuple[float, int], ...]:
-        """(share of the documents, the length they have at most), of one of the two above; () where not all were counted."""
+        """(fraction of the documents, their maximum length) from one of the two tables above; () if not all were counted."""
         if not self.documents or sum(lengths.values()) != self.documents:
             return ()
         bounds = sorted(lengths)
@@ -67,7 +67,7 @@ class Counts(Sums, Record):
 
 
 def rounded_up(lengths: np.ndarray) -> dict[int, int]:
-    """How many of these lengths (int64 [N]) there are, by the next number of four binary digits and zeros, up to 1/8 more."""
+    """A histogram of lengths (int64 [N]), each rounded up to four significant binary digits: by up to 1/8."""
     zeros = np.maximum(np.frexp(lengths)[1] - 4, 0)
     bounds, counts = np.unique(-(-lengths >> zeros) << zeros, return_counts=True)
     return dict(zip(bounds.tolist(), counts.tolist(), strict=True))
@@ -87,7 +87,7 @@ class PartRecord(Record):
     counts: Counts
     objects: dict[str, ObjectRecord]
     removed: dict[str, tuple[str, ...]] = {}  # samples of duplicates, by kind
-    redrawn_rows: tuple[int, ...] = ()  # of versions 1, 2, … of the text (data.dupe_factor); `counts` are of version 0
+    redrawn_rows: tuple[int, ...] = ()  # rows in versions 1, 2, … of the text (data.dupe_factor); `counts` is of version 0
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class PartRecord(Record):
 
 
 class Encoding(Record):
-    """What encoded the text: the library, or an engine whose ids of so many documents of the corpus were compared with its."""
+    """What encoded the text: the library, or an engine whose ids for `compared` documents were compared with the library's."""
 
     by: str
     compared: int = 0
@@ -139,12 +139,12 @@ class SplitManifest(Record):
 
     @property
     def text_fraction(self) -> float:
-        """Slots of the rows that are not padding."""
+        """The fraction of token slots that are not padding."""
         return 1.0 - self.padding_fraction
 
     @property
     def unknown_fraction(self) -> float:
-        """The fraction of the content tokens."""
+        """The fraction of content tokens that are unknown."""
         return self.counts.unknown_tokens / max(1, self.counts.tokens)
 
     @property
@@ -153,20 +153,20 @@ class SplitManifest(Record):
 
     @property
     def predicted_per_character(self) -> float:
-        """Tokens of the text that a model is scored on over its characters; with causal rows the ends of texts count, too."""
+        """Tokens of the text that a model is scored on, per character; with causal rows the ends of texts count too."""
         ends = self.counts.documents - self.counts.empty_documents if self.rows.kind == "causal" else 0
         return (self.counts.tokens + ends) / max(1, self.counts.characters)
 
 
 class DatasetManifest(Record):
-    """Both splits; `corpus` repeats the corpus's own counts: what was read, and what was left out and why; or an import's."""
+    """Both splits; `corpus` repeats the counts of the corpus or the import: what was read, and what was left out and why."""
 
     format_version: int = FORMAT_VERSION
     inputs: dict[str, Any]
     fingerprint: str  # of the inputs and of every object
     corpus: dict[str, Any]
     encoding: Encoding | None = None  # None: rows were imported, or encoded by an earlier tpulm
-    notes: tuple[str, ...] = ()  # what users of the dataset had better know
+    notes: tuple[str, ...] = ()  # warnings for users of the dataset
     train: SplitManifest
     holdout: SplitManifest
 
@@ -176,7 +176,7 @@ def part_name(number: int) -> str:
 
 
 def array_path(column: str, version: int) -> str:
-    """Where in the folder of a part the array of a column lies."""
+    """The path of a column's array inside a part's folder."""
     return f"version-{version}/{column}.zarr" if version else f"{column}.zarr"
 
 
@@ -185,7 +185,7 @@ def dataset_folder(workdir: str | PurePath) -> PurePath:
 
 
 def digest(value: Any) -> str:
-    """sha256 of the value's canonical JSON."""
+    """Hex SHA-256 of the value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -230,7 +230,7 @@ def write_manifest(
     encoding: Encoding | None = None,
     notes: tuple[str, ...] = (),
 ) -> DatasetManifest:
-    """Write the splits, then the whole: a dataset is complete when W/dataset/manifest.json exists."""
+    """Write the splits' manifests, then the whole's: a dataset is complete when W/dataset/manifest.json exists."""
     folder = dataset_folder(workdir)
     for split in (train, holdout):
         write_split(folder / split.split, split)

@@ -1,10 +1,10 @@
 """The order in which training visits rows: an endless stream of epochs, each with every row once.
 
-An epoch permutes the blocks, cuts them into windows of about `WINDOW_ROWS` rows, and permutes the rows of each window. So
-blocks are read whole, and two rows of one batch hardly ever share another: only rows of the same block are sure to come into
-the same window again, and there they spread over all its batches.
+An epoch permutes the blocks, divides them into windows of about `WINDOW_ROWS` rows, and permutes the rows of each window. So
+blocks are read whole, and two rows of one batch hardly ever share another batch: only rows of the same block are certain to
+be in one window again, and there they spread over all its batches.
 
-Everything is a function of (seed, number of the sample), so that any place in the stream is found without going there.
+Everything is a function of (seed, sample number), so that any position in the stream is found directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW_ROWS = 16_384  # 4 MB of rows of 128 tokens, 17 MB of 512: many batches, 
 
 
 class Blocks(NamedTuple):
-    """The blocks of all arrays of rows, in the order of the arrays. K blocks."""
+    """The K blocks of all arrays of rows, in array order."""
 
     array: np.ndarray  # int32 [K]
     first_row: np.ndarray  # int64 [K], counted through all arrays
@@ -30,7 +30,7 @@ class Blocks(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where N rows lie."""
+    """Where N rows are."""
 
     block: np.ndarray  # int64 [N]
     offset: np.ndarray  # int64 [N], within the block
@@ -38,12 +38,12 @@ class Places(NamedTuple):
 
 class _Epoch(NamedTuple):
     blocks: np.ndarray  # int64 [K], permuted
-    cuts: np.ndarray  # int64 [W + 1], where among them the windows begin, and the end
-    ends: np.ndarray  # int64 [W], rows up to and with each window
+    cuts: np.ndarray  # int64 [W + 1], indices of the windows' first blocks, and the end
+    ends: np.ndarray  # int64 [W], cumulative rows of the windows
 
 
 def list_blocks(array_rows: Sequence[int], block_rows: int) -> Blocks:
-    """The blocks of arrays with so many rows; the last block of an array may be short."""
+    """The blocks of arrays with these numbers of rows; the last block of an array may be short."""
     rows = np.asarray(array_rows, np.int64)
     counts = -(-rows // block_rows)
     array = np.repeat(np.arange(rows.size), counts)
@@ -56,7 +56,7 @@ def list_blocks(array_rows: Sequence[int], block_rows: int) -> Blocks:
 
 
 class Order:
-    """The stream of samples over `versions` of the rows, each so many of the blocks: epoch e visits version e mod D."""
+    """The stream of samples. `versions` has the number of blocks of each of D versions; epoch e visits version e mod D."""
 
     def __init__(self, blocks: Blocks, seed: int, *, versions: Sequence[int] | None = None, window_rows: int = WINDOW_ROWS):
         self._blocks = blocks
@@ -65,13 +65,13 @@ class Order:
         ends = np.cumsum([blocks.num_rows.size] if versions is None else versions)
         self._first_blocks = np.concatenate([[0], ends])
         rows = np.concatenate([[0], np.cumsum(blocks.num_rows, dtype=np.int64)])[ends]
-        self._ends = rows  # int64 [D], rows up to and with each version
+        self._ends = rows  # int64 [D], cumulative rows of the versions
         self.num_rows = int(rows[0])
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)  # a batch may span two
         self._window = lru_cache(maxsize=16)(self._draw_window)
 
     def places(self, first: int, last: int) -> Places:
-        """The places of samples [first, last)."""
+        """Where samples [first, last) are."""
         found: list[Places] = []
         sample = first
         while sample < last:
@@ -86,12 +86,12 @@ class Order:
         return Places(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """int64: the rows that samples [first, last) are, counted through all arrays."""
+        """The rows of samples [first, last), counted through all arrays; int64."""
         places = self.places(first, last)
         return self._blocks.first_row[places.block] + places.offset
 
     def _find(self, sample: int) -> tuple[int, int]:
-        """The epoch of a sample, and its place there."""
+        """The epoch of a sample, and its position in the epoch."""
         cycle, place = divmod(sample, int(self._ends[-1]))
         version = int(np.searchsorted(self._ends, place, "right"))
         return cycle * self._ends.size + version, place - (int(self._ends[version - 1]) if version else 0)

@@ -1,7 +1,7 @@
-"""The one way to build a dataset: parts of rows from a source, each complete or absent, in parallel, and the manifest last.
+"""The preparation engine: parts of rows from a source, each complete or absent, in parallel, and the manifest last.
 
-Whatever the rows come from (`prepare.TextSource`, `importing.RecordSource`), a killed attempt goes on with the parts that are
-missing, on the processes of one machine, on several hosts, or on a cluster.
+Whatever the source of rows (`prepare.TextSource`, `importing.RecordSource`), a restart after a kill builds only the missing
+parts, in the processes of one machine, on several hosts, or on a cluster.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, TaskProgress
 
 _RECORD = "part.json"
-_NO_WORDS = Marks(pad=0, cls=0, sep=0)  # what stands for [PAD], [CLS] and [SEP] among the beginnings of words
+_NO_WORDS = Marks(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
 
 
 class Version(NamedTuple):
-    """Rows of a part: a layout of its tokens."""
+    """One version of a part's rows: a layout of its tokens."""
 
     layout: Layout
     tokens: np.ndarray  # [T]
@@ -56,7 +56,7 @@ class Version(NamedTuple):
 
 
 class SplitRows(NamedTuple):
-    """What a part holds of one split: one version of its rows or several, made one after another."""
+    """A part's rows of one split, in one or more versions, which are made lazily."""
 
     split: str
     versions: Iterable[Version]
@@ -68,7 +68,7 @@ class Source(Protocol):
     """Where rows come from. Sources are pickled with each part's task."""
 
     def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
-        """The rows of a part: first those of train, then those of the holdout."""
+        """The rows of a part, first of train, then of the holdout."""
         ...
 
 
@@ -88,7 +88,7 @@ class Splits(NamedTuple):
 def begin(
     workdir: str | PurePath, inputs: dict[str, Any], *, hosts: Hosts = ALONE, progress: Progress = SILENT
 ) -> DatasetManifest | None:
-    """Claim W/dataset for these inputs and sweep it. The manifest, if the dataset is complete.
+    """Claim W/dataset for these inputs and clean it up; return the manifest if the dataset is complete.
 
     Raises WorkFolderMismatch if a complete dataset was made from other inputs.
     """
@@ -117,9 +117,9 @@ def build_splits(
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> Splits | None:
-    """Build the parts that are missing, this host's share; on the first host the splits, elsewhere None.
+    """Build this host's share of the missing parts; return the splits on the first host, None elsewhere.
 
-    `total` units of work are in all parts, `work_done` says how many in one, by its counts.
+    All parts together are `total` units of work; `work_done` gives those of one part from its counts.
     """
     folder, made_from = dataset_folder(workdir), digest(inputs)
     tasks = [PartTask(str(folder), number, made_from, rows, source) for number in hosts.share(range(num_parts))]
@@ -158,7 +158,7 @@ def build_splits(
 
 
 def build_part(task: PartTask) -> dict[str, PartRecord]:
-    """Read and write one part of both splits; the records by split."""
+    """Read and write one part of both splits; return its records by split."""
     folder = storage.as_path(task.folder)
     with _without_cycle_search():
         return {
@@ -185,10 +185,9 @@ def write_part(
     rows: RowFormat,
     removed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> PartRecord:
-    """Write the rows, which are one version of the text or several, and their record into a temporary folder, then put that in
-    its place.
+    """Write the rows, in one or more versions, and their record into a temporary folder, then move it into place.
 
-    Memory: one version, and a shard of its rows beside what TensorStore holds of it. `counts` are those of the text.
+    Memory: one version, a shard of its rows, and TensorStore's copy of the shard. `counts` are those of the text.
     """
     with storage.built_aside(split_folder / part_name(number), last=_RECORD) as temporary:
         storage.make_folder(temporary)
@@ -215,7 +214,7 @@ def write_part(
 
 @contextlib.contextmanager
 def _without_cycle_search() -> Iterator[None]:
-    """Python's collector off: it would walk over the part's lists again and again, a sixth of the time, and find no cycles."""
+    """Disable Python's cycle collector: it would traverse the part's lists repeatedly (a sixth of the time) for nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -226,7 +225,7 @@ def _without_cycle_search() -> Iterator[None]:
 
 
 def _read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord | None:
-    """The record of a part that is there, whole by its sizes, and made from these inputs; else None."""
+    """The record of a part that exists, complete by its sizes, and made from these inputs; else None."""
     folder = split_folder / part_name(number)
     path, there = folder / _RECORD, storage.walk(folder)
     if _RECORD not in there:
@@ -242,13 +241,13 @@ def _read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord
 
 
 def _read_records(folder: PurePath, number: int, inputs: str) -> dict[str, PartRecord]:
-    """The records of a part's splits that are there and whole."""
+    """The records of a part, by split, where the part is complete."""
     found = {split: _read_record(folder / split, number, inputs) for split in SPLITS}
     return {split: record for split, record in found.items() if record is not None}
 
 
 def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
-    """Compare every object with its checksum; StorageError names the first part that differs."""
+    """Compare every object with its checksum; raise StorageError naming the first part that differs."""
     for split in (manifest.train, manifest.holdout):
         for part in split.parts:
             folder = dataset_folder(workdir) / split.split / part.name
@@ -261,9 +260,8 @@ def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
 
 
 def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None:
-    """Write down what this dataset is made from, before anything else; refuse a finished one that was made from something else.
-
-    Parts of an unfinished one that are of other inputs are made again.
+    """Record what this dataset is made from, before anything else. Raises WorkFolderMismatch if a complete one was made from
+    other inputs; an incomplete one's parts from other inputs are built again.
     """
     path = folder / "inputs.json"
     recorded = storage.read_json(path) if storage.exists(path) else None
@@ -281,7 +279,7 @@ def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None
 
 
 def _sweep(folder: PurePath, parts: set[str]) -> None:
-    """Delete what killed attempts left half done; once `parts` are complete, also whatever else is there."""
+    """Delete temporary files of killed attempts; with the complete `parts` given, also everything else."""
     for split in SPLITS:
         for path in storage.list_folder(folder / split):
             if path.name.endswith(storage.TEMPORARY_SUFFIX) or (parts and path.name not in parts):
@@ -289,7 +287,7 @@ def _sweep(folder: PurePath, parts: set[str]) -> None:
 
 
 def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
-    """The counts of the text with those of its rows."""
+    """The counts of the text, completed with those of its rows."""
     in_rows = int(layout.length.sum())
     slots = layout.num_rows * sequence_length
     return counts.model_copy(

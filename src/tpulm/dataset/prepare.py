@@ -1,4 +1,4 @@
-"""Preparing the dataset from text: the scattered parts of the corpus through the tokenizer into rows."""
+"""Preparing the dataset from text: tokenizing the scattered parts of the corpus into rows."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import ENGINE, LIBRARY
 
-MODULES = (__name__, "numpy.ma")  # for workers to have at the beginning; the latter NumPy imports when it is first needed
-_GLANCE_BYTES = 1 << 20  # of text, laid out beforehand
-_COMPARED_BYTES = 1 << 17  # of text, encoded beforehand by the library as well
+MODULES = (__name__, "numpy.ma")  # preloaded in workers; NumPy would import the latter lazily
+_GLANCE_BYTES = 1 << 20  # of sample text that is laid out first
+_COMPARED_BYTES = 1 << 17  # of sample text that the library encodes too
 
 
 def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
-    """Let the processes of a pool load the tokenizer beside whatever else is done, say reading the corpus."""
+    """Load the tokenizer in a pool's processes in the background, e.g. while the corpus is read."""
     pool.warm_up(_load_tokenization, str(tokenization_path))
 
 
@@ -62,11 +62,11 @@ def prepare(
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
-    """Build what is missing of W/dataset from W/corpus; the manifest, at once if the dataset is already complete.
+    """Build what is missing of W/dataset from W/corpus; return the manifest, at once if the dataset is already complete.
 
-    The text may lie in another folder's corpus: `corpus_workdir`, by default W.
+    The corpus may be that of another work folder, `corpus_workdir` (default: W).
 
-    Raises WorkFolderMismatch if W/dataset was begun from something else, DataError if a split comes out empty.
+    Raises WorkFolderMismatch if a complete W/dataset was made from other inputs, DataError if a split is empty.
     """
     tokenizer = tokenization.load(tokenization_path)
     analyser = _analyser(config, tokenizer, workdir)
@@ -116,7 +116,7 @@ def prepare(
 
 
 def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConfig, tokenizer: Tokenization) -> SplitManifest:
-    """Rows of other texts than the corpus, each list a part, as a split of its own: `folder`. To be scored, not trained on."""
+    """Write texts other than the corpus as a separate split in `folder`, each list a part; to be scored, not trained on."""
     rows = row_format(config.model_copy(update={"word_boundaries": "none"}), tokenizer)
     records = []
     for number, documents in enumerate(texts):
@@ -131,7 +131,7 @@ def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConf
 
 
 def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> None:
-    """A split of random tokens, to measure how fast rows are read: two parts of full rows; commoner ids are smaller."""
+    """Write a split of random tokens, to measure read throughput: two parts of full rows; smaller ids are more frequent."""
     special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
     rows = RowFormat(
         kind="packed",
@@ -156,15 +156,15 @@ def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, blo
 
 
 class TextSource(NamedTuple):
-    """Documents of the corpus, tokenized, laid out and shuffled."""
+    """The documents of the corpus, tokenized, laid out in rows and shuffled."""
 
     corpus_workdir: str  # the folder that holds the text, as corpus/
     config: DataConfig
     tokenization_path: str
-    tokenizer: str  # its fingerprint
+    tokenizer: str  # fingerprint
     inputs: str  # digest of inputs.json
     by_library: bool = False  # encoded without the engine
-    analyser: dict[str, str] | None = None  # versions of the packages that find word boundaries, where that is wanted
+    analyser: dict[str, str] | None = None  # versions of the packages that find word boundaries, if used
 
     def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
         part = corpus.read_part(self.corpus_workdir, _corpus_manifest(self.corpus_workdir, self.inputs), number)
@@ -196,7 +196,7 @@ class TextSource(NamedTuple):
 
 
 def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], count: int) -> Iterator[Version]:
-    """So many times the rows of the same documents, differently drawn: pairs and lengths, or the order of the documents."""
+    """`count` versions of the rows of the same documents, with other random pairs and lengths, or document order."""
     for version in range(count):
         own = (*numbers, version) if version else numbers
         if version and config.rows != "segments":
@@ -243,13 +243,13 @@ def row_format(config: DataConfig, tokenizer: Tokenization) -> RowFormat:
 
 
 def _load_tokenization(path: str) -> None:
-    """Have the tokenizer in this process by the time its first part comes."""
+    """Load the tokenizer in this process, before its first part comes."""
     _loaded(path).encode([])
 
 
 def _tokenization(path: str, fingerprint: str) -> Tokenization:
-    """Raises WorkFolderMismatch where it is another tokenizer than the dataset was begun with."""
-    if _loaded(path).fingerprint != fingerprint:  # a process may live on, and find something else at the same place
+    """The tokenizer at `path`. Raises WorkFolderMismatch if it is not the one that the dataset was begun with."""
+    if _loaded(path).fingerprint != fingerprint:  # cached by a long-lived process, and replaced since
         _loaded.cache_clear()
     if (found := _loaded(path)).fingerprint != fingerprint:
         raise WorkFolderMismatch(
@@ -265,7 +265,7 @@ def _loaded(path: str) -> Tokenization:
 
 
 def _word_encoder(source: TextSource, tokenizer: Tokenization) -> WordEncoder | None:
-    """Raises WorkFolderMismatch where this machine has another version than the one that began the dataset."""
+    """What finds words, if anything does. Raises WorkFolderMismatch if the analyser's version here is not the dataset's."""
     name = tokenizer.segmenter.analyser if tokenizer.segmenter else source.config.word_boundaries
     if name == "none":
         return None
@@ -289,7 +289,7 @@ def _corpus_manifest(workdir: str, inputs: str) -> CorpusManifest:
 
 
 def _analyser(config: DataConfig, tokenizer: Tokenization, workdir: str | PurePath) -> dict[str, str] | None:
-    """The versions of what finds words; of a complete dataset its own, if nothing is installed here."""
+    """The versions of the word analyser's packages; if they are not installed, those of a complete dataset."""
     name = config.word_boundaries
     if name != "none" and tokenizer.segmenter:
         raise ConfigError(
@@ -310,7 +310,7 @@ def _analyser(config: DataConfig, tokenizer: Tokenization, workdir: str | PurePa
 
 
 def _encoding(tokenizer: Tokenization, corpus_workdir: str | PurePath, manifest: CorpusManifest) -> Encoding:
-    """Compare the engine with the library on a sample of the corpus, the same one on every host."""
+    """Choose engine or library by comparing them on a sample of the corpus, the same on every host."""
     if tokenizer.encoder.engine is None:
         return Encoding(by=LIBRARY)
     texts = corpus.some_texts(corpus_workdir, manifest, _COMPARED_BYTES)
@@ -332,7 +332,7 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
 def _glance(
     config: DataConfig, corpus_workdir: str | PurePath, manifest: CorpusManifest, tokenizer: Tokenization, rows: RowFormat
 ) -> str:
-    """What is wrong with rows of segments from a sample of the corpus; "" for nothing. Better said now than in an hour."""
+    """An early warning about rows of kind "segments", from a sample of the corpus; "" if there is none."""
     if config.rows != "segments":
         return ""
     texts = corpus.some_texts(corpus_workdir, manifest, _GLANCE_BYTES)

@@ -1,12 +1,12 @@
-"""The records that Google's two scripts write, as rows: checked, and with their static masks undone.
+"""The records that Google's two scripts write, as rows: checked, and with their static masks removed.
 
 BERT (google-research/bert, create_pretraining_data.py), L tokens, P predictions: input_ids, input_mask, segment_ids int64 [L];
-masked_lm_positions, masked_lm_ids int64 [P] and masked_lm_weights float32 [P], filled up with 0; next_sentence_labels int64 [1]
+masked_lm_positions, masked_lm_ids int64 [P] and masked_lm_weights float32 [P], padded with 0; next_sentence_labels int64 [1]
 (1: the second segment is random), which forks may leave out. Newer code (tensorflow/models, nlp) writes input_word_ids and
 input_type_ids. ELECTRA (google-research/electra, build_pretraining_dataset.py): input_ids, input_mask, segment_ids, not masked.
 
-The mask and the types of a row are not stored here, since its ids tell them (`objectives.rows.describe`, kind "segments"), so
-that they must agree with what the record has is checked, as is everything else that would otherwise go wrong in silence.
+A row's attention mask and types are not stored, as they follow from its ids (`objectives.rows.describe`, kind "segments"). So
+they are checked against the record's, as is everything else that would otherwise go wrong silently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LABEL = ("next_sentence_labels",)
 
 
 class Shape(NamedTuple):
-    """What all records must share."""
+    """What all records must have in common."""
 
     kind: Kind
     sequence_length: int
@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 class Rows(NamedTuple):
     tokens: np.ndarray  # int64 [N, L], without masks
-    random_next: np.ndarray  # int8 [N]; 0 where the records do not tell
+    random_next: np.ndarray  # int8 [N]; 0 if the records have no label
 
 
 class _Batch(NamedTuple):
@@ -51,19 +51,19 @@ class _Batch(NamedTuple):
     mask: np.ndarray  # int64 [N, L]
     types: np.ndarray  # int64 [N, L]
     labels: np.ndarray  # int64 [N]
-    row: np.ndarray  # int64 [G]: of a prediction
+    row: np.ndarray  # int64 [G]: of each prediction
     position: np.ndarray  # int64 [G]
     original: np.ndarray  # int64 [G]
 
     def refuse(self, wrong: np.ndarray, what: Callable[[int, int], str]) -> None:
-        """Raise DataError at the first True of bool [N] or [N, L]; `what(row, position)` tells."""
+        """Raise DataError with the message `what(row, position)` at the first True of `wrong`, bool [N] or [N, L]."""
         if wrong.any():
             row, position = divmod(int(np.argmax(wrong)), wrong[0].size)
             raise _error(self.records[row], self.path, what(row, position))
 
 
 def shape_of(record: Record, path: str, kind: Kind) -> Shape:
-    """The shape that this record has. Raises DataError if it is not of this kind."""
+    """The shape of this record. Raises DataError if it is not of this kind."""
     features = _features(record, path)
     ids = _integers(features, _IDS, record, path)
     masked = [name for name in (*_POSITIONS, *_ORIGINALS, *_WEIGHTS) if name in features]
@@ -77,7 +77,7 @@ def shape_of(record: Record, path: str, kind: Kind) -> Shape:
 
 
 def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vocabulary) -> Rows:
-    """The rows of records of one file. Raises DataError naming file, record and byte, the value found, and what may be done."""
+    """The rows of records of one file. Raises DataError naming file, record and byte, the value found, and the fix."""
     batch = _gather(records, path, shape)
     _check_values(batch, vocabulary)
     tokens = _unmask(batch, vocabulary)
@@ -86,7 +86,7 @@ def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vo
 
 
 def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> Layout:
-    """The layout that `rows.fill` turns into these rows [N, L], each [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding."""
+    """The layout that `layouts.fill` turns into these rows [N, L], each [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding."""
     length = tokens.shape[1]
     row, end = np.nonzero(tokens == special.sep)
     opens = np.diff(row, prepend=-1) > 0
@@ -135,7 +135,7 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
 
 
 def _label(features: Mapping[str, Any], shape: Shape, record: Record, path: str) -> int:
-    """The next-sentence label, 0 where there is none."""
+    """The next-sentence label, 0 if there is none."""
     if not shape.next_sentence:
         if shape.kind == "bert" and _LABEL[0] in features:
             raise _error(record, path, "it has next_sentence_labels, and the first record has none; import the two apart")
@@ -147,7 +147,7 @@ def _label(features: Mapping[str, Any], shape: Shape, record: Record, path: str)
 
 
 def _check_values(batch: _Batch, vocabulary: Vocabulary) -> None:
-    """Ids in the vocabulary, predictions in the text."""
+    """Check that ids are in the vocabulary and predictions in the text."""
     other = f"the vocabulary ends at {vocabulary.vocab_size - 1:,}: --vocab is not the one that the records were made with"
     batch.refuse(
         (batch.ids < 0) | (batch.ids >= vocabulary.vocab_size),
@@ -185,7 +185,7 @@ def _unmask(batch: _Batch, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def _check_rows(batch: _Batch, tokens: np.ndarray, special: SpecialTokens) -> None:
-    """Rows `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, then padding, with input_mask and segment_ids as these ids tell them."""
+    """Check that rows are `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`, then padding, and input_mask and segment_ids match."""
     wrong_vocabulary = "is --vocab the vocabulary that the records were made with?"
     batch.refuse(
         tokens[:, 0] != special.cls,
@@ -219,7 +219,7 @@ def _check_rows(batch: _Batch, tokens: np.ndarray, special: SpecialTokens) -> No
     )
     after = np.zeros_like(ends)
     after[:, 1:] = ends[:, :-1]
-    after[:, 1] |= ends[:, 1]  # behind [CLS]
+    after[:, 1] |= ends[:, 1]  # right after [CLS]
     batch.refuse(ends & after, lambda row, place: f"a segment is empty: [SEP] stands at position {place}; write it anew")
     types = (np.cumsum(ends, axis=1) - ends == 1) & real
     batch.refuse(
@@ -248,8 +248,8 @@ def _integers(features: Mapping[str, Any], names: Sequence[str], record: Record,
 
 
 def _values(features: Mapping[str, Any], names: Sequence[str], read: Callable[[Any], Any], record: Record, path: str) -> Any:
-    """The values of the feature that goes by one of these names."""
-    name = next((name for name in names if name in features), None)  # asking a protobuf map by [] would add the name to it
+    """The values of the feature that has one of these names."""
+    name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
     if name is None:
         there = ", ".join(sorted(features)) or "none"
         raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {there}; check --format")

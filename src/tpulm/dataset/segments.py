@@ -1,28 +1,28 @@
 """Rows `[CLS] A [SEP] B [SEP]` from sentences, as BERT and ELECTRA build them.
 
-The law. A row takes whole sentences of one document, in order, until their length reaches a target. The target is the room of
-the row, or for `short_fraction` of the rows a length drawn evenly from 2 to that room. The room is L - 3 tokens, or L - 2 where
-there is no B. What is left over begins the next row.
+A row takes whole sentences of one document, in order, until their length reaches a target. The target is the room of the row,
+or for `short_fraction` of the rows a length drawn uniformly from 2 to that room. The room is L - 3 tokens, or L - 2 without B.
+What is left over begins the next row.
 
-Without next_sentence, A and B are the two halves as ELECTRA divides them: A takes sentences while it stays under half of the
-target, and with probability one half the sentence that crosses it; A has at least one. B gets the rest, and where there is no
-rest, or for `single_segment_fraction` of the rows, the row is `[CLS] A [SEP]`.
+Without next_sentence, A and B are two halves, divided as in ELECTRA: A takes sentences while it stays under half of the
+target, and with probability one half the sentence that crosses it; A has at least one. B gets the rest; if there is none, or
+for `single_segment_fraction` of the rows, the row is `[CLS] A [SEP]`.
 Source: google-research/electra, build_pretraining_dataset.py, ExampleBuilder.
 
-With next_sentence, A is a random number of the row's sentences, from one to all but one. Half of the rows go on with the real
-continuation (label 0). The others, and those that have one sentence only, get B from another document: from a random sentence
-of it on, until the target is reached (label 1); the real continuation is put back and begins the next row. If a part holds one
-document only, its own sentences serve. Source: google-research/bert, create_pretraining_data.py,
+With next_sentence, A is a random number of the row's sentences, from one to all but one. Half of the rows continue with the
+real continuation (label 0). The others, and those of a single sentence, take B from another document, from a random sentence
+on, until the target is reached (label 1); the real continuation is put back and begins the next row. If a part holds only one
+document, B comes from the same document. Source: google-research/bert, create_pretraining_data.py,
 create_instances_from_document.
 
-Departures, all of them:
+All departures from the originals:
 - Nothing is truncated away. Where the originals cut a row that became too long (BERT at random ends of the longer segment),
   the sentence is cut at the end of the row and its rest begins the next row. With next_sentence a sentence longer than half of
   the room is first cut into equal pieces, which then count as sentences, so that A always leaves room for B.
 - Rows never span documents. (ELECTRA's do if its corpus has no blank lines.)
 - After B has begun, A takes no more sentences; in ELECTRA a later short sentence can still join A, out of order.
-- The target is drawn for each row (BERT: once a document); short targets start from 2 (BERT) instead of ELECTRA's 5 - 3.
-- The other document is drawn from the same part, which is a random sample of the corpus, and is never the same one.
+- The target is drawn for each row (BERT: once per document); short targets start from 2 (BERT) instead of ELECTRA's 5 - 3.
+- The other document is drawn from the same part, which is a random sample of the corpus, and is never the same document.
 - One pass over the corpus: BERT's ten differently masked copies are unnecessary when masks are drawn during training.
 """
 
@@ -37,7 +37,7 @@ from tpulm.dataset.layouts import Layout, Tokens
 
 
 class _Rows(NamedTuple):
-    """Rows as ranges of tokens, in any order. A is [start, middle), B is [second, end); no B where second = end."""
+    """Rows as token ranges, in any order. A is [start, middle), B is [second, end); no B where second = end."""
 
     start: np.ndarray
     middle: np.ndarray
@@ -55,7 +55,7 @@ def lay_segments(
     next_sentence: bool,
     draws: Draws,
 ) -> Layout:
-    """The rows of a part, in the order of its text."""
+    """The layout of a part's rows, in the order of its text."""
     if next_sentence:
         rows = _next_sentence_rows(tokens, sequence_length - 3, short_fraction, draws)
     else:
@@ -66,7 +66,7 @@ def lay_segments(
 
 
 def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fraction: float, draws: Draws) -> _Rows:
-    """ELECTRA's rows. All documents advance together, a row a turn, so that the work is done on arrays."""
+    """ELECTRA's rows. All documents advance together, one row per turn, so that the work is vectorized."""
     ends = tokens.sentence_ends
     position, limit = _starts(tokens.document_ends), tokens.document_ends
     turns: list[np.ndarray] = []
@@ -89,7 +89,7 @@ def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fractio
 
 
 def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws: Draws) -> _Rows:
-    """BERT's rows; again all documents advance together."""
+    """BERT's rows; as above, all documents advance together."""
     ends = _cut_long(tokens.sentence_ends, room // 2)
     document_ends = tokens.document_ends
     document_starts = _starts(document_ends)
@@ -127,7 +127,7 @@ def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws:
 
 
 def _layout(rows: _Rows, next_sentence: bool) -> Layout:
-    """Two runs a row, or one where there is no B."""
+    """The layout of these rows: two runs per row, or one where there is no B."""
     number = np.arange(rows.start.size)
     length_a, length_b = rows.middle - rows.start, rows.end - rows.second
     runs = np.stack(
@@ -143,7 +143,7 @@ def _layout(rows: _Rows, next_sentence: bool) -> Layout:
 
 
 def _cut_long(ends: np.ndarray, longest: int) -> np.ndarray:
-    """The sentence ends, with more of them inside sentences longer than `longest`: equal pieces, as few as will do."""
+    """The sentence ends, with sentences longer than `longest` cut into as few equal pieces as possible."""
     starts = _starts(ends)
     lengths = ends - starts
     pieces = -(-lengths // longest)
@@ -153,7 +153,7 @@ def _cut_long(ends: np.ndarray, longest: int) -> np.ndarray:
 
 
 def _reaching(ends: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """The first sentence end at or after each position, or the last one of all."""
+    """The first sentence end at or after each position, or the last sentence end."""
     return ends[np.minimum(np.searchsorted(ends, position, "left"), ends.size - 1)]
 
 

@@ -1,8 +1,8 @@
 """Arrays of rows on disk: Zarr version 3 with the sharding codec, through TensorStore.
 
-A shard is one object of at most `SHARD_BYTES` before compression; inside it are blocks of `block_rows` rows, each compressed
-and with a checksum of its own, so that one block is read without its neighbours and damage is noticed. Zstandard at
-level 6 was chosen by measurement on 10 million tokens of Korean reviews, vocabulary 32,000, blocks of 64 rows of 128:
+A shard is one object of at most `SHARD_BYTES` before compression; it consists of blocks of `block_rows` rows, each compressed
+and checksummed separately, so that a block can be read without its neighbours and damage is detected. Zstandard at level 6
+was chosen by measurement on 10 million tokens of Korean reviews, vocabulary 32,000, blocks of 64 rows of 128:
 
     bytes a token       plain  zstd 1  zstd 3  zstd 6  zstd 9  blosc-zstd 1 shuffled
     packed rows          2.01    1.72    1.69    1.68    1.68    1.77
@@ -35,7 +35,7 @@ _COMPRESSION = {"name": "zstd", "configuration": {"level": 6}}
 
 
 def shard_rows(num_rows: int, row_bytes: int, block_rows: int) -> int:
-    """Rows of a shard: whole blocks, shards of about equal size, none over `SHARD_BYTES` unless one block is."""
+    """Rows per shard: whole blocks, shards of about equal size, none over `SHARD_BYTES` unless one block is."""
     blocks = max(1, math.ceil(num_rows / block_rows))
     most = max(1, SHARD_BYTES // (row_bytes * block_rows))
     return block_rows * math.ceil(blocks / math.ceil(blocks / most))
@@ -50,7 +50,7 @@ def write_array(
     dtype: np.dtype,
     block_rows: int,
 ) -> None:
-    """A new array [num_rows, *row_shape] in the folder `path`; `rows(first, last)` is asked for one shard after another."""
+    """Write a new array [num_rows, *row_shape] in the folder `path`; `rows(first, last)` is called for one shard at a time."""
     step = shard_rows(num_rows, dtype.itemsize * math.prod(row_shape), block_rows)
     sharding = {
         "chunk_shape": [block_rows, *row_shape],
@@ -75,7 +75,7 @@ def write_array(
 
 
 def open_array(path: PurePath, context: tensorstore.Context | None = None) -> tensorstore.TensorStore:
-    """The array for reading. Blocks that are absent are errors, not zeros."""
+    """Open the array for reading. Missing blocks are errors, not zeros."""
     spec = _spec(path) | {"recheck_cached_data": False, "recheck_cached_metadata": False}
     with explain("read", path):
         return tensorstore.open(spec, open=True, read=True, context=context).result()
@@ -83,7 +83,7 @@ def open_array(path: PurePath, context: tensorstore.Context | None = None) -> te
 
 @contextlib.contextmanager
 def explain(operation: str, path: PurePath) -> Iterator[None]:
-    """Turn what TensorStore raises into StorageError."""
+    """Turn TensorStore's exceptions into StorageError."""
     try:
         yield
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""A stretch of a TFRecord file, read, checked and put in order for the parts: the unit of restart when records are imported.
+"""Stretches of TFRecord files, read, checked and sorted by part: the unit of restart when records are imported.
 
 PIECES/000000.npy    the rows, sorted by the hash of their ids, and so by part
-PIECES/000000.json   what it was made from and where its parts begin, written last
+PIECES/000000.json   what it was made from and where its parts end, written last
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class StretchTask(NamedTuple):
     folder: str  # PIECES
     number: int
     path: str
-    file: str  # its fingerprint
+    file: str  # fingerprint
     stretch: Stretch
     shape: Shape
     rows: RowFormat
     num_parts: int
     inputs: str  # digest of inputs.json
-    held_out: bool = False  # the whole file is
+    held_out: bool = False  # the whole file
 
     @property
     def piece(self) -> PurePath:
@@ -45,7 +45,7 @@ class StretchTask(NamedTuple):
 
     @property
     def identity(self) -> dict[str, object]:
-        """What its rows depend on; where the file lies is not among it."""
+        """What the rows depend on; the file's path is not part of it."""
         return {"inputs": self.inputs, "file": self.file, "stretch": list(self.stretch)}
 
 
@@ -54,7 +54,7 @@ class StretchRecord(Record):
     identity: dict[str, object]
     held_out: bool
     bytes: int
-    part_ends: tuple[int, ...]  # rows up to and with each part
+    part_ends: tuple[int, ...]  # cumulative rows of the parts
     smallest_draw: int  # of the rows' holdout draws; see corpus.identity.holdout_threshold
     largest_draw: int
 
@@ -65,7 +65,7 @@ def row_dtype(rows: RowFormat) -> np.dtype:
 
 
 def import_stretch(task: StretchTask) -> StretchRecord:
-    """Read the stretch and write its rows, sorted. Memory: the rows, and what they are read from a bit at a time."""
+    """Read the stretch and write its rows, sorted. Memory: the rows, and about `_TOKENS_AT_ONCE` tokens of records."""
     rows = np.empty(task.stretch.records, row_dtype(task.rows))
     vocabulary = Vocabulary(task.rows.vocab_size, task.rows.special)
     records = read_records(task.path, task.stretch)
@@ -85,7 +85,7 @@ def import_stretch(task: StretchTask) -> StretchRecord:
 
 
 def finished(task: StretchTask) -> StretchRecord | None:
-    """The record of a stretch that is there, whole by its size, and made from the same; else None."""
+    """The record of a stretch whose piece exists, complete by its size and made from the same inputs; else None."""
     path = task.piece.with_suffix(".json")
     piece = storage.info(task.piece)
     if piece is None or not storage.exists(path):
@@ -98,7 +98,7 @@ def finished(task: StretchTask) -> StretchRecord | None:
 
 
 class PartRows(NamedTuple):
-    rows: np.ndarray  # `row_dtype` [N], in the order of their keys
+    rows: np.ndarray  # `row_dtype` [N], sorted by key
     of_held_file: np.ndarray  # bool [N]
 
 
@@ -108,7 +108,7 @@ def rows_of_part(pieces: Iterator[tuple[PurePath, StretchRecord]], part: int, dt
     for path, record in pieces:
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
         if first < last:
-            offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # what numpy writes before the rows
+            offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # NumPy's header
             data = storage.open_ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
             found.append(np.frombuffer(data, dtype))
             held.append(np.full(last - first, record.held_out))
@@ -122,7 +122,7 @@ def keys_in(rows: np.ndarray) -> Keys:
 
 
 def order_of(rows: np.ndarray) -> np.ndarray:
-    """By key, and equal ids by their label."""
+    """The indices that sort rows by key, and rows with equal ids by label."""
     return np.lexsort((rows["random_next"], rows["low"], rows["high"]))
 
 
@@ -149,10 +149,10 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
 
 
 class PieceIndex(Record):
-    """All stretches in one file, so that each part need not open all of theirs."""
+    """The records of all stretches in one file, so that a part need not open each of them."""
 
     format_version: int = FORMAT_VERSION
-    pieces: tuple[tuple[str, StretchRecord], ...]  # with the names of their rows' files
+    pieces: tuple[tuple[str, StretchRecord], ...]  # (file name, record)
 
 
 def write_index(folder: PurePath, pieces: list[tuple[str, StretchRecord]]) -> None:

@@ -1,11 +1,11 @@
-"""TFRecord files: the framing of records, with every length and checksum looked at. No TensorFlow.
+"""TFRecord files: the framing of records, with every length and checksum verified. No TensorFlow.
 
 A record is its length (uint64), the masked crc32c of those eight bytes (uint32), the data, and the masked crc32c of the data
 (uint32), all little-endian, one record after another. "Masked" is rotated right by 15 bits, plus 0xa282ead8 (tensorflow:
 tsl/lib/hash/crc32c.h, tsl/lib/io/record_writer.h).
 
-A changed bit anywhere is found, and so is a file cut off within a record; one cut off exactly between two records is a shorter
-file that nothing tells from a whole one.
+A changed bit anywhere is detected, and so is a file truncated within a record; a file truncated exactly between two records is
+indistinguishable from a complete one.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _MASK_DELTA = 0xA282EAD8
 _HEAD = struct.Struct("<QI")  # length, its checksum
 _TAIL = struct.Struct("<I")  # the data's checksum
 _FRAME_BYTES = _HEAD.size + _TAIL.size
-_LARGEST_BYTES = 16 << 20  # of a record; rows of 65,536 tokens have a tenth of that
+_LARGEST_BYTES = 16 << 20  # of a record; rows of 65,536 tokens take a tenth of that
 _GZIP = b"\x1f\x8b"
 
 
 class Record(NamedTuple):
     number: int  # in its file, from 1
-    offset: int  # of its first byte in the file, the length's
+    offset: int  # of its first byte in the file, where its length is
     data: bytes
 
 
 class Stretch(NamedTuple):
     """Consecutive records of a file."""
 
-    first: int  # number of the first one, from 1
-    offset: int  # where that begins
+    first: int  # number of the first record, from 1
+    offset: int  # where the first record begins
     records: int
     bytes: int
 
 
 class Survey(NamedTuple):
-    """What the frames alone tell of a file."""
+    """What the frames alone say about a file."""
 
-    fingerprint: str  # sha256 of all lengths and checksums, and so, by the data's checksums, of the file
+    fingerprint: str  # sha256 of all lengths and checksums, and through these of the file
     stretches: tuple[Stretch, ...]
 
     @property
@@ -69,7 +69,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def frame(data: bytes) -> bytes:
-    """The data as one record of a file."""
+    """The data framed as one record of a file."""
     length = struct.pack("<Q", len(data))
     return b"".join([length, _TAIL.pack(masked_crc32c(length)), data, _TAIL.pack(masked_crc32c(data))])
 
@@ -82,7 +82,7 @@ def place(path: str, number: int, offset: int) -> str:
 def read_records(path: str, stretch: Stretch | None = None) -> Iterator[Record]:
     """The records of a stretch (None: of the whole file), one in memory at a time.
 
-    Raises DataError naming file, record and byte for a wrong checksum, a file that ends too early, or one that is compressed.
+    Raises DataError naming file, record and byte for a wrong checksum, a truncated file, or a compressed one.
     """
     with storage.open_read(path) as stream, storage.explain("read", path):
         for found in _frames(stream, path, stretch):
@@ -98,9 +98,9 @@ def read_records(path: str, stretch: Stretch | None = None) -> Iterator[Record]:
 
 
 def survey(path: str, *, stretch_bytes: int, advance: Callable[[float], None] = lambda amount: None) -> Survey:
-    """Walk over the frames, passing the data by, and cut the file into stretches of about `stretch_bytes`.
+    """Scan the frames without reading the data, and divide the file into stretches of about `stretch_bytes`.
 
-    Raises as `read_records` does, but does not see damage within the data.
+    Raises like `read_records`, but does not detect damage within the data.
     """
     digest = hashlib.sha256()
     stretches: list[Stretch] = []
@@ -123,9 +123,8 @@ def survey(path: str, *, stretch_bytes: int, advance: Callable[[float], None] = 
 
 
 def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_Frame]:
-    """The heads of the records, checked, and the data known to be in the file; the stream stands at the data of each.
-
-    The consumer leaves the stream behind the record.
+    """The records' frames, with lengths checked and the data known to be in the file. The stream is at the data of each; the
+    consumer must leave it at the end of the record.
     """
     end = stream.seek(0, io.SEEK_END)
     number, offset, last = (stretch.first, stretch.offset, stretch.first + stretch.records) if stretch else (1, 0, None)

@@ -2,8 +2,8 @@
 
 Post-norm is the published model (Devlin et al. 2019; Hugging Face's BertForPreTraining). Pre-norm has the layout of Hugging
 Face's MegatronBert: no norm after the embeddings, a norm before each branch, and a final norm (Shoeybi et al. 2019, section 3).
-With rotary positions, gated feed-forwards, RMS norms, no biases and a plain head, pre-norm has that of Hugging Face's EuroBert.
-ModernBERT (Warner et al. 2024) is pre-norm with a norm after the embeddings, and windows of attention in most layers.
+With RoPE, gated feed-forwards, RMS norms, no biases and a plain head, pre-norm has the layout of Hugging Face's EuroBert.
+ModernBERT (Warner et al. 2024) is pre-norm with a norm after the embeddings, and windowed attention in most layers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tpulm.nn.transformer import (
     stack_spec,
 )
 
-VOCABULARY_MULTIPLE = 128  # the vocabulary's size in the parameters is rounded up to this, for even tiles and shards
+VOCABULARY_MULTIPLE = 128  # the parameters' vocabulary size is rounded up to a multiple, for even tiles and shards
 
 
 @parameters
@@ -41,14 +41,14 @@ class Embeddings:
     tokens: Float[Array, "V D"]
     positions: Float[Array, "S D"] | None  # learned positions only
     types: Float[Array, "T D"] | None
-    norm: Norm | None  # post-norm and ModernBERT
+    norm: Norm | None  # post-norm and ModernBERT only
 
 
 @parameters
 class MaskedHead:
-    dense: Dense | None  # with its norm, absent from a plain head
+    dense: Dense | None  # absent from a plain head, as is its norm
     norm: Norm | None
-    output: Float[Array, "V D"] | None  # None: embeddings.tokens serve
+    output: Float[Array, "V D"] | None  # None: tied to embeddings.tokens
     output_bias: Float[Array, " V"] | None
 
 
@@ -61,7 +61,7 @@ class NextSentenceHead:
 @parameters
 class Bert:
     embeddings: Embeddings
-    projection: None  # its embeddings are as wide as its layers
+    projection: None  # embeddings are as wide as layers
     layers: Layer  # every leaf stacked on a leading axis N
     final_norm: Norm | None  # pre-norm only
     masked_head: MaskedHead
@@ -104,7 +104,7 @@ def embeddings_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Embed
 
 
 def masked_head_spec(config: ModelConfig, size: int, *, vocab_size: int) -> MaskedHead:
-    """From hidden states to logits over embeddings of `size`."""
+    """The head from hidden states to logits over token embeddings of `size`."""
     (init, into_stream), padded = initializers(config), padded_vocab_size(vocab_size)
     transform = config.masked_head == "transform"
     return MaskedHead(
@@ -118,7 +118,7 @@ def masked_head_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Mask
 
 
 class Tokens(NamedTuple):
-    """What the encoder reads; `segments` confines attention (padding is -1)."""
+    """The encoder's input; attention stays within `segments` (padding is -1)."""
 
     ids: Int[Array, "B L"]
     segments: Int[Array, "B L"]
@@ -127,7 +127,7 @@ class Tokens(NamedTuple):
 
 
 class Encoder(Protocol):
-    """What `encode` needs of a model."""
+    """The parts of a model that `encode` needs."""
 
     @property
     def embeddings(self) -> Embeddings: ...
@@ -153,7 +153,7 @@ def encode(
     randomness: Randomness | None,
     causal: bool | None = None,
 ) -> Float[Array, "B L D"]:
-    """The last layer's hidden states. `causal`: of tokens that see what lies before them alone; None: as a decoder's do."""
+    """The last layer's hidden states. `causal`: tokens see only themselves and earlier ones (None: in a decoder)."""
     rows, length = tokens.ids.shape
     x, below = embed(params.embeddings, tokens, config=config, execution=execution, randomness=randomness)
     if params.projection is not None:
@@ -185,7 +185,7 @@ def _positions(tokens: Tokens) -> Int[Array, "B L"]:
 def embed(
     params: Embeddings, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
 ) -> tuple[Float[Array, "R D"], Randomness | None]:
-    """The first layer's input, normalized and dropped out, and what the layers' own dropout draws from."""
+    """The first layer's input, after norm and dropout, and the randomness left for the layers."""
     with jax.named_scope("embed"):
         x = _embed(params, tokens, config=config)
         if randomness is None:
@@ -200,7 +200,7 @@ def embed(
 def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[Array, "R D"]:
     x = jnp.take(params.tokens, tokens.ids.reshape(-1), axis=0, mode="clip")
     if params.positions is not None:
-        # Gathered where they are 0, 1, 2, … too: the gradient of a broadcast is a sum over rows, which is slower on a CPU.
+        # A gather even for 0, 1, 2, …: the gradient of a broadcast is a sum over rows, which is slower on a CPU.
         x = x + jnp.take(params.positions, _positions(tokens).reshape(-1), axis=0, mode="clip")
     if params.types is not None and tokens.types is not None:
         x = x + jnp.take(params.types, tokens.types.reshape(-1), axis=0, mode="clip")
@@ -230,7 +230,7 @@ def vocabulary_logits(
     dtype: DTypeLike,
     vocab_size: int,
 ) -> Float[Array, "R V"]:
-    """Float32 products of hidden states with all tokens' vectors; -1e9 past `vocab_size`."""
+    """Float32 products of hidden states with all token vectors, plus the bias; -1e9 past `vocab_size`."""
     logits = project(x, table, dtype=dtype)
     real = jnp.arange(table.shape[0]) < vocab_size
     if bias is None:
@@ -241,7 +241,7 @@ def vocabulary_logits(
 def next_sentence_logits(
     params: NextSentenceHead, hidden: Float[Array, "B L D"], *, execution: Execution
 ) -> Float[Array, "B 2"]:
-    """Float32 logits; class 1 says that the second segment is a random one."""
+    """Float32 logits; class 1 means that the second segment is a random one."""
     with jax.named_scope("next_sentence_head"):
         pooled = jnp.tanh(dense(params.pooler, hidden[:, 0], dtype=execution.dtype))
         return dense(params.output, pooled, dtype=execution.dtype).astype(jnp.float32)
@@ -250,7 +250,7 @@ def next_sentence_logits(
 def forward_flops(
     config: ModelConfig, *, sequence_length: int, predictions: int, vocab_size: int, next_sentence: bool
 ) -> float:
-    """FLOPs of the matrix products in one row's forward pass (a multiply-add is two), with `predictions` gathered positions."""
+    """FLOPs of the matrix products in one row's forward pass (a multiply-add is two); the head sees `predictions` positions."""
     size, inner, length = config.hidden_size, config.intermediate_size, sequence_length
     matrices = 3 if config.feed_forward == "gated" else 2
     projections = 2 * length * (4 * size * size + matrices * size * inner)

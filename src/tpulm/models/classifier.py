@@ -1,13 +1,13 @@
-"""An encoder with a head that reads its first hidden state, [CLS]'s, for classes or one number; or each, for classes of tokens.
+"""An encoder with a head on [CLS], for sequence classification or regression, or on every token, for token classification.
 
-The heads are those of transformers' …ForSequenceClassification. BERT and Megatron's: dropout of tanh(dense), then a linear map
-(Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
+Sequence heads are those of transformers' …ForSequenceClassification. BERT and Megatron: dropout of tanh(dense), then a linear
+map (Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
 layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout. ModernBERT: the dense layer and norm of its masked head,
-without biases, and dropout after them.
+without biases, then dropout.
 
-For tokens they are those of …ForTokenClassification: dropout and a linear map, in EuroBERT without dropout, in ModernBERT with
-the dense layer and norm before. …ForQuestionAnswering has the same with two outputs, and dropout in ModernBERT alone;
-…ForMultipleChoice the head for classes with one output.
+Token heads are those of …ForTokenClassification: dropout and a linear map; EuroBERT has no dropout, ModernBERT the dense layer
+and norm first. …ForQuestionAnswering has the same head with two outputs, and dropout in ModernBERT only; …ForMultipleChoice has
+the sequence head with one output.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SequenceClassifier:
 
 @parameters
 class TokenHead:
-    dense: Dense | None  # [D, D]; ModernBERT only, as the norm
+    dense: Dense | None  # [D, D]; ModernBERT only, like the norm
     norm: Norm | None
     output: Dense  # [D, C]
 
@@ -63,7 +63,7 @@ class TokenClassifier:
 
 
 class _Head(NamedTuple):
-    """What one kind does between [CLS] and the last linear map."""
+    """What a kind of head does between [CLS] and the last linear map."""
 
     activation: Literal["tanh", "gelu"]
     dropout_before: bool
@@ -97,8 +97,8 @@ def spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> SequenceC
 
 
 def head_spec(config: ModelConfig, *, num_outputs: int) -> ClassificationHead:
-    """With biases, whatever the encoder has, as in all of transformers' classes but ModernBERT's, whose output alone has them
-    and begins with a deviation of D ** -0.5."""
+    """The head's spec. It has biases even if the encoder has none, as in all of transformers' classes but ModernBERT's, where
+    only the output has a bias and is initialized with standard deviation D ** -0.5."""
     init, size = TruncatedNormal(config.initializer_range), config.hidden_size
     modern = config.architecture == "modernbert"
     return ClassificationHead(
@@ -116,7 +116,7 @@ def logits(
     execution: Execution,
     randomness: Randomness | None,
 ) -> Float[Array, "B C"]:
-    """Float32 logits, or the number itself ([B, 1]) of a regression."""
+    """Float32 logits; for a regression, the predicted number ([B, 1])."""
     below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
     hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
     with jax.named_scope("classification_head"):
@@ -132,7 +132,7 @@ def logits(
 
 
 def token_spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> TokenClassifier:
-    """The tree of `ParamSpec` of a classifier of tokens into C classes."""
+    """The tree of `ParamSpec` of a token classifier; `num_outputs` is C."""
     whole, modern = spec(config, vocab_size=vocab_size, num_outputs=num_outputs), config.architecture == "modernbert"
     head = whole.classification_head
     own = TokenHead(head.dense if modern else None, head.norm, head.output)
@@ -148,7 +148,7 @@ def token_logits(
     randomness: Randomness | None,
     drop: bool = True,
 ) -> Float[Array, "B L C"]:
-    """Float32 logits of each token; without `drop` the last hidden states have no dropout."""
+    """Float32 logits of each token; without `drop`, no dropout is applied to the last hidden states."""
     below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
     hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
     with jax.named_scope("token_head"):
@@ -165,7 +165,7 @@ def token_logits(
 
 
 def _dropout_seeds(randomness: Randomness | None, rows: int) -> tuple[DropoutSeeds | None, ...]:
-    """What the two places of the head draw from, for [B, D]."""
+    """The seeds of the head's two dropout sites, for [B, D]."""
     if randomness is None:
         return None, None
     sites = site_seeds(jax.random.fold_in(randomness.key, 1), (2,))

@@ -1,7 +1,7 @@
-"""A causal language model: a pre-norm Transformer whose tokens see themselves and what lies before them in their segment.
+"""A causal language model: a pre-norm Transformer in which a token sees itself and the tokens before it in its segment.
 
 With learned positions, layer norms and biases it has the layout of Hugging Face's GPT2LMHeadModel (Radford et al. 2019); with
-rotary positions, RMS norms, gated feed-forwards and no biases that of LlamaForCausalLM (Touvron et al. 2023).
+RoPE, RMS norms, gated feed-forwards and no biases, that of LlamaForCausalLM (Touvron et al. 2023).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tpulm.nn.transformer import Execution, Layer, feed_forward, has_norm_bias, 
 @parameters
 class Decoder:
     embeddings: Embeddings
-    projection: None  # its embeddings are as wide as its layers
+    projection: None  # embeddings are as wide as layers
     layers: Layer  # every leaf stacked on a leading axis N
     final_norm: Norm
-    output: Float[Array, "V D"] | None  # None: embeddings.tokens serve
+    output: Float[Array, "V D"] | None  # None: tied to embeddings.tokens
 
 
 def spec(config: ModelConfig, *, vocab_size: int) -> Decoder:
@@ -53,7 +53,7 @@ def spec(config: ModelConfig, *, vocab_size: int) -> Decoder:
 
 
 def output_table(params: Decoder) -> Float[Array, "V D"]:
-    """The vectors that hidden states are multiplied with for logits."""
+    """The token vectors whose products with hidden states are the logits."""
     return params.embeddings.tokens if params.output is None else params.output
 
 
@@ -68,7 +68,7 @@ def next_token_logits(
 
 
 class Cache(NamedTuple):
-    """Keys and values of S places for each of B rows, by layer: place i holds position i."""
+    """Keys and values of positions 0 to S - 1 of each of B rows, by layer."""
 
     keys: tuple[Float[Array, "B H S K"], ...]
     values: tuple[Float[Array, "B H S K"], ...]
@@ -81,7 +81,7 @@ def empty_cache(config: ModelConfig, *, rows: int, places: int, execution: Execu
 
 
 class Unstacked(NamedTuple):
-    """A decoder whose layers are arrays of their own: nothing is sliced, and so copied, to read one layer for one token."""
+    """A decoder with separate arrays for each layer: reading one layer for one token slices, and so copies, nothing."""
 
     decoder: Decoder  # its layers are empty
     layers: tuple[Layer, ...]
@@ -107,10 +107,10 @@ def extend(
     config: ModelConfig,
     execution: Execution,
 ) -> Extended:
-    """The last layer's hidden states of tokens that follow those in the cache, and the cache with them in it.
+    """The last layer's hidden states of tokens that follow those in the cache, and the cache with these tokens added.
 
-    A token sees all places up to its own position. Rows may be at different positions: a place written too early (by padding
-    on a row's right) is written again before a token that comes there looks at it.
+    A token sees all positions up to its own. Rows may be at different positions: an entry written too early (by padding on a
+    row's right) is overwritten before any token attends to it.
     """
     rows, length = ids.shape
     tokens = Tokens(ids, jnp.zeros_like(ids), None, positions)

@@ -1,10 +1,9 @@
-"""ELECTRA: a generator that fills masks, and a discriminator that tells which tokens are not the original ones.
+"""ELECTRA: a generator that fills in masked tokens, and a discriminator that detects which tokens were replaced.
 
-Clark et al. 2020. Both are post-norm encoders as BERT's, with embeddings of their own size and a projection where that differs
-from the layers'. The generator shares the discriminator's embeddings (tokens, positions, types and their norm) unless it has
-its own, and, as a variant of the original, may share its layers too. Where embeddings are disentangled (DeBERTaV3) they are the
-generator's, to which the discriminator adds a difference. Hugging Face's ElectraForMaskedLM and ElectraForPreTraining are the
-two halves.
+Clark et al. 2020. Both are post-norm encoders like BERT, with a separate embedding size and a projection where it differs from
+the layers'. The generator shares the discriminator's embeddings (tokens, positions, types and their norm) unless it has its
+own; in a variant of the original it shares the layers too. Disentangled embeddings (DeBERTaV3) are the generator's, and the
+discriminator adds a difference to them. The two halves are Hugging Face's ElectraForMaskedLM and ElectraForPreTraining.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class DetectionHead:
 
 @parameters
 class Generator:
-    """In a training tree, None stands for what it shares with the discriminator."""
+    """In a training tree, None stands for parameters shared with the discriminator."""
 
     embeddings: Embeddings
     projection: Dense | None
@@ -54,18 +53,18 @@ class Discriminator:
 class Electra:
     generator: Generator
     discriminator: Discriminator  # without embeddings where there is a difference
-    difference: Embeddings | None  # of the discriminator's embeddings from the generator's, where they are disentangled
+    difference: Embeddings | None  # discriminator's embeddings minus generator's, if disentangled
 
 
 class Halves(NamedTuple):
-    """Two models, each whole."""
+    """Two complete models."""
 
     generator: Generator
     discriminator: Discriminator
 
 
 def generator_config(config: ModelConfig) -> ModelConfig:
-    """The generator as a model of its own, from the whole's settings."""
+    """The config of the generator as a standalone model."""
     width, heads, layers = config.generator_sizes
     own = config.generator is None or config.generator.own_layers
     return config.model_copy(
@@ -84,7 +83,7 @@ def embedding_size(config: ModelConfig) -> int:
 
 
 def generator_spec(config: ModelConfig, *, vocab_size: int) -> Generator:
-    """A whole generator with the sizes of `config` (`generator_config` gives them)."""
+    """The spec of a complete generator; `config` is that of `generator_config`."""
     size = embedding_size(config)
     return Generator(
         embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
@@ -116,7 +115,7 @@ def projection_spec(config: ModelConfig) -> Dense | None:
 
 
 def spec(config: ModelConfig, *, vocab_size: int) -> Electra:
-    """The training tree: both halves, what they share in the discriminator alone."""
+    """The training tree: both halves, with shared parameters stored once."""
     assert config.generator is not None
     generator = generator_spec(generator_config(config), vocab_size=vocab_size)
     generator = replace(generator, layers=map_specs(_with_whole_heads, generator.layers))
@@ -133,18 +132,18 @@ def spec(config: ModelConfig, *, vocab_size: int) -> Electra:
 
 
 def _difference(leaf: ParamSpec) -> ParamSpec:
-    """Begins at zero. Not decayed: that would pull the discriminator's embeddings towards the generator's, not to zero."""
+    """Zero at first, and not decayed: that would pull the discriminator's embeddings towards the generator's, not to zero."""
     return replace(leaf, init=zeros, decay=False)
 
 
 def _with_whole_heads(leaf: ParamSpec) -> ParamSpec:
-    """Never split by heads: a generator has few, ELECTRA-small's a single one."""
+    """Never sharded by heads: a generator has few, ELECTRA-small's a single one."""
     return replace(leaf, axes=tuple(None if axis == "heads" else axis for axis in leaf.axes))
 
 
 def halves(params: Electra) -> Halves:
-    """Both models whole, the shared parameters in both. Where embeddings are disentangled, the discriminator's gradient does
-    not reach what it has of the generator's."""
+    """Both models complete, the shared parameters in both. With disentangled embeddings, the discriminator's gradient does not
+    reach the generator's embeddings."""
     generator, discriminator = params.generator, params.discriminator
     if params.difference is not None:
         shared = jax.lax.stop_gradient(generator.embeddings)
@@ -159,7 +158,7 @@ def halves(params: Electra) -> Halves:
 def replaced_logits(
     head: DetectionHead, hidden: Float[Array, "B L D"], *, config: ModelConfig, execution: Execution
 ) -> Float[Array, "B L"]:
-    """Float32 logits that a token is not the original one."""
+    """Float32 logits of each token being a replacement."""
     with jax.named_scope("detection_head"):
         x = hidden.reshape(-1, hidden.shape[-1])
         x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))

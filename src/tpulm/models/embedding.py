@@ -1,4 +1,4 @@
-"""An encoder whose hidden states are pooled: one vector of length 1 for each text, as sentence-transformers computes them."""
+"""An encoder with pooling: one unit vector per text, as in sentence-transformers."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def vectors(
     execution: Execution,
     randomness: Randomness | None,
 ) -> Float[Array, "B T D"]:
-    """Float32; of rows with up to `texts` texts, which are their segments 0, 1, …; zeros where there is none.
+    """Float32 unit vectors of the texts of rows with up to T = `texts` texts, their segments 0, 1, …; zeros for missing texts.
 
-    mean: over all tokens of a text, special ones too; cls: its first token.
+    mean: over all tokens of a text, special tokens included; cls: its first token.
     """
     hidden = encode(params, tokens, config=config, execution=execution, randomness=randomness).astype(jnp.float32)
     with jax.named_scope("pool"):

@@ -1,4 +1,4 @@
-"""Multi-head self-attention, confined to segments of a row, and where wanted to what lies before or to a window."""
+"""Multi-head self-attention within the segments of a row, optionally causal or limited to a local window."""
 
 from __future__ import annotations
 
@@ -25,36 +25,33 @@ from tpulm.nn.params import Initializer, param, parameters, zeros
 
 
 class Reach(NamedTuple):
-    """The keys that the query at place i sees: those at places i - before to i + after (None: to the end), places of keys
-    counted from `first` on."""
+    """Which keys a query attends to: from position p, those at p - before to p + after (None: no limit)."""
 
     before: int | None = None
     after: int | None = None
-    first: int = 0  # the place of the first query, among the keys' places
+    first: int = 0  # position of the first query among the keys
 
 
 EVERYTHING, CAUSAL = Reach(), Reach(after=0)
 
 
 class Rotation(NamedTuple):
-    """Rotary positions (RoPE): queries and keys rotate by angles that grow with the position (Su et al. 2021, section 3.2).
-
-    One rotation for each token, the same for all heads; float32.
-    """
+    """Rotary position embeddings (RoPE): queries and keys rotate by angles that grow with the position (Su et al. 2021,
+    section 3.2). One rotation per token, shared by all heads; float32."""
 
     cos: Float[Array, "B 1 L K/2"]
     sin: Float[Array, "B 1 L K/2"]
 
 
 def rotation(positions: Int[Array, "B L"], *, head_size: int, theta: float) -> Rotation:
-    """Pair i of a head turns by position * frequency i."""
+    """RoPE for these positions: pair i of a head rotates by position * frequency i."""
     frequencies = jnp.asarray(rotary_frequencies(head_size, theta), jnp.float32)
     angles = positions[:, None, :, None].astype(jnp.float32) * frequencies[None, None, None, :]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 
 def rotary_frequencies(head_size: int, theta: float) -> np.ndarray:
-    """[K/2]: theta ** (-2 i / head_size)."""
+    """RoPE frequencies theta ** (-2 i / head_size), float32 [K/2]."""
     return 1.0 / theta ** (np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
 
 
@@ -72,8 +69,8 @@ _rotate_halves.defvjp(
 
 
 def rotate(x: Float[Array, "B H L K"], by: Rotation) -> Float[Array, "B H L K"]:
-    """Element i of a head's first half is paired with element i of its second, as Hugging Face's models do (the paper pairs
-    neighbours). Computed in float32; the gradient is the turn back."""
+    """Apply RoPE in float32; x's dtype is kept. Element i of a head's first half is paired with element i of its second, as
+    in Hugging Face's models (the paper pairs neighbours). The gradient is the inverse rotation."""
     return cast("Array", _rotate_halves(x, by.cos, by.sin))
 
 
@@ -100,7 +97,7 @@ class Attention:
 def attention_spec(
     hidden_size: int, num_heads: int, init: Initializer, init_output: Initializer | None = None, *, bias: bool = True
 ) -> Attention:
-    """`init_output`: of the last product, where it is another one."""
+    """The tree of `ParamSpec`; `init_output` initializes the output projection (None: `init`)."""
     head_size = hidden_size // num_heads
 
     def heads() -> Heads:
@@ -133,10 +130,10 @@ def attend(
     rope: Rotation | None = None,
     kernels: NamedSharding | None = None,
 ) -> Float[Array, "R D"]:
-    """Self-attention of each token to those of its own segment within `reach`, padding (segment -1) to padding alone.
+    """Self-attention of each token over the tokens of its own segment within `reach`; padding (segment -1) sees only padding.
 
-    `seeds` number attention weights [B, H, L, M] over H and M; the weights are dropped out, as in BERT. `rope`: rotary
-    positions. `kernels`: how rows lie on devices that have kernels (flash.py, flash_gpu.py), which long rows are given to.
+    Dropout applies to the attention weights [B, H, L, M], as in BERT; `seeds` number them over H and M. `kernels`: the
+    sharding of rows over devices that have attention kernels (flash.py, flash_gpu.py), which are used where they are faster.
     """
     with jax.named_scope("project"):
         query, key, value = project(params, x, segments.shape, dtype=dtype, rope=rope)
@@ -161,7 +158,7 @@ class Projected(NamedTuple):
 def project(
     params: Attention, x: Float[Array, "R D"], shape: tuple[int, ...], *, dtype: DTypeLike, rope: Rotation | None
 ) -> Projected:
-    """Queries, keys and values of rows of `shape` (B, L); the first two rotated to their positions (RoPE)."""
+    """Queries, keys and values of rows of `shape` (B, L); RoPE is applied to queries and keys."""
 
     def heads(of: Heads) -> Float[Array, "B H L K"]:
         size, *split = of.kernel.shape
@@ -191,23 +188,23 @@ def attention(
 ) -> Float[Array, "B H L K"]:
     """softmax(query key^T / sqrt(K)) value within segments and reach; softmax and its gradient are float32.
 
-    The gradient is written out for the order of its products, for the rows' sums from the output (sum_m w dw = sum_k o do,
-    Dao et al. 2022, section 3.1), and to draw the dropout mask again instead of keeping it. Without `keep_weights` the softmax
-    is computed again, too, from the logarithms of its denominators (the same, section 3): less memory for one product more.
+    The custom gradient fixes the order of the products, takes row sums from the output (sum_m w dw = sum_k o do, Dao et al.
+    2022, section 3.1), and regenerates the dropout mask instead of storing it. Without `keep_weights` it also recomputes the
+    softmax from stored log-normalizers (same paper, section 3): less memory for one more product.
 
-    A window on both sides is computed by blocks as long as one side, each against itself and its neighbours: in time and memory
-    linear in the row's length, where that is a multiple of the block and longer than the three.
+    A symmetric window is computed in blocks as long as one side, each block attending to itself and its neighbours: linear
+    time and memory in the row's length, if that is a multiple of the block and more than three blocks.
     """
     length, block = query.shape[2], reach.before
     if block is None or reach.after != block or length % block or length <= 3 * block:
         ids = segments[:, None]
         return cast("Array", _attention(query, key, value, ids, ids, seeds, dropout_rate, reach, keep_weights))
-    assert seeds is None or dropout_rate == 0.0  # ModelConfig sees to it: seeds are numbered for whole rows
+    assert seeds is None or dropout_rate == 0.0  # ModelConfig ensures it: seeds number whole rows
 
     def blocks(x: Array) -> Array:  # [B, H, L, ...] -> [B, H, blocks, block, ...]
         return x.reshape(*x.shape[:2], -1, block, *x.shape[3:])
 
-    def merged(x: Array) -> Array:  # each block a row with one head: with many of both, products are slower on some processors
+    def merged(x: Array) -> Array:  # each block a row with one head: products over many of both are slower on some processors
         return x.reshape(-1, 1, *x.shape[3:])
 
     def with_neighbours(x: Array, outside: int) -> Array:  # [B, H, blocks, block, ...] -> [B, H, blocks, 3 block, ...]
@@ -226,7 +223,7 @@ def attention(
     return cast("Array", mixed).reshape(query.shape)
 
 
-_OUTSIDE = -2  # the segment of what lies before and after a row
+_OUTSIDE = -2  # the segment of positions before and after a row
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
@@ -241,7 +238,7 @@ def _attention(
     reach: Reach,
     keep_weights: bool,
 ) -> Array:
-    """As `attention`; segments are [B, 1 or H, L] of the queries, and [B, 1 or H, M] of the keys."""
+    """As `attention`, without blocks; `segments` are the queries' [B, 1 or H, L], `key_segments` the keys' [B, 1 or H, M]."""
     return _attention_forward(query, key, value, segments, key_segments, seeds, rate, reach, keep_weights)[0]
 
 
@@ -301,8 +298,8 @@ def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tup
 
 
 def _laid_out(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
-    """x, copied if its axes lie in another order. XLA's CPU compiler makes a transposition part of the product that follows,
-    and then multiplies bfloat16 in float32, which takes three times as long."""
+    """x, copied to row-major layout if necessary: XLA's CPU compiler would fold a transpose into the product that follows, and
+    then multiply bfloat16 in float32, which takes three times as long."""
 
     def copied(x: Array) -> Array:
         return jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1])).reshape(x.shape)
@@ -313,8 +310,8 @@ def _laid_out(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
 
 
 def _sum_over_queries(weights: Float[Array, "B H L M"], x: Float[Array, "B H L K"]) -> Float[Array, "B H M K"]:
-    """weights^T x. Each order of the axes is the fastest for some: XLA's CPU compiler multiplies bfloat16 twice as fast where
-    two axes are summed (see `layers.kernel_gradient`), and float32 where the longer operand comes second."""
+    """weights^T x. The fastest order of axes depends on the dtype: XLA's CPU compiler multiplies bfloat16 twice as fast when
+    two axes are contracted (see `layers.kernel_gradient`), and float32 faster when the longer operand comes second."""
 
     def plain(weights: Array, x: Array) -> Array:
         return multiply("bhlk,bhlm->bhkm", x, weights).swapaxes(2, 3)
@@ -346,8 +343,8 @@ def attend_to_cache(
     dtype: DTypeLike,
     rope: Rotation | None,
 ) -> Attended:
-    """For generation: new tokens at `positions` put their keys and values into the places of those numbers, then each attends
-    to all places up to its own."""
+    """Attention for generation: write the new tokens' keys and values into the cache at `positions`, then let each token
+    attend to all positions up to its own."""
     query, key, value = project(params, x, positions.shape, dtype=dtype, rope=rope)
     row = jnp.arange(positions.shape[0], dtype=jnp.int32)[:, None]
 
@@ -380,12 +377,12 @@ def _by_kernel(platform: str, *arguments: Array, reach: Reach, **settings: Any) 
     return flash.flash_attention(*arguments, causal=reach == CAUSAL, **settings)
 
 
-_CHECKED = {"tpu": (EVERYTHING,), "gpu": (EVERYTHING, Reach(64, 64))}  # of each kernel, what it computes otherwise
+_CHECKED = {"tpu": (EVERYTHING,), "gpu": (EVERYTHING, Reach(64, 64))}  # the reaches that each kernel handles differently
 
 
 def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
-    """Whether the kernels for that platform, run on this device (interpreted, if it is another), give the plain formula's
-    values and gradients, the rounding of bfloat16 apart; attention to everything with dropout masks."""
+    """Whether the kernels for `platform`, run on `device` (interpreted if that is another), give the plain formula's values
+    and gradients up to bfloat16 rounding: full attention with dropout and, for GPUs, a local window without."""
     length, tolerance = flash.SHORTEST, 0.05
     with jax.default_device(device):
         query, key, value, g = jax.random.normal(jax.random.key(0), (4, 1, 2, length, 64), jnp.bfloat16)

@@ -1,8 +1,8 @@
-"""Dropout whose mask is a pure function of a key, a row's seed and the place in the row.
+"""Dropout whose mask is a pure function of a key, the row's seed and the position in the row.
 
-The mask is a hash of counters, computed where it is used: it fuses into its consumer, is never kept for the backward pass,
-and does not depend on how arrays are split over devices or rows over micro-batches. (Keys of JAX's "rbg" kind cost more, and
-their bits change with the rows that are computed together; docs/experiments.md has the comparison.)
+The mask is a hash of counters, computed where it is used: it fuses into its consumer, is never stored for the backward pass,
+and does not depend on how arrays are sharded over devices or rows split into micro-batches. (JAX's "rbg" keys cost more, and
+their bits depend on which rows are computed together; docs/experiments.md has the comparison.)
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from jaxtyping import Bool, Float, UInt32
 
 
 class DropoutSeeds(NamedTuple):
-    """Two numbers a token of an array, for one place in the model; size 1 in the axes over which elements are numbered."""
+    """Two seeds per token for one dropout site in the model; size 1 in the axes over which `random_bits` numbers elements."""
 
     first: UInt32[Array, "..."]
     second: UInt32[Array, "..."]
 
 
 def row_seeds(row_keys: Array) -> UInt32[Array, "B 2"]:
-    """Two numbers for each row from its key (threefry, one a row)."""
+    """Two seeds per row, from its threefry key."""
     return jax.vmap(lambda key: jax.random.bits(key, (2,), jnp.uint32))(row_keys)
 
 
 def token_seeds(rows: UInt32[Array, "B 2"], length: int) -> UInt32[Array, "B L 2"]:
-    """Two numbers for each token from its row's and its position."""
+    """Two seeds per token, from its row's seeds and its position."""
     position = jnp.arange(length, dtype=jnp.uint32)[None, :, None]
     return mix(rows[:, None, :] ^ position, rows[:, None, ::-1])
 
 
 def site_seeds(key: Array, shape: tuple[int, ...]) -> UInt32[Array, "... 2"]:
-    """Two numbers for each of `shape` places where dropout is applied."""
+    """Two seeds for each of `shape` dropout sites."""
     return jax.random.bits(key, (*shape, 2), jnp.uint32)
 
 
 def seeds_at(site: UInt32[Array, "2"], tokens: UInt32[Array, "*B 2"], shape: tuple[int, ...]) -> DropoutSeeds:
-    """The seeds of one place, in the shape they are to be broadcast from."""
+    """The seeds of all tokens at one dropout site, reshaped to `shape` for broadcasting."""
     first = mix(tokens[..., 0] ^ site[0], jnp.broadcast_to(site[1], tokens.shape[:-1]))
     second = mix(tokens[..., 1] ^ site[1], jnp.broadcast_to(site[0], tokens.shape[:-1]))
     return DropoutSeeds(first.reshape(shape), second.reshape(shape))
 
 
 def mix(x: Array, between: Array | None = None) -> Array:
-    """A bijection of 32-bit words with little bias: "lowbias32" of C. Wellons' hash-prospector; `between` keys its middle."""
+    """A low-bias bijection of 32-bit words, "lowbias32" of C. Wellons' hash-prospector; `between` is XORed in halfway."""
     x = x ^ (x >> jnp.uint32(16))
     x = x * jnp.uint32(0x7FEB352D)
     if between is not None:
@@ -70,12 +70,12 @@ def random_bits(seeds: DropoutSeeds, shape: tuple[int, ...]) -> UInt32[Array, ".
 
 
 def is_kept(bits: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
-    """With probability 1 - `rate`."""
+    """True with probability 1 - `rate`."""
     return bits >= jnp.uint32(round(rate * 2**32))
 
 
 def dropout(x: Float[Array, "..."], *, rate: float, seeds: DropoutSeeds | None) -> Float[Array, "..."]:
-    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate); without seeds, x as it is."""
+    """Zero elements with probability `rate` and scale the others by 1 / (1 - rate); without seeds, return x unchanged."""
     if seeds is None or rate == 0.0:
         return x
     return jnp.where(

@@ -1,11 +1,11 @@
-"""Attention as one TPU kernel for each direction, whose matrix of weights never leaves the chip (Dao et al. 2022).
+"""Attention as one forward and one backward TPU kernel; the attention weights never leave the chip (Dao et al. 2022).
 
-It computes what `attention.attention` does, with the same dropout masks: for each row, head and block of queries, the weights
-to all keys of the row at once. So the softmax is the plain one, and one pass backward computes the weights once for all three
-gradients.
+The kernels compute what `attention.attention` does, with the same dropout masks: for each row, head and block of queries, the
+weights of all keys of the row at once. So the softmax is the plain one, and a single backward pass computes the weights once
+for all three gradients.
 
-Inside, arrays are transposed: the sequence lies along the lanes, so that heads of 64 fill whole tiles, what belongs to a query
-is a vector of lanes, and sums over keys add up registers.
+Inside, arrays are transposed: the sequence lies along the lanes, so that heads of 64 fill whole tiles, per-query values are
+vectors of lanes, and sums over keys add registers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from jaxtyping import Float, Int, Shaped
 from tpulm.nn.dropout import DropoutSeeds, is_kept, mix
 from tpulm.nn.layers import PRODUCT
 
-_WEIGHTS = 512 * 512  # of a block, at most: a float32 array of them takes 1 MiB of the chip's 16 or more
-_BLOCK = 128  # queries, at least
-SHORTEST, _LONGEST = 512, _WEIGHTS // _BLOCK  # rows
-_WITHOUT = ("TPU v2", "TPU v3")  # whose units the kernel language gives no bfloat16 products
+_WEIGHTS = 512 * 512  # in a block, at most: 1 MiB in float32, of the chip's 16 MiB or more
+_BLOCK = 128  # queries in a block, at least
+SHORTEST, _LONGEST = 512, _WEIGHTS // _BLOCK  # tokens in a row
+_WITHOUT = ("TPU v2", "TPU v3")  # Pallas has no bfloat16 products for these
 
 
 class _Settings(NamedTuple):
@@ -47,7 +47,7 @@ def runs_on(device: Any) -> bool:
 
 
 def is_faster(length: int, head_size: int) -> bool:
-    """Than the compiler's own, of rows so long (docs/experiments.md)."""
+    """Whether the kernels beat the compiler's attention for rows of this length (docs/experiments.md)."""
     return SHORTEST <= length <= _LONGEST and length % _BLOCK == 0 and head_size % 16 == 0
 
 
@@ -63,9 +63,9 @@ def flash_attention(
     rows: NamedSharding,
     interpret: bool = False,
 ) -> Float[Array, "B H L K"]:
-    """As `attention.attention`, for L that is a multiple of 128.
+    """As `attention.attention`; L must be a multiple of 128.
 
-    `rows`: how these are split over devices; each computes its own. `interpret`: on any device, for tests.
+    `rows`: the sharding of rows over devices; each computes its own. `interpret`: run on any device, for tests.
     """
     batch, length = segments.shape
     of_query, of_key = segments[:, None], segments[:, :, None]
@@ -95,7 +95,7 @@ _flash.defvjp(_forward, _backward)
 
 
 def dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
-    """A product of matrices over one axis of each, summed in float32."""
+    """The product of two matrices, contracted over one axis of each; float32."""
     axes = (((contracted[0],), (contracted[1],)), ((), ()))
     return jax.lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
 
@@ -112,7 +112,7 @@ def _scores(
 
 
 def _is_kept(shape: tuple[int, ...], first: Array, second: Array, rate: float) -> Shaped[Array, "M L"]:
-    """The mask of `dropout.dropout` for weights that are numbered over heads and keys."""
+    """The mask of `dropout.dropout` for weights numbered over heads and keys; True where kept."""
     begin = (pl.program_id(1) * shape[0]).astype(jnp.uint32)
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 0).astype(jnp.uint32) + begin
     return is_kept(mix(number ^ first, second), rate)
@@ -156,8 +156,9 @@ def _backward_kernel(settings: _Settings, *refs: Any) -> None:
 
 
 def _call(kernel: Callable[..., None], arguments: Any, reads: str, writes: str, settings: _Settings) -> list[Array]:
-    """Over rows, heads and blocks of queries. What of an argument or a result belongs to one of these, a letter says: q a block
-    of queries, v and n a number for each of them (v the same for all heads), k all keys, c all keys as a column."""
+    """Run `kernel` on a grid of rows, heads and blocks of queries. The letters of `reads` and `writes` name the block of each
+    argument and result: q a block of queries, v and n a number for each of them (v shared by all heads), k vectors of
+    all keys, c a number for each key, as a column shared by all heads."""
     _, heads, size, length = arguments[0].shape
     block = min(length, _WEIGHTS // length)
     specs = {
@@ -181,7 +182,7 @@ def _call(kernel: Callable[..., None], arguments: Any, reads: str, writes: str, 
             out_specs=[specs[letter] for letter in writes],
             out_shape=out,
             scratch_shapes=[pltpu.VMEM((size, length), jnp.float32)] * sums,
-            # a v4's device is two cores, which share rows and heads
+            # a TPU v4 device is two cores, which divide rows and heads
             compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
             cost_estimate=pl.CostEstimate(
                 flops=2 * products * weights * size,
@@ -195,5 +196,5 @@ def _call(kernel: Callable[..., None], arguments: Any, reads: str, writes: str, 
 
 
 def over_rows(local: Callable[..., list[Array]], rows: NamedSharding) -> Callable[..., list[Array]]:
-    """`local` on each device, for its own rows of every argument and result."""
+    """`local`, mapped over devices: each runs it on its own rows of every argument and result."""
     return jax.shard_map(local, mesh=rows.mesh, in_specs=rows.spec, out_specs=rows.spec, check_vma=False)

@@ -1,10 +1,10 @@
-"""Attention as GPU kernels, whose matrix of weights never leaves the chip (Dao 2023).
+"""Attention as GPU kernels; the attention weights never leave the chip (Dao 2023).
 
-They compute what `attention.attention` does, with the same dropout masks: forward for a block of queries, backward for a block
-of keys and for one of queries, each over those blocks of the other side that lie within its reach. JAX's own kernels (Pallas'
-`mha`, cuDNN's behind jax.nn) draw no masks that a step decides.
+They compute what `attention.attention` does, with the same dropout masks: forward one block of queries, backward one block of
+keys and one of queries, each looping over the blocks of the other side within its reach. JAX's own kernels (Pallas' `mha`,
+cuDNN's behind jax.nn) do not take dropout masks that change with the step.
 
-They are in Pallas' dialect of Triton, which JAX 0.12 has and calls deprecated; where it is gone, `runs_on` says no.
+They use Pallas' Triton backend, which JAX 0.12 has but deprecates; where it is gone, `runs_on` returns False.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from tpulm.nn.dropout import DropoutSeeds, is_kept, mix
 from tpulm.nn.flash import dot, over_rows
 from tpulm.nn.layers import PRODUCT
 
-_LONG, _SHORT = 128, 64  # a block of the side that a kernel is for, and of the side that it goes over
-_WARPS = 8  # of a block: with four, registers do not suffice
-_LOG2E = math.log2(math.e)  # scores are kept as logarithms to base 2, whose power is the GPU's own
+_LONG, _SHORT = 128, 64  # tokens in a block of the side a kernel computes, and of the side it loops over
+_WARPS = 8  # per block: four run out of registers
+_LOG2E = math.log2(math.e)  # scores are base-2 logarithms, since exp2 is the GPU's native exponential
 
 
 class _Settings(NamedTuple):
     rate: float
-    before: int | None  # places before a query that it sees; None: all
+    before: int | None  # positions before a query that it sees; None: all
     after: int | None
     rows: NamedSharding
     interpret: bool
 
 
 def runs_on(device: Any) -> bool:
-    """NVIDIA's from Ampere on, which multiply bfloat16."""
+    """Whether the device is an NVIDIA GPU from Ampere on (bfloat16 products) and JAX has the Triton backend."""
     major = str(getattr(device, "compute_capability", "")).partition(".")[0]
     return major.isdecimal() and int(major) >= 8 and importlib.util.find_spec("jax.experimental.pallas.triton") is not None
 
 
 def is_faster(length: int, head_size: int) -> bool:
-    """Than the compiler's own, which writes a row's weights to memory and reads them back; by arithmetic, not measured yet."""
+    """Whether the kernels should beat the compiler's attention, which moves weights through memory; not measured yet."""
     return length % _LONG == 0 and head_size in (16, 32, 64, 128)
 
 
@@ -67,12 +67,12 @@ def flash_attention(
     rows: NamedSharding,
     interpret: bool = False,
 ) -> Float[Array, "B H L K"]:
-    """As `attention.attention`, for L that is a multiple of 128 and K that is a power of 2."""
+    """As `attention.attention`; L must be a multiple of 128 and K a power of 2."""
     batch, length = segments.shape
     zeros = jnp.zeros((batch, length), jnp.uint32)
     first, second = (zeros, zeros) if seeds is None else (seed.reshape(batch, length) for seed in seeds)
     settings = _Settings(0.0 if seeds is None else dropout_rate, before, after, rows, interpret)
-    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, L, H, K], as the projections have it
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))  # [B, L, H, K], the projections' layout
     return cast("Array", _flash(query, key, value, segments, first, second, settings)).swapaxes(1, 2)
 
 
@@ -100,10 +100,10 @@ _flash.defvjp(_forward, _backward)
 
 
 class _Block(NamedTuple):
-    """Tokens of a row, along one axis of a block of weights: [N, 1] or [1, N]."""
+    """Consecutive tokens of a row, along one axis of a block of weights: arrays of [N, 1] or [1, N]."""
 
     place: Array
-    tokens: list[Array]  # what was read of each: segment, and of queries what else belongs to them
+    tokens: list[Array]  # segments; of queries also dropout seeds and, backward, log-normalizers and row sums
 
 
 def _block(begin: Array, size: int, refs: Sequence[Any], axis: int) -> _Block:
@@ -113,7 +113,7 @@ def _block(begin: Array, size: int, refs: Sequence[Any], axis: int) -> _Block:
 
 
 def _scores(products: Array, size: int, queries: _Block, keys: _Block, settings: _Settings) -> Float[Array, "..."]:
-    """To base 2, of what a query may see."""
+    """Base-2 scores; -1e30 where a query must not see a key."""
     allowed = queries.tokens[0] == keys.tokens[0]
     ahead = keys.place - queries.place
     if settings.before is not None:
@@ -124,13 +124,13 @@ def _scores(products: Array, size: int, queries: _Block, keys: _Block, settings:
 
 
 def _is_kept(queries: _Block, keys: _Block, of_head: Array, rate: float) -> Bool[Array, "..."]:
-    """The mask of `dropout.dropout` for weights that are numbered over heads and keys, of a head from `of_head` on."""
+    """The mask of `dropout.dropout` for weights numbered over heads and keys; this head's numbers begin at `of_head`."""
     _, first, second = queries.tokens[:3]
     return is_kept(mix((of_head + keys.place).astype(jnp.uint32) ^ first, second), rate)
 
 
 def _parts(begin: Array, before: int | None, after: int | None, length: int) -> tuple[Any, Any]:
-    """The first short block, and the end of those, that a long one which begins there reaches."""
+    """The range [first, end) of short blocks within reach of the long block that starts at `begin`."""
     first = 0 if before is None else jax.lax.div(jnp.maximum(begin - before, 0), _SHORT)
     if after is None:
         return first, length // _SHORT
@@ -163,8 +163,8 @@ def _forward_kernel(settings: _Settings, query: Any, key: Any, value: Any, *refs
 def _weights(
     products: Array, d_weights: Array, queries: _Block, keys: _Block, of_head: Array, size: int, settings: _Settings
 ) -> tuple[Array, Array]:
-    """The weights as they were used, and the gradient of the scores, from the products of queries with keys and of the
-    output's gradient with values."""
+    """The weights after dropout and the gradient of the scores, from the products of queries with keys and of the output's
+    gradient with values."""
     *_, log_normalizer, row_sums = queries.tokens
     softmax = jnp.exp2(_scores(products, size, queries, keys, settings) - log_normalizer)
     weights = softmax
@@ -210,8 +210,9 @@ def _queries_kernel(settings: _Settings, query: Any, g: Any, key: Any, value: An
 
 
 def _call(kernel: Callable[..., None], arguments: Sequence[Array], reads: str, writes: str, settings: _Settings) -> list[Array]:
-    """Over blocks, rows and heads. What of an argument or a result belongs to one of these, a letter says: b a block of the
-    row's vectors and n of its numbers, w all vectors, h all numbers of this head, t those that all heads have."""
+    """Run `kernel` on a grid of blocks, rows and heads. The letters of `reads` and `writes` name the block of each argument and
+    result: b a block of the row's vectors, n of its numbers, w all vectors, h all numbers of this head, t all numbers that
+    the heads share."""
     from jax.experimental.pallas import triton
 
     _, length, heads, size = arguments[0].shape

@@ -1,8 +1,7 @@
-"""Norm, dense and activations: the pieces every layer is made of, over activations of shape [tokens, features].
+"""Norms, dense layers and activation functions, over activations of shape [tokens, features].
 
-The gradients of dense and of the activations are written out. XLA's CPU compiler computes what autodiff writes up to 1.3
-times slower: it transposes the larger operand of a weight's gradient, and keeps intermediates that are cheaper computed again
-(docs/experiments.md).
+Dense layers and activations have custom gradients. XLA's CPU compiler runs autodiff's up to 1.3 times slower: it transposes
+the larger operand of a weight's gradient, and stores intermediates that are cheaper to recompute (docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tpulm.nn.params import Initializer, ones, param, parameters, zeros
 
 Activation = Literal["gelu_tanh", "gelu", "relu", "silu"]
 NormKind = Literal["layer", "rms"]
-PRODUCT = "product"  # the name of what is kept where everything else is computed again for the backward pass
+PRODUCT = "product"  # checkpoint name of what is saved when all else is recomputed for the backward pass
 
 
 @parameters
@@ -53,10 +52,9 @@ def dense_spec(sizes: tuple[int, int], axes: tuple[str | None, str | None], init
 
 
 def normalize(params: Norm, x: Float[Array, "R D"], *, epsilon: float, kind: NormKind = "layer") -> Float[Array, "R D"]:
-    """Normalization over D, computed in float32 whatever x is.
+    """Normalize over D, computed in float32; the result has x's dtype.
 
-    layer: to mean 0 and variance 1 (Ba et al. 2016; the variance is the biased one). rms: to a mean square of 1 (Zhang and
-    Sennrich 2019).
+    layer: to mean 0 and (biased) variance 1 (Ba et al. 2016). rms: to mean square 1 (Zhang and Sennrich 2019).
     """
     wide = x.astype(jnp.float32)
     if kind == "layer":
@@ -74,7 +72,7 @@ def dense(params: Dense, x: Float[Array, "R I"], *, dtype: DTypeLike) -> Float[A
 def affine(
     x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"] | None, *, dtype: DTypeLike
 ) -> Float[Array, "R O"]:
-    """As `dense`, for parameters that are not in a `Dense`; without a bias, the product alone."""
+    """As `dense`, for parameters outside a `Dense`; without a bias, the product alone."""
     dtype = jnp.dtype(dtype)
     made = _product(x, kernel, dtype) if bias is None else _affine(x, kernel, bias, dtype)
     return checkpoint_name(cast("Array", made), PRODUCT)
@@ -111,17 +109,17 @@ _product.defvjp(lambda x, kernel, dtype: (_product(x, kernel, dtype), (x, kernel
 
 
 def multiply(axes: str, x: Array, y: Array) -> Array:
-    """An einsum of two arrays of one type, summed in float32 and rounded once.
+    """Einsum of two arrays of one dtype, accumulated in float32 and rounded once.
 
-    XLA's CPU compiler multiplies bfloat16 in float32 unless it is asked for float32 sums: twice the time with AVX512_BF16.
+    XLA's CPU compiler otherwise multiplies bfloat16 in float32 too, which takes twice as long with AVX512_BF16.
     """
     return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
 def project(x: Float[Array, "R D"], table: Float[Array, "V D"], *, dtype: DTypeLike) -> Float[Array, "R V"]:
-    """x @ table^T, summed and returned in float32; its products, and those of its gradients, are of `dtype`.
+    """x @ table^T, accumulated and returned in float32; operands, those of its gradients included, are cast to `dtype`.
 
-    Autodiff would multiply the float32 gradient as it comes: several times the work where `dtype` is bfloat16.
+    Autodiff would multiply the float32 gradient as it is: several times the work where `dtype` is bfloat16.
     """
     return cast("Array", _projected(x, table, jnp.dtype(dtype)))
 
@@ -150,19 +148,19 @@ add_bias.defvjp(lambda x, bias: (add_bias(x, bias), None), lambda _, g: (g, colu
 
 
 def column_sums(x: Float[Array, "R O"]) -> Float[Array, " O"]:
-    """Sums over the rows in float32, as a product with ones: for wide x up to fifty times faster on a CPU than a reduction."""
+    """Sums over rows in float32, as a product with ones: for wide x, up to fifty times faster on a CPU than a reduction."""
     ones = jnp.ones((1, x.shape[0]), x.dtype)
     return jnp.matmul(ones, x, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)[0]
 
 
-_CONTRACTED = 128  # tokens at most in the inner of the two contracted axes below
+_CONTRACTED = 128  # most tokens in the inner of the two contracted axes below
 
 
 def kernel_gradient(x: Float[Array, "R I"], g: Float[Array, "R O"]) -> Float[Array, "I O"]:
     """x^T g in float32.
 
-    Contracted over two axes where R allows: XLA's CPU compiler then copies x transposed and takes its fast product, which
-    it does not do for one axis. In float32 that pays for long axes alone; bfloat16 takes half the time.
+    Contracted over two axes where R allows: XLA's CPU compiler then copies x transposed and uses its fast product, which
+    it does not do for one axis. In float32 this pays off for long axes only; bfloat16 takes half the time.
     """
     inner = math.gcd(x.shape[0], _CONTRACTED)
     if inner < (_CONTRACTED if x.dtype == jnp.float32 else 8):
@@ -172,7 +170,7 @@ def kernel_gradient(x: Float[Array, "R I"], g: Float[Array, "R O"]) -> Float[Arr
 
 
 def activation(name: Activation) -> Callable[[Array], Array]:
-    """gelu_tanh is Google's BERT and Hugging Face's "gelu_new"; gelu is the exact erf form, Hugging Face's "gelu"."""
+    """gelu_tanh is that of Google's BERT, Hugging Face's "gelu_new"; gelu is the exact erf form, Hugging Face's "gelu"."""
     match name:
         case "gelu_tanh":
             return gelu_tanh
@@ -208,7 +206,7 @@ gelu_tanh.defvjp(lambda x: (gelu_tanh(x), x), _gelu_tanh_backward)
 
 @jax.custom_vjp
 def gelu_erf(x: Array) -> Array:
-    """x times the normal distribution function of x, computed in float32."""
+    """x times the standard normal distribution function of x, computed in float32."""
     y = x.astype(jnp.float32)
     return (0.5 * y * (1.0 + jax.lax.erf(y * math.sqrt(0.5)))).astype(x.dtype)
 

@@ -1,6 +1,6 @@
-"""What a parameter is: its shape, its logical axes, how it begins, and whether weight decay applies to it.
+"""Parameter specs: shape, logical axes, initializer, and whether weight decay applies.
 
-A model's `spec(config)` returns the same tree as its parameters with a `ParamSpec` at each leaf. Initial values, shardings,
+A model's `spec(config)` returns the same tree as its parameters, with a `ParamSpec` at each leaf. Initial values, shardings,
 the restore target, the decay mask and the parameter count all come from that one tree.
 """
 
@@ -24,7 +24,7 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """One parameter; `axes` names each dimension logically (None: never split), one name per entry of `shape`."""
+    """One parameter; `axes` has one logical axis name per dimension of `shape` (None: never sharded)."""
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
@@ -38,12 +38,12 @@ class ParamSpec:
 
 @dataclass_transform(frozen_default=True)
 def parameters(cls: _Class) -> _Class:
-    """Class decorator: a frozen dataclass whose fields are subtrees of a pytree, in the order of declaration."""
+    """Class decorator: a frozen dataclass registered as a pytree, whose fields are its subtrees in order of declaration."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
 
 
 def param(shape: tuple[int, ...], axes: tuple[str | None, ...], init: Initializer, *, decay: bool = True) -> Any:
-    """A `ParamSpec`, typed to stand where the tree declares an array."""
+    """A `ParamSpec`, typed as Any to stand where the tree declares an array."""
     return ParamSpec(shape, axes, init, decay)
 
 
@@ -59,7 +59,7 @@ def ones(key: Array, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """A normal of this standard deviation cut at two of them, as Google's BERT begins (`tf.truncated_normal_initializer`)."""
+    """Normal with this standard deviation, cut at two of them, as in Google's BERT (`tf.truncated_normal_initializer`)."""
 
     stddev: float
 
@@ -68,7 +68,7 @@ class TruncatedNormal:
 
 
 def is_spec(leaf: Any) -> bool:
-    """For `is_leaf` when a tree of specs is mapped together with others."""
+    """The `is_leaf` for mapping a tree of specs together with others."""
     return isinstance(leaf, ParamSpec)
 
 
@@ -88,7 +88,7 @@ def map_specs(function: Callable[[ParamSpec], Any], spec: Any) -> Any:
 
 
 def initialize(spec: Any, key: Array) -> Any:
-    """First values, float32; each leaf's key depends on its path alone, so that adding one leaves the others as they are."""
+    """Initial values, float32. A leaf's key depends only on its path, so adding a leaf does not change the others."""
 
     def begin(path: tuple[Any, ...], leaf: ParamSpec) -> Array:
         return leaf.init(jax.random.fold_in(key, zlib.crc32(path_name(path).encode())), leaf.shape)
@@ -107,10 +107,10 @@ def decays(spec: Any) -> Any:
 
 
 def count(spec: Any) -> int:
-    """How many numbers the parameters hold, vocabulary padding included."""
+    """The number of scalar parameters, vocabulary padding included."""
     return sum(math.prod(leaf.shape) for leaf in named_leaves(spec).values())
 
 
 def stack(spec: Any, num_layers: int) -> Any:
-    """The spec of `num_layers` equal layers on a new leading axis "layers"."""
+    """The spec of `num_layers` identical layers, stacked on a new leading axis "layers"."""
     return map_specs(lambda s: ParamSpec((num_layers, *s.shape), ("layers", *s.axes), s.init, s.decay), spec)

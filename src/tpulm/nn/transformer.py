@@ -1,4 +1,4 @@
-"""A stack of equal transformer layers: post-norm or pre-norm, an encoder's or a decoder's, as `ModelConfig` says."""
+"""A stack of transformer layers of one shape: post-norm or pre-norm, encoder or decoder, as `ModelConfig` says."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Remat = Literal["none", "dots", "full"]
 
 
 class Execution(NamedTuple):
-    """How a model is computed: none of it changes what is computed, rounding aside."""
+    """How a model is computed; no field changes the result, apart from rounding."""
 
     dtype: DTypeLike  # of activations and matrix products
-    remat: Remat  # kept for the backward pass: everything, matrix products only, or only the layers' inputs
-    unroll: bool  # layers as straight code, or as a loop
-    # activations [R, D] over several devices; None: as the compiler likes, which for parameters that are split is not by rows
+    remat: Remat  # saved for the backward pass: everything, matrix products only, or only the layers' inputs
+    unroll: bool  # layers unrolled instead of in a loop
+    # sharding of activations [R, D]; None: the compiler's choice, which for sharded parameters is not by rows
     rows: NamedSharding | None = None
-    kernels: NamedSharding | None = None  # rows over devices that have kernels for attention
+    kernels: NamedSharding | None = None  # sharding of rows over devices that have attention kernels
 
     def laid(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
-        """Activations between layers, each token whole on one device."""
+        """Constrain activations between layers to `rows`: each token whole on one device."""
         return x if self.rows is None else jax.lax.with_sharding_constraint(x, self.rows)
 
 
 class Randomness(NamedTuple):
-    """What dropout draws from: one key for the step, two seeds for each row."""
+    """The source of dropout masks: one key for the step, two seeds for each row."""
 
     key: Array
     rows: UInt32[Array, "B 2"]
@@ -47,7 +47,7 @@ class Randomness(NamedTuple):
 @parameters
 class Layer:
     attention: Attention
-    attention_norm: Norm  # post: after the branch is added; pre: before the branch
+    attention_norm: Norm  # post-norm: after the branch is added; pre-norm: before the branch
     gate: Dense | None  # [D, F], gated feed-forward only
     up: Dense  # [D, F]
     down: Dense  # [F, D]
@@ -72,7 +72,7 @@ def layer_spec(config: ModelConfig) -> Layer:
 
 
 def initializers(config: ModelConfig) -> tuple[TruncatedNormal, TruncatedNormal]:
-    """Two: for matrices at large, and for those whose products are added to the residual stream."""
+    """Initializers of most matrices, and of those whose products are added to the residual stream."""
     scale = math.sqrt(2.0 * config.num_layers) if config.depth_scaled_init else 1.0
     return TruncatedNormal(config.initializer_range), TruncatedNormal(config.initializer_range / scale)
 
@@ -86,16 +86,16 @@ def stack_spec(config: ModelConfig) -> Layer:
 
 
 class Place(NamedTuple):
-    """What a layer does otherwise than others, by its number."""
+    """How a layer differs from the others, by its number."""
 
     reach: Reach
-    is_local: bool  # in a window, with the rotation of such layers
-    norms_input: bool  # False: what comes in has just been normalized
+    is_local: bool  # windowed attention, with the RoPE of local layers
+    norms_input: bool  # False: the input is already normalized
 
 
 def place_of(number: int, config: ModelConfig, *, causal: bool) -> Place:
-    """In ModernBERT one layer of `global_every` sees everything, the first among them, which has no norm before its attention:
-    there is one after the embeddings (Warner et al. 2024; transformers' ModernBertEncoderLayer)."""
+    """The `Place` of layer `number`. ModernBERT has global attention in every `global_every`-th layer, from the first on, which
+    has no norm before its attention: one follows the embeddings (Warner et al. 2024; transformers' ModernBertEncoderLayer)."""
     is_local = number % config.global_every > 0
     half = config.local_window // 2
     reach = Reach(half, 0 if causal else half) if is_local else CAUSAL if causal else EVERYTHING
@@ -103,7 +103,7 @@ def place_of(number: int, config: ModelConfig, *, causal: bool) -> Place:
 
 
 class Rotations(NamedTuple):
-    """Rotary positions of layers that see everything, and of those with a window."""
+    """RoPE of layers with global attention, and of those with a local window."""
 
     everywhere: Rotation
     local: Rotation
@@ -158,7 +158,7 @@ def feed_forward(params: Layer, x: Float[Array, "R D"], *, config: ModelConfig, 
 
 
 class LayerSeeds(NamedTuple):
-    """What the three places in a layer where dropout is applied draw from."""
+    """The seeds of a layer's three dropout sites."""
 
     weights: DropoutSeeds | None  # for [B, H, L, M]
     attention: DropoutSeeds | None  # for [R, D]
@@ -176,10 +176,10 @@ def apply_stack(
     rope: Rotations | None = None,
     causal: bool = False,
 ) -> Float[Array, "R D"]:
-    """All layers in turn; each draws its own dropout masks from `randomness` (None: no dropout). `rope`: rotary positions.
+    """Apply all layers; each draws its own dropout masks from `randomness` (None: no dropout).
 
-    In a loop, whose round is as many layers as it takes until the next is like the first; a first layer like no other goes
-    ahead of it, and what makes no whole round comes after it.
+    The layers run in a scan over rounds, one round being the layers until the pattern repeats. A first layer unlike all others
+    runs before the scan, and layers that do not fill a round run after it.
     """
     rows, length = segments.shape
     sites = tokens = None
@@ -235,7 +235,7 @@ def apply_stack(
 
 
 def _at(stacked: tuple[Layer, Array | None], number: int) -> tuple[Layer, Array | None]:
-    """What is stacked on the leading axis, of one layer."""
+    """One layer's slice of leaves stacked on the leading axis."""
 
     def one(leaf: Array) -> Array:
         return leaf[number]

@@ -1,4 +1,4 @@
-"""What a model is trained to do: batches, losses and metrics, behind one interface, each under a name in one registry."""
+"""Training objectives: batch preparation, losses and metrics behind one interface, registered by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REGISTRY: dict[str, Callable[..., Objective]] = {"mlm": MaskedLanguageModel, "r
 
 
 def register(name: str, make: Callable[..., Objective]) -> None:
-    """From now on `train.objective.name = name` trains what `make` gives, which takes the fields of `Setup` by name."""
+    """Let `train.objective.name = name` select the objective that `make` returns; it takes the fields of `Setup` by name."""
     OBJECTIVES.add(name)
     _REGISTRY[name] = make
 
@@ -43,8 +43,8 @@ def make(
     special: SpecialTokens,
     evaluation: bool = False,
 ) -> Objective:
-    """The objective of a run: `Setup` says what these are. Raises ConfigError when rows, vocabulary and model do not fit
-    together."""
+    """The objective of a run; the arguments are those of `Setup`. Raises ConfigError when rows, vocabulary and model do not
+    fit together."""
     return _REGISTRY[objective.name or _DEFAULTS[model.architecture]](
         model=model,
         objective=objective,

@@ -1,4 +1,4 @@
-"""One of several choices, from rows `[CLS] question [SEP] choice [SEP]` of which those of a question are together."""
+"""Multiple choice, from rows `[CLS] question [SEP] choice [SEP]`, with the rows of a question kept together."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
@@ -24,10 +24,10 @@ from tpulm.objectives.rows import describe
 
 @dataclass(frozen=True)
 class MultipleChoice(Classification):
-    """Each row has one logit, and the loss is the cross-entropy in nats over those of a question.
+    """Each row has one logit; the loss is the cross-entropy in nats over the rows of a question.
 
-    A batch is trained on as tokens [B, K, L], K rows for each question; one with fewer choices has rows of padding, which are
-    none. Rows are scored one by one.
+    Training batches have tokens [B, K, L], K rows per question; a question with fewer choices has rows of padding, which are
+    masked out. For prediction, rows are scored one by one.
     """
 
     several_rows = True
@@ -41,7 +41,7 @@ class MultipleChoice(Classification):
         ids = batch["tokens"].astype(jnp.int32).reshape(-1, length)
         tokens = describe(ids, row_kind="segments", special=self.special)
         tokens = jax.tree.map(lambda part: part.reshape(questions, choices, length), tokens)
-        number = jnp.arange(choices, dtype=jnp.uint32)[None, :, None] * jnp.uint32(0x9E3779B9)  # 2**32 by the golden ratio
+        number = jnp.arange(choices, dtype=jnp.uint32)[None, :, None] * jnp.uint32(0x9E3779B9)  # 2**32 / golden ratio
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys)[:, None] ^ number)
 
     def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "*B 1"]:
@@ -58,5 +58,5 @@ class MultipleChoice(Classification):
         return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
-        """How many questions there are."""
+        """The number of questions, [1]."""
         return jnp.sum(inputs.weights)[None]

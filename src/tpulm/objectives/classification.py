@@ -1,4 +1,4 @@
-"""Classification of texts or pairs of texts, and regression, from labelled rows."""
+"""Classification of texts or text pairs, and regression, from labelled rows."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from tpulm.special_tokens import SpecialTokens
 class LabelledInputs(NamedTuple):
     tokens: bert.Tokens
     labels: Int[Array, "B ..."] | Float[Array, "B ..."]
-    weights: Float[Array, " B"]  # 0 for a row that only fills the batch
+    weights: Float[Array, " B"]  # 0 for a row that pads the batch
     row_seeds: Array  # uint32 [B, 2], for dropout
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of any length, and a label each.
+    """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of any length, with one label each.
 
-    The loss is the mean over the real rows of the global batch: cross-entropy in nats, or with `num_classes` None, a
-    regression, the squared error.
+    The loss is the mean over the real rows of the global batch: cross-entropy in nats, or squared error for a regression
+    (`num_classes` None).
 
-    Another fine-tuning task overrides what differs: `label_shape`, `output_shape`, `spec`, `apply`, `sums` and, where the
+    Other fine-tuning tasks override what differs: `label_shape`, `output_shape`, `spec`, `apply`, `sums` and, where the
     loss is not a mean over rows, `totals` and `metrics`.
     """
 
-    texts: ClassVar[int] = 1  # of a row, where each has as many tokens as another task's row
+    texts: ClassVar[int] = 1  # per row; each may have as many tokens as a row of one text
 
     model: ModelConfig
     execution: Execution
-    sequence_length: int  # the longest row, by which work is counted
+    sequence_length: int  # of the longest row; FLOPs are counted for it
     vocab_size: int
     special: SpecialTokens
     num_classes: int | None
 
-    several_rows = False  # of an example, which are trained on together: tokens [B, K, L]
+    several_rows = False  # True: the rows of an example are trained on together, tokens [B, K, L]
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class Classification:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of a row's output at `sequence_length`; those of shorter rows may be shorter along the first axis."""
+        """The shape of one row's output at `sequence_length`; the first axis may be shorter for shorter rows."""
         return (self.num_classes or 1,)
 
     @property
@@ -74,7 +74,7 @@ class Classification:
 
     @property
     def flops_per_row(self) -> float:
-        """FLOPs of a row of `sequence_length`."""
+        """FLOPs of one row of `sequence_length`, forward and backward."""
         return self.flops_of_row(self.sequence_length)
 
     def flops_of_row(self, length: int) -> float:
@@ -90,7 +90,7 @@ class Classification:
         return {"rows": jnp.sum(inputs.weights)}
 
     def outputs(self, params: classifier.SequenceClassifier, tokens: Int[Array, "B L"]) -> Float[Array, "B ..."]:
-        """Logits, or numbers, of rows without dropout."""
+        """What `apply` gives for these ids, without dropout."""
         return self.apply(params, describe(tokens.astype(jnp.int32), row_kind="segments", special=self.special), None)
 
     def apply(
@@ -100,7 +100,7 @@ class Classification:
         return classifier.logits(params, tokens, config=self.model, execution=self.execution, randomness=randomness)
 
     def sums(self, outputs: Float[Array, "B ..."], inputs: LabelledInputs) -> dict[str, Array]:
-        """Sums over rows: the "loss", the weight of the "rows", and what else `metrics` reports."""
+        """Sums over rows: "loss", "rows" (their weights), and what else `metrics` reports."""
         if self.num_classes is None:
             loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels) * inputs.weights)
             return {"loss": loss, "rows": jnp.sum(inputs.weights)}
@@ -122,12 +122,12 @@ class Classification:
         return LossAndSums(sums["loss"] / jnp.maximum(totals["rows"], 1.0), sums)
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Means over rows: "loss", and of classes "accuracy"."""
+        """Means over rows: "loss" and, for classes, "accuracy"."""
         rows = max(float(sums["rows"]), 1.0)
         return {name: float(sums[key]) / rows for name, key in (("loss", "loss"), ("accuracy", "correct")) if key in sums}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
-        """How often each class is a label; of a regression, how many rows there are."""
+        """How often each class is a label, [C]; for a regression, the number of rows, [1]."""
         if self.num_classes is None:
             return jnp.sum(inputs.weights)[None]
         return jnp.zeros((self.num_classes,), jnp.float32).at[inputs.labels].add(inputs.weights)

@@ -1,9 +1,9 @@
 """Causal language modelling: each token is predicted from those before it in its text (Radford et al. 2019).
 
-The law. In a row of kind "causal" (objectives/rows.py) every token but the row's first is predicted, from the tokens of its own
-text that the row holds before it, back to and with the [SEP] that ended the text before. So the first token of a text is
-predicted from [SEP] alone, and a text's end, [SEP], from the text. As rows begin with the last token of the row before
-(dataset/layouts.py), every token of a dataset and every end of a text is predicted exactly once in an epoch.
+In a row of kind "causal" (objectives/rows.py) every token but the row's first is predicted from the earlier tokens of its own
+text in the row, back to and including the [SEP] that ended the previous text. So the first token of a text is predicted from
+[SEP] alone, and the [SEP] that ends a text from the text. As each row begins with the last token of the previous one
+(dataset/layouts.py), every token of a dataset and every end of a text is predicted exactly once per epoch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tpulm.objectives.rows import describe
 
 class CausalInputs(NamedTuple):
     tokens: bert.Tokens
-    labels: Int[Array, "B L"]  # the next token of each
-    weights: Float[Array, "B L"]  # 0 where none follows in the row
+    labels: Int[Array, "B L"]  # the next token
+    weights: Float[Array, "B L"]  # 0 where no token follows in the row
     row_seeds: Array  # uint32 [B, 2], for dropout
 
 
@@ -64,7 +64,7 @@ class CausalLanguageModel(Setup):
 
     @property
     def flops_per_row(self) -> float:
-        """A product and its two gradients; the half of the attention weights that is always zero counts as computed."""
+        """A product and its two gradients; attention weights that the causal mask sets to zero count as computed."""
         return 3.0 * bert.forward_flops(
             self.model,
             sequence_length=self.sequence_length,
@@ -103,7 +103,7 @@ class CausalLanguageModel(Setup):
         return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Means over the predictions, in nats and fractions; perplexity is that of one token of this vocabulary."""
+        """Means over predictions: loss in nats, accuracy as a fraction, perplexity per token of this vocabulary."""
         predicted = float(sums["predicted"])
         loss, accuracy = (float(sums[name]) / predicted if predicted else 0.0 for name in ("loss", "correct"))
         perplexity = math.exp(loss) if loss < 700.0 else math.inf

@@ -1,4 +1,4 @@
-"""Embeddings of texts, learnt from pairs with scores, or from texts that belong together among others that do not."""
+"""Text embeddings, learned from scored pairs, or contrastively from texts that belong together."""
 
 # pyright: reportUnknownMemberType=false
 
@@ -22,14 +22,14 @@ from tpulm.objectives.interface import Column
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.rows import describe
 
-SCALE = 20.0  # of cosines in both losses, as in sentence-transformers
+SCALE = 20.0  # factor of the cosines in both losses, as in sentence-transformers
 
 
 @dataclass(frozen=True)
 class Embedding(Classification):
-    """Rows are `[CLS] A [SEP]`, or several such texts one after another, which do not see each other.
+    """Rows are `[CLS] A [SEP]`, or several such texts packed together, which do not attend to each other.
 
-    The losses compare the rows of a batch with each other; of a batch in several micro-batches, those of each.
+    The losses compare the rows of a batch with each other; with gradient accumulation, only those of one micro-batch.
     """
 
     pooling: embedding.Pooling = "mean"
@@ -61,7 +61,7 @@ class Embedding(Classification):
 
 @dataclass(frozen=True)
 class ScoredPairs(Embedding):
-    """The label is how alike the two texts are; only the order of labels counts.
+    """The label is the similarity of the two texts; only the order of labels matters.
 
     CoSENT: log(1 + sum exp(20 (cos_i - cos_j))) over the pairs of rows in which j has the higher label (Huang et al. 2024).
     """
@@ -79,10 +79,10 @@ class ScoredPairs(Embedding):
 
 @dataclass(frozen=True)
 class RankedTexts(Embedding):
-    """A row is an anchor, a text that belongs to it and, perhaps, one that does not; labels number the texts, -1 for none.
+    """A row is an anchor, a positive and, optionally, a negative; labels are the numbers of these texts, -1 for none.
 
-    The cross-entropy of the anchor's own among all texts of the batch (in-batch negatives; Henderson et al. 2017, section
-    4.4), less those that are the anchor itself, or that are known to belong to it.
+    The loss is the cross-entropy of the anchor's positive among the positives and negatives of all rows (in-batch negatives;
+    Henderson et al. 2017, section 4.4), without the anchor itself and its other known positives.
     """
 
     texts: ClassVar[int] = 3

@@ -1,4 +1,4 @@
-"""What an objective offers to the trainer: the only things the training step, the loop and the evaluation know of it."""
+"""The interface of objectives: all that the training step, the loop and the evaluation know about one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpulm.special_tokens import SpecialTokens
 
 @dataclass(frozen=True)
 class Setup:
-    """What every objective is made from."""
+    """The arguments that every objective is made from."""
 
     model: ModelConfig
     objective: ObjectiveConfig
@@ -26,30 +26,30 @@ class Setup:
     next_sentence: bool
     vocab_size: int
     special: SpecialTokens
-    evaluation: bool = False  # with the masked share `evaluation_mask_fraction`, so that runs compare
+    evaluation: bool = False  # mask `evaluation_mask_fraction` of the tokens, so that runs are comparable
 
 
 class Column(NamedTuple):
-    """What rows have beside their tokens."""
+    """A column that rows have besides their tokens."""
 
     shape: tuple[int, ...]  # of one row
     dtype: Any
-    of_tokens: Callable[[Any], np.ndarray] | None = None  # of a Tokenization, [V]: by id, where the dataset does not have it
+    of_tokens: Callable[[Any], np.ndarray] | None = None  # Tokenization -> values by token id [V], if the dataset has none
 
 
 class LossAndSums(NamedTuple):
-    """`loss` is this part's share of the global weighted mean; `sums` add up over parts, and `metrics` reads them."""
+    """`loss` is a micro-batch's share of the global weighted mean; `sums` add up over micro-batches, for `metrics`."""
 
     loss: Array  # float32 scalar
     sums: dict[str, Array]  # float32
 
 
 class Objective(Protocol):
-    """Everything is computed from rows of token ids, on the device.
+    """A training objective, computed on the device from rows of token ids.
 
-    A step is: `inputs = prepare(batch, row_keys)` for the global batch, `totals(inputs)`, then `loss` of each micro-batch (any
-    split of the rows of `inputs`, all with the same totals and the same dropout key): losses, gradients and sums add up to
-    those of the whole batch. Masks, sampling and dropout depend on a row's key and the step's key, never on how rows are split.
+    A step is `inputs = prepare(batch, row_keys)` for the global batch, `totals(inputs)`, then `loss` of each micro-batch (any
+    split of the rows of `inputs`, all with the same totals and dropout key); losses, gradients and sums add up to those of the
+    whole batch. Masks, sampling and dropout depend on a row's key and the step's key, never on how rows are split.
     """
 
     @property
@@ -59,29 +59,29 @@ class Objective(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What `prepare` finds in a batch beside "tokens"."""
+        """What `prepare` reads from a batch besides "tokens"."""
         ...
 
     @property
     def flops_per_row(self) -> float:
-        """FLOPs of one row's matrix products, forward and backward; recomputation and padding of the vocabulary not counted."""
+        """FLOPs of one row's matrix products, forward and backward, without recomputation and vocabulary padding."""
         ...
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> Any:
-        """Inputs, a pytree of arrays whose first axis is the rows; `row_keys` are typed threefry keys [B]."""
+        """The inputs of `loss`, a pytree of arrays whose first axis is rows; `row_keys` are typed threefry keys [B]."""
         ...
 
     def totals(self, inputs: Any) -> dict[str, Array]:
-        """The denominators: weights summed over the rows given, float32 scalars."""
+        """The denominators of the loss: weights summed over the given rows, float32 scalars."""
         ...
 
     def loss(self, params: Any, inputs: Any, totals: Mapping[str, Array], *, dropout_key: Array | None) -> LossAndSums: ...
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """On the host: means from sums accumulated over any number of batches; always with "loss" and "accuracy", or with
-        "mlm_loss" and "mlm_accuracy" where the loss is a sum of several."""
+        """Means, computed on the host from sums accumulated over any number of batches; always with "loss" and "accuracy", or
+        with "mlm_loss" and "mlm_accuracy" where the loss is a sum of several."""
         ...
 
     def label_counts(self, inputs: Any) -> Array:
-        """How often each token of the vocabulary is a label in `inputs`, float32 [V]: what always guessing one would score."""
+        """How often each token is a label in `inputs`, float32 [V]: what always guessing that token would score."""
         ...

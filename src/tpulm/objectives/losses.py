@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 
 class WeightedSums(NamedTuple):
-    """Float32 scalars: negative log-likelihood in nats, right predictions, and weights, each summed over all entries."""
+    """Float32 scalars, summed over all entries: negative log-likelihood in nats, right predictions (both weighted), weights."""
 
     loss: Array
     correct: Array
@@ -21,10 +21,10 @@ class WeightedSums(NamedTuple):
 
 
 def cross_entropy(logits: Float[Array, "*B V"], labels: Int[Array, "*B"], weights: Float[Array, "*B"]) -> WeightedSums:
-    """A prediction is right when no logit exceeds the label's.
+    """Sums of the cross-entropy. A prediction is right when no logit exceeds the label's.
 
-    The label's logit is picked by comparing with an iota, not by a gather: that fuses with the reductions, its gradient needs
-    no scatter, and it stays local where the vocabulary is split over devices.
+    The label's logit is selected by comparing with an iota, not by a gather: that fuses with the reductions, its gradient
+    needs no scatter, and it stays local where the vocabulary is sharded over devices.
     """
     logits = logits.astype(jnp.float32)
     classes = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)

@@ -2,15 +2,15 @@
 
 These are the rules of Google's BERT (`create_pretraining_data.py`; Devlin et al. 2019, section 3.1 and appendix A.1):
 
-- A row of `length` tokens (padding not counted, [CLS] and [SEP] counted) has min(P, max(1, round(length * mask_fraction)))
+- A row of `length` tokens (without padding, with [CLS] and [SEP]) has min(P, max(1, round(length * mask_fraction)))
   predictions, rounded half to even; fewer only if it has fewer candidates.
 - Candidates are all tokens but [PAD], [CLS] and [SEP]; every set of that many candidates is equally likely (drawn without
   replacement).
 - Each chosen token is independently replaced by [MASK] (80 %), by a token drawn uniformly from the vocabulary without its
-  special tokens (10 %; theirs includes them), or stays (10 %); the model must predict the original in all three cases.
+  special tokens (10 %; Google's code includes them), or kept (10 %); the model must predict the original in all three cases.
 
-Theirs is drawn when the data is made, up to ten times a row (`dupe_factor`); here it is drawn anew each time a row is seen.
-Where whole words are wanted, `draw_words` chooses them instead of single tokens.
+Google's masks are drawn when the data is made, up to ten times a row (`dupe_factor`); here they are drawn anew each time a row
+is seen. For whole-word masking, `draw_words` chooses words instead of single tokens.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tpulm.special_tokens import SpecialTokens
 
 class MaskingConfig(NamedTuple):
     mask_fraction: float
-    max_predictions: int  # P, the fixed budget of a row
+    max_predictions: int  # P, per row
     mask_token_fraction: float
     random_token_fraction: float
     vocab_size: int
     special: SpecialTokens
-    whole_words: bool = False  # the batch says where words begin
+    whole_words: bool = False  # needs "word_start" in the batch
 
 
 class MaskedRows(NamedTuple):
-    """Entries of `weights` are 1 for a prediction and 0 for an unused place (whose position, label are 0)."""
+    """`weights` are 1 for a prediction and 0 for an unused entry, whose position and label are 0."""
 
     ids: Int[Array, "B L"]  # what the model sees
     positions: Int[Array, "B P"]
@@ -58,9 +58,9 @@ def masking_config(
     special: SpecialTokens,
     evaluation: bool = False,
 ) -> MaskingConfig:
-    """The law of a run; what is not set is as BERT's (80 % [MASK], 10 % random) or ELECTRA's authors have it (85 %, none).
+    """The masking of a run; what is not set defaults to BERT's (80 % [MASK], 10 % random) or ELECTRA's (85 %, none).
 
-    In an evaluation tokens are drawn one by one, so that runs with and without whole words compare.
+    Evaluations mask single tokens, so that runs with and without whole words are comparable.
     """
     mask_fraction = settings.evaluation_mask_fraction if evaluation else settings.mask_fraction
     mask_token, random_token = (0.85, 0.0) if architecture == "electra" else (0.8, 0.1)
@@ -76,16 +76,16 @@ def masking_config(
 
 
 def default_budget(sequence_length: int, mask_fraction: float) -> int:
-    """The predictions a full row needs."""
+    """The number of predictions of a full row."""
     return max(1, round(sequence_length * mask_fraction))
 
 
 def mask_rows(
     ids: Int[Array, "B L"], keys: Array, config: MaskingConfig, *, word_start: Int[Array, "B L"] | None = None
 ) -> MaskedRows:
-    """Draws the predictions of each row from its own key (typed threefry keys [B]), whatever rows it is computed with.
+    """Mask each row with its own key (typed threefry keys [B]), independently of the other rows.
 
-    With `word_start`, which is not 0 where a word begins, whole words are drawn.
+    With `word_start`, nonzero where a word begins, whole words are masked.
     """
     with jax.named_scope("mask"):
         if word_start is None:
@@ -107,7 +107,7 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, confi
     lottery = (jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)).astype(jnp.int32)
     if word_start is not None:
         words = draw_words(word_start, candidate, number, lottery, budget=budget)
-        number, candidate = words.number, words.chosen  # all that are left are drawn
+        number, candidate = words.number, words.chosen  # all remaining candidates are drawn
     lottery = jnp.where(candidate, lottery, -1)
     _, drawn = jax.lax.top_k(lottery, budget)
     used = jnp.arange(budget) < number
@@ -123,10 +123,10 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, confi
 
 
 def _ordinary_tokens(key: Array, number: int, config: MaskingConfig) -> Int[Array, " P"]:
-    """Uniform over the vocabulary without its special tokens (and without its padding)."""
+    """Tokens drawn uniformly from the vocabulary without its special tokens and padding."""
     specials = sorted(set(config.special))
     tokens = jax.random.randint(key, (number,), 0, config.vocab_size - len(specials), jnp.int32)
-    for special in specials:  # ascending: each moves what lies at or above it up by one
+    for special in specials:  # ascending: each shifts ids at or above it up by one
         tokens = tokens + (tokens >= special).astype(jnp.int32)
     return tokens
 
@@ -144,22 +144,22 @@ def draw_words(
     *,
     budget: int,
 ) -> DrawnWords:
-    """The tokens of the words drawn: at most `number`, which is at most `budget`.
+    """Draw whole words of at most `number` tokens in total; `number` is at most `budget`.
 
-    Words go in the order of the tickets at their beginnings in the `lottery`, which are not negative; the highest goes first.
+    Words are visited in descending order of the `lottery` at their first token; its entries are not negative.
 
     This is Google's whole-word masking (google-research/bert, README, "New May 31st, 2019: Whole Word Masking Models", and
     create_pretraining_data.py, do_whole_word_mask): the words of a row are visited in random order; each is taken with all of
-    its tokens if they still fit in what remains of `number`, and skipped otherwise. So a row may have fewer predictions, where
-    no remaining word is short enough. Departures:
+    its tokens if they fit in what remains of `number`, and skipped otherwise. So a row may have fewer predictions, where no
+    remaining word is short enough. Departures:
 
-    - Theirs never predicts a word of more tokens than `number`. Here such a word is cut from its beginning into pieces of that
-      many tokens, and pieces count as words: every token can be drawn, and a short row always has predictions.
+    - Google's code never predicts a word of more than `number` tokens. Here it is cut from its beginning into pieces of that
+      many tokens, which count as words: every token can be drawn, and a short row always has predictions.
     - Words are those of any tokenizer: a word begins where `word_start` says, and after [CLS] and [SEP].
 
-    The greedy walk takes few rounds of work on arrays: a word that does not fit now never will, so each round drops these and
-    takes all words up to the next that does not fit. The worst rows need about the square root of 2 L rounds (14 for 128
-    tokens, 30 for 512); all rows get as many, so that the time of a step is known.
+    The greedy walk takes few rounds of array operations: a word that does not fit now never will, so each round drops these and
+    takes all words up to the next that does not fit. The worst rows need about sqrt(2 L) rounds (14 for 128 tokens, 30 for
+    512); all rows get as many, so that step time is constant.
     """
     length = candidate.shape[0]
     place = jnp.arange(length, dtype=jnp.int32)
@@ -170,7 +170,7 @@ def draw_words(
     following = jnp.append(jax.lax.cummin(following, reverse=True)[1:], jnp.int32(length))
     size = jnp.where(begins, following - place, 0)
 
-    ticket = jnp.where(begins, -lottery, jnp.int32(1))  # what begins no word comes last
+    ticket = jnp.where(begins, -lottery, jnp.int32(1))  # tokens that begin no word come last
     _, sizes, order = jax.lax.sort((ticket, size, place), num_keys=1)
     taken = _take_what_fits(sizes, number, budget)
     taken = jnp.zeros_like(taken).at[order].set(taken, unique_indices=True)
@@ -178,7 +178,7 @@ def draw_words(
 
 
 def _first_of_word(word_start: Array, candidate: Array, longest: Array) -> Int[Array, " L"]:
-    """The place of the first token of the word, or piece of one, that each token belongs to."""
+    """For each token, the position of the first token of its word (or piece of a word)."""
     place = jnp.arange(candidate.shape[0], dtype=jnp.int32)
     after_mark = jnp.append(jnp.ones((1,), bool), ~candidate[:-1])
     start = jax.lax.cummax(jnp.where(word_start | after_mark | ~candidate, place, 0))
@@ -186,7 +186,7 @@ def _first_of_word(word_start: Array, candidate: Array, longest: Array) -> Int[A
 
 
 def _take_what_fits(sizes: Int[Array, " W"], room: Int[Array, ""], most_room: int) -> Bool[Array, " W"]:
-    """Which words the greedy walk takes, in their order; a size of 0 is no word. `room` is at most `most_room`."""
+    """Which words of these sizes, in order, the greedy walk takes; a size of 0 is no word. `room` is at most `most_room`."""
 
     def one_round(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, taken, room = state
@@ -199,10 +199,10 @@ def _take_what_fits(sizes: Int[Array, " W"], room: Int[Array, ""], most_room: in
 
 
 def most_rounds(length: int, room: int) -> int:
-    """The rounds that words of `length` tokens in all can need.
+    """The most rounds that words of `length` tokens in total can need.
 
-    Each takes a token at least, so the room of the last is 1 or more, of the one before 2 or more, and so on; and each but the
-    last ends at a word longer than the room of the next. So n rounds need (n - 1) (n + 2) / 2 tokens in such words, and n more.
+    Each takes at least one token, so the last has room for 1 or more, the one before for 2 or more, and so on; and each but the
+    last ends at a word longer than the next one's room. So n rounds need (n - 1) (n + 2) / 2 tokens in such words, and n more.
     """
     fitting = (rounds for rounds in range(2, room + 1) if (rounds - 1) * (rounds + 2) // 2 + rounds <= length)
     return max(fitting, default=1)

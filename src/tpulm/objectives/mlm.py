@@ -29,16 +29,16 @@ class MaskedInputs(NamedTuple):
     predicted: Int[Array, "B P"]  # positions
     labels: Int[Array, "B P"]
     weights: Float[Array, "B P"]
-    row_weights: Float[Array, " B"]  # 0 for a row of nothing but padding
+    row_weights: Float[Array, " B"]  # 0 for a row that is all padding
     next_sentence: Int[Array, " B"] | None
     row_seeds: Array  # uint32 [B, 2], for dropout
 
 
 @dataclass(frozen=True)
 class MaskedLanguageModel(Setup):
-    """The loss is the mean over all predictions of the global batch, plus the mean over its rows of next-sentence loss."""
+    """The loss is the mean over all predictions of the global batch, plus the mean over its rows of the next-sentence loss."""
 
-    causal: ClassVar[bool] = False  # whether a token sees what comes after it
+    causal: ClassVar[bool] = False  # True: a token does not see later ones
 
     def __post_init__(self) -> None:
         if self.sequence_length > self.model.max_positions:
@@ -79,7 +79,7 @@ class MaskedLanguageModel(Setup):
 
     @property
     def predictions(self) -> int:
-        """How many tokens of a row are predicted, at most."""
+        """The most tokens predicted per row, P."""
         return self.masking.max_predictions
 
     @property
@@ -142,7 +142,7 @@ class MaskedLanguageModel(Setup):
         return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Means in nats and fractions; 0 where there was nothing to predict."""
+        """Mean losses in nats and accuracies as fractions; 0 where there was nothing to predict."""
 
         def mean(name: str, of: str) -> float:
             weight = float(sums[f"{of}_weight"])
@@ -159,10 +159,10 @@ class MaskedLanguageModel(Setup):
 
 @dataclass(frozen=True)
 class NextTokenOfEncoder(MaskedLanguageModel):
-    """An encoder that predicts each token from those before it in its text: for a phase before a masked one, which for a short
-    budget gains over masking alone (Gisserot-Boukhlef et al. 2025, arXiv 2507.00994). [CLS] is never predicted.
+    """An encoder that predicts each token from those before it in its text, for a phase before masked training: better than
+    masking alone on a short budget (Gisserot-Boukhlef et al. 2025, arXiv 2507.00994). [CLS] is never predicted.
 
-    Parameters and sums are the masked objective's, so that a run goes from one to the other.
+    Parameters and sums are the masked objective's, so that a run can switch from one to the other.
     """
 
     causal: ClassVar[bool] = True
@@ -197,6 +197,6 @@ class NextTokenOfEncoder(MaskedLanguageModel):
         )
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Under the causal objective's names."""
+        """Loss and accuracy, under the causal objective's names."""
         found = super().metrics(sums)
         return {"loss": found["loss"], "accuracy": found["mlm_accuracy"]}

@@ -1,4 +1,4 @@
-"""Any number of the labels for a text, from labelled rows."""
+"""Multi-label classification of texts, from labelled rows."""
 
 # pyright: reportUnknownMemberType=false
 
@@ -19,7 +19,7 @@ from tpulm.objectives.interface import Column
 class MultiLabelClassification(Classification):
     """The loss is the mean over the real rows of the global batch and over the labels: binary cross-entropy in nats.
 
-    A row's labels are 0 or 1 for each class. "correct" are rows with all labels right.
+    A row's labels are 0 or 1 for each class. "correct" counts rows with all labels right.
     """
 
     @property

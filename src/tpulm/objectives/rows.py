@@ -1,4 +1,4 @@
-"""What the ids of a row tell: where segments begin and end, which type a token has, at which position it stands."""
+"""Segments, token types and positions of a row, derived from its token ids."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ RowKind = Literal["segments", "packed", "causal"]
 
 
 def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialTokens) -> Tokens:
-    """Segments, types and positions of rows.
+    """The `Tokens` of rows: ids, segments, types and positions.
 
-    segments: `[CLS] A [SEP] B [SEP]` and padding. One segment (0); type 1 after the first [SEP] up to and with the second
+    segments: `[CLS] A [SEP] B [SEP]` and padding. One segment (0); type 1 after the first [SEP] up to and including the second
     (Devlin et al. 2019, figure 2); positions count from 0.
-    packed: documents, each `[CLS] … [SEP]`, one after another. The segment is the count of [CLS] so far less one; positions
+    packed: documents, each `[CLS] … [SEP]`, one after another. The segment is the number of [CLS] so far minus one; positions
     restart at each [CLS]; types are 0.
     causal: texts, each with a [SEP] before and after it (dataset/layouts.py). A [SEP] counts as the first token of the text
-    that follows: the segment is the count of [SEP] so far, positions restart at each [SEP]; there are no types.
-    Padding is segment -1 in all, type 0.
+    that follows: the segment is the number of [SEP] so far; positions restart at each [SEP]; there are no types.
+    In all kinds, padding has segment -1 and type 0.
     """
     padding = ids == special.pad
     if row_kind == "segments":

@@ -1,13 +1,13 @@
-"""Replaced-token detection: ELECTRA's generator fills masks, its discriminator tells which tokens are not the original (2020).
+"""Replaced-token detection (ELECTRA): a generator fills in masked tokens, a discriminator detects which were replaced.
 
-The laws, after Clark et al. 2020 and google-research/electra:
+The rules, after Clark et al. 2020 and google-research/electra:
 
 - Masked positions are drawn as for BERT (masking.py): 15 % of a row's tokens, never [CLS] or [SEP]. The authors draw with
-  replacement, so that about 93 % of theirs are distinct; here all are. 85 % of them become [MASK], 15 % stay.
-- The generator's samples (temperature 1, float32, no gradient through them) take the places of all chosen tokens, those
-  that stayed included. A token counts as replaced where the sample differs from the original.
+  replacement, so that about 93 % of theirs are distinct; here all are. 85 % of them become [MASK], 15 % are kept.
+- The generator's samples (temperature 1, float32, no gradient through them) replace all chosen tokens, including those that
+  were kept. A token counts as replaced where the sample differs from the original.
 - The discriminator judges every token but padding. loss = generator_weight * masked loss + discriminator_weight * detection
-  loss, 1 and 50, each a mean over the global batch; the authors' are means of each replica's.
+  loss, 1 and 50, each a mean over the global batch; the authors average over each replica.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tpulm.objectives.interface import LossAndSums
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.mlm import MaskedInputs, MaskedLanguageModel
 
-_BINS, _WIDEST_LOGIT = 256, 16.0  # of the histogram of scores; beyond, and within a sixteenth, scores count as equal
+_BINS, _WIDEST_LOGIT = 256, 16.0  # of the score histogram; scores in one bin (1/8 wide) or beyond the limits are ties
 
 
 class DetectionInputs(NamedTuple):
     masked: MaskedInputs
     originals: Int[Array, "B L"]
-    sample_keys: Array  # uint32 [B, 2], a threefry key's words a row
+    sample_keys: Array  # uint32 [B, 2], a threefry key per row
     weights: Float[Array, "B L"]  # 0 for padding
 
 
 @dataclass(frozen=True)
 class ReplacedTokenDetection(MaskedLanguageModel):
-    """The generator's part is a masked language model's: same rows, same masks, same metrics."""
+    """The generator is trained as a masked language model: same rows, same masks, same metrics."""
 
     @cached_property
     def spec(self) -> electra.Electra:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -88,7 +88,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         return super().label_counts(inputs.masked)
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """As the masked objective's, and of the detection: loss, accuracy, AUC, precision and recall of "replaced"."""
+        """The masked objective's metrics, and detection loss, accuracy, AUC, and precision and recall of "replaced"."""
         masked = super().metrics(sums)
 
         def ratio(over: str, under: str) -> float:
@@ -107,7 +107,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         return {**masked, **found, "loss": loss}
 
     def _generate(self, generator: electra.Generator, inputs: DetectionInputs, key: Array | None) -> tuple[Any, Array]:
-        """The masked loss, and a sample for each predicted position [B, P]."""
+        """The sums of the masked loss, and a sampled token for each predicted position [B, P]."""
         model, masked = electra.generator_config(self.model), inputs.masked
         hidden = bert.encode(
             generator, masked.tokens, config=model, execution=self.execution, randomness=_randomness(key, masked)
@@ -119,7 +119,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         return cross_entropy(logits, masked.labels, masked.weights), samples
 
     def _replace(self, inputs: DetectionInputs, samples: Int[Array, "B P"]) -> Int[Array, "B L"]:
-        """The original rows with the samples in the places that were predicted."""
+        """The original rows with the samples at the predicted positions."""
         masked = inputs.masked
         places = jnp.where(masked.weights > 0, masked.predicted, inputs.originals.shape[1])
         return jax.vmap(lambda row, place, sample: row.at[place].set(sample, mode="drop"))(inputs.originals, places, samples)
@@ -145,7 +145,7 @@ def _randomness(key: Array | None, masked: MaskedInputs) -> Randomness | None:
 def _detection_sums(
     logits: Float[Array, "B L"], replaced: Array, weights: Float[Array, "B L"]
 ) -> dict[str, Float[Array, "..."]]:
-    """Sums of binary cross-entropy (nats), right judgements, and all that precision, recall and AUC need."""
+    """Sums of binary cross-entropy (nats) and right judgements, and all that precision, recall and AUC need."""
     truth = replaced.astype(jnp.float32)
     losses = jax.nn.softplus(logits) - truth * logits
     called = (logits > 0).astype(jnp.float32)
@@ -169,7 +169,7 @@ def _detection_sums(
 
 
 def _area_under_curve(positive: np.ndarray, negative: np.ndarray) -> float:
-    """The chance that a replaced token scores above an original one, ties counted half; 0.5 where either is missing."""
+    """The probability that a replaced token scores above an original one, ties counted half; 0.5 where either is missing."""
     pairs = float(positive.sum()) * float(negative.sum())
     if not pairs:
         return 0.5
@@ -177,18 +177,18 @@ def _area_under_curve(positive: np.ndarray, negative: np.ndarray) -> float:
     return float(np.sum(positive * (below + 0.5 * negative)) / pairs)
 
 
-_BLOCK = 128  # of the vocabulary, whose padded size is a multiple
+_BLOCK = 128  # tokens; divides the padded vocabulary size
 
 
 def sample_tokens(logits: Float[Array, "B P V"], keys: Array, *, temperature: float = 1.0) -> Int[Array, "B P"]:
-    """A token for each position, drawn with probability softmax(logits / temperature), from the keys of the rows [B].
+    """A token for each position, drawn with probability softmax(logits / temperature); `keys` are one per row [B].
 
-    Everything is float32. First a block of 128 tokens is drawn by its probability, then a token within it, each with a uniform
-    of its own: so the rarest tokens are drawn with the resolution of their block. A token of probability 0 is never drawn. V
-    must be a multiple of 128. Gradients do not pass.
+    Everything is float32. First a block of 128 tokens is drawn by its probability, then a token within it, each with a separate
+    uniform number, so that the rarest tokens are drawn with the resolution of their block. A token of probability 0 is never
+    drawn. V must be a multiple of 128. There is no gradient.
 
-    Inverting the distribution function takes one exponential a logit and two uniforms a draw. The Gumbel trick takes a random
-    number and two logarithms a logit, and with it ELECTRA-small's whole step takes 1.18 times as long on a CPU
+    Inverting the distribution function takes one exponential per logit and two uniforms per draw. The Gumbel trick takes a
+    random number and two logarithms per logit, and makes ELECTRA-small's whole step 1.18 times as long on a CPU
     (docs/experiments.md). The distribution is the same.
     """
     logits = jax.lax.stop_gradient(logits.astype(jnp.float32)) / jnp.float32(temperature)
@@ -202,7 +202,7 @@ def sample_tokens(logits: Float[Array, "B P V"], keys: Array, *, temperature: fl
 
 
 def _draw(weights: Float[Array, "B P N"], uniform: Float[Array, "B P"]) -> Int[Array, "B P"]:
-    """The first index whose cumulated weight exceeds uniform * total."""
+    """The first index whose cumulative weight exceeds uniform * total."""
     cumulated = jnp.cumsum(weights, axis=-1)
     total = cumulated[..., -1]
     target = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.float32(0.0)))

@@ -1,4 +1,4 @@
-"""The first and the last token of an answer, from rows `[CLS] question [SEP] text [SEP]`."""
+"""Extractive question answering: the first and last token of an answer, from rows `[CLS] question [SEP] text [SEP]`."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
@@ -21,9 +21,9 @@ from tpulm.objectives.losses import cross_entropy
 
 @dataclass(frozen=True)
 class SpanPrediction(Classification):
-    """A row's label are two places in it, both 0, [CLS], where it has no answer; a third number is for scores alone.
+    """A row's label is two positions, both 0 ([CLS]) where it has no answer, and a third number that only scoring uses.
 
-    Logits are of each token to be the first and the last one of the answer; the loss is the mean of both cross-entropies in
+    Each token has two logits, for being the answer's first and last token; the loss is the mean of the two cross-entropies in
     nats, over a row's tokens without padding.
     """
 
@@ -56,5 +56,5 @@ class SpanPrediction(Classification):
         return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
-        """How many rows there are."""
+        """The number of rows, [1]."""
         return jnp.sum(inputs.weights)[None]

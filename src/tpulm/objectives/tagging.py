@@ -1,4 +1,4 @@
-"""A class for each token, from labelled rows."""
+"""Token classification, from labelled rows."""
 
 # pyright: reportUnknownMemberType=false
 
@@ -22,9 +22,9 @@ from tpulm.objectives.losses import cross_entropy
 class TokenClassification(Classification):
     """The loss is the mean over the labelled tokens of the global batch: cross-entropy in nats.
 
-    A row's labels are its tokens' classes, -1 for none, or class + C where the class is that of an entity that no tokens are
-    exactly of; behind them, for each class, how many entities that begin with it no token is left for. What is beyond the
-    classes is for scores alone.
+    A row's labels are its tokens' classes: -1 for none, class + C in an entity whose ends are not token boundaries (trained on
+    as the class). After them come C counts: the entities beginning with each class that have no token left. Only scoring uses
+    the + C and the counts.
     """
 
     @property

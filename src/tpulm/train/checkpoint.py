@@ -1,12 +1,12 @@
-"""Checkpoints: asynchronous, atomic, verified on the way back, and never restored into something else.
+"""Checkpoints: asynchronous, atomic, verified on restore, and never restored into a different run.
 
 Orbax writes each step to a temporary folder and renames it when everything is on disk (in Cloud Storage it writes a commit
-marker, last), so a step without its commit does not exist. Beside the state lies a JSON object with the step, the data cursor,
-the skipped windows, the configuration and the fingerprints of tokenizer and dataset. STEP/objects.json, written when all else
-is and before the commit, lists the objects with their sizes and checksums, and the checksums of the arrays; it names nothing
-outside the checkpoint, so that a copy in another bucket or on disk is as good as the original. A checkpoint with an object
-missing or damaged, one that cannot be read, or reads back as other numbers, is set aside under `damaged/` and the one before
-is taken; with several hosts the first one decides, before any of them reads.
+marker last), so a step without its commit does not exist. Next to the state is a JSON object with the step, the data cursor,
+the skipped windows, the configuration and the fingerprints of tokenizer and dataset. STEP/objects.json, written after all else
+and before the commit, lists the objects with their sizes and checksums, and the checksums of the arrays; it names nothing
+outside the checkpoint, so that a copy in another bucket or on disk is as good as the original. A checkpoint that has a missing
+or damaged object, cannot be read, or reads back as different numbers is moved to `damaged/` and the previous one is used; with
+several hosts the first one decides, before any of them reads.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
 
 
 def damage(folder: PurePath) -> str | None:
-    """What is wrong with a checkpoint, or None. Files of this machine are read; Cloud Storage knows its checksums.
+    """What is wrong with a checkpoint, or None. Local files are read; Cloud Storage supplies its own checksums.
 
-    A Cloud Storage that does not answer raises StorageError: that says nothing of the checkpoint.
+    Raises StorageError if Cloud Storage does not answer, which says nothing about the checkpoint.
     """
     there = storage.walk(folder)
     if SEAL not in there:
@@ -91,12 +91,12 @@ def check_format(folder: PurePath) -> None:
 
 
 def array_checksums(folder: PurePath) -> dict[str, int]:
-    """The checksums of the arrays, as `seal` was given them."""
+    """The checksums of the arrays that `seal` recorded, by path."""
     return storage.read_json(folder / SEAL)["arrays"]
 
 
 def _crc32c(path: PurePath) -> str:
-    """Base64 of the big-endian bytes, as Cloud Storage gives it."""
+    """The checksum of a file as Cloud Storage gives it: base64 of the big-endian bytes."""
     checksum = google_crc32c.Checksum()
     with storage.open_read(path) as stream, storage.explain("read", path):
         while data := stream.read(_READ_BYTES):
@@ -104,7 +104,7 @@ def _crc32c(path: PurePath) -> str:
     return base64.b64encode(checksum.digest()).decode()
 
 
-_UNCOMMITTED = ".orbax-checkpoint-tmp"  # what the folder's name ends with on this machine, until the commit
+_UNCOMMITTED = ".orbax-checkpoint-tmp"  # suffix of a local folder until its commit
 
 
 class Restored(NamedTuple):
@@ -113,17 +113,17 @@ class Restored(NamedTuple):
 
 
 def is_due(config: CheckpointConfig, *, step: int) -> bool:
-    """Whether a checkpoint is to be made after `step`, by number of steps."""
+    """Whether `every_steps` makes a checkpoint due after `step`."""
     return config.every_steps is not None and step % config.every_steps == 0
 
 
 def is_due_by_time(config: CheckpointConfig, *, seconds_since_last: float) -> bool:
-    """Whether one is to be made now; a clock is not the same on all hosts."""
+    """Whether `every_minutes` makes one due now; hosts' clocks differ, so one host must decide."""
     return config.every_minutes is not None and seconds_since_last >= 60.0 * config.every_minutes
 
 
 class NoCheckpoints:
-    """What training has in the place of checkpoints where nothing is kept."""
+    """Stands in for `Checkpoints` where nothing is saved."""
 
     last_step: int | None = None
 
@@ -141,7 +141,7 @@ class NoCheckpoints:
 
 
 class Checkpoints:
-    """The checkpoints of one work folder; use as a context manager, so that the last one is on disk when the block ends."""
+    """The checkpoints of one work folder; a context manager, so that the last one is on disk when the block ends."""
 
     def __init__(self, folder: str | PurePath, config: CheckpointConfig, *, hosts: Hosts = ALONE, progress: Progress = SILENT):
         self._folder = storage.orbax_folder(storage.make_folder(folder))
@@ -163,7 +163,7 @@ class Checkpoints:
         try:
             self.wait()
         except StorageError:
-            if error is None:  # an error on its way says more than this one
+            if error is None:  # an error already propagating says more than this one
                 raise
         finally:
             with contextlib.suppress(Exception):
@@ -173,7 +173,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def is_due(self, step: int, *, ask_the_clock: bool) -> bool:
-        """Whether to save after this step; the same on all hosts. The clock is the first one's; asking it costs a message."""
+        """Whether to save after this step; the same on all hosts. Asking the first host's clock costs a broadcast."""
         if is_due(self._config, step=step):
             return True
         if not ask_the_clock or self._config.every_minutes is None:
@@ -181,8 +181,8 @@ class Checkpoints:
         return agreed(self._hosts, is_due_by_time(self._config, seconds_since_last=time.monotonic() - self.saved_at))
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Begin to save; returns when the state may change again. Raises StorageError for this or the previous one."""
-        self.wait()  # for the one before: two cannot be sealed at once
+        """Start saving; returns when the state may change again. Raises StorageError for this save or the previous one."""
+        self.wait()  # for the previous save: two cannot be sealed at once
         self._saving, self._checksums = step, begin_checksums(state)
         with _disk_errors(self._folder):
             self._manager.save(
@@ -191,30 +191,30 @@ class Checkpoints:
         self.saved_at, self.last_step = time.monotonic(), step
 
     def wait(self) -> None:
-        """Until the last save is on disk."""
+        """Wait until the last save is on disk."""
         with _disk_errors(self._folder):
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def restore_latest(self, abstract_state: Any, identity: dict[str, Any]) -> Restored | None:
-        """The newest checkpoint that is whole, laid out as `abstract_state` (ShapeDtypeStructs with shardings), or None.
+        """The newest intact checkpoint, sharded as `abstract_state` (ShapeDtypeStructs with shardings), or None.
 
-        `identity` must equal what the checkpoint's metadata says under the same keys. Raises CheckpointError when it does not,
-        and when there are checkpoints but none is whole.
+        Raises CheckpointError if the checkpoint's metadata differs from `identity` under any of its keys, or if there are
+        checkpoints but none is intact.
         """
         steps = self.steps()
         for step in reversed(steps):
             try:
                 restored = self._restore(step, abstract_state)
-            except Exception as error:  # whatever orbax and tensorstore raise for missing, short or garbled files
+            except Exception as error:  # whatever Orbax and TensorStore raise for missing, short or garbled files
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 if storage.is_remote(self._folder) and not isinstance(error, CheckpointError):
                     raise StorageError(f"cannot read checkpoint {step} from {self._folder}: {reason}") from error  # it is whole
-                seen_by_all = isinstance(error, CheckpointError)  # who reads the same numbers finds the same fault
+                seen_by_all = isinstance(error, CheckpointError)  # all hosts read the same numbers and find the same fault
                 if self._hosts.is_first or not seen_by_all:
                     self._set_aside(step, reason.split(". See full TensorStore")[0])
                 if self._hosts.are_several and not seen_by_all:
-                    raise CheckpointError(  # the others may have read it, and wait for this one
+                    raise CheckpointError(  # the other hosts may have read it, and wait for this one
                         f"checkpoint {step} could not be read on host {self._hosts.index} ({reason}); it was set aside, and "
                         "the same command on all hosts continues from the one before"
                     ) from error
@@ -231,7 +231,7 @@ class Checkpoints:
         try:
             of_state = ocp.args.StandardRestore(abstract_state)
             state = self._manager.restore(step, args=ocp.args.Composite(state=of_state))["state"]
-        except ValueError:  # the trees differ, maybe in fields that an older version did not have and that are None here
+        except ValueError:  # the trees differ, maybe in fields that an older version lacked and that are None here
             state = _restore_arrays(self._folder / str(step), abstract_state)
         metadata = self._manager.restore(step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore()))["metadata"]
         expected, found = array_checksums(self._folder / str(step)), checksums(state)
@@ -241,9 +241,9 @@ class Checkpoints:
         return Restored(state, metadata)
 
     def _set_damaged_aside(self) -> None:
-        """Down to the newest step whose objects are all there and as they were written.
+        """Set aside damaged checkpoints, down to the newest step whose objects are all there and as written.
 
-        Raises CheckpointError if none is, or if that is of another format.
+        Raises CheckpointError if there is none, or if it has another format.
         """
         steps = storage.committed_steps(self._folder)
         for step in reversed(steps):
@@ -276,7 +276,7 @@ class Checkpoints:
         return self._folder.parent / "damaged"
 
     def _seal(self) -> None:
-        """Called by Orbax, on the first host, when all of a step is written and nothing committed."""
+        """Called by Orbax on the first host, when a step is written completely but not committed."""
         for path in storage.list_folder(self._folder):
             if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_UNCOMMITTED}"):
                 seal(path, _fetched(self._checksums))
@@ -295,7 +295,7 @@ class Checkpoints:
 
 
 def _restore_arrays(folder: Any, abstract_state: Any) -> Any:
-    """The arrays of `abstract_state`, whatever else is in the tree on disk."""
+    """The arrays of `abstract_state`, ignoring whatever else is in the tree on disk."""
     args = ocp.checkpoint_utils.construct_restore_args(abstract_state)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         restore = ocp.args.PyTreeRestore(item=abstract_state, restore_args=args, partial_restore=True)
@@ -304,21 +304,21 @@ def _restore_arrays(folder: Any, abstract_state: Any) -> Any:
 
 class NewestParams(NamedTuple):
     step: int
-    params: Any  # numpy
+    params: Any  # NumPy arrays
 
 
 def newest_params(folder: PurePath, abstract_params: Any) -> NewestParams | None:
-    """The parameters of the newest checkpoint that is whole, or None where there is none.
+    """The parameters of the newest intact checkpoint, or None if there is no checkpoint.
 
-    The run may be saving and removing checkpoints meanwhile. Nothing is written, held or set aside. Raises CheckpointError
-    where there are checkpoints and none can be read.
+    The run may be saving and removing checkpoints meanwhile. Nothing is written, locked or set aside. Raises CheckpointError
+    if there are checkpoints but none can be read.
     """
     failed: dict[int, Exception] = {}
     while left := [step for step in storage.committed_steps(folder) if step not in failed]:
         step = left[-1]
         try:
             return NewestParams(step, _read_params(storage.orbax_folder(folder) / str(step), abstract_params))
-        except Exception as error:  # as in `Checkpoints.restore_latest`; of one that was removed, too
+        except Exception as error:  # as in `Checkpoints.restore_latest`, or it was removed meanwhile
             failed[step] = error
     if failed:
         step, error = max(failed.items())
@@ -349,15 +349,15 @@ def _weighted_sums(leaves: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def begin_checksums(state: Any) -> dict[str, jax.Array]:
-    """`checksums`, on their way: nothing is waited for, and the state may be donated to the next step meanwhile."""
+    """`checksums` as arrays still being computed: this does not wait, and the state may be donated to the next step."""
     paths, leaves = zip(*jax.tree_util.tree_leaves_with_path(state), strict=True)
     return dict(zip(map(jax.tree_util.keystr, paths), _weighted_sums(list(leaves)), strict=True))
 
 
 def checksums(state: Any) -> dict[str, int]:
-    """One 32-bit number a leaf (path -> number): the sum over its elements i of bits[i] * (2 i + 1), modulo 2**32.
+    """A 32-bit checksum of each leaf, by path: the sum over its elements i of bits[i] * (2 i + 1), modulo 2**32.
 
-    Any single changed element changes it, and as an integer sum it is the same on any layout of devices. Leaves are of 32 bits.
+    Any single changed element changes it, and as an integer sum it does not depend on the sharding. Leaves must be 32-bit.
     """
     return _fetched(begin_checksums(state))
 
@@ -377,7 +377,7 @@ def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: in
 
 @contextlib.contextmanager
 def _disk_errors(folder: PurePath) -> Generator[None]:
-    """What orbax and tensorstore raise when a write fails, as one StorageError that names the cause."""
+    """Turn what Orbax and TensorStore raise when a write fails into one StorageError that names the cause."""
     try:
         yield
     except OSError as error:

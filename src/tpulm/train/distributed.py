@@ -1,11 +1,11 @@
-"""JAX over several hosts: one program over the devices of all, and decisions that all take at the same step.
+"""JAX on several hosts: one program over all their devices, and decisions that all hosts take at the same step.
 
-When a host is gone JAX ends the others from inside, by abort(), from a thread of its own; a handler of that signal uses the
-moment to leave a record (`Hosts.record`) and an exit code.
+When a host is lost, JAX ends the processes of the others by abort(), called on a C++ thread; a SIGABRT handler first leaves a
+record (`Hosts.record`) and an exit code.
 
-A stop is agreed on by JAX's preemption service: SIGTERM on any host reaches all of them, and they stop at one step. Its handler
-is C++'s and is silently replaced by any that Python installs later (`signal.signal`), so it is put aside as soon as it exists
-and lent back for as long as steps are taken; before and after, SIGTERM is `tpulm.runtime.interrupt`'s.
+JAX's preemption service coordinates stops: SIGTERM on any host reaches all of them, and they stop at one step. Its C++ handler
+is silently replaced by any that Python installs later (`signal.signal`), so it is put aside as soon as it exists and installed
+only while steps are taken; before and after, `tpulm.runtime.interrupt` handles SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tpulm.errors import PeerLost
 from tpulm.runtime import interrupt
 from tpulm.runtime.hosts import Hosts, end_now
 
-HEARTBEAT_SECONDS = 20  # the default of 100 would leave the others hanging for 95
+HEARTBEAT_SECONDS = 20  # with the default of 100 the other hosts would hang for 95
 _SHUTDOWN_SECONDS = 30
 _LAST_WORDS_SECONDS = 25
 
@@ -44,7 +44,7 @@ _questions = itertools.count(1)
 
 
 def initialize(hosts: Hosts) -> None:
-    """Connect JAX to the other hosts; before anything else asks for devices. Does nothing for a host alone, or done before."""
+    """Connect JAX to the other hosts, before anything else asks for devices. Does nothing on a single host or when repeated."""
     global _jax_handler
     if not hosts.are_several or _jax_handler is not None:
         return
@@ -64,7 +64,7 @@ def initialize(hosts: Hosts) -> None:
 
 
 def _explain_abort(hosts: Hosts) -> None:
-    """Let abort() leave word of the host that is gone. The thread that calls it is C++'s and holds nothing of Python's."""
+    """Make abort() report the lost host. It is called on a C++ thread, which holds no Python state."""
     global _abort_handler
 
     def on_abort(number: int) -> None:
@@ -77,13 +77,13 @@ def _explain_abort(hosts: Hosts) -> None:
             )
         end_now(lost, hosts.record)
 
-    _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)  # kept: C holds no reference
+    _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort)  # a global, since C holds no reference
     _python_api.PyOS_setsig(signal.SIGABRT, ctypes.cast(_abort_handler, ctypes.c_void_p))
 
 
 @contextlib.contextmanager
 def stopping_together(hosts: Hosts) -> Generator[None]:
-    """Inside the block SIGTERM is JAX's to tell to all hosts, and `stop_requested` says at which step it comes."""
+    """Inside the block JAX handles SIGTERM and tells all hosts; `stop_requested` then says at which step to stop."""
     if not hosts.are_several:
         yield
         return
@@ -95,20 +95,20 @@ def stopping_together(hosts: Hosts) -> Generator[None]:
 
 
 def stop_requested(hosts: Hosts) -> bool:
-    """Whether to save after this step and stop; the same step on all hosts. To be asked at every step.
+    """Whether to save after this step and stop; the same step on all hosts. Must be called at every step.
 
-    JAX waits for one number, above all that were asked about so far: steps begin again with the next seed, so questions count.
+    JAX stops at a number above all that it was asked about so far. Steps start over with the next seed, so calls are counted.
     """
     if not hosts.are_several:
         return interrupt.requested()
-    if interrupt.requested() and not interrupt.is_passed_on():  # Ctrl-C, say
+    if interrupt.requested() and not interrupt.is_passed_on():  # e.g. by Ctrl-C
         interrupt.pass_on()
         os.kill(os.getpid(), signal.SIGTERM)
     return multihost_utils.reached_preemption_sync_point(next(_questions))
 
 
 def agreed(hosts: Hosts, value: bool) -> bool:
-    """The first host's answer, on all; they must all ask."""
+    """The first host's `value`, on all hosts; all must call this."""
     if not hosts.are_several:
         return value
     return bool(multihost_utils.broadcast_one_to_all(np.asarray(value)))

@@ -16,11 +16,11 @@ from tpulm.train.program import Program
 class Evaluation(NamedTuple):
     """Scores of one pass over held-out rows.
 
-    `accuracy` and `loss` (nats) are of the predicted tokens. On the same tokens, `baseline_accuracy` is what always guessing
-    the commonest training token would reach, and `unigram_entropy` (nats) the loss of knowing how frequent each token is in
-    training and nothing else: the cross-entropy of add-one smoothed unigrams.
+    `accuracy` and `loss` (nats) are means over the predicted tokens. On the same tokens, `baseline_accuracy` is that of always
+    guessing the most frequent training token, and `unigram_entropy` (nats) the loss of knowing only how frequent each token is
+    in training: the cross-entropy of add-one smoothed unigrams.
     `bits_per_character` = loss / ln 2 * tokens / characters of the held-out text: for a causal model, which predicts every
-    token and every end of a text, the exact length of the text in its code; for a masked model a pseudo-likelihood, comparable
+    token and every end of a text, the exact code length of the text; for a masked model a pseudo-likelihood, comparable
     between tokenizers at one mask fraction.
     """
 
@@ -33,7 +33,7 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]  # the objective's own, by name
 
     def values(self) -> dict[str, float]:
-        """Flat, for a line of metrics."""
+        """All scores by name, flat, for the metrics log."""
         return {
             **self.metrics,
             "accuracy": self.accuracy,
@@ -54,9 +54,9 @@ def evaluate(
     tokens_per_character: float,
     training_counts: np.ndarray,
 ) -> Evaluation:
-    """Score `params` on all `batches` (of `batch_size` rows over all hosts, `rows` of them real).
+    """Score `params` on all `batches` (of `batch_size` rows over all hosts; `rows` real rows in total).
 
-    `tokens_per_character` is of the text: `SplitManifest.predicted_per_character`; `training_counts` say how often each token
+    `tokens_per_character` is `SplitManifest.predicted_per_character` of the text; `training_counts` is how often each token
     occurs in training, [V] (`dataset.token_counts`).
     """
     so_far = program.evaluation_sums()
@@ -66,7 +66,7 @@ def evaluate(
     metrics = {name: float(value) for name, value in program.objective.metrics(sums).items()}
     total = float(labels.sum())
     smoothed = (training_counts + 1.0) / (training_counts.sum() + len(training_counts))
-    of_tokens = "mlm_" if "mlm_loss" in metrics else ""  # where the loss is a sum of tasks, the tokens' own has its own name
+    of_tokens = "mlm_" if "mlm_loss" in metrics else ""  # where the loss sums several tasks, the tokens' loss has its own name
     return Evaluation(
         rows=rows,
         loss=metrics["loss"],

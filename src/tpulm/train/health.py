@@ -1,7 +1,7 @@
-"""Is my run all right? Held-out scores against what is known of healthy runs.
+"""Is my run healthy? Compares held-out scores with those of healthy runs.
 
-Two kinds of bands. A law for any text: a model that has learned anything beyond how frequent each token is has a loss below
-that of the unigrams, and a detector that has learned anything finds some of the replaced tokens. And what was published of
+There are two kinds of bands. Some hold for any text: a model that has learned more than token frequencies has a loss below
+that of the unigrams, and a detector that has learned anything finds some of the replaced tokens. Others are published scores of
 ELECTRA-small: google-research/electra issue 81 (at 5,000 steps: total loss 25, masked loss 7.1, detection accuracy 0.867, AUC
 0.68, recall 0.05), ymcui/Chinese-ELECTRA issue 21 (at the end: total about 8, masked loss 2 to 3). Corpora and vocabularies
 differ, so the bands are wide: outside of them something is wrong, inside of them nothing is proven.
@@ -16,9 +16,9 @@ from typing import NamedTuple
 from tpulm.config import RunConfig
 from tpulm.tokenization import UNKNOWN_WARNING
 
-_PUBLISHED_FROM = 5_000  # steps; before, the curves are too steep to tell
-_LEARNED = 0.1  # nats below the unigrams' loss; less is known by models that answer with the commonest token
-_SHORT_STEPS = 20_000  # of a run that hardly sees a text twice, so that dropout only slows it
+_PUBLISHED_FROM = 5_000  # steps; earlier, the curves are too steep to judge
+_LEARNED = 0.1  # nats below the unigrams' loss; models that always answer the most frequent token gain less
+_SHORT_STEPS = 20_000  # a run this short hardly sees a text twice, so dropout only slows it
 
 
 class Check(NamedTuple):
@@ -42,13 +42,13 @@ class Check(NamedTuple):
 _DETECTOR = {"detection_auc": ("detector AUC", 0.60), "detection_recall": ("detector recall", 0.02)}
 _PUBLISHED = {
     "mlm_loss": ("generator loss", 1.5, 7.6),
-    "detection_loss": ("detector loss", 0.06, 0.42),  # what of the published totals is not the masked loss, over its weight, 50
+    "detection_loss": ("detector loss", 0.06, 0.42),  # the published totals less the masked loss, over the weight 50
     "detection_accuracy": ("detector accuracy", 0.83, 0.99),
 }
 
 
 def judge(step: int, scores: Mapping[str, float]) -> list[Check]:
-    """The checks that apply to these held-out scores after `step` steps; the first is of the predicted tokens' loss."""
+    """The checks that apply to these held-out scores after `step` steps; the first is that of the token loss."""
     has_detector = "detection_auc" in scores
     of = "generator token loss" if has_detector else "token loss"
     checks = [Check(of, _token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
@@ -60,12 +60,12 @@ def judge(step: int, scores: Mapping[str, float]) -> list[Check]:
 
 
 def is_at_unigrams(scores: Mapping[str, float]) -> bool:
-    """Whether a model has learned nothing but how frequent each token is, by its held-out scores."""
+    """Whether, by its held-out scores, a model has learned only how frequent each token is."""
     return not _token_loss(scores) <= scores["unigram_entropy"] - _LEARNED
 
 
 def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
-    """One line for people; `advice` is what to change where a model is still at its unigrams (`advice_for`)."""
+    """The checks as one line of text; `advice` (from `advice_for`) is given if the model is still at its unigrams."""
     outside = [check for check in checks if not check.inside]
     if not outside:
         return "all right: " + "; ".join(map(str, checks))
@@ -80,7 +80,7 @@ def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
 
 
 def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str) -> str:
-    """What to say of a run while it trains that is still at its unigrams."""
+    """The note shown during training for a run that is still at its unigrams."""
     whose = "generator's loss" if "detection_loss" in scores else "loss"
     return (
         f"after {step:,} of {steps:,} steps the {whose} on held-out tokens, {_token_loss(scores):.2f}, is still that of "
@@ -89,7 +89,7 @@ def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str
 
 
 def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bool = False) -> str:
-    """What is most likely to bring a run off the level of its unigrams."""
+    """The change most likely to bring a run below its unigrams."""
     if unknown_fraction >= UNKNOWN_WARNING:
         return (
             f"{unknown_fraction:.0%} of the tokens are unknown: take a vocabulary that fits the text, or leave tokenizer.path "
@@ -102,9 +102,9 @@ def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bo
 
 
 def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
-    """Lines of a run file that differ from the run's. What a started-from model or `imported` rows fix is left out.
+    """Settings to change, as lines of a run file, without those that `train.start_from` or `imported` rows fix.
 
-    Learning rate and initialisation go with the width: layers of 256 want 1e-3 and 0.06 (docs/experiments.md).
+    Learning rate and initialization depend on the width: layers of 256 need 1e-3 and 0.06 (docs/experiments.md).
     """
     model, optimizer = config.model, config.train.optimizer
     width, fresh = model.hidden_size, config.train.start_from is None
@@ -126,7 +126,7 @@ def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
 
 
 def loss_formula(config: RunConfig) -> str:
-    """What the loss is the sum of, or "" where it is that of the predicted tokens alone."""
+    """The terms that the loss sums, or "" where it is the token loss alone."""
     if config.model.architecture == "electra":
         weights = {
             "generator": config.train.objective.generator_weight,
@@ -137,7 +137,7 @@ def loss_formula(config: RunConfig) -> str:
 
 
 def why_losses_differ(config: RunConfig) -> str:
-    """Why the training loss and the held-out loss of one model are not the same quantity, or "" where they are."""
+    """Why a model's training loss and held-out loss are not the same quantity, or "" where they are."""
     objective, window = config.train.objective, config.train.log_every_steps
     reasons = [f"training's is the mean of up to {window} steps"] if window > config.train.steps / 20 else []
     if config.model.dropout or config.model.attention_dropout:

@@ -1,4 +1,4 @@
-"""The one training loop, of pretraining and fine-tuning: restore, step, log, evaluate, save, and again until done."""
+"""The training loop of both pretraining and fine-tuning: restore, then step, log, evaluate and save until done."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tpulm.train.throughput import Meter, Rate
 from tpulm.train.trackers import Tracking
 
 _MAX_SKIPS = 20
-_LONG_ENOUGH = 100  # steps of a run whose first tenth tells something
+_LONG_ENOUGH = 100  # steps of a run whose first tenth is informative
 _IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
 class Stream(Protocol):
-    """What the loop needs of the data: `tpulm.dataset.Batches` or `tuning.Epochs`. A cursor is the number of rows before a
-    batch; rows whose "weights" are 0 only fill it up."""
+    """The data interface of the loop: `tpulm.dataset.Batches` or `tuning.Epochs`. A cursor is the number of rows before a
+    batch; rows whose "weights" are 0 are padding."""
 
     def iterate(
         self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
@@ -50,12 +50,12 @@ class Stream(Protocol):
     def row_indices(self, cursor: int) -> np.ndarray: ...
 
 
-History = tuple[dict[str, float], ...]  # of each evaluation, where one is chosen: "epoch", "train_loss", and its scores
+History = tuple[dict[str, float], ...]  # with a `Selection`, of each evaluation: "epoch", "train_loss" and its scores
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The parameters of the evaluation that scored best are kept, and training ends after `patience` others."""
+    """Keep the parameters of the best evaluation, and stop after `patience` evaluations without a better one."""
 
     metric: str
     is_better: Callable[[float, float], bool]
@@ -63,9 +63,9 @@ class Selection:
     epochs: int
 
     def best(self, history: History) -> int:
-        """Its number, from 1; of equal ones the first.
+        """The number of the best evaluation, from 1; the first of equal ones.
 
-        While the metric is 0, as the F1 of a model that has not found its first entity, a lower loss is better.
+        While the metric is 0, such as the F1 of a model that has found no entity yet, a lower loss is better.
         """
         best = 0
         for number, scores in enumerate(history):
@@ -88,12 +88,12 @@ class TrainResult(NamedTuple):
     steps: int
     resumed_at: int  # 0 for a fresh start
     train_loss: float  # mean over the last logged window
-    train_values: dict[str, float]  # the window's other metrics; none where nothing was trained
+    train_values: dict[str, float]  # all metrics of that window; empty if nothing was trained
     rate: Rate
-    skipped: tuple[tuple[int, int], ...]  # [first, last) of the cursor, left out after NaN or a spike
+    skipped: tuple[tuple[int, int], ...]  # cursor ranges [first, last) left out after NaN or a spike
     attempt: int
     history: History = ()
-    best: Any = None  # the parameters that were chosen, where some are
+    best: Any = None  # with a `Selection`: the best parameters
 
 
 def train(
@@ -114,20 +114,20 @@ def train(
     evaluated: Callable[[], None] = lambda: None,
     tracking: Tracking | None = None,
 ) -> TrainResult:
-    """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`. Without `workdir` nothing is kept.
+    """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`. Without `workdir` nothing is saved.
 
-    `steps` are the first and last of a phase: training ends, and saves, with the last; where the newest good checkpoint lies
-    before the first, it is given back as it is, for the phase it belongs to.
+    `steps` are the first and last step of a phase: training ends, and saves, at the last. If the newest good checkpoint is
+    before the first, its state is returned untrained, for the phase it belongs to.
 
-    With several hosts all call this with the same arguments, and only the first writes metrics. Saves by time happen at a step
-    that is logged, by the first one's clock.
+    With several hosts, all call this with the same arguments, and only the first writes metrics. Saves by time happen at logged
+    steps, by the first host's clock.
 
-    Where the model is still at its unigrams after a tenth of the steps, that is noted with `advice`. With a `selection` every
-    evaluation (`config.evaluate_every_steps`) is followed by a checkpoint. After each, when its scores are in the metrics,
-    `evaluated` is called on the first host, which also sends what is logged to where `tracking` says.
+    A model still at its unigrams after a tenth of the steps is noted, with `advice`. With a `selection`, every evaluation
+    (`config.evaluate_every_steps`) is followed by a checkpoint. After each evaluation, when its scores are in the metrics,
+    `evaluated` is called on the first host, which also sends logged values to the trackers of `tracking`.
 
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
-    CheckpointError and StorageError. `identity` goes into each checkpoint and must match on restore.
+    CheckpointError and StorageError. `identity` is stored in each checkpoint and must match on restore.
     """
     first_step, last_step = steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
@@ -152,7 +152,7 @@ def train(
         in_flight: collections.deque[jax.Array] = collections.deque()
         values, rate = {"loss": start.train_loss}, Rate(0.0, None)
         batches = stream.iterate(cursor, skipped=skipped)
-        cursors: dict[int, int] = {}  # of the steps of this log window
+        cursors: dict[int, int] = {}  # by step, in this log window
         closing.enter_context(stopping_together(hosts))
         if step > first_step:
             progress.note(f"continuing from checkpoint {step} of {config.steps} steps")
@@ -162,10 +162,10 @@ def train(
         while step < last_step:
             watchdog.report("train", step)
             cursor, batch = next(batches)
-            rows = len(stream.row_indices(cursor)) if "weights" in batch else config.batch_size  # without those that fill it up
+            rows = len(stream.row_indices(cursor)) if "weights" in batch else config.batch_size  # without padding rows
             if in_flight:
                 meter.pause()
-            update = program.step_at(batch["tokens"].shape[-1])  # which may have to be compiled
+            update = program.step_at(batch["tokens"].shape[-1])  # may compile
             meter.resume()
             state, loss = update(state, program.to_devices(batch), program.cursor(cursor))
             cursors[step] = cursor
@@ -209,7 +209,7 @@ def train(
                 log.write("train", step, {**values, **_rate_values(rate)})
                 progress.status(_status(values["loss"], rate, selection, history))
             if scores_due:
-                jax.block_until_ready(loss)  # or the steps under way would count as evaluation
+                jax.block_until_ready(loss)  # or steps in flight would be timed as evaluation
                 meter.pause()
                 watchdog.report("evaluate")
                 scores = evaluate(state.params)
@@ -296,19 +296,19 @@ def _restore(
         skipped,
         math.inf if lowest is None else lowest,
         math.nan if loss is None else loss,
-        tuple(found.get("history", ())),  # which older checkpoints do not have
+        tuple(found.get("history", ())),  # absent from older checkpoints
         None if selection is None else restored.state["best"],
     )
 
 
 @jax.jit
 def _copied(params: Any) -> Any:
-    """Parameters that the next step does not take for its own."""
+    """A copy of the parameters, which the next step cannot donate."""
     return jax.tree.map(jnp.copy, params)
 
 
 def _finite(value: float) -> float | None:
-    """The value as JSON has it."""
+    """The value for JSON: None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
@@ -338,7 +338,7 @@ def _bad_rows(
     lowest: float,
     cursors: dict[int, int],
 ) -> _Bad | None:
-    """NaN in this log window, or a mean loss far above the lowest so far; `cursors` are those of its steps."""
+    """This log window's rows with a NaN, or all if their mean loss is far above the lowest so far; `cursors` are by step."""
     bad_step = int(jax.device_get(state.bad_step))
     if bad_step >= 0:
         first = cursors[bad_step]
@@ -359,7 +359,7 @@ def _check_skipping(
     skipped: tuple[tuple[int, int], ...],
     selection: Selection | None,
 ) -> None:
-    """Raise TrainingDiverged when leaving rows out is not wanted or was tried too often."""
+    """Raise TrainingDiverged unless `on_nan` allows skipping these rows and the skip limit is not reached."""
     if config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
         return
     rows = stream.row_indices(bad.first)
@@ -412,7 +412,7 @@ def _status(loss: float, rate: Rate, selection: Selection | None, history: Histo
 class WindowMetrics(Mapping[str, float]):
     """Means over all devices and the steps since the last multiple of `log_every_steps`, such as "loss" and "grad_norm".
 
-    Computed when first looked at, so that steps which nobody asks about wait for nothing; look before the next step.
+    Computed on first access, so that steps whose metrics are not read do not wait; read them before the next step.
     """
 
     def __init__(self, read: Callable[[], dict[str, float]]):
@@ -438,7 +438,7 @@ class WindowMetrics(Mapping[str, float]):
 
 
 class Step(NamedTuple):
-    """One update, `step` of them done; the state is valid until the next."""
+    """The result of an update: `step` updates are done; the state is valid until the next."""
 
     step: int
     state: TrainState
@@ -446,7 +446,7 @@ class Step(NamedTuple):
 
 
 def steps_of(program: Compiled, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0) -> Iterator[Step]:
-    """Updates `first` to `last` from this state on; `cursor` is the number of rows before them."""
+    """Run updates `first` to `last` (exclusive) from this state; `cursor` is the number of rows before them."""
     for step, (place, batch) in zip(range(first, last), stream.iterate(cursor), strict=False):
         update = program.step_at(batch["tokens"].shape[-1])
         state, _ = update(state, program.to_devices(batch), program.cursor(place))

@@ -1,11 +1,11 @@
-"""Devices as a mesh of three axes, and how a batch and the parameters lie on it.
+"""The device mesh and its three axes, and the shardings of batch and parameters on it.
 
-    data     splits the batch; every member holds all parameters
-    fsdp     splits the batch and, along "embed", the parameters and the optimizer's state
-    tensor   splits heads, feed-forward units and the vocabulary within a layer
+    data     shards the batch; every member holds all parameters
+    fsdp     shards the batch and, along "embed", the parameters and the optimizer state
+    tensor   shards heads, feed-forward units and the vocabulary within a layer
 
 The compiler adds the communication (GSPMD): the program is written for one device, and losses are means over the global batch
-whatever the layout.
+whatever the mesh.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tpulm.nn.params import ParamSpec, is_spec
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 
-# Logical axis of a parameter -> mesh axis. The one place where the two meet.
+# Logical axis of a parameter -> mesh axis, defined only here.
 RULES: dict[str | None, str | None] = {
     "layers": None,
     "vocab": "tensor",
@@ -41,9 +41,9 @@ RULES: dict[str | None, str | None] = {
 
 
 def make_mesh(hardware: HardwareConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """All devices (or those given) as data x fsdp x tensor. Raises ConfigError when the sizes do not multiply out."""
+    """All devices (or the given ones) as data x fsdp x tensor. Raises ConfigError if the product is not their number."""
     devices = list(devices if devices is not None else jax.devices())
-    devices.sort(key=lambda device: (device.process_index, device.id))  # a host's share of a batch is one slice of it
+    devices.sort(key=lambda device: (device.process_index, device.id))  # a host's share of a batch is one slice
     inner = hardware.fsdp * hardware.tensor
     data = len(devices) // inner if hardware.data == "auto" else hardware.data
     if data * inner != len(devices):
@@ -86,7 +86,7 @@ def check_hosts(mesh: Mesh) -> None:
 
 
 def place(value: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """A value that every host has whole, as a global array."""
+    """The global array of a value that every host holds completely."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
@@ -101,7 +101,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 class BatchLayout(NamedTuple):
-    """How the global batch is cut: `shards` groups of devices, each computing `accumulation` times `microbatch_size` rows."""
+    """How the global batch is split: each of `shards` device groups computes `accumulation` times `microbatch_size` rows."""
 
     batch_size: int
     shards: int
@@ -114,7 +114,7 @@ class BatchLayout(NamedTuple):
 
 
 def layout_batch(batch_size: int, mesh: Mesh, microbatch_size: int | None = None) -> BatchLayout:
-    """Raises ConfigError, with the nearest sizes that work, when the batch does not divide."""
+    """The batch's layout on the mesh. Raises ConfigError, with the nearest sizes that work, if it does not divide."""
     shards = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % shards:
         lower = batch_size // shards * shards

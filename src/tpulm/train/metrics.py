@@ -1,6 +1,6 @@
-"""What a run writes about itself while it trains: one JSON object a line and attempt, and the same for TensorBoard.
+"""The metrics that a run logs while it trains: one JSON Lines file per attempt, and the same for TensorBoard.
 
-A killed attempt leaves steps that the next one computes again, with equal values; `read_metrics` is the union.
+A killed attempt leaves steps that the next one recomputes with equal values; `read_metrics` is the union.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tpulm.train.trackers import Trackers, Tracking
 
 
 class Board:
-    """One TensorBoard event file in a folder, complete when `flush` returns. TensorBoard drops what earlier files have from
+    """One TensorBoard event file in a folder, complete when `flush` returns. TensorBoard drops events of earlier files from
     `purge_step` on.
 
-    tensorboardX's SummaryWriter hands events to a thread which its `flush` does not wait for: the last events before a
-    checkpoint could be missing from the file for two minutes. So its event file is used without its writer.
+    tensorboardX's SummaryWriter hands events to a thread that its `flush` does not wait for: the last events before a
+    checkpoint could be missing for two minutes. So its event file is used without the SummaryWriter.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, purge_step: int, suffix: str):
@@ -40,7 +40,7 @@ class Board:
         self._write(Event(step=step, summary=scalar(name, value)))
 
     def add_settings(self, settings: Mapping[str, Any]) -> None:
-        """For TensorBoard's table of hyper-parameters."""
+        """Add them to TensorBoard's HParams table."""
         shown = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in settings.items()}
         for part in hparams(shown, {"evaluation/loss": 0.0}):
             self._write(Event(step=0, summary=part))
@@ -56,11 +56,11 @@ class Board:
         self._file.write_event(event)
 
 
-# Fields that say when or how fast, not what: they differ between attempts.
+# Fields of time and speed, which differ between attempts.
 VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")
 
 
-START = ".start.json"  # beside an attempt's log, written at its first step: when that was, what it took, and on what machine
+START = ".start.json"  # suffix of a file next to an attempt's log: time of its first step, compilation, device
 
 
 class MetricsRecord(NamedTuple):
@@ -68,13 +68,13 @@ class MetricsRecord(NamedTuple):
 
     kind: str
     step: int
-    values: dict[str, Any]  # scalars, and of results texts
+    values: dict[str, Any]  # scalars, and texts in results
 
 
 class MetricsLog:
-    """The log of one attempt. `first_step` is where it starts: TensorBoard drops what an earlier attempt drew beyond it.
+    """The log of one attempt. It starts at `first_step`: TensorBoard drops an earlier attempt's later steps.
 
-    In Cloud Storage, where nothing can be appended to, both files are sent anew every half a minute and by `sync`.
+    In Cloud Storage, whose objects cannot be appended to, both files are uploaded again every half minute and by `sync`.
     """
 
     def __init__(self, workdir: PurePath, *, first_step: int, tracking: Tracking | None = None):
@@ -92,7 +92,7 @@ class MetricsLog:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             board.mkdir(parents=True, exist_ok=True)
             self._stream = self._path.open("ab")
-            # TensorBoard drops the purged step itself, too, which the attempt before has drawn for good.
+            # TensorBoard drops the purge step too, and `first_step` itself is valid in the previous attempt's file.
             self._board = Board(board, purge_step=first_step + 1, suffix=f".attempt-{self.attempt}")
             if tracking is not None and first_step == 0:
                 self._board.add_settings(tracking.settings)
@@ -122,7 +122,7 @@ class MetricsLog:
             self._trackers.log(step, sent)
 
     def started(self, values: Callable[[], Mapping[str, Any]]) -> None:
-        """After the first step: when it was, and what `values` give. In a file of its own; later calls do nothing."""
+        """Record the time of the first step, and what `values` returns, in a separate file; later calls do nothing."""
         if self._started:
             return
         self._started = True
@@ -131,7 +131,7 @@ class MetricsLog:
             path.write_text(json.dumps({"time": round(time.time(), 3), "first_step": self._first_step, **values()}))
 
     def sync(self) -> None:
-        """Make all that was written durable: called before a checkpoint, so that no step is ever past its metrics."""
+        """Make all written metrics durable: called before a checkpoint, so that no checkpoint is ahead of its metrics."""
         with storage.explain("write", self._path):
             self._stream.flush()
             os.fsync(self._stream.fileno())
@@ -140,12 +140,12 @@ class MetricsLog:
 
 
 def _sent(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """As trackers have it: "train/loss", and so on."""
+    """The values under the names that trackers show, such as "train/loss"."""
     return {f"{kind}/{name}": value for name, value in values.items() if name != "time"}
 
 
 class NoMetrics:
-    """What hosts other than the first have in its place."""
+    """Stands in for `MetricsLog` on hosts other than the first, and where nothing is saved."""
 
     attempt = 0
 
@@ -160,7 +160,7 @@ class NoMetrics:
 
 
 def _claim_attempt(folder: PurePath) -> int:
-    """The next number, which no other attempt gets."""
+    """The next attempt number, claimed atomically."""
     while True:
         numbers = [int(path.stem) for path in storage.list_folder(folder) if path.suffix == ".jsonl" and path.stem.isdigit()]
         number = 1 + max(numbers, default=0)
@@ -169,16 +169,16 @@ def _claim_attempt(folder: PurePath) -> int:
 
 
 class Attempt(NamedTuple):
-    """What one process has written, of one phase where a run has several."""
+    """The log of one process; in a run of several phases, of one phase."""
 
     number: int
-    start: dict[str, Any]  # what was noted at the first step; empty: there was none
+    start: dict[str, Any]  # recorded at the first step; empty if there was none
     records: tuple[MetricsRecord, ...]
 
 
 def read_attempts(workdir: str | PurePath) -> list[Attempt]:
-    """In the order they began. The last line of a killed attempt may be torn and is left out; a torn line elsewhere raises
-    StorageError."""
+    """All attempts, in the order they began. The last line of a killed attempt may be torn and is left out; a torn line
+    elsewhere raises StorageError."""
     files = {path.name: path for path in storage.list_folder(storage.as_path(workdir) / "metrics")}
     found: list[Attempt] = []
     for name in sorted(name for name in files if PurePath(name).suffix == ".jsonl" and PurePath(name).stem.isdigit()):
@@ -188,12 +188,12 @@ def read_attempts(workdir: str | PurePath) -> list[Attempt]:
 
 
 def read_metrics(workdir: str | PurePath) -> list[MetricsRecord]:
-    """All records of all attempts, each (kind, step) once, the latest attempt's, by kind and step."""
+    """All attempts' records, sorted by (kind, step); where attempts overlap, the latest attempt's."""
     return union(read_attempts(workdir))
 
 
 def union(attempts: Iterable[Attempt]) -> list[MetricsRecord]:
-    """The records of all these attempts as one log: each (kind, step) once, the latest attempt's, by kind and step."""
+    """The records of these attempts as one log, sorted by (kind, step); where attempts overlap, the last one's."""
     found = {(record.kind, record.step): record for attempt in attempts for record in attempt.records}
     return [found[key] for key in sorted(found)]
 

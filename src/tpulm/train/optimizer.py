@@ -1,8 +1,8 @@
 """Learning-rate schedules and the optimizer, as optax transformations.
 
-AdamW here is the one BERT was trained with (google-research/bert, optimization.py), epsilon 1e-6 outside the square root and
-weight decay on matrices only, and Adam's bias correction, which that one lacks, unless it is turned off. The global gradient is
-clipped over all devices; the originals clip each replica's own before the mean.
+AdamW is the one BERT was trained with (google-research/bert, optimization.py), with epsilon 1e-6 outside the square root and
+weight decay on matrices only, plus Adam's bias correction, which BERT's lacks, unless turned off. The global gradient is
+clipped; the originals clip each replica's gradient before the mean.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _SCHEDULES: dict[str, Schedule] = {
 
 
 def register_schedule(name: str, factor: Schedule) -> None:
-    """From now on `train.optimizer.schedule = name` multiplies the rate by `factor` of (update n as float32, the settings, all
-    steps)."""
+    """Let `train.optimizer.schedule = name` multiply the learning rate by `factor(n, config, total_steps)`; n is the number of
+    the update, from 1, as float32."""
     SCHEDULES.add(name)
     _SCHEDULES[name] = factor
 
 
 def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """The learning rate of update n = count + 1 of `total_steps`; it reaches its peak at n = warmup_steps.
+    """The learning-rate schedule, as a function of count, for update n = count + 1; it peaks at n = warmup_steps.
 
-    warmup_kind "replace" (BERT): the warm-up stands in place of the decay, which has gone on meanwhile. "multiply" (ELECTRA):
-    the two are multiplied. The originals' first update has a rate of zero; ours has 1 / warmup_steps of the peak.
+    warmup_kind "replace" (BERT): the warmup replaces the decay, which starts at n = 0 all the same. "multiply" (ELECTRA): the
+    two are multiplied. The originals' first update has rate zero; ours has 1 / warmup_steps of the peak.
     """
     warmup, decay = config.warmup(total_steps), _SCHEDULES[config.schedule]
 
@@ -91,7 +91,7 @@ def learning_rate(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> optax.GradientTransformation:
     """clip -> Adam (or Muon and Adam) -> decay -> (LAMB: trust ratio) -> (layer-wise decay) -> learning rate.
 
-    `spec` is the tree of ParamSpec the parameters follow.
+    `spec` is the parameters' tree of ParamSpec.
     """
     decayed = jax.tree.map(lambda leaf: leaf.decay, spec, is_leaf=is_spec)
     if config.bias_correction:
@@ -117,7 +117,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
 
 
 def _clip_by_global_norm(limit: float) -> optax.GradientTransformation:
-    """As optax's, with one factor for all instead of a division of each element, whose results would pass through memory."""
+    """As optax's, but multiplies by one factor; optax divides each element, whose results would pass through memory."""
 
     def clip(updates: Any, _: Any) -> Any:
         norm = optax.tree.norm(updates)
@@ -127,16 +127,16 @@ def _clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-_MUON_RMS = 0.2  # of an update, about AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2)
+_MUON_RMS = 0.2  # RMS of an update, about AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2)
 
 
 def _is_matrix(leaf: Any) -> bool:
-    """Whether a leaf holds matrices of layers, [N, in, out] with heads as an axis of their own."""
+    """Whether a leaf holds the layers' matrices, [N, in, out], in which heads may be a separate axis."""
     return leaf.axes[0] == "layers" and leaf.decay
 
 
 def _matrix_axes(leaf: Any) -> Any:
-    """Which axes are a matrix's inputs, and which its outputs."""
+    """The input axes and output axes of a matrix, for Muon."""
     if not _is_matrix(leaf):
         return optax.MaskedNode()
     inputs = (1, 2) if len(leaf.shape) == 4 and leaf.axes[1] == "heads" else (1,)
@@ -144,7 +144,7 @@ def _matrix_axes(leaf: Any) -> Any:
 
 
 def _scale_by_fans(spec: Any) -> optax.GradientTransformation:
-    """An orthogonal matrix's elements have a root mean square of 1 / sqrt(the larger of inputs and outputs)."""
+    """Scale Muon's updates to RMS `_MUON_RMS`: an orthogonal matrix's elements have RMS 1 / sqrt(max(inputs, outputs))."""
 
     def scale(leaf: Any) -> Any:
         if not _is_matrix(leaf):
@@ -157,7 +157,7 @@ def _scale_by_fans(spec: Any) -> optax.GradientTransformation:
 
 
 def _promoting(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
-    """For optax's bias correction, which raises a float to an integer power, where JAX is told to promote nothing by itself."""
+    """Allow dtype promotion: optax's bias correction raises a float to an integer power, which strict promotion forbids."""
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         with jax.numpy_dtype_promotion("standard"):
@@ -172,19 +172,19 @@ class _Moments(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Adam's running means of gradients and of their squares, as Google's optimizer keeps them: without bias correction."""
+    """Adam's running means of gradients and of their squares, without bias correction, as Google's optimizer keeps them."""
 
-    first: Any  # a tree as the parameters
+    first: Any  # a tree like the parameters'
     second: Any
-    step: Any  # updates that made them, an int or an int32 array; None: unknown
+    step: Any  # number of updates they come from, an int or an int32 array; None: unknown
 
 
 def with_moments(state: Any, moments: Moments) -> Any:
-    """An optimizer's state at its beginning, with these moments in the place of zeros; schedules begin at 0 all the same.
+    """An optimizer's initial state, with these moments in place of zeros; schedules still begin at 0.
 
-    A bias correction divides by 1 - beta ** count, for means that were zero `count` updates ago: so its count must be theirs.
-    With a count of 0 both would be taken for nearly empty, and the first update be a third of what it should (0.9, 0.999).
-    `moments.step` may be None where nothing counts.
+    Bias correction divides by 1 - beta ** count, for means that were zero `count` updates ago, so its count must be that of the
+    moments. With a count of 0 the first update would be a third of what it should be (betas 0.9, 0.999). `moments.step` may be
+    None without bias correction.
     """
 
     def put(part: Any) -> Any:
@@ -198,7 +198,7 @@ def with_moments(state: Any, moments: Moments) -> Any:
 
 
 def _scale_by_adam_without_correction(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """mu / (sqrt(nu) + epsilon); optax's own always divides by 1 - beta ** count."""
+    """mu / (sqrt(nu) + epsilon); optax's always divides by 1 - beta ** count."""
 
     def init(params: Any) -> _Moments:
         return _Moments(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
@@ -215,8 +215,8 @@ def _scale_by_adam_without_correction(beta1: float, beta2: float, epsilon: float
 def _scale_by_trust_ratio(spec: Any) -> optax.GradientTransformation:
     """LAMB's |parameter| / |update| for each layer (arXiv 1904.00962, algorithm 2).
 
-    A stacked leaf holds all layers along its "layers" axis; the norms reduce over the other axes only. Norms and biases
-    (what is not decayed) keep a ratio of one, as in the authors' code.
+    A stacked leaf holds all layers along its "layers" axis; the norms reduce over the other axes only. Parameters without
+    decay (norms and biases) keep a ratio of one, as in the authors' code.
     """
 
     def ratio(leaf: Any, update: jax.Array, parameter: jax.Array) -> jax.Array:
@@ -234,10 +234,10 @@ def _scale_by_trust_ratio(spec: Any) -> optax.GradientTransformation:
 
 
 def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformation:
-    """layer_decay ** (N + 1 - depth): depth 0 for embeddings, i + 1 for layer i of N, N + 1 for all above the layers.
+    """Scale by layer_decay ** (N + 1 - depth): depth 0 for embeddings, i + 1 for layer i of N, N + 1 for all above the layers.
 
-    N is of the stack a leaf is in, so that ELECTRA's two each have their own. (ELECTRA's authors, for fine-tuning, put one more
-    power on all but the head.)
+    N is that of the leaf's own stack, as ELECTRA has two. (ELECTRA's authors, for fine-tuning, apply one more power to all but
+    the head.)
     """
 
     def factor(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
@@ -249,7 +249,7 @@ def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformati
         return np.float32(layer_decay) ** powers.reshape(-1, *[1] * (len(leaf.shape) - 1)).astype(np.float32)
 
     def stacks(path: tuple[Any, ...]) -> list[Any]:
-        """The stacked leaves of the same model: those that begin with the path's first names, or all."""
+        """The stacked leaves of the same model: in ELECTRA of the same half, else all."""
         half = path_name(path).split("/")[0] if path_name(path).split("/")[0] in ("generator", "discriminator") else ""
         return [leaf for name, leaf in named_leaves(spec).items() if name.startswith(half) and leaf.axes[0] == "layers"]
 
@@ -263,5 +263,5 @@ def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformati
 
 
 def _is_below(path: tuple[Any, ...]) -> bool:
-    """Whether a parameter that is in no layer comes before them."""
+    """Whether a parameter outside the layers comes before them."""
     return any(name in ("embeddings", "projection") for name in path_name(path).split("/"))

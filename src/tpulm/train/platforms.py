@@ -1,4 +1,4 @@
-"""Which kind of device JAX found, and why it is not the one that was wanted: never the slow one without a word."""
+"""Which kind of device JAX found, and why it is not the requested one: never silently the slow one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
 
 
 def check_platform(wanted: Platform) -> None:
-    """Raise ConfigError, with the reason, unless JAX computes on what is wanted.
+    """Raise ConfigError, with the reason, unless JAX uses the requested platform.
 
-    auto: on a TPU wherever the machine has one; any: on whatever there is.
+    auto: a TPU wherever the machine has one; any: whatever there is.
     """
     if wanted == "any":
         return
@@ -36,7 +36,7 @@ def check_platform(wanted: Platform) -> None:
 
 
 def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
-    """The likeliest reason that JAX does not use such a device."""
+    """The most likely reason why JAX does not use this platform."""
     if platform == "tpu" and not tpu_chips():
         return "this machine has no TPU chip"
     if (named := os.environ.get("JAX_PLATFORMS")) and platform not in named.replace("cuda", "gpu").split(","):

@@ -1,7 +1,7 @@
-"""A compiled training program: an objective and its optimizer on a mesh of devices, with the cache of what was compiled.
+"""A compiled training program: an objective and its optimizer on a device mesh, and the compilation cache.
 
 Nothing here needs the data: compiling takes as long as preparing a small dataset, so the pipeline compiles in a thread while
-the dataset is made (pipeline/programs.py).
+the dataset is prepared (pipeline/programs.py).
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ from tpulm.train.step import (
     with_shardings,
 )
 
-COMPILED = "compiled"  # below a work folder in a bucket
-MOST_BYTES = 4 << 30  # of them; a program takes 1 to 200 MB
+COMPILED = "compiled"  # the cache folder, also in a work folder in a bucket
+MOST_BYTES = 4 << 30  # of the cache; a program takes 1 to 200 MB
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
-_LEAST_SECONDS = 0.5  # that a program took, to be kept
-_ours = ""  # where this process keeps them, if not where JAX's environment says
+_LEAST_SECONDS = 0.5  # of compilation, for a program to be cached
+_ours = ""  # the cache folder this process set, if JAX's environment names none
 
 
 class Compiling(NamedTuple):
-    """What this process has compiled."""
+    """Compilation statistics of this process."""
 
-    seconds: float = 0.0  # in XLA, or reading what it made before
-    programs: int = 0  # that took long, and were compiled here
-    found: int = 0  # that were in the cache
+    seconds: float = 0.0  # in XLA, or reading from the cache
+    programs: int = 0  # compiled here and added to the cache
+    found: int = 0  # found in the cache
 
 
 _compiling = Compiling()
 
 
 def cache_folder(kind: str) -> Path:
-    """$XDG_CACHE_HOME/tpulm/kind, by default in ~/.cache."""
+    """$XDG_CACHE_HOME/tpulm/KIND; XDG_CACHE_HOME defaults to ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "tpulm" / kind
 
 
 def keep_compiled(workdir: PurePath | None = None) -> None:
-    """In the cache folder, or below a work folder in a bucket, where a machine that takes over finds them.
+    """Enable JAX's persistent compilation cache: local, or in a work folder in a bucket, where a replacement machine finds it.
 
-    JAX names each by its program, compiler, flags and devices; the first of several hosts writes, each file as a whole, and
-    what cannot be read is compiled (docs.jax.dev/en/latest/persistent_compilation_cache.html). Where JAX's environment names
-    a place, that is taken.
+    JAX's keys cover program, compiler, flags and devices; the first of several hosts writes, each file atomically, and programs
+    that cannot be read are compiled (docs.jax.dev/en/latest/persistent_compilation_cache.html). A folder named in JAX's
+    environment takes precedence.
     """
     global _ours
     _listen()
@@ -85,19 +85,19 @@ def keep_compiled(workdir: PurePath | None = None) -> None:
     if workdir is not None and storage.is_remote(workdir):
         folder = _of_this_processor(workdir / COMPILED)
         make_room(workdir / COMPILED)
-        storage.orbax_folder(folder)  # JAX goes the same way
+        storage.orbax_folder(folder)  # JAX accesses the bucket the same way
     if str(folder) == _ours:
         return
     _ours = str(folder)
     compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", _ours)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
-    if storage.is_remote(folder):  # XLA's own caches, for GPUs, know local files alone
+    if storage.is_remote(folder):  # XLA's own caches, for GPUs, support local files only
         jax.config.update("jax_persistent_cache_enable_xla_caches", "")
 
 
 def compiling() -> Compiling:
-    """What was compiled so far."""
+    """The statistics so far."""
     return _compiling
 
 
@@ -107,7 +107,7 @@ def _listen() -> None:
         global _compiling
         if event == "/jax/compilation_cache/cache_hits":
             _compiling = _compiling._replace(found=_compiling.found + 1)
-        elif event == "/jax/compilation_cache/cache_misses":  # told when one is kept
+        elif event == "/jax/compilation_cache/cache_misses":  # sent when a program is added
             _compiling = _compiling._replace(programs=_compiling.programs + 1)
 
     def add_seconds(event: str, duration_secs: float, **_: Any) -> None:
@@ -120,7 +120,7 @@ def _listen() -> None:
 
 
 def _of_this_processor(folder: PurePath) -> PurePath:
-    """XLA compiles for the very processor, which JAX does not look at: another one may not have its instructions."""
+    """The cache folder of this processor: XLA uses its instructions, which another may lack, and JAX's key ignores them."""
     if jax.default_backend() != "cpu":
         return folder
     described = platform.machine() + accelerators.cpu_features()
@@ -128,7 +128,7 @@ def _of_this_processor(folder: PurePath) -> PurePath:
 
 
 def make_room(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
-    """Remove the oldest programs beyond so many bytes. Whoever needs one of them compiles it again."""
+    """Remove the oldest programs beyond `most_bytes` in total; a program needed again is compiled again."""
     try:
         files = sorted(storage.walk(folder).items(), key=lambda item: item[1].modified_ns, reverse=True)
         kept, old = 0, list[str]()
@@ -137,7 +137,7 @@ def make_room(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
             if kept > most_bytes:
                 old.append(name)
         storage.remove_files(folder, old)
-    except StorageError:  # what matters will fail later, and say why
+    except StorageError:  # what matters fails later and says why
         pass
 
 
@@ -149,8 +149,8 @@ Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], Ste
 class Compiled:
     """What pretraining and fine-tuning share. Raises ConfigError where the batch or the model does not divide over the devices.
 
-    `sequence_length` is that of the longest rows. `memory_bytes`: of a device, where it decides what is kept for the backward
-    pass ("auto", on a GPU).
+    `sequence_length` is that of the longest rows. `memory_bytes` is a device's memory, where it decides what is saved for the
+    backward pass (remat "auto" on a GPU).
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Compiled:
         if hardware.remat == "auto" and (device := self.mesh.local_devices[0]).platform == "gpu":
             self.memory_bytes = (device.memory_stats() or {}).get("bytes_limit")
         self._seed, self._first_params = seed, None
-        self._compiled: dict[int, Step] = {}  # by the length of rows
+        self._compiled: dict[int, Step] = {}  # by row length
         self.num_parameters = count(objective.spec)
         self._steps, self._log_every_steps = steps, log_every_steps
         self._optimizer_config = optimizer
@@ -188,27 +188,27 @@ class Compiled:
         self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
 
     def initial_state(self) -> TrainState:
-        """The state at step 0: parameters drawn from the seed, or those to begin with."""
+        """The state at step 0: parameters drawn from the seed, or given ones."""
         options = None
         if self.mesh.devices.flat[0].platform == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", ""):
-            options = {_OPTIMIZATION_LEVEL: 1}  # a third of the compiling, the same numbers
+            options = {_OPTIMIZATION_LEVEL: 1}  # a third of the compile time, the same numbers
         initialize = jax.jit(self._initializer, out_shardings=self._shardings, compiler_options=options)
         state: TrainState = initialize(self.scalar(self._seed))
         return state if self._first_params is None else replace(state, params=self.placed(self._first_params))
 
     def placed(self, params: Any) -> Any:
-        """Parameters laid out as the state's."""
+        """Parameters sharded like the state's."""
         return jax.tree.map(place, jax.device_get(params), self._shardings.params)
 
     def step_at(self, length: int) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
-        """(state, batch, cursor) -> StepOutput for rows of this length, compiled when first asked for; the state is donated."""
+        """(state, batch, cursor) -> StepOutput for rows of this length, compiled on first use; the state is donated."""
         if length not in self._compiled:
             self._compiled[length] = self._compile_step(length)
         step, seed = self._compiled[length], self.scalar(self._seed)
         return lambda state, batch, cursor: step(state, batch, cursor, seed)
 
     def _compile_step(self, length: int) -> Step:
-        """Where a device's memory decides, less and less is kept for the backward pass until the step fits."""
+        """Compile; where `memory_bytes` is set, save less and less for the backward pass until the step fits."""
         compiled = self.lower_step(length).compile()
         for remat in ("dots", "full"):
             if self.memory_bytes is None or needed_bytes(compiled) <= self.memory_bytes:
@@ -219,7 +219,7 @@ class Compiled:
         return compiled
 
     def lower_step(self, length: int) -> Lowered:
-        """What XLA is given. The seed is an argument, so that runs which differ in it alone share a program."""
+        """The lowered step for XLA. The seed is an argument, so that runs that differ only in the seed share a program."""
 
         def step(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array, seed: jax.Array) -> StepOutput:
             update = make_step(self.objective, self._optimizer, self.layout, seed=seed, log_every_steps=self._log_every_steps)
@@ -230,30 +230,30 @@ class Compiled:
         return jitted.lower(self.abstract_state, self._shapes(self.batch_shapes(length)), cursor, self._scalar_shape)
 
     def window_metrics(self, state: TrainState) -> dict[str, float]:
-        """The objective's, and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
+        """The objective's metrics and "grad_norm", over all devices and steps since the last multiple of `log_every_steps`."""
         window = jax.device_get(state.window)
         steps = max(float(window["steps"]), 1.0)
         return {**self.objective.metrics(window), "grad_norm": float(window["grad_norm"]) / steps}
 
     def learning_rate(self, count: int) -> float:
-        """The rate of the update after `count` others."""
+        """The learning rate of update `count` + 1."""
         return float(np.asarray(learning_rate(self._optimizer_config, self._steps)(count)))
 
     def to_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """This host's share of a batch as global arrays, rows split over the devices."""
+        """Global arrays, sharded by rows, from this host's share of a batch."""
         sharding = batch_sharding(self.mesh)
         return {name: jax.make_array_from_process_local_data(sharding, column) for name, column in batch.items()}
 
     def scalar(self, value: int) -> jax.Array:
-        """An int32 that every device holds."""
+        """A replicated int32."""
         return place(np.asarray(value, np.int32), replicated(self.mesh))
 
     def cursor(self, rows: int) -> jax.Array:
-        """The number of a batch's first row, as the step takes it: two words, since a run may visit more than 2**32 rows."""
+        """The number of a batch's first row for the step, as uint32 [2], high word first: a run may visit over 2**32 rows."""
         return place(np.array(divmod(rows, 1 << 32), np.uint32), replicated(self.mesh))
 
     def gathered(self, params: Any) -> Any:
-        """Parameters as numpy arrays, whole on every host; all hosts must ask."""
+        """Parameters as complete NumPy arrays on every host; all hosts must call this."""
         if jax.process_count() == 1:
             return jax.device_get(params)
         whole = jax.jit(lambda leaf: leaf, out_shardings=replicated(self.mesh))
@@ -264,7 +264,7 @@ class Compiled:
         return jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(self.mesh))
 
     def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
-        """The shapes of a batch of so many rows, by default a whole one, with what the objective reads."""
+        """The shapes of a batch of `rows` rows (by default `batch_size`), with the columns that the objective reads."""
         rows, columns = rows or self.layout.batch_size, (objective or self.objective).columns
         tokens = ((rows, length), self._token_dtype)
         return {"tokens": tokens, **{name: ((rows, *column.shape), column.dtype) for name, column in columns.items()}}
@@ -275,7 +275,7 @@ class Compiled:
 
 
 def needed_bytes(program: jax.stages.Compiled) -> int:
-    """How much of a device's memory the program takes while it runs; 0 where that is not known."""
+    """The device memory that the program takes while it runs, in bytes; 0 if unknown."""
     sizes: Any = program.memory_analysis()
     if sizes is None:
         return 0
@@ -283,7 +283,7 @@ def needed_bytes(program: jax.stages.Compiled) -> int:
     return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + made
 
 
-UNROLLED_FROM_STEPS = 50_000  # of a run on a TPU: 5 ms less a step then repay four minutes more of compiling
+UNROLLED_FROM_STEPS = 50_000  # on a TPU: 5 ms less per step then repay four more minutes of compiling
 
 
 def execution_on(
@@ -293,9 +293,9 @@ def execution_on(
     *,
     steps: int = 0,
 ) -> Execution:
-    """What is "auto" in the settings, decided for these devices and a run of so many steps: bfloat16 where there are fast units
-    for it, straight code on a CPU and, in a long run, on a TPU, which run it faster, and on a TPU only products kept, since its
-    memory is slow beside its units (docs/experiments.md). A GPU keeps everything, unless that does not fit (`Compiled`).
+    """Resolve "auto" settings for these devices and a run of `steps` steps: bfloat16 where there are fast units for it;
+    unrolled layers on a CPU and, in a long run, on a TPU, which are faster; and on a TPU only matrix products saved, since its
+    memory is slow compared to its units (docs/experiments.md). A GPU saves everything, unless that does not fit (`Compiled`).
     """
     platform = devices[0].platform
     dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
@@ -310,13 +310,13 @@ def execution_on(
     return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, kernels=rows if kernels else None)
 
 
-_FOR_A_PLAN = "compile_only_runtime"  # what JAX calls the client of devices that are not attached
+_FOR_A_PLAN = "compile_only_runtime"  # JAX's name for the client of devices that are not attached
 
 
 @cache
 def _check_kernels(platform: Literal["tpu", "gpu"]) -> None:
-    """The kernels were compared with the plain formula in interpretation, and compiled; here once on the device itself, before
-    days are spent on them. Raises ConfigError."""
+    """Check the kernels once on the device itself, before days are spent on them: tests compare them with the plain formula in
+    interpret mode and compile them. Raises ConfigError."""
     if not kernels_agree(jax.local_devices()[0], platform):
         raise ConfigError(
             "the attention kernels do not give the plain formula's numbers on this device: please report it, and go on with "
@@ -325,15 +325,15 @@ def _check_kernels(platform: Literal["tpu", "gpu"]) -> None:
 
 
 def fastest_compute_dtype() -> Literal["float32", "bfloat16"]:
-    """What trains fastest here: bfloat16, except on a CPU without instructions for it."""
+    """The dtype that trains fastest here: bfloat16, except on a CPU without instructions for it."""
     slow = jax.default_backend() == "cpu" and not accelerators.cpu_multiplies_bfloat16()
     return "float32" if slow else "bfloat16"
 
 
 def kept_compute_dtype(workdir: PurePath, *, read_only: bool = False) -> Literal["float32", "bfloat16"]:
-    """What `compute_dtype = "auto"` became when the run began, on whatever machine; decided and recorded if it begins now.
+    """What `compute_dtype = "auto"` resolved to when the run began, on any machine; decided and recorded if it begins now.
 
-    Runs of versions that recorded nothing were computed in float32 on a CPU. With `read_only` nothing is recorded.
+    Versions that recorded nothing computed in float32 on a CPU. With `read_only` nothing is recorded.
     """
     path = workdir / "compute_dtype.json"
     if storage.exists(path):
@@ -352,7 +352,7 @@ EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that sha
 
 
 class Program(Compiled):
-    """A run laid out on its devices; each compiled piece is made when first asked for, or all of them by `compile`.
+    """The program of a pretraining run; each part is compiled on first use, or all of them by `compile`.
 
     Raises ConfigError where the batch or the model does not divide over the devices.
     """
@@ -383,13 +383,13 @@ class Program(Compiled):
         return cast("accelerators.ComputeType", jnp.dtype(self._execution.dtype).name)
 
     def compile(self) -> None:
-        """Compile everything that training needs, the longest first."""
+        """Compile everything that training needs, the slowest first."""
         _ = self.step, self.evaluation_step
 
     def start_from(self, params: Any, moments: Moments | None = None) -> None:
         """Begin with these parameters (float32 arrays of the objective's spec) instead of random ones, and with these moments.
 
-        Raises ConfigError where a bias correction needs the step of the moments and nothing says it.
+        Raises ConfigError if bias correction needs the step of the moments and it is unknown.
         """
         if moments is not None and moments.step is None and self._config.train.optimizer.bias_correction:
             raise ConfigError(
@@ -399,7 +399,7 @@ class Program(Compiled):
         self._first_params, self._first_moments = params, moments
 
     def initial_state(self) -> TrainState:
-        """The state at step 0: parameters drawn from the seed and moments of zero, or what was given to `start_from`."""
+        """The state at step 0: random parameters and zero moments, or those given to `start_from`."""
         state = super().initial_state()
         if (moments := self._first_moments) is None:
             return state
@@ -409,7 +409,7 @@ class Program(Compiled):
 
     @property
     def lowered_step(self) -> Lowered:
-        """The step as XLA is given it, with the seed as its last argument."""
+        """The lowered step, with the seed as its last argument."""
         return self.lower_step(self._config.data.sequence_length)
 
     @property
@@ -427,7 +427,7 @@ class Program(Compiled):
         return jitted.lower(self.abstract_state.params, self._sums_shape, batch, self._scalar_shape).compile()
 
     def evaluation_sums(self) -> Any:
-        """Zeros to begin an evaluation with: the objective's sums, and how often each token was a label [V]."""
+        """Zeros to start an evaluation from: the objective's sums, and the label counts [V]."""
         whole = replicated(self.mesh)
         return jax.tree.map(lambda leaf: place(np.zeros(leaf.shape, leaf.dtype), whole), self._sums_shape)
 
@@ -452,7 +452,7 @@ class Program(Compiled):
         return sums, jax.ShapeDtypeStruct((self.vocab_size,), jnp.float32, sharding=whole)
 
     def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
-        """The objective's columns that tokens say, by their id: [V] each."""
+        """The objective's columns that follow from token ids, as tables by id: [V] each."""
         columns = self._objective(evaluation=evaluation).columns
         found = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
         return {name: table.astype(columns[name].dtype) for name, table in found.items() if table is not None}

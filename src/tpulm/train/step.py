@@ -1,7 +1,7 @@
 """The compiled training step: one function of (state, batch, data cursor), with the state donated.
 
-Masks are a function of (seed, number of the row, counted over the whole run), dropout of these and the step, so a resumed run
-continues bit for bit, and another layout of devices or another batch size sees the same masks.
+Masks are a function of (seed, row number counted over the whole run), dropout masks of these and the step, so a resumed run
+continues bit for bit, and masks do not depend on the device mesh or the batch size.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Batch = Mapping[str, jax.Array]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """All that a checkpoint must hold for training to continue as if nothing had happened (or a layout, leaf by leaf)."""
+    """All that a checkpoint must hold for training to continue bit for bit (or a tree of its shapes or shardings)."""
 
     step: Any  # int32, updates done
     params: Any
     optimizer: Any
     window: dict[str, Any]  # float32 sums over the steps since the last log
-    bad_step: Any  # int32, updates done before the first whose loss or gradient was not finite, or -1
+    bad_step: Any  # int32, updates done before the first with a non-finite loss or gradient, or -1
 
 
-OWN_SUMS: dict[str, tuple[int, ...]] = {"grad_norm": (), "steps": ()}  # in the window, beside the objective's
+OWN_SUMS: dict[str, tuple[int, ...]] = {"grad_norm": (), "steps": ()}  # in the window, besides the objective's
 
 
 class StepOutput(NamedTuple):
@@ -46,15 +46,15 @@ class StepOutput(NamedTuple):
 
 
 def row_keys(seed: int | jax.Array, cursor: jax.Array, rows: int) -> jax.Array:
-    """One threefry key for each of so many rows from number `cursor` (uint32 [2], the higher word first) on: [rows]."""
+    """The threefry keys [rows] of rows `cursor`, `cursor` + 1, …; `cursor` is uint32 [2], high word first."""
     low = cursor[1] + jnp.arange(rows, dtype=jnp.uint32)
-    high = cursor[0] + (low < cursor[1]).astype(jnp.uint32)  # where the lower word has wrapped around
+    high = cursor[0] + (low < cursor[1]).astype(jnp.uint32)  # carry where the low word has wrapped around
     base = jax.random.key(seed, impl="threefry2x32")
     return jax.vmap(lambda *words: jax.random.fold_in(jax.random.fold_in(base, words[0]), words[1]))(high, low)
 
 
 def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[int, ...]]:
-    """The sums that the objective's loss returns for a `batch` (of ShapeDtypeStructs will do), by name."""
+    """The shapes of the sums that the objective's loss returns, by name; `batch` may be of ShapeDtypeStructs."""
 
     def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
         inputs = objective.prepare(batch, row_keys(0, jnp.zeros((2,), jnp.uint32), rows))
@@ -67,7 +67,7 @@ def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[i
 def make_initializer(
     objective: Objective, optimizer: optax.GradientTransformation, *, sums: Mapping[str, tuple[int, ...]]
 ) -> Callable[[jax.Array], TrainState]:
-    """A pure function that builds the state at step 0 from a seed; `sums` are the shapes of the objective's."""
+    """A pure function from a seed to the state at step 0; `sums` are the shapes of the objective's sums."""
 
     def initial_state(seed: jax.Array) -> TrainState:
         params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
@@ -85,7 +85,7 @@ def make_initializer(
 def state_shardings(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, abstract: TrainState
 ) -> TrainState:
-    """The state's layout: each parameter by its spec, the optimizer's moments as their parameters, the rest everywhere."""
+    """The state's shardings: parameters by their specs, the optimizer's moments like their parameters, the rest replicated."""
     whole = replicated(mesh)
     params = parameter_shardings(objective.spec, mesh)
     moments = optax.tree_map_params(
@@ -94,7 +94,7 @@ def state_shardings(
         abstract.optimizer,
         params,
         transform_non_params=lambda _: whole,
-        is_leaf=lambda x: isinstance(x, optax.MaskedNode),  # where another optimizer has the parameter (Muon)
+        is_leaf=lambda x: isinstance(x, optax.MaskedNode),  # parameters that another optimizer handles (Muon)
     )
     return TrainState(
         step=whole,
@@ -113,10 +113,10 @@ def make_step(
     seed: int | jax.Array,
     log_every_steps: int,
 ) -> Callable[[TrainState, Batch, jax.Array], StepOutput]:
-    """The step to be compiled. Losses are weighted means over the global batch, whatever the layout.
+    """The step to compile. Losses are weighted means over the global batch, whatever the layout.
 
-    With accumulation the weights of the whole batch are known first (masks are cheap), so the micro-batches' gradients add up
-    to exactly the gradient of that mean.
+    With gradient accumulation the weights of the whole batch are computed first (masks are cheap), so the micro-batches'
+    gradients add up to exactly the gradient of that mean.
     """
 
     def step(state: TrainState, batch: Batch, cursor: jax.Array) -> StepOutput:
@@ -172,9 +172,9 @@ def _micro_batches(inputs: Any, layout: BatchLayout) -> Any:
 
 
 def make_evaluation_step(objective: Objective, batch_size: int) -> Callable[[Any, Any, Batch, jax.Array], Any]:
-    """(params, (sums, label counts) so far, batch, number of its first row) -> the same with the batch added.
+    """(params, (sums, label counts) so far, batch, number of its first row) -> (sums, label counts) with the batch added.
 
-    A row's masks depend on its number in the holdout alone, so evaluations compare across steps, runs and batch sizes.
+    A row's masks depend only on its number in the holdout, so evaluations are comparable across steps, runs and batch sizes.
     """
 
     def step(params: Any, so_far: Any, batch: Batch, first_row: jax.Array) -> Any:
@@ -188,11 +188,11 @@ def make_evaluation_step(objective: Objective, batch_size: int) -> Callable[[Any
     return step
 
 
-EVALUATION_SEED = 20_181_011  # fixed, so that every run is scored of the same masked positions
+EVALUATION_SEED = 20_181_011  # fixed, so that every run is scored on the same masked positions
 
 
 def with_shardings(abstract: Any, shardings: Any) -> Any:
-    """ShapeDtypeStructs that carry their layout: what to compile for and what to restore into."""
+    """ShapeDtypeStructs with shardings, to compile for and to restore into."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
     )

@@ -1,4 +1,4 @@
-"""How fast training goes, in tokens a second and as a fraction of what the devices can do (MFU)."""
+"""Training throughput, in tokens per second and as model FLOPs utilization (MFU)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MATMUL_SECONDS = 0.3
 
 
 class Rate(NamedTuple):
-    """Both figures are of text: what padding costs is not in them."""
+    """Throughput, in which padding does not count."""
 
     per_second: float
-    mfu: float | None  # model FLOP/s over peak FLOP/s; None where the peak is not known
-    text_fraction: float = 1.0  # slots of the rows that are not padding
+    mfu: float | None  # model FLOP/s over peak FLOP/s; None if the peak is unknown
+    text_fraction: float = 1.0  # of token slots, those that are not padding
     unit: str = "tokens"
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Rate(NamedTuple):
 
 
 def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | None:
-    """Peak FLOP/s of all devices of the mesh: the catalogue's for TPU and GPU, measured for a CPU, None when unknown."""
+    """Peak FLOP/s of all devices of the mesh: from the catalogue for TPU and GPU, measured for a CPU, None if unknown."""
     device = mesh.local_devices[0]
     if device.platform == "cpu":
         return measured_matmul(device, compute_dtype)  # the virtual devices of one CPU share its cores
@@ -41,7 +41,7 @@ def peak_flops(mesh: Mesh, compute_dtype: accelerators.ComputeType) -> float | N
 
 
 def measured_matmul(device: Any, dtype: accelerators.ComputeType = "float32", size: int = _MATMUL_SIZE) -> float:
-    """FLOP/s of the best of several products of square matrices, summed in float32, about a third of a second in all."""
+    """FLOP/s of the fastest of several square matrix products, accumulated in float32; takes about a third of a second."""
     x = jax.device_put(jnp.ones((size, size), dtype), device)
     multiply = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.float32))
     jax.block_until_ready(multiply(x, x))
@@ -54,9 +54,9 @@ def measured_matmul(device: Any, dtype: accelerators.ComputeType = "float32", si
 
 
 class Meter:
-    """Counts rows against the clock; time spent on evaluation and checkpoints is taken out with `pause` and `resume`.
+    """Measures throughput; `pause` and `resume` exclude time spent on evaluation and checkpoints.
 
-    A row is `per_row` of the `unit`, and `text_fraction` of these are no padding.
+    A row has `per_row` of the `unit`, of which `text_fraction` is not padding.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Meter:
         self._since = time.perf_counter()
 
     def per_step(self, rows: int) -> dict[str, float]:
-        """What a step of so many rows is in units of text and in FLOPs, padding left out."""
+        """The units and FLOPs of a step of `rows` rows, without padding."""
         share = self._text_fraction * rows
         return {self._unit: share * self._per_row, "flops": share * self._flops_per_row}
 
@@ -89,7 +89,7 @@ class Meter:
         self._since = time.perf_counter()
 
     def close_window(self) -> Rate:
-        """The rate since the last call; the clock goes on."""
+        """The rate since the last call; starts the next window."""
         self.pause()
         rate = self._rate(self._window_rows, self._window_seconds)
         self._all_rows += self._window_rows

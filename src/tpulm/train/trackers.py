@@ -1,7 +1,7 @@
-"""Trackers that people already use: what a run logs is sent to them, too, and a run that goes on continues where it was.
+"""Experiment trackers: what a run logs is also sent to them, and a resumed run continues its tracker run.
 
-A step that a killed attempt logged is computed again with the same values. So a tracker is asked for the last step it has, then
-given what it lacks of the log, then every record from there on.
+A step that a killed attempt logged is recomputed with the same values. So a tracker is asked for its last step, then sent the
+part of the log that it lacks, then every new record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tpulm.progress import SILENT, Progress
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where a run is tracked, under which name, and its settings by dotted name."""
+    """Where and under which name a run is tracked, and its settings by dotted name."""
 
     config: TrackConfig
     name: str
@@ -39,7 +39,7 @@ class Tracking:
 class Tracker(Protocol):
     """One run in a tracker."""
 
-    last_step: int  # that it had when it was opened; -1: none
+    last_step: int  # when it was opened; -1: none
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -47,7 +47,7 @@ class Tracker(Protocol):
 
 
 class _Wandb:
-    """Weights & Biases, and in its offline mode a folder ./wandb that `wandb sync` sends."""
+    """Weights & Biases; in offline mode, a folder ./wandb for `wandb sync`."""
 
     def __init__(self, tracking: Tracking, identity: str):
         import wandb
@@ -78,14 +78,14 @@ class _Wandb:
 
 
 class _Trackio:
-    """A SQLite file in TRACKIO_DIR, which `trackio show` draws."""
+    """A SQLite file in TRACKIO_DIR, for `trackio show`."""
 
     def __init__(self, tracking: Tracking, identity: str):
         import trackio
         from trackio.sqlite_storage import SQLiteStorage
 
         project, name = tracking.config.project, f"{tracking.name}-{identity}"
-        with contextlib.redirect_stdout(io.StringIO()):  # where to look, which --json must not have on stdout
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints where to look, and --json must keep stdout clean
             self._run = trackio.init(
                 project=project, name=name, config=dict(tracking.settings), resume="allow", embed=False, auto_log_gpu=False
             )
@@ -104,7 +104,7 @@ class _Trackio:
 
 
 class _Mlflow:
-    """The server or database of MLFLOW_TRACKING_URI; without it where mlflow itself chooses, such as ./mlflow.db."""
+    """The server or database of MLFLOW_TRACKING_URI; without it, MLflow's default, such as ./mlflow.db."""
 
     def __init__(self, tracking: Tracking, identity: str):
         from mlflow import MlflowClient
@@ -129,7 +129,7 @@ class _Mlflow:
         from mlflow import MlflowClient, MlflowException
 
         try:
-            MlflowClient()  # makes the tables of a database; asks nothing of a server
+            MlflowClient()  # creates the tables of a database; sends a server nothing
         except MlflowException as error:
             raise ConfigError(f"mlflow refuses its MLFLOW_TRACKING_URI: {error.message}") from error
 
@@ -147,7 +147,7 @@ _TRACKERS: dict[str, Callable[[Tracking, str], Tracker]] = {"trackio": _Trackio,
 
 
 def check_trackers(config: TrackConfig) -> None:
-    """Raises ConfigError where a package or a key is missing: before anything is computed."""
+    """Raise ConfigError if a package or a key is missing; call this before anything is computed."""
     for name in config.to:
         if find_spec(name) is None:
             raise MissingExtra(f"--track {name} needs the package {name}: {installing(name)}")
@@ -155,10 +155,10 @@ def check_trackers(config: TrackConfig) -> None:
 
 
 class Trackers:
-    """All trackers of one attempt. One that fails is noted and left alone from then on: a training does not stop for it."""
+    """All trackers of one attempt. One that fails is reported and no longer used: training does not stop for it."""
 
     def __init__(self, tracking: Tracking, workdir: PurePath, logged: Iterable[tuple[int, Mapping[str, float]]]):
-        """`logged` are the records of earlier attempts up to where this one goes on, by step."""
+        """`logged` are the records of earlier attempts, by step, up to where this attempt continues."""
         self._progress, self._open, past = tracking.progress, dict[str, Tracker](), list(logged)
         identity = _identity(workdir)
         for name in tracking.config.to:
@@ -180,20 +180,20 @@ class Trackers:
 
     @staticmethod
     def _send(tracker: Tracker, step: int, values: Mapping[str, float]) -> None:
-        if step >= tracker.last_step:  # of the last one it may have a part
+        if step >= tracker.last_step:  # of its last step it may have only a part
             tracker.log(step, values)
 
     @contextlib.contextmanager
     def _surviving(self, name: str):
         try:
             yield
-        except Exception as error:  # a network, a server, a full disk of others
+        except Exception as error:  # anything: network, server, disk
             self._open.pop(name, None)
             self._progress.note(f"{name} gets no more of this run: {type(error).__name__}: {error}")
 
 
 def _identity(workdir: PurePath) -> str:
-    """The same for all attempts of a run."""
+    """The tracker id of a run, the same for all its attempts."""
     path = workdir / "tracking.json"
     storage.create_if_absent(path, f'{{"id": "{uuid.uuid4().hex[:12]}"}}\n'.encode())
     return storage.read_json(path)["id"]

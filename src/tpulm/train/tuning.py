@@ -1,4 +1,4 @@
-"""A classifier on its devices, with a compiled step for each of a few row lengths, and the batches that it is trained on."""
+"""The fine-tuning program, with a compiled step for each of a few row lengths, its batches, and prediction."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tpulm.train.program import BatchShapes, Compiled, execution_on
 
 
 class Labelled(NamedTuple):
-    """Rows and what they are labelled with: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them.
+    """Rows and their labels: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them.
 
-    `examples` are what the rows were made of, for tasks whose scores are of texts.
+    `examples` are what the rows were made from, for tasks that score texts.
     """
 
     rows: Rows
@@ -39,11 +39,11 @@ class Labelled(NamedTuple):
 
 
 class Tuning(Compiled):
-    """Fine-tuning of one model on `num_rows` rows, or on so many groups of up to `group` rows each; runs with several seeds
+    """Fine-tuning of one model on `num_rows` rows, or on as many groups of up to `group` rows each; runs with different seeds
     share what is compiled.
 
-    `config` is filled in (`FinetuneConfig.for_architecture`). Raises ConfigError where the batch or the model does not divide
-    over the devices.
+    `config` must be complete (`FinetuneConfig.for_architecture`). Raises ConfigError where the batch or the model does not
+    divide over the devices.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Tuning(Compiled):
         )
 
     def beginning(self, seed: int, params: Any) -> Self:
-        """The same with another seed and these first parameters (float32 arrays of the objective's spec)."""
+        """A copy with another seed and these initial parameters (float32 arrays of the objective's spec)."""
         made = copy.copy(self)
         made._seed, made._first_params = seed, params
         return made
@@ -105,10 +105,10 @@ class Tuning(Compiled):
 
 
 class Epochs:
-    """Batches of labelled rows, epoch after epoch; of each this host's slice, the h-th of H equal ones.
+    """Batches of labelled rows, epoch after epoch; host h of H gets the h-th of H equal slices of each.
 
-    Every epoch visits every row once, in an order that is a function of (seed, epoch); the last batch of an epoch is filled up
-    to `batch_size` with rows that weigh nothing.
+    Every epoch visits every row once, in an order that is a function of (seed, epoch); the last batch of an epoch is padded to
+    `batch_size` with rows of weight 0.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Epochs:
     def iterate(
         self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """(cursor, batch) without end; nothing is ever `skipped`."""
+        """(cursor, batch) without end; `skipped` is ignored."""
         cursor = start_cursor
         while True:
             yield cursor, self._columns(self._batch(cursor))
@@ -161,9 +161,9 @@ class Epochs:
 
 
 def _batch_size(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -> int:
-    """How many rows of a batch are computed: no more than hold all `num_rows`, in equal shares of whole micro-batches.
+    """The batch size that is computed: at most what holds all `num_rows`, in equal shares of whole micro-batches.
 
-    The rest of a larger batch would weigh nothing, and take memory.
+    The other rows of a larger batch would have weight 0, and take memory.
     """
     mesh = make_mesh(config.hardware, devices)
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * (config.hardware.microbatch_size or 1)
@@ -180,7 +180,7 @@ def make_objective(
     special: SpecialTokens,
     devices: Sequence[Any],
 ) -> Classification:
-    """The objective, computed as `config` and the devices want it."""
+    """The objective of `kind` for this config and these devices."""
     assert config.max_length is not None
     if config.dropout is not None:
         of_weights = {} if model.architecture == "modernbert" else {"attention_dropout": config.dropout}
@@ -202,7 +202,7 @@ _IN_FLIGHT = 4  # batches the host may be ahead of the devices
 
 
 class Forward:
-    """Logits [N, C] of rows, in their order, batch by batch on all devices of the mesh; the same on every host."""
+    """Computes the outputs of rows without dropout, in batches on all devices of the mesh; the same on every host."""
 
     def __init__(self, objective: Classification, mesh: Mesh, lengths: Sequence[int]):
         shards = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -217,7 +217,7 @@ class Forward:
         )
 
     def __call__(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
-        """float32 [N, *output_shape]; `params` lie on the mesh."""
+        """The outputs in row order, float32 [N, *output_shape]; `params` are on the mesh."""
         found = np.zeros((len(rows), *self._objective.output_shape), np.float32)
         waiting: collections.deque[tuple[np.ndarray, jax.Array]] = collections.deque()
 
