@@ -13,7 +13,7 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
     D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch size, optimizer and whether it
        predicts next tokens first by five pilots of a sixth of the budget, which is less than B's three have
 
-beside them: B and D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
+beside them: D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
 
 The minutes are counted in steps: all ways take turns at the very steps they will do, each in a process of its own, and the
 median pace says how many the budget pays for, after what comes before the first step. So a busy machine makes nobody's
@@ -107,16 +107,11 @@ WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
     "D-clm": {"phases": [{"share": CLM_SHARE, "objective": "clm"}, {"share": 1.0 - CLM_SHARE}]},  # then as D-32
 }
 ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from laptop-modern, for as many rows as the pilot of D-32
-    "first weights of 0.02": {"model.initializer_range": 0.02},
     "no smaller weights for deeper residuals": {"model.depth_scaled_init": False},
-    "15 % masks": {"train.objective.mask_fraction": 0.15},
     "masks 30 %, then 15 %": {"phases": [{"share": 0.5}, {"share": 0.5, "mask_fraction": 0.15}]},
     "no bias correction": {"train.optimizer.bias_correction": False},
-    "beta2 0.999": {"train.optimizer.beta2": 0.999},
     "warmup, stable, 1-sqrt decay over a third": {"train.optimizer.schedule": "wsd", "train.optimizer.decay_type": "1-sqrt"},
-    "next tokens for a third, then masks": {"phases": WAYS_OF_D["D-clm"]["phases"]},
     "batches of 8, then of 32": {"phases": [{"share": 0.4, "batch_size": 8}, {"share": 0.6}]},
-    "a window of 32 in two layers of three": {"model.global_every": 3, "model.local_window": 32},
 }
 
 
@@ -401,13 +396,13 @@ class Experiment:
     def finetunings(self, way: str, labels: int) -> list[tuple[str, int]]:
         """(model, seed) of each run of a way: its pretraining seeds take the fine-tuning seeds in turn."""
         names = [name for name in self.finetuned_models() if way_of(name) == way]
-        seeds = self.options.finetune_seeds if labels < 20_000 else len(names)
+        seeds = self.options.finetune_seeds if labels < 20_000 else 1
         return [(names[seed % len(names)], seed) for seed in range(seeds) if names]
 
     def finetuned_models(self) -> dict[str, tuple[Path, bool]]:
         """By name: the folder, and whether it starts from random weights."""
         models = {arm.name: (self.pretrained(arm), False) for arm in self.planned}
-        return models | {f"random {arm[0]}": (models[arm][0], True) for arm in ("B-0", "D-0") if arm in models}
+        return models | {"random D": (models["D-0"][0], True)} if "D-0" in models else models
 
     def first_models(self) -> dict[str, str]:
         """By way: the model of its first pretraining seed."""
@@ -531,7 +526,7 @@ def main() -> None:
     parser.add_argument("--arms", default="ABCD")
     parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B and D")
     parser.add_argument("--labels", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="as many as there are, at most")
-    parser.add_argument("--finetune-seeds", type=int, default=5, help="of each way; as of pretraining with many labels")
+    parser.add_argument("--finetune-seeds", type=int, default=5, help="of each way; one with 20,000 labels and more")
     parser.add_argument("--ablation-seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="trainings at once")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))

@@ -21,7 +21,6 @@ NAMES = {
     "B": "B: transformers, tuned",
     "C": "C: tpulm, B's settings",
     "D": "D: tpulm's best",
-    "random B": "B with random weights",
     "random D": "D with random weights",
     "TF-IDF": "TF-IDF",
 }
@@ -188,7 +187,7 @@ def draw(
         spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
         style: dict[str, Any] = {
             "color": colours.get(way[-1], "grey"),
-            "ls": {"TF-IDF": ":", "random B": "--", "random D": "--"}.get(way, "-"),
+            "ls": {"TF-IDF": ":", "random D": "--"}.get(way, "-"),
         }
         axes.errorbar(counts, means, yerr=spread, marker="o", capsize=3, label=name, **style)
     axes.set(xscale="log", xlabel="labels", ylabel="test score")

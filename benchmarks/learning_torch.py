@@ -42,7 +42,7 @@ LENGTH = 64
 MASKED = 0.15
 BFLOAT16 = cpu_multiplies_bfloat16()
 DROPOUT = 0.1  # in fine-tuning
-EPOCHS = ((2_000, 6), (20_000, 3), (1 << 30, 2))  # most of so many labels
+EPOCHS = (6, 2)  # of up to 2,000 labels, and of more
 BATCH = 32
 
 
@@ -310,7 +310,7 @@ def finetune(
     rows = encoded(words, train, length)
     truth = torch.tensor([one.label for one in train], dtype=torch.long if classes else torch.float32)
     mean, deviation = (0.0, 1.0) if classes else (float(truth.mean()), float(truth.std()))
-    epochs = epochs or next(count for most, count in EPOCHS if labels <= most)
+    epochs = epochs or EPOCHS[labels > 2_000]
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
