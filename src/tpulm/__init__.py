@@ -1,13 +1,13 @@
-"""Pretrain language models from raw text, and give them back in Hugging Face format.
+"""Pretrain language models from raw text, and export them in Hugging Face format.
 
     config = tpulm.load_config("bert-mini", {"corpus.sources": ["reviews/*.txt.gz"]})
-    summary = tpulm.run(config, workdir="w")                        # the whole path
+    summary = tpulm.run(config, workdir="w")                        # the whole pipeline
     for step, state, metrics in tpulm.training_steps(config, "w"):  # or your own loop around the compiled step
         ...
     model = tpulm.load_model("w/export")
     classifier = tpulm.Classifier("w/export", labels=("neg", "pos")).fit(train, dev)
 
-Each name is imported when first used: `import tpulm` itself costs nothing.
+Names are imported on first use, so `import tpulm` itself costs nothing.
 """
 
 from __future__ import annotations

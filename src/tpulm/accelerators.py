@@ -1,7 +1,7 @@
-"""The catalogue of accelerators: what a TPU type consists of, and the peak speed of a device JAX reports.
+"""The catalogue of accelerators: what a TPU type consists of, and the peak FLOP/s of a device as JAX names it.
 
-The figures, with their sources and their age, are in accelerators.toml beside this file; it is read when first asked for. Its
-prices are of no region: types are compared by them. What a TPU costs in a zone, `tpulm.cloud.prices` says.
+Figures with their sources and dates are in accelerators.toml beside this file, which is read on first use. Prices here belong
+to no particular region and serve to compare types; `tpulm.cloud.prices` has what a TPU costs in a zone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tpulm.storage import parse_toml
 
 _PRICES = ("on_demand", "spot")
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
-_GOOGLE = "0x1ae0"  # PCI vendor; its network cards have it, too
+_GOOGLE = "0x1ae0"  # PCI vendor ID, shared by Google's network cards
 ComputeType = Literal["bfloat16", "float16", "float32"]
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A TPU type such as "v3-8": a slice of so many chips on so many hosts. Totals are of the whole slice."""
+    """A TPU type such as "v3-8": a slice with a given number of chips and hosts. Totals are of the whole slice."""
 
     name: str
     generation: str
@@ -41,24 +41,24 @@ class Accelerator:
     clock_hertz: float  # of a core
     ici_links: int  # of a chip, to its neighbours
     ici_bytes_per_second: float  # of one link, in one direction
-    axes: int  # in which chips are linked
-    ring_from: int  # chips of an axis that is closed to a ring
-    quota: str  # the name of its quota, with {spot}, {pod} and {serving}
-    gke_nodes: str  # label of nodes of GKE that have it; "" where it is not offered there
+    axes: int  # dimensions in which chips are linked
+    ring_from: int  # an axis of this many chips or more is closed to a ring
+    quota: str  # name of its quota, with placeholders {spot}, {pod} and {serving}
+    gke_nodes: str  # label of GKE nodes that have it; "" where GKE does not offer it
     runtime_version: str
     zones: tuple[str, ...]  # "us-east5-*" stands for every zone of that region
-    dollars_per_hour: float | None  # on demand, in no certain region; None: no price is listed
+    dollars_per_hour: float | None  # on demand, in no particular region; None: no price is listed
     spot_dollars_per_hour: float | None
     prices_as_of: str
     prices_source: str
-    own_prices: frozenset[str] = frozenset()  # "on_demand", "spot": from the user's file, for every region
+    own_prices: frozenset[str] = frozenset()  # "on_demand", "spot": prices from the user's file, for every region
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How the chips lie: as near to a square, or a cube, as their number allows; (2, 4) for eight chips of a v5e."""
+        """The topology: as near to a square or a cube as the number of chips allows; (2, 4) for eight chips of a v5e."""
         if self.axes == 2:
             return _near_equal(self.chips, 2)
-        return (2, 2, 1) if self.chips == 4 else _near_equal(self.chips, 3)  # the former: one host's
+        return (2, 2, 1) if self.chips == 4 else _near_equal(self.chips, 3)  # (2, 2, 1) is one host
 
     @property
     def topology(self) -> str:
@@ -74,12 +74,12 @@ class Accelerator:
         return self.peak_flops / self.devices
 
     def hours(self, flops: float, utilization: float) -> float:
-        """How long `flops` floating-point operations take at this fraction of the peak (MFU)."""
+        """How many hours `flops` floating-point operations take at this fraction of the peak (MFU)."""
         return flops / (self.peak_flops * utilization) / 3600
 
 
 def find(name: str) -> Accelerator:
-    """The accelerator type of that name. Raises ConfigError, with the nearest names, for one that does not exist."""
+    """The accelerator type of that name. Raises ConfigError, with the nearest names, if there is none."""
     prefix, _, number = name.strip().lower().rpartition("-")
     for entry in _catalogue()["tpu"]:
         if entry["prefix"] == prefix and number.isdecimal() and _exists(entry, int(number)):
@@ -104,7 +104,7 @@ def names() -> list[str]:
 
 
 def pci_ids() -> set[str]:
-    """Those of all generations' chips."""
+    """PCI device IDs of the chips of all generations."""
     return {entry["pci_id"] for entry in _catalogue()["tpu"]}
 
 
@@ -121,12 +121,12 @@ def nvidia_driver() -> bool:
 
 
 def cpu_features() -> str:
-    """The line of /proc/cpuinfo that lists the processor's instructions; "" where there is none."""
+    """The line of /proc/cpuinfo that lists the processor's instruction sets; "" if there is none."""
     return _cpuinfo("flags", "Features")
 
 
 def processor() -> str:
-    """Its name, such as "AMD EPYC 7B13", or its architecture where the system does not tell."""
+    """The processor's name, such as "AMD EPYC 7B13", or its architecture if the system does not report the name."""
     return _cpuinfo("model name").partition(":")[2].strip() or platform.machine()
 
 
@@ -136,9 +136,9 @@ def _cpuinfo(*names: str) -> str:
 
 
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for it (Linux tells), and XLA_FLAGS do not keep XLA from them.
+    """Whether this processor has bfloat16 instructions (on Linux) and XLA_FLAGS do not keep XLA from using them.
 
-    Products then take half the time or less; without them bfloat16 is converted to float32 and back (benchmarks/RESULTS.md).
+    Products then take half the time or less; otherwise bfloat16 is converted to float32 and back (benchmarks/RESULTS.md).
     """
     widest = re.search(r"--xla_cpu_max_isa=(\S+)", os.environ.get("XLA_FLAGS", ""))
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpu_features().split()) and (
@@ -154,10 +154,10 @@ def _text(path: Path) -> str:
 
 
 def from_device_kind(kind: str, compute_type: ComputeType = "bfloat16") -> float | None:
-    """Peak FLOP/s of one device with JAX's `device_kind`, for matrix products whose operands have that type.
+    """Peak FLOP/s of one device with JAX's `device_kind`, for matrix products with operands of `compute_type`.
 
     JAX's default precision is assumed: float32 products run as bfloat16 on a TPU and as TensorFloat-32 on GPUs that have it.
-    None for a CPU, a fraction of a GPU (MIG), and whatever the catalogue does not know.
+    None for a CPU, a fraction of a GPU (MIG), and any device missing from the catalogue.
     """
     for entry in _catalogue()["tpu"]:
         if kind in entry["device_kinds"]:
@@ -172,7 +172,7 @@ def from_device_kind(kind: str, compute_type: ComputeType = "bfloat16") -> float
 
 
 def _gpu_tflops(entry: dict[str, Any], compute_type: ComputeType) -> float:
-    """A type without units of its own is computed as float32, and float32 as TensorFloat-32 where there are units for it."""
+    """A type without hardware support is computed as float32, and float32 as TensorFloat-32 where that is supported."""
     float32 = entry.get("tf32_tflops", entry["fp32_tflops"])
     by_type = {
         "bfloat16": entry.get("bf16_tflops", float32),
@@ -183,7 +183,7 @@ def _gpu_tflops(entry: dict[str, Any], compute_type: ComputeType) -> float:
 
 
 def _near_equal(number: int, axes: int) -> tuple[int, ...]:
-    """Factors in ascending order, as near to each other as can be."""
+    """`axes` factors of `number` in ascending order, as nearly equal as possible."""
     if axes == 1:
         return (number,)
     root = round(number ** (1 / axes) + 1e-6)
@@ -244,7 +244,7 @@ def _catalogue() -> dict[str, Any]:
 
 
 def user_file() -> Path:
-    """Where a user's own figures are read from, if there are any."""
+    """The path of the user's own figures; the file need not exist."""
     if named := os.environ.get("TPULM_ACCELERATORS"):
         return Path(named)
     root = os.environ.get("XDG_CONFIG_HOME")
@@ -252,7 +252,7 @@ def user_file() -> Path:
 
 
 def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The catalogue with the user's entries over it. Raises ConfigError, naming file and key."""
+    """The catalogue, overridden by the user's entries. Raises ConfigError naming file and key."""
     try:
         own = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

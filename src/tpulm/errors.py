@@ -6,10 +6,10 @@
     │   └── MissingExtra            2   an optional dependency is not installed
     ├── DataError                   3   the user's text, labels or vocabulary cannot be used
     ├── CloudRefused                4   permission, quota or budget
-    ├── Unavailable                 1   a service did not answer as it should for minutes; later it may
+    ├── Unavailable                 1   a service kept failing for minutes; it may work later
     ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
     │   ├── StorageRefused          4   no credentials for Cloud Storage, or no permission
-    │   ├── StorageUnavailable      1   Cloud Storage did not answer; an Unavailable, too
+    │   ├── StorageUnavailable      1   Cloud Storage kept failing; also an Unavailable
     │   └── InUse                   1   another process works in the folder
     ├── CheckpointError             1   no checkpoint could be restored
     ├── TrainingDiverged            1   the loss became NaN or jumped
@@ -31,7 +31,7 @@ EXIT_STOPPED = 75
 
 
 class TpulmError(Exception):
-    """Base of the tree; `exit_code` is what a command returns, `kind` what a failure record is filed under."""
+    """Base of the tree; `exit_code` is what a command exits with, `kind` what a failure record is filed under."""
 
     exit_code = 1
 
@@ -50,7 +50,7 @@ class ConfigError(TpulmError):
 
 
 class WorkFolderMismatch(ConfigError):
-    """The work folder was begun with another configuration or other inputs."""
+    """The work folder belongs to another configuration or other inputs."""
 
 
 class MissingExtra(ConfigError):
@@ -58,7 +58,7 @@ class MissingExtra(ConfigError):
 
 
 class DataError(TpulmError):
-    """The user's data cannot be used. `location` is "file, line 7" or as near as is known."""
+    """The user's data cannot be used. `location` is "file, line 7", or as precise as is known."""
 
     exit_code = 3
 
@@ -68,13 +68,13 @@ class DataError(TpulmError):
 
 
 class CloudRefused(TpulmError):
-    """The cloud said no: permission, quota or budget."""
+    """Google Cloud refused: permission, quota or budget."""
 
     exit_code = 4
 
 
 class Unavailable(TpulmError):
-    """A service did not answer, or only with errors of its own, for as long as requests are repeated."""
+    """A service did not respond, or only with server errors, until the retries ran out."""
 
 
 class StorageError(TpulmError):
@@ -82,17 +82,17 @@ class StorageError(TpulmError):
 
 
 class StorageRefused(StorageError):
-    """Cloud Storage knows nobody by these credentials, or does not let them do this."""
+    """Cloud Storage does not know these credentials, or denies them permission."""
 
     exit_code = 4
 
 
 class StorageUnavailable(StorageError, Unavailable):
-    """Cloud Storage did not answer as it should."""
+    """Cloud Storage did not respond, or only with errors, until the retries ran out."""
 
 
 class InUse(StorageError):
-    """Another process, `owner`, has the folder to itself."""
+    """Another process, `owner`, holds the folder."""
 
     def __init__(self, message: str, *, owner: str = ""):
         super().__init__(message)
@@ -108,7 +108,7 @@ class TrainingDiverged(TpulmError):
 
 
 class PeerLost(TpulmError):
-    """Another host of the run is gone: killed, vanished, or ended with the exit code `code`, which is then this one's too."""
+    """Another host of the run is gone: killed, vanished, or ended with exit code `code`, with which this process exits, too."""
 
     def __init__(self, message: str, *, code: int = 1):
         super().__init__(message)
@@ -122,14 +122,14 @@ class Stopped(TpulmError):
 
 
 def installing(extras: str) -> str:
-    """What brings these extras. No package index has tpulm yet; when one does, this and docs/installing.md change."""
+    """How to install these extras. No package index has tpulm yet; when one does, change this and docs/installing.md."""
     return f"pip install -e '.[{extras}]' in your clone of tpulm"
 
 
 def _presentable(message: str) -> str:
-    """What files hold may be quoted: it must not fill the terminal, and not control it."""
+    """The message, safe to print: text quoted from files must not fill the terminal, nor control it."""
     message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)
-    with contextlib.suppress(UnicodeEncodeError):  # bytes of a file's name that are not UTF-8, as \xbf
+    with contextlib.suppress(UnicodeEncodeError):  # bytes of a file name that are not UTF-8, as \xbf
         message = message.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if message.replace("\n", "").isprintable():
         return message
@@ -137,23 +137,23 @@ def _presentable(message: str) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
-    """The first of them as a message names them: "a, b, c and 4 more"."""
+    """The first `most` names, as in a message: "a, b, c and 4 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
 
 def shorten(text: str, limit: int = 60, *, quoted: bool = True) -> str:
-    """A text from the user's data as a message can show it."""
+    """Text of the user's data, shortened for a message."""
     shown = repr(text[:limit]) if quoted else text[:limit]
     return f"{shown}…" if len(text) > limit else shown
 
 
 def brief(value: object) -> str:
-    """Any value as a message can show it."""
+    """Any value, shortened for a message."""
     return shorten(repr(value), quoted=False)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" (with the leading space) when a known name is near, else ""."""
+    """ " Did you mean 'x'?" (with the leading space) if a known name is near, else ""."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from tpulm.progress import SILENT, PrintedProgress, Progress
 
-_SECONDS: Final = 0.25  # between two drawings
+_SECONDS: Final = 0.25  # between redraws
 
 
 @contextmanager
 def shown(progress: Progress | None) -> Iterator[Progress]:
-    """The one that is given; else bars where this process is a notebook's kernel, and silence elsewhere."""
+    """`progress` if given; else bars if this process is a notebook's kernel, and silence elsewhere."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if progress is not None or getattr(shell, "kernel", None) is None:
         yield SILENT if progress is None else progress
@@ -27,13 +27,13 @@ def shown(progress: Progress | None) -> Iterator[Progress]:
 
 
 class _Line(NamedTuple):
-    description: str  # "": it is a note
-    share: float | None  # that is done, where that is known
+    description: str  # "" for a note
+    share: float | None  # fraction done, if known
     text: str
 
 
 class NotebookProgress(PrintedProgress):
-    """One output: a line for each piece of work and for each note, the newest last."""
+    """One output: a line for each task and each note, the newest last."""
 
     def __init__(self) -> None:
         from IPython.display import DisplayHandle

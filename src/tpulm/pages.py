@@ -1,7 +1,7 @@
-"""HTML pages that need nothing else: no script, no network, light and dark. jinja2 templates in tpulm/templates.
+"""Self-contained HTML pages: no script, no network, light and dark. The jinja2 templates are in tpulm/templates.
 
-A report extends page.html, which has the style sheet, and takes tables and charts from macros.html. Every text that a template
-writes is escaped, and what cannot be seen in it, such as controls of direction, is made visible.
+Reports extend page.html, which has the style sheet, and take tables and charts from macros.html. All text is escaped, and
+invisible characters in it, such as direction controls, are made visible.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tpulm.readable import percent, size, visible
 class Axis(NamedTuple):
     begin: float  # at the left, or at the top
     end: float
-    ticks: Sequence[tuple[float, str]]  # where, and what is written there
+    ticks: Sequence[tuple[float, str]]  # value, label
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Percent of the way from `begin` to `end`."""
+        """The position of `value`, in percent of the way from `begin` to `end`."""
         begin, end, at = (math.log(max(one, 1)) if self.log else one for one in (self.begin, self.end, value))
         return round(100 * abs((at - begin) / (end - begin)), 2)
 
@@ -31,7 +31,7 @@ SHARES = Axis(1, 0, [(quarter / 4, f"{quarter / 4:.0%}") for quarter in range(5)
 
 
 def log_axis(end: float) -> Axis:
-    """From 1 on."""
+    """A logarithmic axis from 1 to `end`."""
     ticks = [factor * 10**power for power in range(10) for factor in (1, 2, 5) if factor * 10**power <= end]
     return Axis(1, end, [(tick, f"{tick:,}") for tick in ticks if len(ticks) <= 12 or str(tick)[0] == "1"], log=True)
 
@@ -40,7 +40,7 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader("tpulm"),
         autoescape=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # what a macro has written is Markup
+        finalize=lambda value: visible(value) if type(value) is str else value,  # the output of a macro is Markup
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

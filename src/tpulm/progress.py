@@ -1,7 +1,7 @@
-"""How long work reports on itself: what a stage says, not how it is drawn.
+"""Progress reports of long work: what a stage reports, not how it is drawn.
 
-A stage takes a `Progress`; the command line passes one that draws bars, a library caller may pass its own, a
-`PrintedProgress`, or none.
+A stage takes a `Progress`: the command line passes one that draws bars; a library caller may pass its own, a `PrintedProgress`,
+or none.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _stderr_lock: Final = threading.RLock()  # there is one stderr
 
 class Progress(Protocol):
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        """A new piece of work begins; the one before is over. `total` is in `unit`s, None when unknown."""
+        """Begin a task, which ends the previous one. `total` is in `unit`s, None if unknown."""
         ...
 
     def advance(self, amount: float) -> None:
-        """`amount` more units are done."""
+        """Report `amount` more units done."""
         ...
 
     def status(self, text: str) -> None:
-        """What stands beside the bar until the next call, two spaces between its parts: the loss, the rate, and so on.
+        """Set the text beside the bar, such as loss and rate, until the next call; two spaces separate its parts.
 
-        The first part is always shown; where there is little room, the last ones are left out.
+        The first part is always shown; the last ones are dropped where space is short.
         """
         ...
 
     def note(self, message: str) -> None:
-        """A sentence that stays on the screen: something skipped, a fallback taken, a count worth knowing."""
+        """Show a sentence that stays on the screen: something skipped, a fallback taken, a count worth knowing."""
         ...
 
 
 class Silent:
-    """Says nothing."""
+    """Reports nothing."""
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         pass
@@ -62,7 +62,7 @@ SILENT: Progress = Silent()
 
 
 class DocumentRate:
-    """Documents a second, beside a bar that counts bytes."""
+    """Shows documents per second beside a bar that counts bytes."""
 
     def __init__(self, progress: Progress):
         self._progress, self._begun_at, self._documents = progress, time.monotonic(), 0
@@ -75,7 +75,7 @@ class DocumentRate:
 
 
 class PrintedProgress:
-    """A line at each beginning and then now and then: for logs and scripts."""
+    """Prints a line when a task begins, and regularly from then on: for logs and scripts."""
 
     def __init__(self, say: Callable[[str], Any] = print, *, every_seconds: float = 15.0):
         self._print, self._every_seconds = say, every_seconds
@@ -111,7 +111,7 @@ class PrintedProgress:
         self._print("  ".join(filter(None, [self._description, self._standing()])))
 
     def _standing(self, *, over: bool = False) -> str:
-        """The amount, what is left or, when it is `over`, what it took, and the status."""
+        """The amount; the pace or, when it is `over`, the time taken; and the status."""
         seconds = time.monotonic() - self._begun_at
         amount = format_amount(self._completed, self._total, self._unit)
         pace = format_pace(self._completed, self._total, self._unit, seconds)
@@ -131,7 +131,7 @@ def format_amount(completed: float, total: float | None, unit: str) -> str:
 
 
 def format_rate(completed: float, unit: str, seconds: float) -> str:
-    """ "12.3 MB/s" of bytes; "" of anything else, whose rate the work itself tells."""
+    """ "12.3 MB/s" for bytes; "" for any other unit, whose rate the task itself reports."""
     if unit not in _BYTES or not completed or seconds <= 0:
         return ""
     rate = completed / seconds
@@ -139,7 +139,7 @@ def format_rate(completed: float, unit: str, seconds: float) -> str:
 
 
 def format_pace(completed: float, total: float | None, unit: str, seconds: float) -> str:
-    """The rate, and the time that is left if it goes on like this: "12.3 MB/s, 0:01:20 left"."""
+    """The rate, and the remaining time at this rate: "12.3 MB/s, 0:01:20 left"."""
     if not completed or not total or completed >= total or seconds <= 0:
         return ""
     left = f"{format_clock((total - completed) * seconds / completed)} left"
@@ -147,7 +147,7 @@ def format_pace(completed: float, total: float | None, unit: str, seconds: float
 
 
 def format_clock(seconds: float | None) -> str:
-    """ "0:01:20"; None is a time not known yet."""
+    """ "0:01:20"; None is a time not yet known."""
     if seconds is None:
         return "-:--:--"
     minutes, seconds = divmod(round(seconds), 60)
@@ -155,15 +155,15 @@ def format_clock(seconds: float | None) -> str:
 
 
 def shown_speed(per_second: float, text_fraction: float, unit: str = "tokens") -> str:
-    """ "12,345 tokens/s (88% of slots)": tokens of text, and how much of the rows they fill."""
+    """ "12,345 tokens/s (88% of slots)": tokens of text, and the fraction of the rows that they fill."""
     return f"{per_second:,.0f} {unit}/s" + (f" ({text_fraction:.0%} of slots)" if text_fraction < 0.995 else "")
 
 
 @contextlib.contextmanager
 def held_stderr(without: re.Pattern[bytes] | None = None) -> Iterator[BinaryIO]:
-    """Hold back what anything, C++ libraries included, writes to stderr: in a file until the block ends, then shown.
+    """Hold back everything that is written to stderr, by C++ libraries too, in a file until the block ends, then show it.
 
-    What `without` matches is not shown, nor what the block removes from the file.
+    Matches of `without`, and what the block removes from the file, are not shown.
     """
     with _stderr_lock, tempfile.TemporaryFile() as held:
         stderr = os.dup(2)

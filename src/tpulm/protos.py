@@ -1,4 +1,4 @@
-"""Protobuf messages described in code instead of generated files: on the wire only numbers and kinds of fields count."""
+"""Protobuf messages described in code instead of generated files: the wire format has only field numbers and types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def new_file(package: str, syntax: str = "proto3") -> Any:
 def field(
     name: str, number: int, kind: Any, *, package: str = "", many: bool = False, oneof: bool = False, default: str = ""
 ) -> Any:
-    """A field of a scalar type, or of a message of `package` by name."""
+    """A field of a scalar type, or of the message type of `package` named `kind`."""
     made = KIND(name=name, number=number, label=KIND.LABEL_REPEATED if many else KIND.LABEL_OPTIONAL)
     if isinstance(kind, str):
         made.type, made.type_name = KIND.TYPE_MESSAGE, f".{package}.{kind}"
@@ -30,7 +30,7 @@ def field(
 
 
 def message_class(file: Any, name: str) -> Any:
-    """The class of a message that the file describes."""
+    """The class of the message `name`, which `file` describes."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))

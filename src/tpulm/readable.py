@@ -1,15 +1,15 @@
-"""Money, durations, shares, sizes and texts as a person reads them; small ones do not become zero, nor almost all of it all."""
+"""Money, durations, fractions, sizes and text for people; rounding never turns little into zero, or almost all into all."""
 
 from __future__ import annotations
 
 import time
 import unicodedata
 
-_JOINER = "\u200d"  # between the parts of one emoji; other invisible characters are shown by their number
+_JOINER = "\u200d"  # joins the parts of one emoji; other invisible characters are shown by number
 
 
 def dollars(amount: float | None) -> str:
-    """ "$0", "less than a cent", "$1.50", "$1,234"; "?" where the price is not known."""
+    """ "$0", "less than a cent", "$1.50", "$1,234"; "?" if the price is unknown."""
     if amount is None:
         return "?"
     if amount < 0.01:
@@ -37,7 +37,7 @@ def percent(share: float, digits: int = 3) -> str:
 
 
 def utc(seconds: float) -> str:
-    """ "2026-11-24 14:05 UTC", of seconds since 1970."""
+    """ "2026-11-24 14:05 UTC", from seconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
@@ -46,7 +46,7 @@ def size(text_bytes: int) -> str:
 
 
 def visible(text: str | bytes) -> str:
-    """Fit to be shown: bytes but those of ASCII in hexadecimal, invisible characters as pictures or by number."""
+    """Displayable text: bytes in hexadecimal unless all are visible ASCII, invisible characters as pictures or by number."""
     if isinstance(text, bytes):
         if all(0x20 < byte < 0x7F for byte in text):
             return text.decode()

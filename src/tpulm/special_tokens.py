@@ -1,4 +1,4 @@
-"""The special tokens of a tokenizer, as whatever comes after it knows them."""
+"""The special tokens of a tokenizer, as later stages see them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SpecialTokens:
     sep: int
     mask: int
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}  # in manifests
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}  # when read from manifests
 
     def __iter__(self) -> Iterator[int]:
         return iter(astuple(self))

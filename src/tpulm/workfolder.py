@@ -1,10 +1,10 @@
-"""The work folder as a whole: whose it is, who may work in it, and the results of the stages.
+"""The work folder as a whole: its configuration, who may work in it, and the results of the stages.
 
-W/run.json           the configuration it was begun with
-W/results/NAME.json  what training, evaluation and export gave
+W/run.json           the run's configuration
+W/results/NAME.json  the results of training, evaluation and export
 W/failures/          a record of each failure
 
-A work folder may begin with an imported dataset and its tokenizer (W/dataset/inputs.json says so); runs continue from there.
+A work folder may start with an imported dataset and its tokenizer (see W/dataset/inputs.json); runs continue from there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tpulm.runtime.failures import record_failure
 from tpulm.runtime.hosts import ALONE, Hosts, Membership, join
 
 _RUN_FILE = "run.json"
-_LOSS_IS_KNOWN_SECONDS = 2.0  # after a connection between devices broke, the loss of the host behind it
+_LOSS_IS_KNOWN_SECONDS = 2.0  # after a device connection breaks, until the loss of its host is known
 _OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 
 
 def open_run(workdir: str | PurePath) -> RunConfig:
-    """The configuration a work folder was begun with. Raises ConfigError where there is none."""
+    """The configuration of a work folder. Raises ConfigError if there is none."""
     path = storage.as_path(workdir) / _RUN_FILE
     if not storage.exists(path):
         raise ConfigError(f"{workdir} is not a work folder: it has no {_RUN_FILE}; 'tpulm run RUN.toml --workdir W' makes one")
@@ -39,10 +39,10 @@ def open_run(workdir: str | PurePath) -> RunConfig:
 
 
 def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILENT) -> PurePath:
-    """The work folder, made or recognized as this configuration's; run.json then has it. The caller holds the folder.
+    """Create the work folder, or check that it belongs to this configuration, and write run.json. The caller holds the folder.
 
-    A setting may change as long as nothing that depends on it is made, and where it has no part in the result; train.steps
-    where the learning rates so far would have been the same. Raises WorkFolderMismatch listing what else differs.
+    A setting may change while nothing depends on it, or if it does not affect the result; the end of training (`_OF_THE_END`),
+    if the learning rates so far would have been the same. Raises WorkFolderMismatch listing all other changes.
     """
     folder = storage.as_path(workdir)
     if is_imported(folder):
@@ -61,13 +61,13 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
             if "dataset" in parts:
                 parts += [path.name for path in storage.list_folder(folder) if path.name.startswith("phase-")]
                 if "corpus" in made and "corpus" not in parts:
-                    parts.insert(0, "corpus")  # whose documents went when the rows were complete
+                    parts.insert(0, "corpus")  # whose documents were deleted once the rows were complete
             raise WorkFolderMismatch(
                 f"{folder} was begun with another configuration (there -> now):\n{listed(bound)}\n{reason}"
                 f"Set it back, use another --workdir, or delete {', '.join(parts)} in this one to make them again."
             )
         if "checkpoints" not in made and not all(change.is_free for change in found):
-            for name in ("metrics", "tensorboard"):  # of an attempt with other settings, which has left nothing else
+            for name in ("metrics", "tensorboard"):  # of an attempt with other settings, which left nothing else
                 storage.remove(folder / name)
         if found and made:
             progress.note(f"changed since the last attempt: {some_of([str(change) for change in found], most=10)}")
@@ -75,20 +75,20 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
         raise WorkFolderMismatch(f"{folder} has no {_RUN_FILE} but holds {', '.join(foreign)}; use an empty folder")
     storage.write_atomic(folder / _RUN_FILE, canonical_json(config))
     trained = read_result(folder, "train")
-    if trained is not None and trained["steps"] != config.train.steps:  # training goes on, and what came after it is made again
+    if trained is not None and trained["steps"] != config.train.steps:  # training continues, and later stages are redone
         storage.remove(folder / "results")
     return folder
 
 
 def _made(folder: PurePath) -> list[str]:
-    """The stages whose results are there, in order."""
+    """The stages that have results, in order."""
     there = {name: storage.exists(folder / name / "manifest.json") for name in ("corpus", "tokenizer", "dataset")}
     there["checkpoints"] = bool(storage.committed_steps(folder / "checkpoints"))
     return [name for name in _STAGES if there.get(name, storage.exists(folder / name))]
 
 
 def _made_of(change: Change, before: RunConfig, made: Sequence[str], *, imported: bool) -> list[str]:
-    """Which of the results that are there depend on a setting."""
+    """The existing results that depend on a setting."""
     group = change.name.split(".")[0].split("[")[0]
     first = {"corpus": "corpus", "tokenizer": "tokenizer", "data": "dataset", "phases": "dataset"}.get(group, "checkpoints")
     first = "checkpoints" if imported else "corpus" if change.name == "data.part_bytes" else first
@@ -99,10 +99,10 @@ def _made_of(change: Change, before: RunConfig, made: Sequence[str], *, imported
 
 
 def _why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], folder: PurePath) -> str | None:
-    """Why these changes cannot be made, a line or "" where there is no more to say; None: they can.
+    """Why these changes cannot be made: a line, or "" if there is no more to say; None if they can.
 
-    Where the run ends may change if the learning rates up to the newest checkpoint are those of a run that was planned like
-    this from the beginning.
+    The end of the run may change if the learning rates up to the newest checkpoint are those of a run that was planned this way
+    from the beginning.
     """
     if not {change.name for change in bound} <= _OF_THE_END:
         return ""
@@ -147,9 +147,9 @@ def working_in(
     member: Membership | None = None,
     progress: Progress = SILENT,
 ) -> Iterator[WorkFolder]:
-    """The work folder, held by this process, signals handled; a failure inside is recorded in it.
+    """Hold the work folder, with signals handled; a failure inside is recorded in it.
 
-    With several hosts all of them come here, and the first one holds the folder for all.
+    With several hosts all of them call this, and the first one holds the folder for all.
     """
     path = storage.as_path(workdir)
     with interrupt.handled(), joined(path, member, run=canonical_json(config), stage=stage, progress=progress) as hosts:
@@ -163,10 +163,10 @@ def working_in(
 def joined(
     folder: PurePath, member: Membership | None, *, run: str, stage: str | None, progress: Progress = SILENT
 ) -> Iterator[Hosts]:
-    """All hosts that do `run` in one folder; one that must end because another is lost leaves a record there."""
+    """All hosts that do `run` in one folder; a host that must end because another is lost leaves a failure record there."""
 
     def record(error: PeerLost | Stopped) -> None:
-        if storage.is_folder(folder):  # where nothing was begun, nothing is left
+        if storage.is_folder(folder):  # if nothing was begun, leave nothing
             record_failure(folder, error, stage=stage, host=None if member is None else member.index)
 
     with join(member, run=f"{folder} {run}", record=record, progress=progress) as hosts:
@@ -175,7 +175,7 @@ def joined(
 
 @contextlib.contextmanager
 def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
-    """The same for a folder into which a dataset is imported. Raises WorkFolderMismatch if it holds anything else's work."""
+    """Hold a folder for importing a dataset into it. Raises WorkFolderMismatch if it holds the results of other work."""
     folder = storage.check_writable(workdir)
     if not is_imported(folder):
         found = _made(folder)
@@ -186,7 +186,7 @@ def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
 
 
 def is_imported(workdir: str | PurePath) -> bool:
-    """Whether the folder's dataset was imported, or its import has begun, so that there is no text."""
+    """Whether the folder's dataset is imported, or its import has begun, so that there is no text."""
     path = storage.as_path(workdir) / "dataset" / "inputs.json"
     return storage.exists(path) and "imported" in storage.read_json(path)
 
@@ -239,7 +239,7 @@ def held(
     *,
     begin: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """The folder to itself, the first host holding it for all; `begin` is what that one does first. A failure is recorded."""
+    """Hold the folder, the first host for all; that host calls `begin` first. A failure inside is recorded."""
     with storage.held(folder, note=progress.note) if hosts.is_first else contextlib.nullcontext():
         if hosts.is_first:
             begin()
@@ -249,13 +249,13 @@ def held(
         except (Exception, KeyboardInterrupt) as error:
             lost = None if isinstance(error, (Stopped, PeerLost)) else hosts.lost(wait_seconds=_LOSS_IS_KNOWN_SECONDS)
             record_failure(folder, lost or error, stage=stage, host=hosts.index if hosts.are_several else None)
-            if lost is not None:  # what failed here failed because of it
+            if lost is not None:  # the failure here is a consequence
                 raise lost from error
             raise
 
 
 def read_result(workdir: PurePath, name: str) -> dict[str, Any] | None:
-    """What a stage left, or None where it has not finished."""
+    """The result of a stage, or None if it has not finished."""
     path = _result_path(workdir, name)
     return storage.read_json(path) if storage.exists(path) else None
 

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json: our `ModelConfig` and the labels of a classifier, to and from it.
+"""Hugging Face's config.json: our `ModelConfig` and a classifier's label map, to and from it.
 
 Llama and EuroBERT have no key for the dropout between layers: a model read back has none.
 """
@@ -17,7 +17,7 @@ from tpulm.errors import ConfigError, DataError, brief, suggest
 from tpulm.models.embedding import Pooling
 from tpulm.special_tokens import SpecialTokens
 
-# Theirs for ours; the first of several is what we write.
+# Our name: theirs, of which we write the first.
 ACTIVATIONS = {
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
     "gelu": ("gelu", "gelu_python"),
@@ -41,7 +41,7 @@ class _Format(NamedTuple):
     """The config.json of one `model_type`."""
 
     fields: Mapping[str, str]  # our setting: their key
-    required: Mapping[str, Any]  # what these keys must say, where they stand at all, for the model to be one of ours
+    required: Mapping[str, Any]  # the values that these keys, if present, must have for us to support the model
     defaults: Mapping[str, Any] = {}  # what a missing key means
     activation: str = "hidden_act"  # their key
 
@@ -158,13 +158,13 @@ _FORMATS = {
     "llama": _LLAMA,
     "modernbert": _MODERNBERT,
 }
-# Models of others whose tokenizer tpulm may not know.
+# Model types of others, whose tokenizers tpulm may not support.
 FOREIGN_ENCODERS = ("eurobert", "modernbert")
 FOREIGN_TYPES = (*FOREIGN_ENCODERS, "gpt2", "llama")
 
 
 class Described(NamedTuple):
-    """What a config.json says of a model; `vocab_size` is without any padding of ours, `classes` are its "architectures"."""
+    """A model as config.json describes it; `vocab_size` is without our padding, `classes` are its "architectures"."""
 
     config: ModelConfig
     vocab_size: int
@@ -172,7 +172,7 @@ class Described(NamedTuple):
 
 
 def model_type_of(config: ModelConfig, head: Head) -> str:
-    """Raises ConfigError when no class of transformers has the model's settings."""
+    """The `model_type` of config.json. Raises ConfigError if no class of transformers has the model's settings."""
     try:
         model_type = layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
     except ValueError as error:
@@ -183,7 +183,7 @@ def model_type_of(config: ModelConfig, head: Head) -> str:
 
 
 def class_name(model_type: str, head: Head) -> str:
-    """The class of transformers. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
+    """The transformers class. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
     name = next(layout.class_name for layout in LAYOUTS if layout.model_type == model_type)
     prefix, found, _ = name.partition("For")
     return prefix + _CLASS_SUFFIXES[head] if found else name  # GPT2LMHeadModel
@@ -192,10 +192,10 @@ def class_name(model_type: str, head: Head) -> str:
 def to_config_json(
     config: ModelConfig, head: Head, *, vocab_size: int, pad_token_id: int, special: SpecialTokens | None = None
 ) -> dict[str, Any]:
-    """The mapping of config.json.
+    """The contents of config.json.
 
-    `special` is needed for EuroBERT and causal models. A causal model's [SEP] is both the token that ends a text, where
-    `generate` stops, and the one a text begins with.
+    `special` is needed for EuroBERT, ModernBERT and causal models. A causal model's [SEP] is both the token that ends a text,
+    where `generate` stops, and the one that begins it.
     """
     model_type = model_type_of(config, head)
     form = _FORMATS[model_type]
@@ -226,7 +226,7 @@ def to_config_json(
 
 
 def from_config_json(values: Any, *, origin: str) -> Described:
-    """Raises DataError naming the key, the value found and what is supported."""
+    """Read a config.json. Raises DataError naming the key, the value found and what is supported."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     model_type = _get(values, "model_type", origin)
@@ -255,7 +255,7 @@ def from_config_json(values: Any, *, origin: str) -> Described:
 
 
 def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
-    """What layers see, as transformers 5 says it and as versions 4.48 to 4.57 read it; where both stand, the first wins."""
+    """The layers' attention and RoPE thetas, in the keys of transformers 5, which take precedence, and of 4.48 to 4.57."""
     thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_theta}
     return {
         **_MODERNBERT.required,
@@ -279,7 +279,7 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
 
 
 def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) -> dict[str, Any]:
-    """Which layers see everything, and how both kinds turn positions, in either form of config.json."""
+    """Which layers attend globally, and the RoPE theta of both kinds of layers, from either form of config.json."""
     rope, every = _rope_parameters(values, origin), values.get("global_attn_every_n_layers", 3)
     if (kinds := values.get("layer_types")) is not None:
         every = next((n for n in range(1, len(kinds)) if kinds[n] == _GLOBAL), len(kinds)) if isinstance(kinds, list) else 0
@@ -302,7 +302,7 @@ def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) 
 
 
 def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
-    """Our name of the activation under `key`."""
+    """Our name for the activation under `key`."""
     theirs = _get(values, key, origin)
     ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
     if ours is None:
@@ -326,7 +326,7 @@ def _classes(values: Mapping[str, Any], origin: str) -> list[str]:
 
 
 def _validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
-    """`keys` are theirs for ours, for the message."""
+    """The validated config; `keys` maps our names to theirs, for the message."""
     try:
         config = ModelConfig.model_validate(fields)
         layout_of(config.model_dump())
@@ -383,13 +383,13 @@ def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) ->
 
 
 class HeadConfig(NamedTuple):
-    """The names of the classes in the order of the outputs; none of a regression, whose one output is the number itself, and of
-    answers in texts and choices."""
+    """The class names in the order of the outputs; none for a regression, whose one output is the number itself, and for
+    extractive answers and choices."""
 
     names: tuple[str, ...]
-    several: bool = False  # a text has any number of the labels, each with a probability of its own
-    pooling: Pooling | None = None  # of embeddings, which are the pooled hidden states: how
-    null: bool = False  # a text may have no answer to a question
+    several: bool = False  # multi-label: each label has a probability of its own
+    pooling: Pooling | None = None  # how hidden states are pooled, for an embedding model
+    null: bool = False  # a question may have no answer in its text
 
     @property
     def is_regression(self) -> bool:
@@ -397,7 +397,7 @@ class HeadConfig(NamedTuple):
 
     @property
     def num_classes(self) -> int | None:
-        """C, or None of a regression."""
+        """C, or None for a regression."""
         return len(self.names) or None
 
     @property
@@ -405,12 +405,12 @@ class HeadConfig(NamedTuple):
         return len(self.names) or 1
 
 
-_NULL = "handle_impossible_answer"  # as an argument of transformers' pipelines is called
+_NULL = "handle_impossible_answer"  # named like an argument of transformers' pipelines
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}  # of an ELECTRA for choices
 
 
 def head_to_json(outputs: HeadConfig, model_type: str, head: Head = "classification") -> dict[str, Any]:
-    """The keys that config.json of a classifier has in addition to the encoder's."""
+    """The keys that a classifier's config.json has in addition to the encoder's."""
     if outputs.pooling is not None:
         return {}
     if head in ("spans", "choice"):
@@ -430,7 +430,7 @@ def head_to_json(outputs: HeadConfig, model_type: str, head: Head = "classificat
 
 
 def head_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "classification") -> HeadConfig:
-    """Raises DataError for labels that do not name 0 to C - 1, and for an unsupported task or pooling."""
+    """The labels and task. Raises DataError for labels that do not name 0 to C - 1, and an unsupported task or pooling."""
     problem = values.get("problem_type")
     several = problem == "multi_label_classification"
     if not several and problem not in (None, "regression", "single_label_classification"):
@@ -451,7 +451,7 @@ def head_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "clas
             raise DataError(f"{wrong[0]} must be {_SUMMARY[wrong[0]]!r}; others are not supported", location=origin)
         return HeadConfig((), null=values.get(_NULL) is True)
     named = values.get("id2label")
-    if named is None:  # transformers leaves two unnamed labels out
+    if named is None:  # transformers omits two unnamed labels
         named = {"0": "LABEL_0", "1": "LABEL_1"} if problem != "regression" else {"0": "LABEL_0"}
     try:
         by_number = {int(number): str(name) for number, name in named.items()}

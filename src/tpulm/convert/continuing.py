@@ -31,7 +31,7 @@ NEXT_SENTENCE = "next_sentence"
 
 
 class InitialWeights(NamedTuple):
-    """What training starts from: float32 (numpy) trees of the spec's structure; `summary` is a sentence about it."""
+    """What training starts from: float32 (numpy) trees with the spec's structure; `summary` is a sentence about it."""
 
     params: Any
     moments: Moments | None
@@ -47,9 +47,9 @@ def initial_weights(
     with_moments: bool,
     other_vocabulary: bool = False,
 ) -> InitialWeights:
-    """The weights of a model, and with them, if asked for, the optimizer's moments.
+    """The weights of a model and, if asked for, the optimizer's moments.
 
-    A next-sentence head that the run does not train is left out. Raises as `starting_params` and `starting_moments`.
+    A next-sentence head that the run does not train is left out. Raises like `starting_params` and `starting_moments`.
     """
     params = starting_params(path, config, spec, tokenization, other_vocabulary=other_vocabulary)
     moments = starting_moments(path, spec) if with_moments else None
@@ -67,16 +67,16 @@ def initial_weights(
 class Params(NamedTuple):
     tree: Any
     left_out: tuple[str, ...]  # paths of parameters that the run does not train
-    vocabulary: NewVocabulary | None = None  # where the model had another one
+    vocabulary: NewVocabulary | None = None  # if the model had another one
 
 
 def starting_params(
     path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization, *, other_vocabulary: bool = False
 ) -> Params:
-    """The tree of float32 parameters for `spec`, from a Hugging Face folder or a work folder's export.
+    """The float32 parameters for `spec`, from a Hugging Face folder or a work folder's export.
 
-    Raises ConfigError naming every parameter that does not fit, or the tokenizer to take, unless the run's vocabulary may be an
-    `other_vocabulary`.
+    Raises ConfigError naming every parameter that does not fit or, unless the run may have an `other_vocabulary`, the tokenizer
+    to use.
     """
     if config.architecture == "electra":
         folder = model_folder(path).parent
@@ -108,9 +108,9 @@ def starting_params(
 
 
 def starting_moments(path: str | PurePath, spec: Any) -> Moments:
-    """Google's moments of all parameters of `spec`, from the file that `tpulm import` writes, and the step they are of.
+    """The Adam moments of all parameters of `spec`, and their step, from the file that `tpulm import` writes.
 
-    Raises ConfigError where there is no such file or it does not fit, DataError where it is damaged.
+    Raises ConfigError if the file is missing or does not fit, DataError if it is damaged.
     """
     folder = storage.as_path(path)
     file = folder / OPTIMIZER_FILE
@@ -141,7 +141,7 @@ def _is_unwanted_head(name: str, spec: Any) -> bool:
 
 
 def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
-    """Raises ConfigError for a model whose tokenizer is for generation alone."""
+    """Raise ConfigError for a model whose tokenizer is for generation only."""
     if isinstance(theirs, CausalTokenization):
         raise ConfigError(
             f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or begins and ends texts in "
@@ -151,7 +151,7 @@ def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
 
 
 def _fitted(found: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> Any:
-    """The tree of `spec`; rows of a vocabulary that was rounded up further, which stand for no token, are cut off."""
+    """The tree of `spec`. Rows that pad a larger vocabulary, and stand for no token, are cut off."""
     wanted = named_leaves(spec)
     for name, leaf in wanted.items():
         if name in found and leaf.axes[0] == "vocab" and len(found[name]) > leaf.shape[0]:
@@ -172,15 +172,15 @@ def _fitted(found: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> An
 
 
 FineTuned = SequenceClassifier | TokenClassifier | TextEncoder
-_HEAD_SEED = 0x6865_6164  # so that a head's values differ from those of anything else drawn from the same seed
+_HEAD_SEED = 0x6865_6164  # so that no other draw from the same seed gives a head's values
 
 
 def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) -> FineTuned:
-    """The encoder of `params` under a head of `spec` (both for the same model settings): float32 numpy.
+    """The encoder of `params` with a head of `spec` (both with the same model settings), as float32 numpy.
 
-    The head is drawn from the seed, but for BERT's pooler where next-sentence prediction has trained it, the dense layer of a
-    classifier, and all of the latter's head where it has the same task and labels, `again`. Raises ConfigError for a causal
-    model.
+    The head is drawn from the seed, except for what `params` has: BERT's pooler if next-sentence prediction trained it,
+    ModernBERT's dense layer and norm, a classifier's dense layer, and its whole head if it has the same task and labels
+    (`again`). Raises ConfigError for a causal model.
     """
     if isinstance(params, Decoder):
         raise ConfigError(
@@ -195,7 +195,7 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), _HEAD_SEED)
     head: Any = jax.device_get(initialize(_head(spec), key))
     if isinstance(params, Bert) and head.norm is not None and (masked := params.masked_head).dense is not None:
-        head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, which all its tasks share
+        head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, shared by all its tasks
     elif isinstance(params, Bert) and kind is SequenceClassifier and params.next_sentence is not None:
         head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
     elif isinstance(params, kind):
@@ -209,7 +209,7 @@ def _head(model: SequenceClassifier | TokenClassifier) -> ClassificationHead | T
 
 
 def random_classifier(spec: Any, *, seed: int) -> Any:
-    """Randomly initialized from the seed, as a baseline for pretrained ones."""
+    """A classifier initialized from the seed, as a baseline for pretrained ones."""
     return jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
 
 
@@ -221,9 +221,9 @@ HALVES = ("generator", "discriminator")
 
 
 def starting_point(path: str | os.PathLike[str]) -> Start:
-    """What a run takes over from an import, an export, a Hugging Face folder or a work folder with an export.
+    """What a run inherits from an import, an export, a Hugging Face folder or a work folder with an export.
 
-    Raises ConfigError if a run cannot continue from it, and what `load_model` raises.
+    Raises ConfigError if a run cannot continue from it, and whatever `load_model` raises.
     """
     given = storage.as_path(path)
     given = given.expanduser().absolute() if isinstance(given, Path) else given
@@ -255,7 +255,7 @@ def _tokenizer(folder: PurePath, loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
-    """The discriminator's folder, the discriminator, and the settings of both halves together."""
+    """The discriminator's folder, the discriminator, and the joint settings of both halves."""
     root = model_folder(given).parent
     missing = [half for half in HALVES if not storage.exists(root / half / CONFIG)]
     if missing:
@@ -285,6 +285,6 @@ def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
 
 
 def _same(small: LoadedModel, large: LoadedModel, name: str) -> bool:
-    """Whether the two halves share this part, that is, have equal arrays."""
+    """Whether the two halves share this part, i.e. have equal arrays."""
     left, right = (named_leaves(getattr(model.params, name)) for model in (small, large))
     return left.keys() == right.keys() and all(np.array_equal(left[path], right[path]) for path in left)

@@ -1,4 +1,4 @@
-"""A loss curve as an SVG that is readable in a README on a light or a dark page, without a plotting library."""
+"""A loss curve as an SVG that is readable in a README on light and dark pages, without a plotting library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 66, 24, 54, 56
-MOST_POINTS = 300  # of a line; more are averaged
+MOST_POINTS = 300  # per line; more are averaged
 INK, SOFT, GRID, PAPER = "#24292f", "#57606a", "#e4e8ec", "#ffffff"
 COLOURS = ("#1f6feb", "#d1570c", "#1a7f37", "#8250df")
 FONT = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
 
 class PlotLine(NamedTuple):
-    """One line of the picture; `dots` marks each point, for lines of few."""
+    """One line of the plot; `dots` marks each point, for lines with few."""
 
     label: str
     points: tuple[Point, ...]
@@ -30,7 +30,7 @@ class PlotLine(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Values from `low` to `high` along `start` to `end` pixels, with marks at `ticks`."""
+    """Maps values from `low` to `high` to pixels from `start` to `end`, with marks at `ticks`."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Axis(NamedTuple):
 
 
 def draw(lines: Sequence[PlotLine], *, title: str, x_label: str, y_label: str) -> str:
-    """The SVG's text. Lines without points are left out; at least one point is needed."""
+    """The SVG source. Lines without points are left out; at least one point is needed."""
     lines = [line for line in lines if line.points]
     if not lines:
         raise ValueError("a curve needs at least one point")
@@ -70,7 +70,7 @@ def draw(lines: Sequence[PlotLine], *, title: str, x_label: str, y_label: str) -
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
-    """At most `most` points: the first and the last as they are, those between averaged over equal shares."""
+    """At most `most` points: the first and last unchanged, those between averaged in equal groups."""
     if len(points) <= most:
         return tuple(points)
     inner, shares = points[1:-1], most - 2
@@ -81,7 +81,7 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
 
 
 def ticks(low: float, high: float, marks: int, *, whole: bool = False) -> tuple[float, ...]:
-    """About `marks` round values that cover low to high, 1, 2 or 5 times a power of ten apart."""
+    """About `marks` round values that cover `low` to `high`, spaced 1, 2 or 5 times a power of ten."""
     rough = (high - low) / marks or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
@@ -91,7 +91,7 @@ def ticks(low: float, high: float, marks: int, *, whole: bool = False) -> tuple[
 
 
 def _axis(low: float, high: float, *, start: float, end: float, marks: int, whole: bool = False, tight: bool = False) -> Axis:
-    """A tight axis ends at the highest value; any other at a mark."""
+    """A tight axis ends at the highest value, any other at a tick."""
     found = ticks(low, high, marks, whole=whole)
     top = max(high, low + 1.0) if tight else found[-1]
     return Axis(found[0], top, tuple(value for value in found if value <= top * (1 + 1e-9)), start, end)

@@ -1,4 +1,4 @@
-"""Identifies a tree of parameters: an architecture with one of its heads."""
+"""The heads of models: which one a tree of parameters has, and the spec of an architecture with a head."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 from tpulm.config import ModelConfig
 from tpulm.models import bert, classifier, decoder, electra, embedding
 
-# masked: words for [MASK] (BERT, ELECTRA's generator); next_sentence: that and pairs (BERT); detection: ELECTRA's discriminator
-# causal: the next token (decoder); and of fine-tuned encoders classification: a label or a number for a text; tokens: one for
-# each token; spans: two for each, an answer's first and last token, with the parameters of "tokens"; choice: a number for a
-# question with one of its choices, with those of "classification"; embedding: none, a text's vector is pooled of hidden states
+# masked: tokens for [MASK] (BERT, ELECTRA's generator); next_sentence: that and sentence pairs (BERT); detection: ELECTRA's
+# discriminator; causal: the next token (decoder). Of fine-tuned encoders: classification: a label or a number per text; tokens:
+# a label per token; spans: two logits per token, for an answer's first and last one, with the parameters of "tokens"; choice: a
+# number per choice, with the parameters of "classification"; embedding: no head, a text's vector is pooled from hidden states
 Head = Literal[
     "masked", "next_sentence", "detection", "causal", "classification", "tokens", "spans", "choice", "embedding"
 ]  # fmt: skip
@@ -19,7 +19,7 @@ FINE_TUNED: Final[tuple[Head, ...]] = (
     "tokens",
     "spans",
     "choice",
-)  # with parameters and answers of their own
+)  # with outputs of their own
 Model = (
     bert.Bert
     | electra.Generator
@@ -32,7 +32,7 @@ Model = (
 
 
 def head_of(params: Model) -> Head:
-    """The head whose parameters these are; the heads "spans" and "choice" look like others."""
+    """The head of these parameters; "spans" and "choice" cannot be told from "tokens" and "classification"."""
     if isinstance(params, classifier.SequenceClassifier):
         return "classification"
     if isinstance(params, classifier.TokenClassifier):
@@ -47,7 +47,7 @@ def head_of(params: Model) -> Head:
 
 
 def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: int = 0) -> Any:
-    """The tree of `ParamSpec` of one model; of ELECTRA that is one half, with the sizes of `config`."""
+    """The `ParamSpec` tree of one model; for ELECTRA that of one half, with the sizes in `config`."""
     if head in ("classification", "choice"):
         return classifier.spec(config, vocab_size=vocab_size, num_outputs=1 if head == "choice" else num_outputs)
     if head in ("tokens", "spans"):

@@ -1,4 +1,4 @@
-"""A model as a Hugging Face folder, and back: model.safetensors, config.json, the tokenizer's files, README.md; no torch."""
+"""A model to and from a Hugging Face folder: model.safetensors, config.json, tokenizer files, README.md; no torch."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-TOKENIZERS = (TOKENIZER, VOCABULARY, GPT2_VOCABULARY)  # any is enough; the last with merges.txt, of GPT-2
+TOKENIZERS = (TOKENIZER, VOCABULARY, GPT2_VOCABULARY)  # any one is enough; GPT-2's, the last, comes with merges.txt
 SENTENCEPIECE = "tokenizer.model"
-HALVES = ("discriminator", "generator")  # of an ELECTRA, folders of its export
-# Of an export: the model itself; of ELECTRA the half that fills masks, or the one that reads.
+HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its export
+# In an export: the model itself; for ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
 REPORT = "import.json"  # of an imported model
 
@@ -56,8 +56,8 @@ Folder = TypeVar("Folder", bound="str | PurePath")
 class LoadedModel(NamedTuple):
     """A model read from a folder: float32 parameters (numpy), with the vocabulary padded as in `convert.heads.spec_of`.
 
-    `dropped` names the tensors of the file that held weights and have no place in ours (a pooler without its classifier);
-    `head_config` says what a classifier's outputs mean, `max_length` to how many tokens its texts are cut (None: not said).
+    `dropped` names weights of the file that have no place in ours (a pooler without its classifier); `head_config` says what a
+    classifier's outputs mean, `max_length` to how many tokens its texts are truncated (None: unknown).
     """
 
     params: Model
@@ -94,12 +94,12 @@ def save_model(
     head_config: HeadConfig | None = None,
     max_length: int | None = None,
 ) -> Folder:
-    """Write the folder under a temporary name and put it in its place; a folder already there is replaced.
+    """Write the folder under a temporary name and move it into place; an existing folder is replaced.
 
-    `params` may be on devices; `head` is needed for one that has the parameters of another; `vocab_size` is the tokenizer's, to
-    which the padded vocabulary is cut. Tensors that another one repeats (the decoder) are not stored, as transformers expects.
-    A classifier needs `head_config`; `max_length` is to what its texts are cut, where that is less than the model reads. Raises
-    TpulmError when a parameter is not finite, ConfigError when no class of transformers has the model's settings.
+    `params` may be on devices; `head` is needed for a head with the parameters of another; `vocab_size` is the tokenizer's, to
+    which the padded vocabulary is cut. Tied tensors (the decoder) are not stored, as transformers expects. A classifier needs
+    `head_config`; `max_length` is the truncation of its texts, if shorter than the model's input. Raises TpulmError if a
+    parameter is not finite, ConfigError if no class of transformers has the model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
     head = head or head_of(params)
@@ -122,7 +122,7 @@ def save_model(
 
 
 def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
-    """As `save_model`, for a model with the tokenizer it was loaded with."""
+    """Like `save_model`, for a model with the tokenizer it was loaded with."""
     with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         return save_model(
@@ -139,7 +139,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
 
 
 def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head | None = None) -> bytes:
-    """The bytes of model.safetensors. Raises TpulmError for a parameter that is not finite, ConfigError as `save_model`."""
+    """The bytes of model.safetensors. Raises TpulmError if a parameter is not finite, ConfigError like `save_model`."""
     head = head or head_of(params)
     model_type = model_type_of(config, head)
     params = jax.device_get(params)
@@ -152,7 +152,7 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head:
 def save_parts(
     folder: Folder, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
 ) -> Folder:
-    """As `save_model`, for the result of training: ELECTRA becomes two models, in `discriminator` and `generator`."""
+    """Like `save_model`, for the result of training: ELECTRA becomes two models, in `discriminator` and `generator`."""
     target = storage.as_path(folder)
     if not isinstance(params, Electra):
         save_model(target, params, config, card=card, **arguments)
@@ -173,9 +173,9 @@ def _num_outputs(params: Model) -> int:
 
 
 def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
-    """The model of a Hugging Face folder, or of a work folder's export; of ELECTRA's two the half `preferred`.
+    """The model of a Hugging Face folder, or of a work folder's export; of an ELECTRA the half `preferred`.
 
-    Raises ConfigError when the path is no model, DataError when its files contradict each other.
+    Raises ConfigError if the path is not a model, DataError if its files contradict each other.
     """
     folder = model_folder(path, preferred=preferred)
     weights = load_weights(folder)
@@ -192,13 +192,13 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
 
 
 def load_weights(folder: PurePath) -> Weights:
-    """What config.json and model.safetensors of a folder hold. Raises DataError when they contradict each other."""
+    """The contents of a folder's config.json and model.safetensors. Raises DataError if they contradict each other."""
     values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
     described = from_config_json(values, origin=str(folder / CONFIG))
     config, found = described.config, read_tensors(folder / WEIGHTS)
     kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head: Head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
-    if head == "classification":  # whose tensors may have the names of another one's
+    if head == "classification":  # whose tensors may be named like another head's
         for one in FINE_TUNED:
             if class_name(values["model_type"], one) in described.classes:
                 head = one
@@ -217,7 +217,7 @@ def load_weights(folder: PurePath) -> Weights:
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
-    """The folder that holds the model: `path` itself, or its export where `path` is a work folder. Raises ConfigError."""
+    """The folder that holds the model: `path` itself, or its export if `path` is a work folder. Raises ConfigError."""
     given = storage.as_path(path)
     if not storage.exists(given):
         raise ConfigError(f"{given}: no such folder; name the folder of a model, or a work folder with an export")
@@ -266,7 +266,7 @@ def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
 
 
 def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file. Raises DataError, with the remedy, where it is damaged."""
+    """The tensors of a safetensors file. Raises DataError, with the remedy, if it is damaged."""
     try:
         with storage.local_copy(path) as file, storage.explain("read", path):
             return safetensors.numpy.load_file(file)
@@ -281,7 +281,7 @@ def _check_finite(params: Model) -> None:
 
 
 def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max_length: int | None) -> None:
-    """Copy all files of the tokenizer's folder, and add the model's longest input and its input names for transformers.
+    """Copy all tokenizer files, and add the model's longest input and its input names for transformers.
 
     A causal model's texts begin with [SEP] and are padded on the left, so that a continuation follows immediately.
     """

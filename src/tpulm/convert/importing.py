@@ -1,6 +1,6 @@
-"""Importing a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of ours.
+"""Import a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of ours.
 
-Either way the weights become our parameters first, so every name and shape is checked, and are then written as an export is.
+The weights first become our parameters, so that every name and shape is checked, and are then written like an export.
 Nothing is ever unpickled.
 """
 
@@ -54,13 +54,13 @@ _FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, GPT2_ADDED, *_SETTINGS)
 
 
 class Imported(NamedTuple):
-    """What was imported. `dropped` names the tensors left out, `notes` says what the user should know."""
+    """What was imported. `dropped` names the tensors left out, `notes` tell the user what to know."""
 
     folder: str
     source: Literal["huggingface", "tf1"]
     architecture: str
-    parts: tuple[str, ...]  # folders with a model, below `folder`: "" is itself
-    parameters: int  # numbers in the model, or in both halves; the vocabulary's padding not counted
+    parts: tuple[str, ...]  # subfolders of `folder` with a model; "" is `folder` itself
+    parameters: int  # of the model or both halves, without the vocabulary's padding
     vocab_size: int
     lowercase: bool | None  # of a bare vocab.txt; None: the tokenizer's own file defines it
     step: int | None
@@ -78,10 +78,10 @@ def import_model(
     kind: Kind | None = None,
     config: AnyPath | None = None,
 ) -> Imported:
-    """Write the model of `source` into `target`, which must be empty or absent; nothing is there when this fails.
+    """Write the model of `source` into `target`, which must be empty or absent; on failure nothing is left there.
 
-    `vocab`, `lowercase`, `kind` and `config` are for TF1 checkpoints. Raises ConfigError for what is asked, DataError for what
-    the files hold.
+    `vocab`, `lowercase`, `kind` and `config` are for TF1 checkpoints. Raises ConfigError for wrong arguments, DataError for
+    wrong files.
     """
     given, folder = storage.as_path(source), storage.as_path(target)
     _check_target(folder)
@@ -115,7 +115,7 @@ def _check_target(folder: PurePath) -> None:
 
 
 def _parts_of(base: PurePath) -> tuple[str, ...]:
-    """The folders below a Hugging Face folder that hold a model, "" for itself; none where it is no such folder."""
+    """The subfolders of a Hugging Face folder that hold a model ("" for itself); none if it is not such a folder."""
     if storage.exists(base / WEIGHTS):
         return ("",)
     return tuple(half for half in HALVES if storage.exists(base / half / WEIGHTS))
@@ -178,7 +178,7 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
     if model_type not in FOREIGN_TYPES:
         return None
     if model_type not in FOREIGN_ENCODERS and any(storage.exists(folder / name) for name in TOKENIZERS):
-        return None  # what is wrong with it is an error
+        return None  # a defect of it is an error
     if any(storage.exists(folder / name) for name in TOKENIZERS[:2]):
         try:
             tokenization.load(folder)
@@ -194,9 +194,9 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
 
 
 def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tokenization | None) -> None:
-    """Save the weights in our form with a foreign tokenizer, which is copied as it is or written as tokenizer.json.
+    """Save the weights in our form with a foreign tokenizer, which is copied unchanged or written as tokenizer.json.
 
-    vocab.json and merges.txt become that one file, which says the same; if both were there, they could differ.
+    vocab.json and merges.txt are replaced by that equivalent file; if both forms were there, they could differ.
     """
     values = storage.read_given_object(source / CONFIG)
     values.pop("torch_dtype", None)  # the older name of dtype
@@ -267,7 +267,7 @@ def _from_tensorflow1(
 
 
 def _vocabulary(path: PurePath, lowercase: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
-    """The tokenizer, and whether it lower-cases text: as asked, or if the vocabulary has no upper-case letters."""
+    """The tokenizer, and whether it lower-cases text: as asked, else if the vocabulary has no upper-case letters."""
     if lowercase is None:
         tokens = tokenization.load(path).vocabulary()
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))

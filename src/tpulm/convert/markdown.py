@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()) -> str:
-    """A table; the columns numbered in `right` are aligned there, the others left."""
+    """A table; the columns numbered in `right` are right-aligned, the others left-aligned."""
     ruler = ["-:" if column in right else "-" for column in range(len(head))]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, ruler, *rows))
 
 
 def code(text: str) -> str:
-    """Inline code, fenced by more backticks than stand in a row in the text."""
+    """Inline code, fenced by more backticks than any run of them in the text."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in text else ""
     return f"{fence}{space}{text}{space}{fence}"

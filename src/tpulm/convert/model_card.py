@@ -1,4 +1,4 @@
-"""The README.md of an exported model, with the front matter that the Hugging Face hub reads, and the picture of its loss.
+"""The README.md of an exported model, with the front matter that the Hugging Face hub reads, and the plot of its loss.
 
 Every figure comes from `CardFacts`; the text is templates/model_card.md.
 """
@@ -28,9 +28,9 @@ from tpulm.tokenization import UNKNOWN_WARNING
 
 CARD = "README.md"
 CURVE = "curve.svg"
-CURVE_ROWS = 12  # of the table
-_LANGUAGES = 5  # that are named
-LONGEST_TITLE = 36  # letters of a name that fit above the picture, next to its legend
+CURVE_ROWS = 12  # of the table of losses
+_LANGUAGES = 5  # named on the card
+LONGEST_TITLE = 36  # characters of a name that fit above the plot, next to its legend
 Row = tuple[str, str]
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
 
@@ -47,7 +47,7 @@ class CorpusFacts:
     training_documents: int | None = None
     holdout_documents: int | None = None
     characters: int | None = None
-    languages: Mapping[str, int] = field(default_factory=dict)  # as recognized, those left out included: documents
+    languages: Mapping[str, int] = field(default_factory=dict)  # language: documents, including those left out
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class DatasetFacts:
     unknown_fraction: float | None = None
     tokens_per_character: float | None = None
     tokens_per_row: float | None = None
-    character_quantiles: tuple[tuple[float, int], ...] = ()  # (share of the documents, their length at most)
+    character_quantiles: tuple[tuple[float, int], ...] = ()  # (fraction of the documents, their maximum length)
     token_quantiles: tuple[tuple[float, int], ...] = ()
 
 
@@ -95,7 +95,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Example:
-    """A text with the mask token in it, and what the model answered: tokens with probabilities, best first."""
+    """A text with a mask token, and the model's answers: tokens with probabilities, best first."""
 
     text: str
     answers: tuple[tuple[str, float], ...]
@@ -114,7 +114,7 @@ class CardFacts:
     corpus: CorpusFacts | None = None
     imported: ImportFacts | None = None
     dataset: DatasetFacts | None = None
-    training_curve: tuple[Point, ...] = ()  # step, loss of that step's batch or of the steps since the point before
+    training_curve: tuple[Point, ...] = ()  # step, and the loss of its batch or the mean since the previous point
     holdout_curve: tuple[Point, ...] = ()
     scores: Scores | None = None
     examples: tuple[Example, ...] = ()
@@ -126,7 +126,7 @@ class CardFacts:
 
     @property
     def model(self) -> ModelConfig:
-        """The settings of the model that the card is about."""
+        """The settings of the model that the card describes."""
         return generator_config(self.config.model) if self.half == "generator" else self.config.model
 
     @property
@@ -141,9 +141,9 @@ class CardFacts:
 class CardTexts(NamedTuple):
     pipeline: str  # transformers' name of the task
     tags: tuple[str, ...]
-    task: str  # what it was trained by
-    usage: str  # Python; {name} and {text} are put in, quoted
-    text: str  # {mask}: the example where the facts have none
+    task: str  # the training task
+    usage: str  # Python; {name} and {text} are filled in, quoted
+    text: str  # the example, with {mask}, if the facts have none
     classes: str
     bits: str  # what bits per character mean
     use: str
@@ -200,7 +200,7 @@ _BY_HEAD: dict[Head, CardTexts] = {
 
 
 def write_card(folder: str | PurePath, facts: CardFacts) -> None:
-    """Write README.md and, where a curve is known, curve.svg into the folder of a model."""
+    """Write README.md and, if a curve is known, curve.svg into a model's folder."""
     target = storage.as_path(folder)
     lines = _lines(facts)
     if lines:
@@ -242,7 +242,7 @@ def render(facts: CardFacts) -> str:
 
 
 def _metadata(facts: CardFacts, words: CardTexts) -> str:
-    """YAML."""
+    """The front matter, in YAML."""
     begun = "pretrained-from-scratch" if facts.config.train.start_from is None else "continued-pretraining"
     return ModelCardData(
         language=facts.language,
@@ -256,7 +256,7 @@ def _metadata(facts: CardFacts, words: CardTexts) -> str:
 
 
 def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
-    """How many numbers the exported tensors hold: those of the spec less the rows that pad its vocabulary."""
+    """How many parameters are exported: those of the spec less the rows that pad its vocabulary."""
     padding = padded_vocab_size(vocab_size) - vocab_size
     leaves = named_leaves(spec_of(config, head, vocab_size=vocab_size)).values()
     per_token = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == "vocab")
@@ -303,7 +303,7 @@ def _examples(examples: Sequence[Example]) -> _Table | None:
 
 
 def _row(name: str, value: Any, written: Callable[[Any], str] = "{:,}".format) -> list[Row]:
-    """No row for what is not known."""
+    """One row, or none if the value is unknown."""
     return [] if value is None else [(name, written(value))]
 
 
@@ -356,7 +356,7 @@ def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
 
 
 def _languages(documents: Mapping[str, int]) -> str:
-    """The commonest with their shares: "ko 98.2%, uncertain 1.5%, others 0.3%"."""
+    """The most common languages with their shares: "ko 98.2%, uncertain 1.5%, others 0.3%"."""
     whole, ordered = sum(documents.values()), sorted(documents.items(), key=lambda one: -one[1])
     shown, rest = ordered[:_LANGUAGES], sum(count for _, count in ordered[_LANGUAGES:])
     named = [*shown, ("others", rest)] if rest else shown
@@ -423,7 +423,7 @@ def _losses(facts: CardFacts) -> _Table | None:
 
 
 def _steps_shown(lines: Sequence[PlotLine]) -> list[int]:
-    """About `CURVE_ROWS` steps, the first and the last among them, and where possible those that every line has."""
+    """About `CURVE_ROWS` steps, including the first and the last, and where possible those that every line has."""
     steps = [{point.step for point in line.points} for line in lines]
     every, shared = sorted(set.union(*steps)), sorted(set.intersection(*steps))
     chosen = shared if len(shared) > 1 else every
@@ -437,7 +437,7 @@ def _value_at(points: Sequence[Point], step: int) -> str:
 
 
 def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
-    """(score, value, meaning), of held-out text."""
+    """(score, value, meaning) of each score on held-out text."""
     scores = facts.scores
     if scores is None:
         return []

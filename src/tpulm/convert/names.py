@@ -1,8 +1,8 @@
-"""Names of parameters in other people's checkpoints: a two-column table for each architecture, and what else their files hold.
+"""Parameter names in foreign checkpoints: a two-column table for each architecture, and what else their files hold.
 
-Hugging Face's linear layers keep weights as [out, in], ours as [in, out] with the heads apart. TF1's names follow from Hugging
-Face's by a rule. Where one of theirs holds several of our kernels, as GPT-2 and ModernBERT keep queries, keys and values, its
-parts are written here as "…c_attn.weight[0]", [1] and [2].
+Hugging Face's linear layers keep weights as [out, in], ours as [in, out] with the heads as a separate axis. TF1's names follow
+from Hugging Face's by a rule. Where one of their tensors holds several of our kernels, such as queries, keys and values in
+GPT-2 and ModernBERT, its parts are written here as "…c_attn.weight[0]", [1] and [2].
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tpulm.errors import DataError
 from tpulm.nn.params import named_leaves
 
 # same: as ours; flat: all axes as one; dense: ours is [in, out…], theirs [out, in]; merge: ours is [in…, out], theirs [out, in]
-# conv, conv merge: the same two where theirs is [in, out]
+# conv, conv merge: like dense and merge, but theirs is [in, out]
 Layout = Literal["same", "flat", "dense", "merge", "conv", "conv merge"]
 
 
 class Name(NamedTuple):
-    """One row: our path, their name ("{layer}" stands for the layer's number), and what becomes of the axes."""
+    """One row: our path, their name ("{layer}" is the layer's number), and how the axes change."""
 
     ours: str
     theirs: str
@@ -159,12 +159,12 @@ TABLES: Mapping[str, Table] = {
     "llama": _LLAMA,
     "modernbert": _MODERNBERT,
 }
-# How names begin that these heads have instead of those of the head with the same parameters.
+# For heads that have another head's parameters: the prefixes of that head's names, and what replaces them.
 _OTHERWISE: Mapping[tuple[str, Head | None], Mapping[str, str]] = {
     **{(model_type, "spans"): {"classifier.": "qa_outputs."} for model_type in ("bert", "megatron-bert", "electra")},
     ("electra", "choice"): {"classifier.dense.": "sequence_summary.summary.", "classifier.out_proj.": "classifier."},
 }
-_HEAD_MARKS: Mapping[Head, tuple[str, ...]] = {  # how a name begins that only files with this head contain
+_HEAD_MARKS: Mapping[Head, tuple[str, ...]] = {  # prefixes that only files with this head contain
     "spans": ("qa_outputs.",),
     "choice": ("sequence_summary.summary.",),
     "classification": ("classifier.weight", "classifier.out_proj.weight"),
@@ -180,17 +180,17 @@ _TIED = (
     ("lm_head.weight", "model.embed_tokens.weight"),
     ("decoder.weight", "model.embeddings.tok_embeddings.weight"),
 )
-# Ends of names of tensors without weights (a buffer of 0, 1, 2, … or a mask), and tensors only the next-sentence head reads.
+# Suffixes of tensors without weights (a buffer of 0, 1, 2, … or a mask), and tensors that not every head reads.
 _BUFFERS = (".embeddings.position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 _POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
-# How the first conversions, bert-base-uncased among them, name the two vectors of a norm.
+# How the first conversions, bert-base-uncased among them, name a norm's scale and bias.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _FUSED = {".c_attn.weight": (3, -1), ".c_attn.bias": (3, -1), ".Wqkv.weight": (3, 0), ".Wi.weight": (2, 0)}  # parts, axis
-# Parameters of ours that nothing uses and theirs lack, and what has their shape.
+# Parameters of ours that are unused and that their files lack: a tensor of the same shape.
 _UNUSED = {"model.layers.0.attn_norm.weight": "model.embeddings.norm.weight"}
-_BARE = ("wte.", "wpe.", "h.", "ln_f.")  # how the names begin in a bare GPT2Model, as the first ones were saved
+_BARE = ("wte.", "wpe.", "h.", "ln_f.")  # prefixes in a bare GPT2Model, as the first ones were saved
 
-# TF1: where the rule does not hold.
+# TF1: exceptions to the rule.
 _TF1_NAMES = {
     "cls.predictions.bias": "cls/predictions/output_bias",
     "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",  # the one kernel that is [out, in]
@@ -208,12 +208,12 @@ _TF1_SUFFIXES = {
 _TF1_LAYOUTS: dict[Layout, Layout] = {"dense": "conv", "merge": "conv merge"}
 TF1_NEXT_SENTENCE = _TF1_NAMES["cls.seq_relationship.weight"]  # without it nothing reads the pooler
 TF1_POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
-# Theirs that are no weights of the model, as patterns; None: dropped on purpose.
+# Patterns of variables that are not weights of the model; None: dropped on purpose.
 TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
     ("step", "global_step"),
     ("adam_m", "*/adam_m"),  # the optimizer's means of gradients
     ("adam_v", "*/adam_v"),  # and of their squares
-    (None, "*/Adam"),  # the same two of tf.train.AdamOptimizer, which corrects their bias apart
+    (None, "*/Adam"),  # the same two of tf.train.AdamOptimizer, which corrects bias separately
     (None, "*/Adam_1"),
     (None, "beta1_power"),
     (None, "beta2_power"),
@@ -221,9 +221,9 @@ TF1_EXTRAS: tuple[tuple[str | None, str], ...] = (
 
 
 def names(model_type: str, spec: Any, head: Head | None = None) -> Table:
-    """Hugging Face's names of one model, or of half an ELECTRA: the rows for the parameters that `spec` has.
+    """Hugging Face's names for one model, or half an ELECTRA: the rows for the parameters in `spec`.
 
-    Only "spans" and "choice", whose parameters are those of other heads, need to be said.
+    `head` is needed only for "spans" and "choice", which have the parameters of other heads.
     """
     ours, otherwise = named_leaves(spec), _OTHERWISE.get((model_type, head), {})
 
@@ -235,7 +235,7 @@ def names(model_type: str, spec: Any, head: Head | None = None) -> Table:
 
 
 def tf1_names(model_type: str, spec: Any, *, body: str = "electra", embeddings: str = "electra") -> Table:
-    """Google's names of the same; `body` and `embeddings` are the scopes ("electra" or "generator") of these in an ELECTRA."""
+    """Google's names for the same; `body` and `embeddings` are their scopes ("electra" or "generator") in an ELECTRA."""
 
     def row_of(row: Name) -> Name:
         name = _TF1_NAMES.get(row.theirs) or row.theirs.replace(".", "/").replace("layer/{layer}", "layer_{layer}")
@@ -251,7 +251,7 @@ def tf1_names(model_type: str, spec: Any, *, body: str = "electra", embeddings: 
 
 
 def head_in(tensors: Iterable[str]) -> Head:
-    """The head that the tensors of these names belong to; the masked one if no other is found."""
+    """The head to which tensors of these names belong; "masked" if no other matches."""
     for head, marks in _HEAD_MARKS.items():
         if any(name.startswith(marks) for name in tensors):
             return head
@@ -259,17 +259,17 @@ def head_in(tensors: Iterable[str]) -> Head:
 
 
 class Kept(NamedTuple):
-    """Tensors under the names of the tables, and the names of those left out although they held weights."""
+    """Tensors under the names of the tables, and the names of those left out that held weights."""
 
     tensors: dict[str, np.ndarray]
     dropped: tuple[str, ...]
 
 
 def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Kept:
-    """Rename what old conversions named otherwise, split fused tensors, and leave out buffers, a pooler that nothing reads and,
-    where the output is `tied`, repeats.
+    """Rename tensors of old conversions, split fused ones, and leave out buffers, a pooler that nothing reads and, if the
+    output is `tied`, repeats of other tensors.
 
-    Raises DataError for an output that should repeat the embeddings and does not.
+    Raises DataError if an output that should repeat the embeddings does not.
     """
     kept = {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(_BUFFERS)}
     known = {row.theirs for row in TABLES[model_type]}
@@ -303,7 +303,7 @@ def _current_name(name: str) -> str:
 
 
 def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors as they are stored: parts "name[0]", "name[1]", … in one, and without those that nothing uses."""
+    """Tensors as they are stored: parts "name[0]", "name[1]", … are joined, and unused ones left out."""
     fused: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         if name.endswith("[0]"):
@@ -316,5 +316,5 @@ def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _fusion_of(name: str) -> tuple[int, int]:
-    """How many of ours a tensor holds, along which axis."""
+    """How many of our parameters a tensor holds, and along which axis."""
     return next((fusion for suffix, fusion in _FUSED.items() if name.endswith(suffix)), (1, 0))

@@ -1,4 +1,4 @@
-"""A model's weights for another vocabulary: what both have is kept, and what is new begins as the mean of its pieces."""
+"""A model's weights for another vocabulary: shared tokens keep theirs, and new ones begin as the mean of their pieces."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tpulm.tokenization.contrasts import Form, forms
 
 
 class NewVocabulary(NamedTuple):
-    """For each token of the new vocabulary the old ids whose rows it begins with the mean of; none: the mean of all."""
+    """For each token of the new vocabulary the old ids whose rows' mean it begins with; none: the mean of all rows."""
 
     sources: list[tuple[int, ...]]
-    kept: int  # tokens that both have, special ones included
+    kept: int  # tokens in both, including special ones
     composed: int
-    ordinary: np.ndarray  # int64: the old ids that are no special tokens
+    ordinary: np.ndarray  # int64: the old ids except special tokens
 
     def __str__(self) -> str:
         rest = len(self.sources) - self.kept - self.composed
@@ -27,7 +27,7 @@ class NewVocabulary(NamedTuple):
         )
 
     def rows(self, old: np.ndarray, count: int) -> np.ndarray:
-        """A parameter [V, …] of the old vocabulary for the new one, with `count` rows; those beyond its tokens are 0."""
+        """A parameter [V, …] of the old vocabulary for the new one, with `count` rows; rows beyond its tokens are 0."""
         found = np.zeros((count, *old.shape[1:]), old.dtype)
         found[: len(self.sources)] = old[self.ordinary].mean(axis=0)
         for index, ids in enumerate(self.sources):
@@ -37,8 +37,8 @@ class NewVocabulary(NamedTuple):
 
 
 def new_vocabulary(old: Tokenization, new: Tokenization) -> NewVocabulary:
-    """Tokens are the same where they read the same in the same place, at the beginning of a word or within one, whatever their
-    vocabularies write; special ones by their role. Raises ConfigError where nothing but these is in both."""
+    """Match tokens that read the same in the same place, at the beginning of a word or within one, however the vocabularies
+    write them, and special tokens by role. Raises ConfigError if the two share only special tokens."""
     theirs = {form: index for index, form in forms(old).items()}
     texts = {index: form.text for form, index in theirs.items()}
     ours, special = forms(new), tuple(old.special)
@@ -50,7 +50,7 @@ def new_vocabulary(old: Tokenization, new: Tokenization) -> NewVocabulary:
         if form in theirs:
             sources[index], kept = (theirs[form],), kept + 1
         elif pieces := _pieces(old, form, special):
-            if not form.begins_word:  # its first piece, too, as one that goes on
+            if not form.begins_word:  # its first piece, too, within a word
                 pieces[0] = theirs.get(Form(texts.get(pieces[0], ""), False), pieces[0])
             sources[index], composed = tuple(pieces), composed + 1
     if not kept:

@@ -1,6 +1,6 @@
-"""An encoder with its head as an ONNX graph, for onnxruntime and others; docs/design/onnx.md says why it is written out here.
+"""An encoder with its head as an ONNX graph, for onnxruntime and others; docs/design/onnx.md says why it is hand-written.
 
-Inputs are int64 [batch, sequence], as transformers' tokenizers give them. Where attention_mask is 0 there is padding.
+Inputs are int64 [batch, sequence], as transformers' tokenizers give them. attention_mask is 0 for padding.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tpulm.nn.transformer import Layer, place_of
 
 OPSET, IR_VERSION = 17, 8  # of 2022: the first with LayerNormalization
 FILE = "onnx/model.onnx"  # beside the weights, where sentence-transformers and transformers.js look for it
-_UNSEEN = -1e9  # added to scores of what is not seen
+_UNSEEN = -1e9  # added to the scores of masked positions
 _MOST_BYTES = 2_000_000_000  # a protobuf message is smaller than 2 GiB
 
 
 def export_onnx(model: LoadedModel, path: PurePath) -> None:
-    """Outputs: "logits" of texts or of each token, as the model's class of transformers has them, "start_logits" and
-    "end_logits" of answers to questions, or "sentence_embedding"; of choices a row each, with one number.
+    """Write an ONNX graph with the outputs "logits" of texts or tokens, as in transformers, "start_logits" and "end_logits" of
+    answers, or "sentence_embedding". For choices "logits" is one number per row, with a row per choice.
 
-    Raises ConfigError for a causal model, for one of 2 GB and more, and where the library is missing.
+    Raises ConfigError for a causal model, for a model of 2 GB or more, and if the library is missing.
     """
     if find_spec("onnx") is None:
         raise ConfigError(f"ONNX needs the package onnx: {installing('onnx')}")
@@ -60,13 +60,13 @@ def export_onnx(model: LoadedModel, path: PurePath) -> None:
 
 
 class _Graph:
-    """Nodes in the order of their computation. Names stand for what nodes give; arrays and numbers are constants."""
+    """Nodes in execution order. Strings name the outputs of nodes; arrays and numbers are constants."""
 
     def __init__(self) -> None:
         self._nodes, self._constants = list[Any](), dict[str, np.ndarray]()
 
     def add(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        """The name of the output, or the names of several."""
+        """Add a node; return the name of its output, or the names of several."""
         from onnx import helper  # pyright: ignore[reportMissingImports]
 
         names = [f"{kind}_{len(self._nodes)}_{number}" for number in range(outputs)]
@@ -75,7 +75,7 @@ class _Graph:
         return names[0] if outputs == 1 else names
 
     def constant(self, value: Any) -> str:
-        """Floats are float32, whole numbers int64; the name, for several uses."""
+        """Add a constant, floats as float32 and integers as int64; return its name, for reuse."""
         array, name = np.asarray(value), f"constant_{len(self._constants)}"
         self._constants[name] = np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else np.int64).reshape(
             array.shape
@@ -110,11 +110,11 @@ class _Graph:
         return self.affine(x, params.kernel, params.bias)
 
     def norm(self, params: Norm | None, x: str, config: ModelConfig) -> str:
-        """x itself where there is no norm."""
+        """x itself if there is no norm."""
         if params is None:
             return x
         if config.norm == "layer":
-            bias = np.zeros_like(params.scale) if params.bias is None else params.bias  # without, onnxruntime 1.32 crashes
+            bias = np.zeros_like(params.scale) if params.bias is None else params.bias  # without it onnxruntime 1.32 crashes
             return self.add("LayerNormalization", x, params.scale, bias, axis=-1, epsilon=config.norm_epsilon)
         mean = self.add("ReduceMean", self.add("Mul", x, x), axes=[-1])
         return self.add("Mul", self.add("Div", x, self.add("Sqrt", self.add("Add", mean, config.norm_epsilon))), params.scale)
@@ -133,7 +133,7 @@ class _Graph:
 
 
 def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str:
-    """The last hidden states [batch, sequence, D]; `table` are the embeddings of tokens."""
+    """The last hidden states [batch, sequence, D]; `table` holds the token embeddings."""
     own, add = params.embeddings, graph.add
     positions = add("Range", 0, add("Gather", add("Shape", "input_ids"), 1), 1)
     x = add("Gather", table, "input_ids")
@@ -195,7 +195,7 @@ def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
     if isinstance(params, TextEncoder):
         if model.head_config is None or model.head_config.pooling == "mean":
             seen = add("Unsqueeze", add("Cast", "attention_mask", to=1), [2])
-            x = add("ReduceSum", add("Mul", x, seen), [1], keepdims=0)  # as the mean, whose length is then made 1
+            x = add("ReduceSum", add("Mul", x, seen), [1], keepdims=0)  # the sum: like the mean, as its norm then becomes 1
         else:
             x = add("Gather", x, 0, axis=1)
         return add("LpNormalization", x, axis=-1, p=2)

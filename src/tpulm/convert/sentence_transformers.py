@@ -1,6 +1,6 @@
-"""What sentence-transformers reads beside a model: how hidden states become one vector for each text.
+"""What sentence-transformers reads beside a model: how hidden states are pooled into one vector for each text.
 
-The format is that of its versions 2 to 6: modules.json lists what a text goes through, and each module has its settings.
+The format is that of its versions 2 to 6: modules.json lists the modules, each of which has its settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OTHER_MODES = (
 
 
 def embedder_files(head: HeadConfig, config: ModelConfig, max_length: int | None) -> dict[str, Any]:
-    """JSON by file; none of a model that is not of embeddings."""
+    """The contents of JSON files, by file; empty unless the model is an embedding model."""
     if head.pooling is None:
         return {}
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -50,7 +50,7 @@ def embedder_files(head: HeadConfig, config: ModelConfig, max_length: int | None
 
 
 def read_pooling(folder: PurePath) -> Pooling:
-    """The mean of a folder that does not say. Raises DataError for what is neither this nor the first token."""
+    """The pooling of a model's folder; "mean" if not specified. Raises DataError unless it is "mean" or "cls"."""
     if not storage.exists(folder / _POOLING):
         return "mean"
     values = storage.read_given_object(folder / _POOLING)

@@ -1,8 +1,8 @@
 """LevelDB tables, the format of a TF1 checkpoint's index: sorted keys and values in blocks, each with a checksum.
 
-A block's entries are (bytes shared with the key before, bytes that are new, length of the value), the new bytes and the value,
-then the positions where nothing is shared ("restarts") and their count. After the block come its kind (0 plain, 1 snappy) and
-the masked crc32c of both. The file ends with the position of the index of blocks, and a magic number (leveldb:
+A block's entries are (bytes shared with the previous key, new bytes of the key, length of the value), the new bytes and the
+value, then the positions where nothing is shared ("restarts") and their count. A block is followed by its kind (0 plain, 1
+snappy) and the masked crc32c of both. The file ends with the position of the index of blocks and a magic number (leveldb:
 doc/table_format.md; tensorflow: tsl/lib/io/format.h).
 """
 
@@ -23,7 +23,7 @@ _AGAIN = "Copy it again from where it came"
 
 
 class _Malformed(ValueError):
-    """Bytes that cannot be what they should be; `byte` counts from the beginning of the file."""
+    """Malformed bytes; `byte` counts from the beginning of the file."""
 
     def __init__(self, message: str, byte: int):
         super().__init__(message)
@@ -32,11 +32,11 @@ class _Malformed(ValueError):
 
 class _Numbers(NamedTuple):
     values: list[int]
-    end: int  # where the next thing begins
+    end: int  # where the next value begins
 
 
 def _varints(data: bytes, start: int, count: int) -> _Numbers:
-    """Variable-length numbers (seven bits a byte, lowest first) from `start` on. Raises _Malformed."""
+    """Variable-length integers (seven bits per byte, lowest first) from `start` on. Raises _Malformed."""
     values, place = [], start
     for _ in range(count):
         begin, value = place, 0
@@ -57,7 +57,7 @@ def is_table(data: bytes) -> bool:
 
 
 def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
-    """The values by key, in the order of the keys, of a whole file. Every block's checksum is verified.
+    """The key-value pairs of a whole file, in the order of the keys. Every block's checksum is verified.
 
     Raises DataError naming file and byte.
     """
@@ -70,7 +70,7 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
     try:
         meta_offset, meta_size, offset, size = _varints(data, len(data) - FOOTER_BYTES, 4).values
         table: dict[bytes, bytes] = {}
-        list(_block(data, meta_offset, meta_size, path))  # it holds nothing, but damage is damage
+        list(_block(data, meta_offset, meta_size, path))  # it is empty, but its checksum is verified
         for _, block in _block(data, offset, size, path):
             start, length = _varints(block, 0, 2).values
             table.update(_block(data, start, length, path))
@@ -80,7 +80,7 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
 
 
 def _block(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of one block; `size` is without the trailer."""
+    """The keys and values of one block; `size` excludes the trailer."""
     end = offset + size
     where = f"{path}, byte {offset:,}"
     if end + TRAILER.size > len(data) - FOOTER_BYTES:

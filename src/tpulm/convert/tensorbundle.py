@@ -1,8 +1,8 @@
 """TF1 checkpoints of version 2 ("TensorBundle"), read without TensorFlow: PREFIX.index and PREFIX.data-00000-of-0000N.
 
-The index is a table (sstable.py) of protobuf messages by tensor name: data type, shape, and which bytes of which data file with
-which masked crc32c. Its first key, the empty one, says how many data files there are (tensorflow:
-core/protobuf/tensor_bundle.proto, core/util/tensor_bundle/tensor_bundle.h). Nothing in these files is ever executed.
+The index is a table (sstable.py) of protobuf messages by tensor name: data type, shape, data file, byte range and masked
+crc32c. Its first key, the empty one, holds the number of data files (tensorflow: core/protobuf/tensor_bundle.proto,
+core/util/tensor_bundle/tensor_bundle.h). Nothing in these files is ever executed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEWEST = re.compile(r'^model_checkpoint_path:\s*"([^"]*)"', re.MULTILINE)
 
 
 def find_checkpoint(path: PurePath) -> PurePath | None:
-    """The PREFIX of PREFIX.index; None if nothing there looks like a TF1 checkpoint.
+    """The PREFIX of PREFIX.index; None if nothing at `path` looks like a TF1 checkpoint.
 
     Raises ConfigError for a folder of several or a wrong prefix, DataError for a checkpoint of version 1 or without its index.
     """
@@ -66,7 +66,7 @@ def _in_folder(folder: PurePath) -> PurePath | None:
     if LATEST in names:
         newest = _NEWEST.search(storage.read_text(folder / LATEST))
         name = newest.group(1).replace("\\", "/").rpartition("/")[2] if newest else ""
-        if name in prefixes:  # the folder may have been moved since it was written
+        if name in prefixes:  # the folder may have been moved since LATEST was written
             return folder / name
         if not prefixes:
             raise DataError(f"{LATEST} names {name!r}, which has no files here; copy them too", location=str(folder))
@@ -79,7 +79,7 @@ def _in_folder(folder: PurePath) -> PurePath | None:
 
 
 INDEX = ".index"
-# tensorflow's numbers of data types (core/framework/types.proto)
+# TensorFlow's numbers for data types (core/framework/types.proto)
 _DTYPES: dict[int, np.dtype] = {
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
@@ -112,7 +112,7 @@ def _messages() -> Any:
             field("offset", 4, KIND.TYPE_INT64),
             field("size", 5, KIND.TYPE_INT64),
             field("crc32c", 6, KIND.TYPE_FIXED32),  # masked
-            field("slices", 7, KIND.TYPE_BYTES, many=True),  # of a partitioned variable, whose pieces are stored apart
+            field("slices", 7, KIND.TYPE_BYTES, many=True),  # of a partitioned variable, whose pieces are stored separately
         )
     )
     file.message_type.add(name="Header").field.extend(
@@ -125,7 +125,7 @@ _Header, _Entry = (message_class(_messages(), name) for name in ("Header", "Entr
 
 
 class StoredTensor:
-    """One tensor of a checkpoint; its data is not read before `read`."""
+    """One tensor of a checkpoint; its data is read only by `read`."""
 
     def __init__(self, bundle: Bundle, name: str, entry: Any):
         self.name, self.shape = name, tuple(dim.size for dim in entry.shape.dim)
@@ -139,14 +139,14 @@ class StoredTensor:
 
     @property
     def dtype(self) -> np.dtype | None:
-        """None for what holds no numbers, such as strings."""
+        """None for a tensor without numbers, such as strings."""
         return _DTYPES.get(self._entry.dtype)
 
     def read(self) -> np.ndarray:
         """The numbers, with `shape` and `dtype`, read-only.
 
-        Raises DataError naming file, tensor and byte for a wrong checksum, a file cut off, a data file that is not there, a
-        partitioned variable, or a data type that is no number.
+        Raises DataError naming file, tensor and byte for a wrong checksum, a truncated file, a missing data file, a partitioned
+        variable, or a non-numeric data type.
         """
         entry, shard = self._entry, self._bundle.shard(self._entry.shard_id)
         where = f"{shard}, tensor {self.name} (byte {entry.offset:,})"
@@ -181,7 +181,7 @@ class Bundle(Mapping[str, StoredTensor]):
     """The tensors under PREFIX by name, in the order of the names.
 
     The checksums of the index are verified at once, those of the data when it is read. Raises DataError for a damaged index,
-    StorageError where there is none (`find_checkpoint` finds a prefix).
+    StorageError for a missing one (`find_checkpoint` finds a prefix).
     """
 
     def __init__(self, prefix: PurePath):
@@ -189,10 +189,10 @@ class Bundle(Mapping[str, StoredTensor]):
         self.index = str(prefix.with_name(prefix.name + INDEX))
         table = read_table(storage.read_bytes(self.index), self.index)
         self._shards = self._read_header(table.pop(b"", None))
-        # A key that begins with a zero byte is a piece of a partitioned variable, whose own key comes without it.
+        # A key that begins with a zero byte is a piece of a partitioned variable, which also has a key without it.
         names = {key: self._named(key) for key in table if not key.startswith(b"\0")}
         self._tensors = {name: StoredTensor(self, name, self._read_entry(name, table[key])) for key, name in names.items()}
-        self._opened: dict[int, tuple[int, storage.Ranges]] = {}  # data file -> its bytes, and the file
+        self._opened: dict[int, tuple[int, storage.Ranges]] = {}  # data file: its size, and the open file
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._tensors[name]

@@ -1,4 +1,4 @@
-"""Reading Google's BERT and ELECTRA from their TF1 checkpoints, including the optimizer's moments.
+"""Read Google's BERT and ELECTRA from their TF1 checkpoints, including the optimizer's moments.
 
 Google's BERT computes GELU in its tanh form and ELECTRA by erf; both call it "gelu" (modeling.py of the two). Their layer norms
 have an epsilon of 1e-12. BERT's sizes are in its bert_config.json; ELECTRA's follow from the shapes, except the number of
@@ -28,7 +28,7 @@ Kind = Literal["bert", "electra"]
 HEAD_SIZE = 64
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow 2's
 _DEFAULTS = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
-# Theirs, of a config.json: the name of a tensor in a scope, and which of its axes is that long.
+# Keys of config.json: the name of a tensor in a scope, and the axis with that length.
 _SIZES = {
     "vocab_size": ("embeddings/word_embeddings", 0),
     "embedding_size": ("embeddings/word_embeddings", 1),
@@ -40,7 +40,7 @@ _SIZES = {
 
 
 class Given(NamedTuple):
-    """A bert_config.json: its mapping and its path."""
+    """A bert_config.json: its contents and its path."""
 
     values: Mapping[str, Any]
     origin: str
@@ -54,14 +54,14 @@ class ImportedModel(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a TF1 checkpoint held.
+    """The contents of a TF1 checkpoint.
 
-    `moments` are the optimizer's, in the shapes of our parameters: "adam_m/" and "adam_v/" before the path that a parameter
-    has in training; empty where the checkpoint has none, or not all. `dropped` names what was left out.
+    `moments` are the optimizer's, in the shapes of our parameters, under "adam_m/" or "adam_v/" and the parameter's path in
+    training; empty unless the checkpoint has all of them. `dropped` names what was left out.
     """
 
     kind: Kind
-    parts: Mapping[str, ImportedModel]  # "" of BERT; "discriminator" and "generator"
+    parts: Mapping[str, ImportedModel]  # "" for BERT; "discriminator" and "generator"
     vocab_size: int
     step: int | None
     moments: Mapping[str, np.ndarray]
@@ -69,7 +69,7 @@ class Checkpoint(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """One part before its numbers are read; `owns` are the prefixes of the names that belong to it alone in training."""
+    """One part before its tensors are read; `owns` are the prefixes of names that belong to it alone in training."""
 
     described: Described
     spec: Any
@@ -79,10 +79,10 @@ class _Layout(NamedTuple):
 
 
 def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None = None) -> Checkpoint:
-    """The model and the optimizer under PREFIX.
+    """The model and the optimizer state under PREFIX.
 
-    Raises ConfigError where a BERT has no config or `kind` is not what the checkpoint holds, DataError listing every name that
-    is missing, unknown or of another shape, and what tensorbundle.py raises for damaged files.
+    Raises ConfigError if a BERT has no config or the checkpoint is not of this `kind`, DataError listing every name that is
+    missing, unknown or of another shape, and what tensorbundle.py raises for damaged files.
     """
     bundle = Bundle(prefix)
     if _OBJECT_GRAPH in bundle:
@@ -163,7 +163,7 @@ def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dic
 
 
 def _sizes(bundle: Bundle, weights: Sequence[str], *, body: str, embeddings: str) -> dict[str, int]:
-    """Keys of a config.json, derived from the shapes of the tensors in two scopes."""
+    """Keys of a config.json, derived from tensor shapes in two scopes."""
     sizes: dict[str, int] = {}
     for key, (name, axis) in _SIZES.items():
         full = f"{embeddings if name.startswith('embeddings') else body}/{name}"
@@ -186,7 +186,7 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
 
 
 def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
-    """Google's keys are those of Hugging Face, except for the meaning of "gelu" and constants in their code."""
+    """Google's keys are Hugging Face's, except for the meaning of "gelu" and constants in their code."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     activation = values.get("hidden_act", "gelu")
@@ -197,7 +197,7 @@ def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
 
 
 def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> ImportedModel:
-    """The numbers of one part, or one of their two `moment`s."""
+    """The parameters of one part, or one of their two `moment`s in the same shapes."""
     params = from_theirs(
         {name: bundle[name + moment] for name in layout.tensors},
         layout.spec,
@@ -210,7 +210,7 @@ def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str =
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
-    """Both moments of all parameters as trained, if all are there; of shared ones the discriminator's."""
+    """Both moments of all trained parameters, or none if one is missing; for shared parameters the discriminator's."""
     wanted = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
     if not all(name in extras for name in wanted):
         return {}

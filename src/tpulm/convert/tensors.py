@@ -1,7 +1,7 @@
-"""Copying parameters to and from other formats' tensors by a table of names.
+"""Copy parameters to and from other formats' tensors by a table of names.
 
-Axes that our specs name "layers" become one of their tensors each, and the rows that pad our vocabulary are cut off on the way
-out and added on the way in.
+An axis that our spec names "layers" becomes one of their tensors per layer. The rows that pad our vocabulary are cut off on
+export and added on import.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tpulm.errors import DataError, some_of, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
 _TRANSPOSED: tuple[Layout, ...] = ("dense", "merge")
-_SHOWN = 20  # names of each kind of problem that an error lists
+_SHOWN = 20  # names that an error lists for each kind of problem
 
 
 class _Slice(NamedTuple):
-    """A part of one of our arrays that is a tensor of its own there: its name, our index, and our shape of the part."""
+    """A part of one of our arrays that is a separate tensor there: its name, our index, and the part's shape in our layout."""
 
     theirs: str
     index: Any
@@ -38,7 +38,7 @@ def _slices(leaf: ParamSpec, theirs: str, vocab_size: int) -> list[_Slice]:
 
 
 def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int) -> dict[str, np.ndarray]:
-    """Their tensors by name, float32, as C-ordered copies; the vocabulary cut to `vocab_size`."""
+    """Their tensors by name, float32, as C-ordered copies; the vocabulary is cut to `vocab_size`."""
     leaves, specs = named_leaves(params), named_leaves(spec)
     rows = _by_our_name(table, specs)
     tensors: dict[str, np.ndarray] = {}
@@ -63,13 +63,13 @@ def from_theirs(
 ) -> Any:
     """Our tree of float32 arrays. Raises DataError naming what is missing, unknown or of another shape, before any is read.
 
-    A tensor is an array, or has a `shape` and becomes one by `np.asarray`. `description` is what the model's sizes are known
-    from, for the message.
+    A tensor is an array, or has a `shape` and becomes one by `np.asarray`. `description` names the source of the model's sizes,
+    for the message.
     """
     specs = named_leaves(spec)
     rows = _by_our_name(table, specs)
     layers = max(leaf.shape[0] for leaf in specs.values() if leaf.axes[0] == "layers")
-    if layers > len(tensors):  # or the names alone would fill the memory
+    if layers > len(tensors):  # else the names alone could fill the memory
         raise DataError(
             f"the weights do not fit {description}: it says {layers:,} layers, and there are {len(tensors):,} tensors in all",
             location=origin,

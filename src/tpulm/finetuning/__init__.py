@@ -1,4 +1,4 @@
-"""Fine-tuning a pretrained encoder on labelled texts: tasks under their names, `Classifier` in memory, `finetune` on files,
+"""Fine-tuning a pretrained encoder on labelled texts: tasks by name, `Classifier` in memory, `finetune` on files,
 `bench` on the tasks of a benchmark."""
 
 from tpulm.finetuning.benchmark import BenchReport, bench

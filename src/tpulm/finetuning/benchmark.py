@@ -1,7 +1,7 @@
-"""A model on the tasks of a benchmark: fine-tune with several seeds and learning rates, choose, report beside published scores.
+"""A model on the tasks of a benchmark: fine-tune with several seeds and learning rates, select, report beside published scores.
 
 W/TASK/lr-RATE/      a fine-tuning as `finetune` leaves it, with all seeds
-W/TASK/task.json     the files and settings it is of
+W/TASK/task.json     its files and settings
 W/bench.json, .md    the table, rewritten after each task
 """
 
@@ -51,16 +51,16 @@ Select = Literal["train", "dev"]
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of one task. Scores are fractions, by metric and seed, at the rate that was best where `chosen_on` says."""
+    """The result of one task. Scores are fractions, by metric and seed, at the learning rate that was best on `chosen_on`."""
 
     name: str
     title: str
     state: Literal["done", "missing", "not supported"]
-    why: str = ""  # it is not done
+    why: str = ""  # why it is not done
     scores: dict[str, list[float]] = field(default_factory=dict)
-    also: dict[str, dict[str, float]] = field(default_factory=dict)  # of the best seed's model, by part
+    also: dict[str, dict[str, float]] = field(default_factory=dict)  # of the best seed's model, on further parts
     learning_rate: float | None = None
-    tried: dict[str, float] = field(default_factory=dict)  # the choosing score's mean, by learning rate
+    tried: dict[str, float] = field(default_factory=dict)  # the mean of the selection score, by learning rate
     chosen_by: str = ""
     chosen_on: str = ""
     examples: dict[str, int] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class BenchReport:
         return [self.title, "this model", *(one.model for one in self.described.baselines)]
 
     def rows(self) -> list[list[str]]:
-        """In percent: the task and metric, ours with its deviation over the seeds, and those published."""
+        """In percent: task and metric, our score with its deviation over the seeds, and the published ones."""
         found, bases = list[list[str]](), self.described.baselines
         for one in self.results:
             name = one.title.partition(",")[0]
@@ -99,7 +99,7 @@ class BenchReport:
         return found
 
     def remarks(self) -> list[str]:
-        """What is to be known of each task and of the table, a line each."""
+        """Notes on each task and on the table, one per line."""
         lines = list[str]()
         for one in self.results:
             name = one.title.partition(",")[0]
@@ -158,10 +158,10 @@ def bench(
     settings: Mapping[str, Any] | None = None,
     progress: Progress = SILENT,
 ) -> BenchReport:
-    """Fine-tune `model` on the suite's tasks whose files lie in `folder`; what is done in `workdir` already is not done again.
+    """Fine-tune `model` on the suite's tasks whose files are in `folder`; what is done in `workdir` already is not repeated.
 
-    With select = "train" epochs and learning rates are chosen on a part of train, and dev is reported; with "dev" both are dev.
-    `settings` of fine-tuning go before the published ones. Raises ConfigError for an unknown suite or task, WorkFolderMismatch
+    With select = "train" epochs and learning rates are chosen on a part of train, and dev is reported; with "dev" both use dev.
+    `settings` of fine-tuning override the published ones. Raises ConfigError for an unknown suite or task, WorkFolderMismatch
     for a work folder of another model, other files or other settings, DataError for files that are not the benchmark's.
     """
     described, root = find_suite(suite), storage.as_path(workdir)
@@ -241,7 +241,7 @@ class _Bench(NamedTuple):
         finetune(self.model, parts["train"], output, dev=dev, test=test, config=config, progress=self.progress)
 
     def _config(self, task: BenchTask) -> tuple[FinetuneConfig, list[str]]:
-        """Settings, and where they are others than the published ones."""
+        """The settings, and where they differ from the published ones."""
         positions, notes = self.loaded.config.max_positions, list[str]()
         wanted: dict[str, Any] = {"metric": task.metrics[0], **task.settings}
         if wanted["max_length"] > positions and "max_length" not in self.settings:
@@ -284,7 +284,7 @@ class _Bench(NamedTuple):
     def _also(
         self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
     ) -> dict[str, dict[str, float]]:
-        """Scores of the best seed's model on more parts, kept beside it."""
+        """The scores of the best seed's model on further parts, cached beside it."""
         if not task.also:
             return {}
         output = self._output(name, rate)
@@ -300,9 +300,9 @@ class _Bench(NamedTuple):
 
 
 def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
-    """F1 of some classes counted together, from examples by true (rows) and predicted class; 0 where they are neither.
+    """F1 of some classes counted together, from examples by true (rows) and predicted class; 0 if there are none of either.
 
-    As scikit-learn's f1_score with average="micro" and these labels; of one class the plain F1.
+    Like scikit-learn's f1_score with average="micro" and these labels; for one class the plain F1.
     """
     said_or_true = confusion[classes].sum() + confusion[:, classes].sum()
     return float(2 * np.diagonal(confusion)[classes].sum() / said_or_true) if said_or_true else 0.0
@@ -325,7 +325,7 @@ def _means(result: TaskResult) -> dict[str, Any]:
 
 
 def _named(examples: dict[str, int], select: Select) -> dict[str, int]:
-    """Counts by what the parts are of the benchmark's."""
+    """Counts of examples, by the benchmark's names for the parts."""
     names = {"train": "train"} | ({"dev": "dev"} if select == "dev" else {"dev": "held out of train", "test": "dev"})
     return {shown: examples[part] for part, shown in names.items()}
 

@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"(?:choice|ending|option)_?(\d+)")
 
 
 class ChoiceOfAnswers(Task):
-    """Texts are questions, pairs their choices, lists of any length. Labels are the numbers of the right ones, from 0; answers
+    """Texts are questions, pairs their choices, lists of any length. Labels are the indices of the right ones, from 0; answers
     are {"label": …, "choice": …, "score": …, "scores": […]}.
     """
 
@@ -39,8 +39,8 @@ class ChoiceOfAnswers(Task):
     usage = ("import tpulm", "", 'tpulm.Classifier("this folder").predict([("a question", ["one answer", "another"])])')
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The columns "question" and "choices" of JCommonsenseQA's choice0, …; of SWAG's sent1, sent2 and ending0, …; and of
-        HellaSwag's ctx_a, ctx_b and endings. Empty columns behind the last choice are none.
+        """The columns "question" and "choices", from JCommonsenseQA's choice0, …; from SWAG's sent1, sent2 and ending0, …; and
+        from HellaSwag's ctx_a, ctx_b and endings. Trailing empty columns are not choices.
         """
         names = {int(found[1]): name for name in values if (found := _NUMBERED.fullmatch(name))}
         choices = values.get("choices", values.get("endings"))
@@ -73,7 +73,7 @@ class ChoiceOfAnswers(Task):
         return np.array([_number(label) for label in labels_of(examples)], np.int32)
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
-        """A row for each choice: `[CLS] question [SEP] choice [SEP]`."""
+        """One row per choice: `[CLS] question [SEP] choice [SEP]`."""
         choices: list[Sequence[str]] = examples.pairs or []
         of = np.repeat(np.arange(len(choices)), [len(some) for some in choices])
         questions = [examples.texts[number] for number in of]
@@ -86,7 +86,7 @@ class ChoiceOfAnswers(Task):
         return [f"{count:,} questions have {choices} choices" for choices, count in zip(*counts, strict=True)]
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """The loss is in nats a question."""
+        """The loss is in nats per question."""
         chances = _chances(outputs, data.rows)
         chosen = chances[np.arange(len(chances)), data.labels]
         return {"accuracy": float(np.mean(chances.argmax(axis=1) == data.labels)), "loss": float(-chosen.mean())}
@@ -130,7 +130,7 @@ def _number(label: Any) -> int | None:
 
 
 def _chances(outputs: np.ndarray, rows: Rows) -> np.ndarray:
-    """float64 [N, K]: log-probabilities of each question's choices; -inf where it has fewer."""
+    """float64 [N, K]: log-probabilities of each question's choices; -inf for missing choices."""
     if not len(rows):
         return np.zeros((0, 1))
     assert rows.of is not None

@@ -45,25 +45,25 @@ _FILES = {
 
 
 class Fitted(NamedTuple):
-    """How training went."""
+    """The course of training."""
 
-    history: History  # an epoch each
+    history: History  # one entry per epoch
     best_epoch: int  # from 1
     ended_early: bool
-    rows_per_second: float | None  # of the steps alone; None where all had been done before
+    rows_per_second: float | None  # of the steps alone; None if all had been done before
 
 
 class Classifier:
     """A pretrained encoder, fine-tuned for a task. `model` is a folder (an export, a work folder, an import, a saved
-    classifier) or what `load_model` gave.
+    classifier) or the result of `load_model`.
 
         classifier = tpulm.Classifier("w/export", labels=("neg", "pos"), epochs=3)
         classifier.fit(train, dev).save_pretrained("out")
 
-    `labels` are the classes in the order of the outputs; left out, they are those of the training examples. Examples are a file
-    (tsv, csv, jsonl, parquet), a list of (text, label) or (text, pair, label), or columns {"text": …, "label": …}. Settings are
-    the fields of `FinetuneConfig`; with task = "regression" labels are numbers, and `register_task` adds tasks. Raises
-    ConfigError for settings and models that do not fit, DataError for examples that do not.
+    `labels` are the classes in the order of the outputs, by default those of the training examples. Examples are a file (tsv,
+    csv, jsonl, parquet), a list of (text, label) or (text, pair, label), or columns {"text": …, "label": …}. Settings are the
+    fields of `FinetuneConfig`; with task = "regression" labels are numbers, and `register_task` adds tasks. Raises ConfigError
+    for settings and models that do not fit, DataError for examples that do not.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Classifier:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
         self.labels: LabelSet | None = None
         self.fitted: Fitted | None = None
-        self.cut = 0  # texts that `predict` cut so far, for they were longer than max_length
+        self.cut = 0  # texts that `predict` truncated so far, as they exceeded max_length
         self._params: SequenceClassifier | None = None  # numpy
         self._outputs: Outputs | None = None
         self._placed: Any = None
@@ -113,9 +113,9 @@ class Classifier:
         folder: PurePath | None = None,
         progress: Progress | None = None,
     ) -> Classifier:
-        """Train on `train`; the parameters kept are those of the epoch with the best score on `dev`, by default a part of
-        `train` that is held out (`config.dev_fraction`). Every call begins with the pretrained weights. In a notebook
-        `progress` is shown by default."""
+        """Train on `train`, and keep the parameters of the epoch with the best score on `dev`, by default a held-out part of
+        `train` (`config.dev_fraction`). Every call starts from the pretrained weights. In a notebook `progress` is shown by
+        default."""
         examples = self._examples(train)
         examples, held_out = self.split(examples) if dev is None else (examples, self._examples(dev))
         data, dev_data = self.encode(examples, learn=True), self.encode(held_out)
@@ -123,7 +123,7 @@ class Classifier:
             return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=said)
 
     def split(self, examples: Examples) -> tuple[Examples, Examples]:
-        """What is trained on, and the part that is held out as dev where no other is given; the labels are those of both."""
+        """The examples to train on, and those held out as dev if no others are given; the labels are those of both."""
         strata = self.task.strata(examples, self._classes(examples))
         split = hold_out(self.task.held_out_by(examples), strata, fraction=self.config.dev_fraction)
         return examples.take(split.train), examples.take(split.held_out)
@@ -142,7 +142,7 @@ class Classifier:
         tracking: Tracking | None = None,
         hosts: Hosts = ALONE,
     ) -> Classifier:
-        """`fit` of what `encode` gave; `evaluated` is called after each epoch. Several hosts all call it, with the same."""
+        """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
         outputs = self._of()
 
@@ -172,15 +172,15 @@ class Classifier:
         return self
 
     def steps(self, train: Any) -> Iterator[Step]:
-        """What `fit` does, step by step, for a loop of one's own: `tpulm.training_steps`."""
+        """The steps of `fit` one by one, for a user-written loop: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
         tuning = self.tuning_of(data).beginning(seed, self.first_params(seed, data))
         yield from steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
 
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
-        """Rows of token ids with their labels; with `learn` the labels are found there, where none were given.
+        """Rows of token ids with their labels; with `learn` the classes are taken from the examples, if none were given.
 
-        Raises DataError for a label that is not among the known ones, or if there is only one class or number to learn.
+        Raises DataError for an unknown label, or if there is only one class or number to learn.
         """
         examples = self._examples(examples)
         classes = self._classes(examples if learn else None)
@@ -192,7 +192,7 @@ class Classifier:
 
     @property
     def params(self) -> SequenceClassifier:
-        """The parameters, as numpy arrays; those of a loop of one's own can be put here."""
+        """The parameters, as numpy arrays; those of a user-written loop can be assigned here."""
         if self._params is None:
             raise ConfigError("this classifier has not been trained: fit it first")
         return self._params
@@ -202,12 +202,12 @@ class Classifier:
         self._params, self._placed = jax.device_get(params), None
 
     def predict(self, texts: Any, pairs: Sequence[Any] | None = None) -> list[Any]:
-        """The label of each text, as in the training examples, of a regression the number, of tags [[begin, end, type], …]; of
-        questions and choices a mapping of the answer and its probability.
+        """The label of each text, as in the training examples: for a regression the number, for tags [[begin, end, type], …],
+        for questions and choices a mapping of the answer and its probability.
 
-        `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; the second texts may be `pairs` too:
-        the text that answers a question, or the list of its choices.
-        Raises DataError for a single string, and for texts that are blank or no strings.
+        `texts` are a list of texts or of (text, pair), or columns {"text": …, "pair": …}; second texts may also be `pairs`: the
+        text that answers a question, or the list of its choices. Raises DataError for a single string, and for texts that are
+        blank or not strings.
         """
         examples = self._unlabelled(texts, pairs)
         rows = self._rows(examples)
@@ -221,25 +221,25 @@ class Classifier:
         return self.task.probabilities(self._outputs_of(self._rows(self._unlabelled(texts, pairs))))
 
     def evaluate(self, examples: Any, *, params: Any = None) -> dict[str, float]:
-        """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params`: to be
-        scored instead of its own."""
+        """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params` are scored
+        instead of its own parameters."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
         return self.task.scores(self._outputs_of(data.rows, params), data, self.head_config.names)
 
     def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
-        """The scores of the parameters that training with this seed begins with."""
+        """The scores of the initial parameters of training with this seed."""
         outputs = self._of()
         found = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
         return self.task.scores(found, data, self.head_config.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
-        """float32 [N, C]: logits, or of a regression the number; of other tasks as their objective has them."""
+        """float32 [N, C]: logits, or for a regression the number; for other tasks as their objective has them."""
         return self._outputs_of(data.rows)
 
     def save_pretrained(self, folder: str | PurePath) -> None:
-        """A folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load.
+        """Save a folder that transformers' AutoModelForSequenceClassification and `tpulm.Classifier` load.
 
-        A model that is there already is replaced. Raises ConfigError for a folder with anything else in it.
+        A model that is already there is replaced. Raises ConfigError for a folder with anything else in it.
         """
         model, target = self.model, storage.as_path(folder)
         _check_replaceable(target)
@@ -248,7 +248,7 @@ class Classifier:
             target, model._replace(params=self.params, head=self.task.head, head_config=self.head_config, max_length=length)
         )
 
-    # -- what they share ------------------------------------------------------------------------------------------------
+    # -- shared helpers -------------------------------------------------------------------------------------------------
 
     def _examples(self, data: Any) -> Examples:
         if isinstance(data, str | PurePath):
@@ -256,7 +256,7 @@ class Classifier:
         return self.task.take(data)
 
     def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:
-        """The known labels, or those of `learn_from` where none are known yet; None of a task without classes."""
+        """The known labels, or those of `learn_from` if none are known yet; None for a task without classes."""
         if not self.task.has_classes:
             return None
         if self.labels is None and learn_from is not None:
@@ -266,7 +266,7 @@ class Classifier:
         return self.labels
 
     def _take_labels(self, labels: LabelSet | None) -> None:
-        """From here on the number of outputs is known; a classifier of the same labels can be used at once."""
+        """Set the labels, and with them the number of outputs; a classifier with the same labels can be used at once."""
         self.labels = labels
         if (
             self.model.head_config is not None
@@ -277,7 +277,7 @@ class Classifier:
 
     @property
     def head_config(self) -> HeadConfig:
-        """What the outputs mean. Raises ConfigError while the labels are not known."""
+        """What the outputs mean. Raises ConfigError until the labels are known."""
         classes = self._classes()
         return self.task.head_config(classes)
 
@@ -290,7 +290,7 @@ class Classifier:
 
     @property
     def _of_rows(self) -> FinetuneConfig:
-        """The settings with the length of whole rows, where these hold several texts."""
+        """The settings with the length of whole rows, if these hold several texts."""
         return self.config.model_copy(update={"max_length": (self.config.max_length or 0) * self.task.objective.texts})
 
     def _unlabelled(self, texts: Any, pairs: Sequence[Any] | None) -> Examples:
@@ -314,7 +314,7 @@ class Classifier:
         return outputs.of(self._placed, rows)
 
     def first_params(self, seed: int, training: Labelled | None = None) -> FineTuned:
-        """What training with this seed begins with; a new head of a regression on the scale of the `training` labels."""
+        """The initial parameters for this seed; a new head of a regression is on the scale of the `training` labels."""
         spec = self._of().objective.spec
         known = None if self.model.head_config is None else self.model.head_config._replace(null=self.task.null)
         again = self.model.head == self.task.head and known == self.head_config and not self.config.from_scratch
@@ -325,10 +325,10 @@ class Classifier:
         return params if again or training is None else self.task.scaled(params, training)
 
     def tuning_of(self, data: Labelled, folder: PurePath | None = None) -> Tuning:
-        """The compiled program for as much data: the last one if it fits, so that what is compiled serves all seeds.
+        """The compiled program for as much data: the last one if it fits, so that all seeds share one compilation.
 
-        With "auto" it computes in what trains fastest, or as the checkpoints in `folder` were made. Scores stay in float32 on a
-        CPU, as those of `predict`.
+        With "auto" it computes in the dtype that trains fastest, or in that of the checkpoints in `folder`. Scores stay in
+        float32 on a CPU, like those of `predict`.
         """
         dtype = self.config.compute_dtype
         if dtype == "auto":
@@ -351,9 +351,9 @@ class Classifier:
 
 
 def _check_replaceable(folder: PurePath) -> None:
-    """Raises ConfigError for a folder with more in it than a saved classifier, all of which saving would remove.
+    """Raise ConfigError for a folder that holds more than a saved classifier, all of which saving would remove.
 
-    Weights without a config.json are a model that was not wholly uploaded.
+    Weights without a config.json are a model whose upload was not finished.
     """
     found = {path.name for path in storage.list_folder(folder)}
     others = sorted(found - _FILES)

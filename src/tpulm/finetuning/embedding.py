@@ -1,4 +1,4 @@
-"""Embeddings of texts: from pairs with scores how alike they are, or from texts that belong to others."""
+"""Embeddings of texts, learnt from pairs with similarity scores, or from texts that belong together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tpulm.objectives.embedding import RankedTexts, ScoredPairs
 from tpulm.tokenization import Tokenization
 from tpulm.train.tuning import Labelled
 
-_THE_SAME = 0.99  # the mean cosine of two texts from which all are taken for one
+_THE_SAME = 0.99  # the mean cosine of two texts from which on all vectors count as one
 _AT_ONCE = 256  # queries
 
 
@@ -49,7 +49,7 @@ class _Embedding(Task):
     )
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
-        """The texts of an example one after another, each with tokens of its own."""
+        """The texts of an example one after another, each with special tokens of its own."""
         parts = [part for part in (examples.texts, examples.pairs, self._negatives(examples)) if part is not None]
         return joined([encode_rows(tokenization, part, None, max_length=max_length) for part in parts])
 
@@ -60,7 +60,7 @@ class _Embedding(Task):
         return HeadConfig((), pooling=self.config.pooling or "mean")
 
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
-        """A vector for each text; of pairs of texts their cosine."""
+        """A vector for each text; for pairs of texts their cosine."""
         return list(outputs[:, 0]) if examples.pairs is None else _cosines(outputs).tolist()
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
@@ -69,7 +69,7 @@ class _Embedding(Task):
 
 
 class ScoredSimilarity(_Embedding):
-    """Labels are numbers, higher for pairs that are more alike; cosines are to have the same order."""
+    """Labels are numbers, higher for pairs that are more alike; cosines should rank pairs in the same order."""
 
     kind = "Embeddings, learnt from pairs with scores"
     mistakes_are = ("Farthest off", "ranks off")
@@ -91,7 +91,7 @@ class ScoredSimilarity(_Embedding):
         return {"spearman": found.spearman, "pearson": found.pearson}
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        """All pairs, those first whose places by score and by cosine differ most, as a part of all."""
+        """All pairs, those first whose ranks by score and by cosine differ most; the difference is a fraction of all pairs."""
         cosines = _cosines(outputs)
         places = [np.argsort(np.argsort(values, kind="stable")) for values in (data.labels, cosines)]
         distance = np.abs(places[0] - places[1]) / len(cosines)
@@ -99,7 +99,7 @@ class ScoredSimilarity(_Embedding):
 
 
 class Retrieval(_Embedding):
-    """Pairs of an anchor and a text that belongs to it; with a third, which does not, as the label."""
+    """Pairs of an anchor and a text that belongs to it; optionally, as the label, a third text that does not."""
 
     kind = "Embeddings, learnt from texts that belong together"
     mistakes_are = ("Nearer than what belongs", "nearer by")
@@ -110,7 +110,7 @@ class Retrieval(_Embedding):
         return read_examples(path, columns, labelled=False, fault=self.fault, adapt=self.adapt, **reading)
 
     def take(self, data: Any) -> Examples:
-        """(anchor, text), (anchor, text, other), or columns text, pair and, perhaps, negative."""
+        """From (anchor, text), (anchor, text, other), or columns text, pair and, optionally, negative."""
         if isinstance(data, Mapping):
             columns = Columns(pair="pair", negative="negative" if "negative" in data else None)
             return examples_of(data, labelled=False, columns=columns, fault=self.fault)
@@ -125,7 +125,7 @@ class Retrieval(_Embedding):
         return examples.labels
 
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
-        """int32 [N, 3]: the number of each text, -1 for none."""
+        """int32 [N, 3]: the ids of the texts, -1 for none."""
         if examples.pairs is None:
             raise DataError("retrieve takes pairs of texts that belong together; name the second one with --pair-column.")
         parts = [examples.texts, examples.pairs, *([] if examples.labels is None else [examples.labels])]
@@ -141,7 +141,7 @@ class Retrieval(_Embedding):
         return retrieval_scores(found.query, found.rank)._asdict()
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        """Anchors to which another text is nearer than theirs."""
+        """Anchors with another text nearer than their own."""
         found, texts = _ranked(outputs, data.labels), dict[int, str]()
         for part, column in zip((examples.pairs, examples.labels), data.labels.T[1:], strict=True):
             texts |= dict(zip(column.tolist(), part or [], strict=False))
@@ -158,13 +158,13 @@ def _cosines(outputs: np.ndarray) -> np.ndarray:
 
 
 class _Ranked(NamedTuple):
-    """The pairs that belong together [R], each once."""
+    """The distinct pairs that belong together [R]."""
 
-    row: np.ndarray  # in which it stands
+    row: np.ndarray  # its row among the examples
     query: np.ndarray  # the anchor's number
-    rank: np.ndarray  # of its text among all of the part's, but for the anchor itself; equally near ones come first
+    rank: np.ndarray  # of its text among all of the part's, except the anchor itself; equally near ones come first
     nearest: np.ndarray  # the number of the nearest text that does not belong to the anchor
-    gap: np.ndarray  # by how much that is nearer
+    gap: np.ndarray  # how much nearer that is
 
 
 def _ranked(outputs: np.ndarray, labels: np.ndarray) -> _Ranked:

@@ -1,4 +1,4 @@
-"""Any number of the labels for a text: topics, tags, emotions."""
+"""Multi-label classification: any number of labels for a text, such as topics, tags, emotions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_SHOWN = 20  # labels in a note
 
 
 class LabelSets(Task):
-    """Labels are lists, perhaps empty; so are answers: the labels with a probability above one half."""
+    """Labels are lists, perhaps empty; predictions, too: the labels with a probability above one half."""
 
     kind = "A classifier with any number of labels a text"
     objective = MultiLabelClassification
@@ -61,7 +61,7 @@ class LabelSets(Task):
         return LabelSet.of(flat)
 
     def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray:
-        """The rarest label of each example; -1 where it has none."""
+        """The rarest label of each example; -1 if it has none."""
         sets = self.labels(examples, classes, learn=False) > 0
         counts = np.where(sets, sets.sum(axis=0), len(sets) + 1)
         return np.where(sets.any(axis=1), counts.argmin(axis=1), -1)
@@ -92,7 +92,7 @@ class LabelSets(Task):
         return [f"labels: {listed}{more}" + (f"; {empty:,} texts have none" if empty else "")]
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """The loss is in nats a label."""
+        """The loss is in nats per label."""
         wide = outputs.astype(np.float64)
         entropy = np.logaddexp(0.0, wide) - wide * data.labels
         return {**label_set_scores(data.labels > 0, outputs > 0)._asdict(), "loss": float(entropy.mean())}
@@ -107,7 +107,7 @@ class LabelSets(Task):
         return dict(zip(names, counts.tolist(), strict=True))
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        """Texts with any label wrong; the confidence is the probability of the surest wrong decision."""
+        """Texts with any wrong label; the confidence is the probability of the most confident wrong decision."""
         true, predicted = data.labels > 0, outputs > 0
         sure = np.where(true != predicted, np.maximum(logistic(outputs), logistic(-outputs)), 0.0).max(axis=1)
         wrong = np.flatnonzero((true != predicted).any(axis=1))
@@ -137,7 +137,7 @@ class LabelSets(Task):
 
 
 def _flat(examples: Examples) -> Examples:
-    """Each label of each text as an example of its own."""
+    """Each label of each text as a separate example."""
     labels = labels_of(examples)
     where = [number for number, some in enumerate(labels) for _ in some]
     return Examples(

@@ -1,4 +1,4 @@
-"""Question answering: the part of a text that answers a question."""
+"""Extractive question answering: the part of a text that answers a question."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tpulm.train.tuning import Labelled
 
 class QuestionAnswering(Task):
     """Texts are questions, pairs the texts that answer them. Labels are the true answers, [{"text": …, "answer_start": …}, …],
-    none where the text has none; answers are {"answer": …, "start": …, "end": …, "score": …}, "" for none.
+    empty if there is none; predictions are {"answer": …, "start": …, "end": …, "score": …}, with "" for none.
     """
 
     kind = "A model that answers questions by a part of a text"
@@ -84,7 +84,7 @@ class QuestionAnswering(Task):
         return found
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """As `answer_metric` says; the loss in nats a place; `unaligned` is the share of answers that tokens cannot express."""
+        """As `answer_metric` says; loss in nats per position; `unaligned`: fraction of answers that tokens cannot express."""
         assert data.examples is not None
         each, true = self._scored(self._found(outputs, data.rows, data.examples), data), self._true(data)
         past = np.arange(outputs.shape[1]) >= data.rows.lengths[:, None]

@@ -2,7 +2,7 @@
 
 DIR/                      the model of the best seed, as transformers loads it
 DIR/finetune.json         the summary
-DIR/mistakes.jsonl        what the best seed's model gets wrong on dev, the most confident first
+DIR/mistakes.jsonl        what the best seed's model gets wrong on dev, most confident first
 DIR/report/index.html     a page of all this
 DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until it is done, checkpoints; best/ the model so far
 """
@@ -43,7 +43,7 @@ from tpulm.train.trackers import Tracking, check_trackers
 from tpulm.train.tuning import Labelled
 from tpulm.workfolder import held, joined
 
-# How the work is carried out, not what it is: these may differ between attempts.
+# How the work is carried out, not what it computes: these may differ between attempts.
 OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _STAGE = "finetune"
 _UNTRAINED = "nothing was trained yet"
@@ -64,14 +64,14 @@ def finetune(
     progress: Progress | None = None,
     **settings: Any,
 ) -> FinetuneSummary:
-    """Train a classifier on labelled files, or on examples that were read, and leave it in `output`; what is done already is
-    skipped, what was interrupted goes on. The best epoch and the best seed are chosen on dev; test is scored once for each
-    seed, after that.
+    """Train a classifier on labelled files, or on examples already read, and save it in `output`; finished work is skipped,
+    interrupted work is resumed. The best epoch and the best seed are chosen on dev; test is scored once for each seed, after
+    that.
 
     Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`. `columns` are those of all files, or by
     file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train.
 
-    With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
+    With several hosts each of them calls this, with its own `member` (`tpulm.runtime.hosts.membership`).
     """
     paths = {"train": train, "dev": dev, "test": test}
     if isinstance(columns, Mapping) and (unknown := [name for name in columns if name not in paths]):
@@ -92,7 +92,7 @@ def finetune(
 
 @dataclasses.dataclass
 class _Data:
-    """The parts, as read and as rows."""
+    """The parts, as examples and as rows."""
 
     examples: dict[str, Examples]
     rows: dict[str, Labelled]
@@ -246,13 +246,13 @@ class _Finetuning:
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
             doubts=doubts,
         )
-        self._hosts.barrier(f"scores of seed {seed}")  # nobody is in its checkpoints any more
+        self._hosts.barrier(f"scores of seed {seed}")  # no host uses its checkpoints any more
         if self._hosts.is_first:
             self._keep(result, data, outputs["dev"], best=self._best({**done, seed: result}) == seed)
         return result
 
     def _keep(self, result: SeedResult, data: _Data, outputs: np.ndarray, *, best: bool) -> None:
-        """The result, and with that of the best seed so far its model and its mistakes."""
+        """Save the result and, for the best seed so far, its model and its mistakes."""
         folder, names = self._work / f"seed-{result.seed}", self._classifier.head_config.names
         if best:
             self._classifier.save_pretrained(self._work / "best")
@@ -263,7 +263,7 @@ class _Finetuning:
         storage.remove(folder / "checkpoints")
 
     def _seeds(self) -> list[int]:
-        """Those asked for, and others after them that were trained here before: they count, too."""
+        """The requested seeds, and later ones that were trained here before, which count, too."""
         first, count = self._config.seed, self._config.seeds
         while self._result(first + count) is not None:
             count += 1
@@ -280,7 +280,7 @@ class _Finetuning:
         return SeedResult(**storage.read_json(path)) if storage.exists(path) else None
 
     def _best(self, results: dict[int, SeedResult]) -> int:
-        """The seed that is best on dev; of equal ones the first."""
+        """The seed that is best on dev; the first of equal ones."""
         name, best = self._config.chosen_by, min(results)
         for seed in sorted(results):
             if self._config.is_better(results[seed].dev[name], results[best].dev[name]):
@@ -290,14 +290,14 @@ class _Finetuning:
     # -- the folder -----------------------------------------------------------------------------------------------------
 
     def _check_output(self) -> None:
-        """Raises ConfigError for a folder of the user's own files, some of which publishing would replace.
+        """Raise ConfigError for a folder of the user's own files, some of which publishing would replace.
 
-        The work folder in it says that it was begun here, which a run that failed leaves too.
+        A work folder in it shows that a fine-tuning was begun here, even if it failed.
         """
         if storage.is_folder(self._work):
             return
         names = [path.name for path in storage.list_folder(self._output)]
-        found = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # of a probe that was killed
+        found = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
         if found:
             raise ConfigError(
                 f"{self._output} is not empty ({some_of(found)}), and no fine-tuning was begun there; name an empty or new "
@@ -312,7 +312,7 @@ class _Finetuning:
             yield
 
     def _publish(self, summary: FinetuneSummary) -> None:
-        """The best model's files into the output, config.json after the weights, the summary last."""
+        """Copy the best model's files to the output, config.json after the weights, the summary last."""
         storage.copy_files(self._work / "best", self._output, last=CONFIG)
         storage.write_atomic(self._output / "README.md", card_text(summary))
         storage.write_atomic(self._output / MISTAKES, storage.read_bytes(self._work / MISTAKES))
@@ -320,13 +320,13 @@ class _Finetuning:
 
 
 def read_mistakes(output: str | PurePath) -> list[Mistake]:
-    """What `finetune` left in DIR/mistakes.jsonl."""
+    """The mistakes that `finetune` wrote to DIR/mistakes.jsonl."""
     text = storage.read_bytes(storage.as_path(output) / MISTAKES).decode()
     return [Mistake(**json.loads(line)) for line in text.splitlines()]
 
 
 def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
-    """The results of all seeds of a fine-tuning that has ended, from its summary; else none."""
+    """The results of all seeds of a finished fine-tuning, from its summary; none if it has not finished."""
     folder = storage.as_path(output)
     if not storage.exists(folder / SUMMARY):
         return ()
@@ -334,7 +334,7 @@ def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
     return tuple(SeedResult(**storage.read_json(folder / WORK / f"seed-{seed}" / "result.json")) for seed in seeds)
 
 
-# -- what a fine-tuning is of, so that other inputs never continue it -----------------------------------------------------
+# -- the inputs of a fine-tuning, so that others never resume it ----------------------------------------------------------
 
 
 def _describe_inputs(
@@ -352,8 +352,8 @@ def _describe_inputs(
 
 
 def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts) -> None:
-    """Record the inputs beside the results. Raises WorkFolderMismatch, naming what differs, where others have left a checkpoint
-    or a result; anything less than that is removed. Of several hosts the first does this, and the others compare."""
+    """Record the inputs beside the results. Raises WorkFolderMismatch, naming what differs, if others have left a checkpoint or
+    a result; lesser leftovers are removed. With several hosts the first does this, and the others compare."""
     path = folder / INPUTS
     if not hosts.is_first:
         hosts.barrier("inputs")

@@ -1,4 +1,4 @@
-"""Benchmarks of several tasks, as suites.toml says them: which files, what in them is what, settings, scores of others."""
+"""Benchmarks of several tasks, as described in suites.toml: files, columns, settings, and published scores."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tpulm.finetuning.tasks import Task
 from tpulm.labelled import Columns, Examples, hold_out, read_examples
 from tpulm.labelled.labels import label_name
 
-_REPORTED_FRACTION = 0.2  # of the examples, where one file is all there is
+_REPORTED_FRACTION = 0.2  # of the examples, if there is only one file
 
 Patterns = tuple[str, ...]
 
 
 class Parts(Settings):
-    """Names of files, of which the first pattern that fits any counts."""
+    """Patterns of file names, of which the first that matches any file counts."""
 
     train: Patterns
     dev: Patterns
 
 
 class BenchTask(Settings):
-    """suites.toml says what each field is."""
+    """suites.toml documents the fields."""
 
     title: str
     metrics: tuple[str, ...]
@@ -57,7 +57,7 @@ class BenchTask(Settings):
 
     @property
     def why_not(self) -> str:
-        """Why it cannot be done, or ""."""
+        """Why it cannot be done, or "" if it can."""
         return self.unsupported or ("" if self.task in METRICS else f"tpulm has no task '{self.task}'")
 
 
@@ -70,14 +70,14 @@ class Baseline(Settings):
 class Suite(Settings):
     title: str
     published: str  # what the baselines' scores are of
-    chosen: str  # by what they were chosen
+    chosen: str  # how they were chosen
     source: str
-    learning_rates: dict[str, tuple[float, ...]] = Field(min_length=1)  # by architecture; "default" of others
+    learning_rates: dict[str, tuple[float, ...]] = Field(min_length=1)  # by architecture; "default" for others
     tasks: dict[str, BenchTask]
     baselines: tuple[Baseline, ...]
 
     def chosen_tasks(self, names: Sequence[str]) -> dict[str, BenchTask]:
-        """All, or those that are named. Raises ConfigError for an unknown name."""
+        """All tasks, or the named ones. Raises ConfigError for an unknown name."""
         for name in names:
             if name not in self.tasks:
                 raise ConfigError(
@@ -105,15 +105,15 @@ def find_suite(name: str) -> Suite:
 
 
 class TaskFiles(NamedTuple):
-    """The files of a task, by part; and what is not there, in words."""
+    """The files of a task, by part; and a message on what is missing."""
 
     files: dict[str, PurePath]
     missing: str = ""
-    note: str = ""  # where the parts are others than the benchmark's
+    note: str = ""  # if the parts differ from the benchmark's
 
 
 def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> TaskFiles:
-    """`names` are those of all files below the folder."""
+    """The task's files; `names` are those of all files below the folder."""
     wanted = {"train": task.part.train, "dev": task.part.dev, **task.also}
     left, files = set(names), dict[str, PurePath]()
     for part, patterns in wanted.items():
@@ -146,8 +146,8 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> dict[str, Examples]:
-    """The examples to train on ("train"), to report on ("dev"), and those of `also`. Raises DataError for other labels than the
-    benchmark's."""
+    """The examples to train on ("train"), to report on ("dev"), and those of `also`. Raises DataError for labels that the
+    benchmark does not have."""
     columns = Columns(entry.text, entry.label, entry.pair, header=entry.header) if entry.text else Columns()
     on_error = "skip" if entry.skip_malformed else "stop"
     read = partial(read_examples, fault=task.fault, adapt=mark_entities) if entry.marked else task.read
@@ -170,9 +170,9 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> d
 def mark_entities(row: dict[str, Any]) -> dict[str, Any]:
     """A row of KLUE-RE with <subj>…</subj> and <obj>…</obj> in its sentence; "end_idx" is that of the last character.
 
-    Raises UnusableRecord for a row without two entities that do not overlap.
-    Source: KLUE-benchmark/KLUE-baseline, klue_baseline/data/klue_re.py @443c38b, where the marks are new tokens; here they are
-    text, which every tokenizer can write.
+    Raises UnusableRecord for a row without two non-overlapping entities. Source: KLUE-benchmark/KLUE-baseline,
+    klue_baseline/data/klue_re.py @443c38b, where the marks are new tokens; here they are text, which every tokenizer can
+    encode.
     """
     try:
         text, marks = row["sentence"], list[tuple[int, int, str]]()

@@ -13,21 +13,21 @@ from tpulm.labelled import summarize
 
 @dataclass(frozen=True)
 class SeedResult:
-    """The result of one seed: the epoch that was best on dev, and its scores."""
+    """The result of one seed: its best epoch on dev, and the scores of that."""
 
     seed: int
     best_epoch: int
     epochs: int  # trained
     dev: dict[str, float]
     test: dict[str, float] | None
-    confusion: list[list[int]] | None  # rows: true classes; of test where there is one, else of dev
+    confusion: list[list[int]] | None  # rows: true classes; of test if given, else of dev
     history: list[dict[str, float]]
     rows_per_second: float | None
-    doubts: list[str] = field(default_factory=list)  # what is wrong with the model, in words
-    by_class: dict[str, list[int]] = field(default_factory=dict)  # how often rightly said, said, true; of the same part
+    doubts: list[str] = field(default_factory=list)  # problems of the model, in words
+    by_class: dict[str, list[int]] = field(default_factory=dict)  # counts: rightly predicted, predicted, true; of that part
 
     def scores_by_class(self) -> dict[str, dict[str, float]]:
-        """Fractions, 0 where nothing was said or true; "count" is of the true ones."""
+        """Fractions, 0 if nothing was predicted or true; "count" is that of the true ones."""
         return {
             name: {
                 "precision": right / max(said, 1),
@@ -41,7 +41,7 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class FinetuneSummary:
-    """Scores are means over the seeds, with their sample deviations; the model saved is the seed's that is best on dev."""
+    """Scores are means over the seeds, with sample deviations; the saved model is that of the seed that is best on dev."""
 
     model: str
     output: str
@@ -70,13 +70,13 @@ class FinetuneSummary:
         return "; ".join([*self.doubts, *of_models, *(advice if of_models else [])]) or "all right"
 
     def shown(self, part: str, name: str) -> str:
-        """A score of a part, with its deviation where there are several seeds."""
+        """A score of a part, with its deviation if there are several seeds."""
         mean, deviation = summarize([getattr(seed, part)[name] for seed in self.seeds])
         return f"{mean:.4f} ± {deviation:.4f}" if len(self.seeds) > 1 else f"{mean:.4f}"
 
     def values(self) -> dict[str, Any]:
         """Flat, for `--json`: "dev_accuracy", "dev_accuracy_deviation", "test_accuracy", …, and without prefix the scores other
-        than accuracy, of test where there is one, else of dev."""
+        than accuracy, of test if given, else of dev."""
         scores: dict[str, Any] = {}
         for part in ("dev", "test"):
             found = [part_of for seed in self.seeds if (part_of := getattr(seed, part)) is not None]
@@ -106,7 +106,7 @@ class FinetuneSummary:
 
 
 def card_text(summary: FinetuneSummary) -> str:
-    """What it is, how it was made and chosen, and what it scored."""
+    """The README.md: what the model is, how it was made and chosen, and its scores."""
     settings = summary.settings
     best = summary.seeds[summary.best]
     task = find_task(settings)

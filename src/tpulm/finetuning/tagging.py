@@ -1,4 +1,4 @@
-"""Tagging: the entities in a text, each from one character to another and of a type."""
+"""Tagging: the entities in a text, as spans of characters with a type."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
 from tpulm.train.tuning import Labelled
 
-_RECORDS = (".jsonl", ".ndjson", ".json", ".parquet")  # other files are of columns
+_RECORDS = (".jsonl", ".ndjson", ".json", ".parquet")  # other files have columns
 
 
 class EntityTagging(Task):
-    """Labels are [[begin, end, type], …], in characters; so are answers."""
+    """Labels are [[begin, end, type], …], in characters; so are predictions."""
 
     kind = "A tagger"
     objective = TokenClassification
@@ -85,7 +85,7 @@ class EntityTagging(Task):
         return [f"{share:.2%} of the entities have no tokens of their own ({why}), and count as missed"] if share else []
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """F1 of whole entities, KLUE's two, and the loss in nats a token; `entity_unaligned` is the fraction out of reach."""
+        """F1 of whole entities, KLUE's two, and the loss in nats per token; `entity_unaligned` is the fraction out of reach."""
         labels = data.labels
         scheme, best, rows = TagScheme(names), outputs.argmax(axis=-1), data.rows
         assert rows.spans is not None and data.examples is not None
@@ -106,13 +106,13 @@ class EntityTagging(Task):
         return [scheme.decode(row[: end - begin], rows.spans[begin:end]) for row, begin, end in places]
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
-        """Of each type of entities."""
+        """Counts by type of entity."""
         scheme = TagScheme(names)
         counts, _ = entity_counts(scheme, data.labels, outputs.argmax(axis=-1))
         return dict(zip(scheme.types, counts.tolist(), strict=True))
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        """Texts in which anything is missed or wrong; the confidence is the mean probability of the tokens' classes."""
+        """Texts with anything missed or wrong; the confidence is the mean probability of the tokens' classes."""
         true = [[list(span) for span in spans] for spans in _spans(examples)]
         predicted = self.predictions(outputs, data.rows, examples, LabelSet.given(names))
         chosen, inside = log_probabilities(outputs).max(axis=-1), self._of_tokens(data.labels, names) != NO_CLASS
@@ -130,7 +130,7 @@ class EntityTagging(Task):
 
 
 def _spans(examples: Examples) -> list[list[Span]]:
-    """The spans of each example, in the order of the text and without blanks at their ends."""
+    """The spans of each example, in text order and without blanks at their ends."""
     if examples.labels is None:
         raise DataError("these examples were read without labels; read them with labelled=True.")
     return [

@@ -1,4 +1,4 @@
-"""Fine-tuning tasks under their names: what labels are, how the model is scored, and what is wrong with it, in words."""
+"""Fine-tuning tasks by name: what labels are, how the model is scored, and what is wrong with it, in words."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens, Tokenization
 from tpulm.train.tuning import Labelled
 
-NEARLY_ALL = 0.99  # of the answers, when they count as one
-_HARDLY_ANY = 0.05  # of the labels' deviation, when a regression's answers count as one
+NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
+_HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
-_GIVEN = vars(Columns())  # where nothing is
+_GIVEN = vars(Columns())  # the defaults
 
 
 class Mistake(NamedTuple):
-    """`confidence` is the probability given to the wrong label, or of a regression the distance from the true number."""
+    """`confidence` is the probability of the wrong label, or for a regression the distance from the true number."""
 
     text: str
     pair: str | None
     label: Any
     predicted: Any
     confidence: float
-    place: str  # where the example stands
+    place: str  # where the example is
 
 
 class Task(ABC):
-    """What a task must say; all but `scores` and `predictions` has defaults for one label for a text, or a pair of texts.
+    """What defines a task; all but `scores` and `predictions` has defaults for one label for a text, or a pair of texts.
 
-    `outputs` are float32 [N, *output_shape] of the objective for the N rows of `data`, what `encode` gave; `names` the classes
-    (of a task without classes none).
+    `outputs` are float32 [N, *output_shape] of the objective for the N rows of `data`, the result of `encode`; `names` are the
+    classes (empty for a task without classes).
     """
 
     config: FinetuneConfig  # of the fine-tuning; `find_task` sets it
-    null = False  # whether there may be no answer; of a task that finds answers, learnt from its examples
+    null = False  # whether there may be no answer; learnt from the examples of a task that finds answers
 
     kind = "A model"  # begins a sentence of the model card
     mistakes_are = ("Most confident mistakes", "confidence")  # a title, and what `Mistake.confidence` is
     has_classes = True  # whether outputs are classes with names
-    columns = Columns()  # of its files, where no others are given
+    columns = Columns()  # of its files, if no others are given
     objective: type[Classification] = Classification  # the head and the loss
-    head: Head = "classification"  # of the model saved
-    pipeline = "text-classification"  # of transformers
+    head: Head = "classification"  # of the saved model
+    pipeline = "text-classification"  # transformers' name of the task
     library = "transformers"
     usage = ("from transformers import pipeline", "", 'classify = pipeline("{pipeline}", model="this folder")')  # on the card
 
@@ -84,38 +84,38 @@ class Task(ABC):
         return examples_of(data, fault=self.fault)
 
     def columns_of(self, given: Columns) -> Columns:
-        """The columns given, and where they are not, those that the task's files have."""
+        """The given columns, completed by those of the task's files."""
         return Columns(
             **{**vars(self.columns), **{name: value for name, value in vars(given).items() if value != _GIVEN[name]}}
         )
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A row of a file with the columns of `columns`, for files that have them otherwise."""
+        """A file's row with the columns of `columns`, for files that have others."""
         return values
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
-        """Why an example cannot be used: its "text" and, as far as there are any, its "pair" and "label"."""
+        """Why an example cannot be used: `values` are its "text" and, if present, "pair" and "label"."""
         return example_fault(values, self.label_fault)
 
     def label_fault(self, label: Any) -> Fault:
-        """Why a value of the data is no label; rows with such values are refused, or left out."""
+        """Why a value of the data is not a label; rows with such values are refused, or skipped."""
         return label_fault(label)
 
     def learn(self, examples: Examples) -> LabelSet:
-        """The classes of training examples. Raises DataError for labels that are no classes."""
+        """The classes of training examples. Raises DataError for labels that are not classes."""
         return LabelSet.of(examples)
 
     def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray | None:
-        """int [N]: of each of these a share is held out as dev; None: of all examples together."""
+        """int [N]: the strata, of each of which a fraction is held out as dev; None: of all examples together."""
         return None
 
     def held_out_by(self, examples: Examples) -> Examples:
-        """What is the same in examples that are not to be on both sides where dev is held out."""
+        """What is compared when dev is held out: examples that are equal in it stay on one side."""
         return examples
 
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
-        """[N, *label_shape] of the objective. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
-        raise NotImplementedError  # a task that overrides `encode` may do without
+        """The objective's labels [N, *label_shape]. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
+        raise NotImplementedError  # unused if a task overrides `encode`
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
         return encode_rows(tokenization, examples.texts, examples.pairs, max_length=max_length)
@@ -128,43 +128,43 @@ class Task(ABC):
         return Labelled(rows, self.labels(examples, classes, learn=learn), examples)
 
     def scaled(self, params: Any, training: Labelled) -> Any:
-        """Parameters with a new head, as training begins with them."""
+        """The initial parameters with a new head, on the scale of the labels."""
         return params
 
     @abstractmethod
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        """Every metric that the task was registered with, and others."""
+        """Every metric that the task was registered with, and possibly others."""
 
     @abstractmethod
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
-        """An answer for each text, as the training examples have their labels."""
+        """A prediction for each text, in the form of the training labels."""
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
-        """What the outputs mean, as config.json says it."""
+        """What the outputs mean, for config.json."""
         return HeadConfig(() if classes is None else classes.names, null=self.null)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """float64 [N, C], of a task with classes."""
+        """float64 [N, C], for a task with classes."""
         return np.exp(log_probabilities(outputs))
 
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
-        """What is to be known of the labels of a part, in words."""
+        """Notes on the labels of a part, in words."""
         return []
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
-        """Examples by true and predicted class."""
+        """Counts of examples by true and predicted class; None for a task that has none."""
         return None
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:
-        """Of each class how often it was rightly predicted, predicted, and true."""
+        """By class, how often it was correctly predicted, predicted, and true."""
         return {}
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        """What the model gets wrong, the most confident first."""
+        """What the model gets wrong, most confident first."""
         return []
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        """What its outputs on dev say against a model, in words."""
+        """What the outputs on dev say against a model, in words."""
         return []
 
 
@@ -254,7 +254,7 @@ class TextRegression(Task):
         return labels
 
     def scaled(self, params: Any, training: Labelled) -> Any:
-        """The first answers lie around the labels' mean: steps of Adam, each at most a learning rate long, are slow to get
+        """Start with predictions around the labels' mean: steps of Adam, each at most a learning rate long, are slow to get
         there."""
         head, labels = params.classification_head, training.labels
         output = replace(
@@ -270,7 +270,7 @@ class TextRegression(Task):
         return outputs[:, 0].tolist()
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
-        """All examples, the farthest off first."""
+        """All examples, farthest off first."""
         distance = np.abs(outputs[:, 0] - data.labels)
         return ordered_mistakes(examples, np.arange(len(distance)), data.labels.tolist(), outputs[:, 0].tolist(), distance)
 
@@ -296,7 +296,7 @@ _REGISTRY: dict[str, Task] = {"classification": TextClassification(), "regressio
 
 
 def register_task(name: str, task: Task, *, metrics: Mapping[str, Literal["highest", "lowest"]]) -> None:
-    """From now on `task = name` is a setting of fine-tuning.
+    """Make `task = name` a setting of fine-tuning.
 
     `metrics` are those of its `scores` that may choose the best epoch, the default first, and which of their values is best.
     """
@@ -315,7 +315,7 @@ def find_task(config: FinetuneConfig) -> Task:
 
 
 def task_of(model: LoadedModel) -> str:
-    """What a fine-tuned model was made for."""
+    """The task that a fine-tuned model was made for."""
     if model.head in (of_head := {"tokens": "tag", "embedding": "embed", "spans": "qa", "choice": "choice"}):
         return of_head[model.head]
     if model.head_config is not None and model.head_config.several:
@@ -332,7 +332,7 @@ def doubts_about_model(
     task: Task,
     names: tuple[str, ...],
 ) -> list[str]:
-    """What its outputs on dev say against a model; `before` is the score that it was chosen by, before the first step."""
+    """What the outputs on dev say against a model; `before` is the score that selects, before the first step."""
     name = task.config.chosen_by
     found = task.doubts(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
@@ -344,7 +344,7 @@ def doubts_about_model(
 
 
 def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
-    """Where many texts were cut, or many of their tokens are unknown."""
+    """Warnings if many texts were truncated, or many of their tokens are unknown."""
     found, share = list[str](), rows.cut / max(1, len(rows))
     if share >= _MANY_CUT:
         texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row

@@ -1,4 +1,4 @@
-"""Questions with answers in a text: what an answer is, the best ones by a model's logits, and scores as the benchmarks' own."""
+"""Extractive question answering: true answers, the best ones by a model's logits, and the benchmarks' own scores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _EXPECTED: Final = 'expected are [{"text": …, "answer_start": …}, …], or [
 
 
 class Answer(NamedTuple):
-    """Characters of a context."""
+    """A span of characters of a context."""
 
     start: int
     text: str
 
 
 def answers_of(label: Any) -> list[Answer]:
-    """[{"text": …, "answer_start": …}, …] as in SQuAD's files, one of them alone, or {"text": […], "answer_start": […]}."""
+    """From [{"text": …, "answer_start": …}, …] as in SQuAD's files, a single one, or {"text": […], "answer_start": […]}."""
     if isinstance(label, Mapping):
         texts, starts = label["text"], label["answer_start"]
         return list(map(Answer, starts, texts)) if isinstance(texts, list | tuple) else [Answer(starts, texts)]
@@ -61,28 +61,28 @@ def question_fault(values: Mapping[str, Any]) -> Fault:
 
 
 class AnswerSpan(NamedTuple):
-    """An answer as transformers' pipeline has it: `answer` is context[start:end], or "" where the text has none."""
+    """An answer as in transformers' pipeline: `answer` is context[start:end], or "" if the text has none."""
 
     answer: str
     start: int
     end: int
-    score: float  # its probability among the best ones
+    score: float  # its probability among the best answers
 
 
 class Search(NamedTuple):
-    """What may be an answer; transformers' names and defaults."""
+    """The limits of the search for answers; names and defaults are transformers'."""
 
     max_answer_length: int  # tokens
     null: bool  # a text may have no answer
-    null_score_diff_threshold: float  # by how much "none" must be better than the best answer
+    null_score_diff_threshold: float  # by how much "no answer" must outscore the best answer
     n_best_size: int = 20
 
 
 def best_answers(logits: np.ndarray, rows: Rows, contexts: Sequence[str], search: Search) -> list[list[AnswerSpan]]:
-    """For each context up to `n_best_size` answers, the best first.
+    """Up to `n_best_size` answers for each context, best first.
 
     `logits` [R, L, 2] are of an answer's first and last token. An answer's score is their sum, and its probability that among
-    the best ones; "none" has the least score of the windows' [CLS].
+    the best ones; "no answer" has the lowest score of the windows' [CLS].
     """
     assert rows.of is not None and rows.spans is not None
     found: list[dict[tuple[int, int], float]] = [{} for _ in contexts]
@@ -97,7 +97,7 @@ def best_answers(logits: np.ndarray, rows: Rows, contexts: Sequence[str], search
 
 
 def _best_spans(logits: np.ndarray, visible: np.ndarray, search: Search) -> list[tuple[int, int, float]]:
-    """(first token, last token, score), of tokens of the context."""
+    """(first token, last token, score) of the best spans, of tokens of the context."""
     starts, ends = np.where(visible[:, None], logits, -np.inf).T
     padded = np.concatenate([ends, np.full(search.max_answer_length - 1, -np.inf)])
     scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, search.max_answer_length)
@@ -121,10 +121,10 @@ def _ranked(found: dict[tuple[int, int], float], context: str, none: float, sear
 
 
 def align(answers: Sequence[Answer | None], rows: Rows) -> np.ndarray:
-    """int32 [R, 3]: the first and the last token of the answer in each row, of those that touch it; 0, [CLS], where a row has
-    not all of it, or the example none.
+    """int32 [R, 3]: the first and the last token in each row that touch the answer; 0, [CLS], if the row lacks part of it, or
+    the example has none.
 
-    The third number is in an example's first row 1 if the answer begins or ends inside of a token, 2 if no row has all of it.
+    The third number, in an example's first row, is 1 if the answer begins or ends inside a token, 2 if no row has all of it.
     """
     assert rows.of is not None and rows.spans is not None
     found = np.zeros((len(rows), 3), np.int32)
@@ -153,7 +153,7 @@ def align(answers: Sequence[Answer | None], rows: Rows) -> np.ndarray:
 class _Metric(NamedTuple):
     normalize: Callable[[str], str]
     f1: Callable[[str, str], float]  # of two normalized answers
-    keeps_empty: bool  # whether a true answer of which nothing is left counts
+    keeps_empty: bool  # whether a true answer counts that normalizes to nothing
 
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
@@ -178,7 +178,7 @@ def _longest_run(predicted: str, true: str) -> float:
 
 
 # squad: SQuAD 2.0's evaluate-v2.0.py. jsquad: JGLUE's patch of it. korquad: KorQuAD 1.0's script. klue: KLUE-baseline's
-# "ROUGE-W", whose f1 is of the longest run of characters.
+# "ROUGE-W", whose F1 is that of the longest common run of characters.
 METRICS_OF_ANSWERS: Final[Mapping[str, _Metric]] = {
     "squad": _Metric(
         lambda text: _spaced(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))),
@@ -196,7 +196,7 @@ METRICS_OF_ANSWERS: Final[Mapping[str, _Metric]] = {
 
 
 def metric_for(texts: Sequence[str]) -> str:
-    """By the script of most letters: korquad for Hangul, jsquad for Chinese characters and kana, else squad."""
+    """The metric by the script of most letters: korquad for Hangul, jsquad for Chinese characters and kana, else squad."""
     kinds = Counter(unicodedata.name(letter, "").partition(" ")[0] for text in texts for letter in text if letter.isalpha())
     hangul, japanese = kinds["HANGUL"], kinds["CJK"] + kinds["HIRAGANA"] + kinds["KATAKANA"]
     others = kinds.total() - hangul - japanese
@@ -204,7 +204,7 @@ def metric_for(texts: Sequence[str]) -> str:
 
 
 def answer_scores(predicted: Sequence[str], true: Sequence[Sequence[str]], metric: str) -> np.ndarray:
-    """float64 [N, 2]: F1 and exact match of each answer with the nearest of the true ones, which is "" where there is none."""
+    """float64 [N, 2]: F1 and exact match of each answer with the best-matching true one, "" if there is none."""
     normalize, f1, keeps_empty = METRICS_OF_ANSWERS[metric]
     found = np.zeros((len(predicted), 2))
     for number, (one, several) in enumerate(zip(map(normalize, predicted), true, strict=True)):

@@ -1,4 +1,4 @@
-"""Texts with labelled spans: files of CoNLL's and KLUE's columns, entities of tags, tags of tokens, and strict scores."""
+"""Texts with labelled spans: CoNLL and KLUE files, entities of tags, tags of tokens, and strict scores."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
 
 OUTSIDE: Final = "O"
-NO_CLASS: Final = -1  # of [CLS], [SEP], padding and tokens that come from no visible character
+NO_CLASS: Final = -1  # the class of [CLS], [SEP], padding and tokens without visible characters
 
 
 class Span(NamedTuple):
-    """Characters of a text, or tokens of a row, and what they are."""
+    """A span of characters of a text, or of tokens of a row, and its type."""
 
     begin: int
     end: int
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
-    """The entities of tags (B-X, I-X, O; E-X and S-X too), as conlleval finds them: an I-X that follows no X begins one."""
+    """The entities of tags (B-X, I-X, O; also E-X and S-X), as conlleval finds them: an I-X that follows no X begins one."""
     found, begin = list[Span](), 0
     for at, (before, here) in enumerate(zip([OUTSIDE, *tags], [*tags, OUTSIDE], strict=True)):
         if before[2:] != here[2:] or here[:1] in "BSO" or before[:1] in "ESO":
@@ -48,7 +48,7 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 
 def span_fault(label: Any, text: str) -> Fault:
-    """Why a value is no list of spans of the text, [[0, 5, "PERSON"], …] or [{"start": 0, "end": 5, "label": "PERSON"}, …]."""
+    """Why a value is no list of the text's spans, [[0, 5, "PERSON"], …] or [{"start": 0, "end": 5, "label": "PERSON"}, …]."""
     if not isinstance(label, list | tuple):
         return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
     try:
@@ -75,11 +75,11 @@ def _is_span(span: Span) -> bool:
 
 
 def read_columns(path: str | os.PathLike[str], *, on_error: OnError = "stop") -> Examples:
-    """Sentences with a blank line between them, a word and its tag a line: the first and the last of its columns.
+    """Sentences separated by blank lines, with a word and its tag, the first and the last column, on each line.
 
-    A tab between the columns, or blanks. Where words are single characters and blanks are among them (KLUE), the text is the
-    characters; else the words with a space between them. Lines of "## …", "#\\t…" and "-DOCSTART-" are comments. Raises
-    DataError, or counts in `skipped`, as `read_examples`.
+    Columns are separated by a tab, or by blanks. If words are single characters, some of them blanks (KLUE), the text consists
+    of these characters; else of the words with spaces between them. Lines of "## …" and "-DOCSTART-" are comments. Raises
+    DataError, or counts in `skipped`, like `read_examples`.
     """
     faults, sentences = new_faults(on_error), list[_Sentence]()
     for file in find_paths(os.fspath(path)):
@@ -125,7 +125,7 @@ def _sentences(path: str, faults: Faults) -> Iterator[_Sentence]:
         fault = _line_fault(parts, line)
         if fault is not None and not broken:
             faults.add(*fault, f"line {number}")
-            broken = True  # and with it the sentence
+            broken = True  # and its whole sentence with it
         words.append(parts[0])
         tags.append(parts[-1].strip())
 
@@ -146,7 +146,7 @@ def _line_fault(parts: list[str], line: str) -> Fault:
 
 @dataclass(frozen=True)
 class TagScheme:
-    """The classes of tokens: O, and for each type of entity B- and I-. An entity's first token is B-, all others are I-."""
+    """The classes of tokens: O, and B- and I- for each type of entity. An entity's first token is B-, its others are I-."""
 
     names: tuple[str, ...]
 
@@ -168,10 +168,10 @@ class TagScheme:
             raise ConfigError(f"the labels are O, B-TYPE and I-TYPE of each type of entity, not {', '.join(self.names[:9])}")
 
     def encode(self, spans: Sequence[Span], tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The class of each token, int32 [tokens], and how many entities no token is left for, by their first class: int32 [C].
+        """The class of each token, int32 [tokens], and the number of entities left without a token, by first class: int32 [C].
 
-        `tokens` int64 [tokens, 2] are the characters of each; tokens without any are of no class. An entity that does not begin
-        and end where tokens do (it was cut off, or a token holds more) takes its classes + C.
+        `tokens` int64 [tokens, 2] are character spans; empty ones have no class. An entity whose ends are not token boundaries
+        (it was truncated, or a token holds more) takes its classes + C.
         """
         labels = np.where(tokens[:, 1] > tokens[:, 0], self.ids[OUTSIDE], NO_CLASS).astype(np.int32)
         lost, free = np.zeros(len(self.names), np.int32), labels != NO_CLASS
@@ -189,14 +189,14 @@ class TagScheme:
         return labels, lost
 
     def decode(self, classes: np.ndarray, tokens: np.ndarray) -> list[list[Any]]:
-        """[[begin, end, type], …] in characters of a text from the classes of its tokens."""
+        """[[begin, end, type], …] in characters, from the classes of a text's tokens."""
         visible = np.flatnonzero(tokens[:, 1] > tokens[:, 0])
         found = spans_of([self.names[index] for index in classes[visible]])
         return [[int(tokens[visible[a], 0]), int(tokens[visible[b - 1], 1]), kind] for a, b, kind in found]
 
     def chunks(self, classes: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """int64 [entities, 3]: first token, last and type of those in tokens of one text after another; `first` bool [tokens]
-        says where a text begins. As `spans_of`."""
+        """int64 [entities, 3]: first token, end (exclusive) and type of the entities in consecutive texts; `first` bool
+        [tokens] marks where a text begins. Like `spans_of`."""
         kinds = np.array([-1 if name == OUTSIDE else self.types.index(name[2:]) for name in self.names])[classes]
         begins = np.array([name.startswith("B") for name in self.names])[classes] | first | (kinds != np.roll(kinds, 1))
         edges = np.flatnonzero(begins | (kinds < 0))
@@ -206,10 +206,10 @@ class TagScheme:
 
 
 class CharacterScores(NamedTuple):
-    """Scores of characters, as KLUE scores its entities: each visible one has a tag."""
+    """Scores over characters, as KLUE computes them: each visible character has a tag."""
 
-    strict_macro_f1: float  # the mean of the types' F1; an entity begins with B- (seqeval: mode="strict", scheme=IOB2)
-    character_macro_f1: float  # the mean of the tags' F1, O among them; 1 of a tag that is neither there nor predicted
+    strict_macro_f1: float  # the mean F1 of the types; an entity begins with B- (seqeval: mode="strict", scheme=IOB2)
+    character_macro_f1: float  # the mean F1 of the tags, including O; 1 for a tag that neither occurs nor is predicted
 
 
 def character_scores(
@@ -220,9 +220,9 @@ def character_scores(
     starts: np.ndarray,
     tokens: np.ndarray,
 ) -> CharacterScores:
-    """`predicted` classes [N, L] of tokens, row i of which are tokens[starts[i]:starts[i + 1]], int64 [T, 2] characters each.
+    """`predicted` are classes [N, L] of tokens, in row i those of tokens[starts[i]:starts[i + 1]], int64 [T, 2] characters.
 
-    The characters of a token behind its first are inside of what it begins; those that no token is of (a text that was cut) are
+    A token's characters after its first are inside of what it begins; characters without a token (of a truncated text) are
     outside. Source: KLUE-benchmark/KLUE-baseline, klue_baseline/metrics/functional.py and models/named_entity_recognition.py
     @443c38b, where [CLS] and [SEP] count as two more characters.
     """
@@ -257,15 +257,15 @@ def character_scores(
 
 
 class EntityScores(NamedTuple):
-    f1: float  # of whole entities: right are those with both ends and the type right, as conlleval and seqeval count
+    f1: float  # of whole entities: both ends and the type must be right, as conlleval and seqeval count
     precision: float
     recall: float
-    macro_f1: float  # the mean of the types' F1, of all types that are there or were predicted
-    unaligned: float  # the fraction of true entities that no tokens are exactly of
+    macro_f1: float  # the mean F1 of all types that occur or were predicted
+    unaligned: float  # the fraction of true entities that no tokens match exactly
 
 
 def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> EntityScores:
-    """`labels` int32 [N, L + C]: in each row what `TagScheme.encode` gives; `predicted` classes [N, L]."""
+    """`labels` int32 [N, L + C]: in each row the result of `TagScheme.encode`; `predicted` classes [N, L]."""
     counts, aligned = entity_counts(scheme, labels, predicted)
     hit, found, wanted = counts.sum(axis=0)
     some = counts[counts[:, 1:].any(axis=1)]
@@ -279,8 +279,8 @@ def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) 
 
 
 def entity_counts(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, int]:
-    """int64 [T, 3]: of each type how many entities were rightly predicted, predicted, and true; and how many true ones have
-    tokens."""
+    """int64 [T, 3]: by type, how many entities were correctly predicted, predicted, and true; and how many true ones tokens
+    match exactly."""
     length, count, types = predicted.shape[1], len(scheme.names), len(scheme.types)
     inside = labels[:, :length] != NO_CLASS
     first = np.diff(np.nonzero(inside)[0], prepend=-1) != 0

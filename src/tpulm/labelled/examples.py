@@ -1,4 +1,4 @@
-"""Labelled examples: texts, perhaps in pairs, and their labels, read from files or taken from Python objects."""
+"""Labelled examples: texts, optionally in pairs, and their labels, read from files or taken from Python objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpulm.corpus.readers.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.records import WORDING, OnError, RecordFile, Row, RowFormat, find_record_files, new_faults, read_file
 
-_LONG: Final = 40  # characters; few names of columns are longer
+_LONG: Final = 40  # characters; few column names are longer
 _FORMS: Final = "examples are a path, a list of (text, label) or of texts, or a mapping {'text': […], 'label': […]}"
 
 
@@ -35,7 +35,7 @@ class Examples:
         return len(self.texts)
 
     def take(self, indices: Iterable[int]) -> Examples:
-        """The examples at these indices, in their order. What was skipped stays with the whole."""
+        """The examples at these indices, in that order, without counts of what was skipped."""
         chosen = [int(index) for index in indices]
         pairs = None if self.pairs is None else [self.pairs[index] for index in chosen]
         labels = None if self.labels is None else [self.labels[index] for index in chosen]
@@ -44,17 +44,17 @@ class Examples:
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns, or keys of JSON objects and Parquet structs; dots descend. ConfigError where two are the same.
+    """Names of columns, or keys of JSON objects and Parquet structs; dots descend. Raises ConfigError if two are the same.
 
     A tsv or csv without a header has columns "1", "2", "3".
     """
 
     text: str = "text"
     label: str = "label"
-    pair: str | None = None  # the second text, where examples are pairs: a hypothesis, an answer
+    pair: str | None = None  # the second text, if examples are pairs: a hypothesis, an answer
     header: bool = True  # whether the first row of a tsv or csv names the columns
-    negative: str | None = None  # a text that does not belong to the first one, as the second does
-    label_separator: str | None = None  # what stands between the labels of a text, where it has several in one string
+    negative: str | None = None  # a third text, which does not belong to the first one as the second does
+    label_separator: str | None = None  # what separates a text's labels, if one string holds several
 
     def __post_init__(self) -> None:
         role_of: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Columns:
                 raise ConfigError(f"the columns of {other} and {role} are both '{name}'; each needs its own")
 
     def needed(self, *, labelled: bool) -> dict[str, str]:
-        """The names to read, by role. Raises ConfigError for a name where there is no header."""
+        """The names to read, by role. Raises ConfigError for a name if there is no header."""
         names = {"text": self.text} | ({"pair": self.pair} if self.pair else {})
         names |= {"negative": self.negative} if self.negative else {}
         names |= {"label": self.label} if labelled else {}
@@ -75,7 +75,7 @@ class Columns:
 
 
 def label_fault(label: Any) -> Fault:
-    """Why a value is no label of a text: one string or number."""
+    """Why a value is not the label of a text: one string or number."""
     if isinstance(label, float) and label != label:
         return "no_label", "the label is NaN: missing, or not a number."
     if _is_missing(label):
@@ -86,7 +86,7 @@ def label_fault(label: Any) -> Fault:
 
 
 def example_fault(values: Mapping[str, Any], label_fault: Callable[[Any], Fault] = label_fault) -> Fault:
-    """Why an example cannot be used: `values` are its "text" and, as far as there are any, its "pair" and "label"."""
+    """Why an example cannot be used: `values` are its "text" and, if present, "pair" and "label"."""
     fault = text_fault(values["text"], "text")
     if fault is None and "pair" in values:
         fault = text_fault(values["pair"], "second text")
@@ -94,7 +94,7 @@ def example_fault(values: Mapping[str, Any], label_fault: Callable[[Any], Fault]
 
 
 Check = Callable[[Mapping[str, Any]], Fault]
-Adapt = Callable[[dict[str, Any]], dict[str, Any]]  # a file's row with the columns that are read; raises UnusableRecord
+Adapt = Callable[[dict[str, Any]], dict[str, Any]]  # a file's row, with the columns to read; raises UnusableRecord
 
 
 def _as_it_is(values: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def text_fault(text: Any, role: str) -> Fault:
 
 
 def _is_missing(value: Any) -> bool:
-    """None, NaN and blank strings."""
+    """Whether it is None, NaN or a blank string."""
     if isinstance(value, str):
         return not value or value.isspace()
     return value is None or (isinstance(value, float) and value != value)
@@ -130,9 +130,9 @@ def read_examples(
 ) -> Examples:
     """The examples of a file, a folder or a glob, in order.
 
-    Raises DataError, with its place, for a row that cannot be used; with on_error "skip" such rows are counted in `skipped`
-    instead: "empty" without text, "no_label", "not_text", and the corpus' own reasons. A column that a tsv, csv or Parquet
-    file does not have is an error either way, and so is a file of which nothing is left.
+    Raises DataError, with its place, for an unusable row; with on_error "skip" such rows are counted in `skipped` instead:
+    "empty" without text, "no_label", "not_text", and the corpus' own reasons. A column missing from a tsv, csv or Parquet file
+    is an error either way, and so is a file without usable rows.
     """
     faults = new_faults(on_error)
     return _gather(_read_cells(path, columns, format, faults, adapt, labelled=labelled), faults, fault, os.fspath(path))
@@ -156,7 +156,7 @@ def read_texts(
     fault: Check = example_fault,
     adapt: Adapt = _as_it_is,
 ) -> Iterator[TextRow]:
-    """The rows of a file one at a time, in their order. Raises, or counts in `skipped`, as `read_examples`."""
+    """The rows of a file in order, one at a time. Raises, or counts in `skipped`, like `read_examples`."""
     faults = new_faults(on_error)
     faults.skipped = skipped
     for record, found in _read_cells(path, columns, format, faults, adapt, labelled=False):
@@ -174,11 +174,10 @@ def examples_of(
     on_error: OnError = "stop",
     fault: Check = example_fault,
 ) -> Examples:
-    """Examples of whatever `data` is: examples already, or
-
-    a path, as `read_examples`; a list of (text, label) or (text, pair, label) or, without labels, of strings or (text, pair);
-    or columns by name, {"text": […], "label": […]}, with a "pair" if there is one, unless `columns` says otherwise. Places
-    are "example 3", counted from 0. Raises as `read_examples`; DataError too for lists of different shapes.
+    """Examples from existing ones; from a path, like `read_examples`; from a list of (text, label) or (text, pair, label) or,
+    without labels, of strings or (text, pair); or from columns by name, {"text": […], "label": […]}, with a "pair" if there is
+    one, unless `columns` says otherwise. Places are "example 3", counted from 0. Raises like `read_examples`, and DataError for
+    lists of different shapes.
     """
     if isinstance(data, Examples):
         return data
@@ -197,7 +196,7 @@ def examples_of(
 
 
 def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: Check, name: str) -> Examples:
-    """Examples of values by role, all of the same roles. Raises DataError where none is left; `name` says of what."""
+    """Examples from values by role, all with the same roles. Raises DataError, naming `name`, if none is left."""
     kept: dict[str, list[Any]] = {"text": []}
     places: list[str] = []
     for record, row in rows:
@@ -266,7 +265,7 @@ def _read_cells(
     *,
     labelled: bool,
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Each record with its values in the named columns, by role."""
+    """Each record with the values of the named columns, by role."""
     names = columns.needed(labelled=labelled)
     for file in find_record_files(path, format):
         checked = file.format in ("jsonl", "squad")  # whose records may differ
@@ -287,7 +286,7 @@ def _read_cells(
 
 
 def _check_columns(record: Row, file: RecordFile, names: dict[str, str], *, header: bool) -> None:
-    """Raises DataError where the first record of a file whose records are all alike lacks one of the columns."""
+    """Raise DataError if the first record of a file whose records are all alike lacks one of the columns."""
     known = list(record.values)
     for role, name in names.items():
         if name in known or (header and name.split(".")[0] in known):

@@ -1,4 +1,4 @@
-"""The classes of a data set: their names, their order, and the labels of examples as numbers."""
+"""The label map of a data set: the names of its classes, their order, and the labels of examples as numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tpulm.corpus.documents import Fault
 from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.examples import Examples, label_fault
 
-_MOST_CLASSES: Final = 1_000  # more are taken for a mistake
-_FEW_EXAMPLES: Final = 20  # of so few, each may have a class of its own
+_MOST_CLASSES: Final = 1_000  # more are probably a mistake
+_FEW_EXAMPLES: Final = 20  # with so few, each may have a class of its own
 
 
 def label_name(value: Any) -> str:
-    """What a label is called, and known by: 1 and "1" are one label, True is "true", and 1.0 stays "1.0"."""
+    """The name that identifies a label: 1 and "1" are one label, True is "true", and 1.0 stays "1.0"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.strip() if isinstance(value, str) else str(value)
@@ -29,7 +29,7 @@ def label_name(value: Any) -> str:
 class LabelSet:
     """The classes, in the order of their ids. C, their number, is `len`."""
 
-    values: tuple[Any, ...]  # as the data first had them: str, int, float or bool
+    values: tuple[Any, ...]  # as they first occur in the data: str, int, float or bool
     names: tuple[str, ...]
     ids_known: bool = False  # the user gave the order, so data may have ids 0 … C-1 instead of names
 
@@ -38,9 +38,9 @@ class LabelSet:
 
     @classmethod
     def given(cls, names: Iterable[Any]) -> LabelSet:
-        """The classes as the user names them, in that order.
+        """The classes as named by the user, in that order.
 
-        Raises ConfigError for less than two, blank or equal names, and for what is no list: a set has no order.
+        Raises ConfigError for fewer than two, for blank or equal names, and for anything but a list: a set has no order.
         """
         if isinstance(names, (str, bytes, Mapping, Set)) or not isinstance(names, Iterable):
             raise ConfigError(
@@ -59,9 +59,9 @@ class LabelSet:
 
     @classmethod
     def of(cls, examples: Examples) -> LabelSet:
-        """The classes that occur: by value if all names are numbers, else by code point.
+        """The classes that occur: sorted by value if all names are numbers, else by code point.
 
-        Raises DataError for one class only, for so many that they seem to be no classes, and for two names of one number.
+        Raises DataError for a single class, for so many that they are hardly classes, and for two names of one number.
         """
         found: dict[str, Any] = {}
         for value in labels_of(examples):
@@ -80,7 +80,7 @@ class LabelSet:
         return cls(tuple(found[name] for name in names), tuple(names))
 
     def encode(self, examples: Examples) -> np.ndarray:
-        """The class of each example, int32 [examples]. Raises DataError for a label that is none of these."""
+        """The class of each example, int32 [examples]. Raises DataError for an unknown label."""
         labels = labels_of(examples)
         ids = {name: index for index, name in enumerate(self.names)}
         names = [label_name(value) for value in labels]
@@ -103,7 +103,7 @@ class LabelSet:
 
 
 def number_fault(label: Any, task: str = "a regression") -> Fault:
-    """Why a value is no finite number; `task` is what needs one."""
+    """Why a value is not a finite number; `task` names what needs one."""
     if (fault := label_fault(label)) is not None or as_number(label_name(label)) is not None:
         return fault
     advice = " Without --regression it is a class." if task == "a regression" else ""
@@ -111,19 +111,19 @@ def number_fault(label: Any, task: str = "a regression") -> Fault:
 
 
 def numbers(examples: Examples) -> np.ndarray:
-    """The labels as float32 [examples], of examples whose labels were read as numbers."""
+    """The labels as float32 [examples], for examples whose labels were read as numbers."""
     return np.array([as_number(label_name(value)) for value in labels_of(examples)], np.float32)
 
 
 def labels_of(examples: Examples) -> list[Any]:
-    """Raises DataError for examples that were read without labels."""
+    """The labels. Raises DataError for examples that were read without them."""
     if examples.labels is None:
         raise DataError("these examples were read without labels; read them with labelled=True.")
     return examples.labels
 
 
 def as_number(name: str) -> float | None:
-    """The number that a name writes, if that is finite in float32 and written as data files write numbers."""
+    """The number that a name spells, if it is finite in float32 and written as in data files; else None."""
     try:
         value = float(name)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Files of rows as records, with every column and the place they came from; and rows written back with predictions.
+"""Files of rows as records, with all columns and their place; and rows written back with predictions.
 
-The formats, compressions and refusals are the corpus', and so is the reading; text is UTF-8, with or without its mark.
+Formats, compressions, refusals and reading are the corpus'; text is UTF-8, with or without a byte order mark.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ WORDING: Final = Wording(
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
 _ARRAY: Final = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
-# How the one object of SQuAD's files begins: articles under "data", perhaps behind a version.
+# How the single object of SQuAD's files begins: articles under "data", perhaps after a version.
 _SQUAD: Final = re.compile(rb"""(\xef\xbb\xbf)?\s*\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
 
 
 class Row(NamedTuple):
-    """One row. tsv and csv hold strings; jsonl and Parquet what they hold."""
+    """One row. tsv and csv hold strings, jsonl and Parquet any values."""
 
     values: dict[str, Any]  # by column, in the file's order
     place: str  # "reviews.tsv.gz, line 7"; rows of Parquet and items of a JSON array are counted from 0
@@ -69,18 +69,18 @@ def read_records(
     on_error: OnError = "stop",
     skipped: Counter[str],
 ) -> Iterator[Row]:
-    """The rows of a file, or of the files of a folder or glob in the order of their names, on disk or gs://, one at a time.
+    """The rows of a file, or of the files of a folder or glob in the order of their names, local or gs://, one at a time.
 
-    What is no row raises DataError with its place or, with on_error "skip", is left out and counted in `skipped` by reason; but
-    for a csv's quote that is never closed, which would take all rows after it along.
-    Blank lines are counted as "empty" either way. ConfigError: no such file, or none of rows.
+    An invalid row raises DataError with its place or, with on_error "skip", is skipped and counted in `skipped` by reason; but
+    an unclosed quote in a csv, which would swallow all later rows, always raises. Blank lines are counted as "empty" either
+    way. Raises ConfigError if there is no such file, or none of rows.
     """
     for file in find_record_files(path, format):
         yield from read_file(file, on_error=on_error, skipped=skipped)
 
 
 def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal["auto"] = "auto") -> list[RecordFile]:
-    """Raises ConfigError where there is no file, or one whose name does not say its format."""
+    """The files to read. Raises ConfigError if there is none, or if a name does not say its format."""
     if format != "auto" and format not in _ROW_FORMATS:
         raise ConfigError(
             f"format '{format}' is not known.{suggest(format, _ROW_FORMATS)} Known: auto, {', '.join(_ROW_FORMATS)}"
@@ -114,7 +114,7 @@ def _is_squad(path: str, compression: Compression | None) -> bool:
 
 
 def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True) -> Iterator[Row]:
-    """As `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
+    """Like `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
     if not header and file.format not in ("csv", "tsv"):
         raise ConfigError(f"{file.path} is {file.format}, which names its columns itself: --no-header is for tsv and csv")
     faults = new_faults(on_error, printable(file.path))
@@ -133,7 +133,7 @@ def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], hea
 
 
 def new_faults(on_error: OnError, name: str = "") -> Faults:
-    """Raises ConfigError for an `on_error` that is not known."""
+    """Raises ConfigError for an unknown `on_error`."""
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is 'stop' or 'skip', not '{on_error}'")
     return Faults(on_error, name, WORDING)
@@ -154,7 +154,7 @@ def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faul
         names = [str(number) for number in range(1, len(first[1]) + 1)]
         rows = chain([first], rows)
     for number, cells in rows:
-        # Where faults stop, the reading of lines has raised for these.
+        # With on_error "stop" the reading of lines has raised for these.
         if not faults.stops and (fault := find_fault("\t".join(cells))):
             faults.add(*fault, f"line {number}")
         else:
@@ -183,7 +183,7 @@ def _whole(stream: ByteStream, faults: Faults, kind: str) -> Any:
 
 
 def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
-    """The file is one JSON array of objects, as KLUE's are."""
+    """From a file that is one JSON array of objects, as KLUE's are."""
     for number, value in enumerate(_whole(stream, faults, "array")):
         if isinstance(value, dict):
             yield Row(value, f"{faults.name}, item {number}")
@@ -192,9 +192,9 @@ def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
 
 
 def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
-    """A record for each question of one JSON object, as SQuAD, JSQuAD, KorQuAD and KLUE-MRC (whose ids are "guid") have it.
+    """A record for each question of one JSON object, as in SQuAD, JSQuAD, KorQuAD and KLUE-MRC (whose ids are "guid").
 
-    Paragraphs of KorQuAD 2.0 are articles, and have one "answer". A question that "is_impossible" has no answers.
+    In KorQuAD 2.0 paragraphs are articles, and have one "answer". A question that "is_impossible" has no answers.
     """
     try:
         articles = _whole(stream, faults, "object")["data"]
@@ -231,7 +231,7 @@ def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
 
 
 def _check_names(names: list[str], location: str) -> None:
-    """Raises DataError for two columns of one name."""
+    """Raise DataError if two columns have the same name."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise DataError(
@@ -249,7 +249,7 @@ class RowWriter:
         self._columns: list[str] | None = None
 
     def write(self, values: Mapping[str, Any], place: str) -> None:
-        """Raises DataError for a value that a tsv cannot hold, and for other columns than the first row's."""
+        """Write a row. Raises DataError for a value that a tsv cannot hold, and for columns other than the first row's."""
         if self._form == ".jsonl":
             self._stream.write(json.dumps(values, ensure_ascii=False, default=str) + "\n")
             return
@@ -280,7 +280,7 @@ class RowWriter:
 
 
 def check_form(path: PurePath) -> str:
-    """The format that a name says. Raises ConfigError for another than jsonl, csv or tsv (.gz may follow)."""
+    """The format by the file's name. Raises ConfigError unless that is jsonl, csv or tsv (.gz may follow)."""
     name = path.name.removesuffix(".gz")
     form = next((suffix for suffix in _WRITTEN if name.endswith(suffix)), None)
     if form is None:
@@ -292,7 +292,7 @@ def check_form(path: PurePath) -> str:
 
 @contextmanager
 def writing_rows(path: PurePath, *, header: bool = True) -> Iterator[RowWriter]:
-    """The file takes its place when the block ends well; until then, and after an error, there is none."""
+    """A writer for a file that takes its place when the block succeeds, and not after an error."""
     form = check_form(path)
     with storage.built_aside(path) as temporary, storage.explain("write", path):
         open_text = gzip.open if path.name.endswith(".gz") else open

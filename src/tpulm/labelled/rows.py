@@ -1,6 +1,6 @@
 """Texts and pairs of texts as rows of token ids, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and rows as batches.
 
-Batches have a few fixed lengths, so that only a few programs are compiled.
+Batches have a few fixed lengths, so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SHARES = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)  # of max_length
 
 
 class Rows(NamedTuple):
-    """N rows of their own lengths, one after another."""
+    """N rows of various lengths, one after another."""
 
     ids: np.ndarray  # int32 [T]
     starts: np.ndarray  # int64 [N + 1]; row i is ids[starts[i]:starts[i + 1]]
-    whole_lengths: np.ndarray  # int64 [N], tokens before rows were cut
-    spans: np.ndarray | None = None  # int64 [T, 2]: the characters of its text that a token comes from, where asked for
-    of: np.ndarray | None = None  # int64 [N], ascending: the example that a row is of, where examples have several
+    whole_lengths: np.ndarray  # int64 [N], tokens before truncation
+    spans: np.ndarray | None = None  # int64 [T, 2]: the characters of its text that a token comes from, if asked for
+    of: np.ndarray | None = None  # int64 [N], ascending: each row's example, if examples have several
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -38,11 +38,11 @@ class Rows(NamedTuple):
 
     @property
     def cut(self) -> int:
-        """Rows that lost tokens."""
+        """How many rows were truncated."""
         return int(np.count_nonzero(self.whole_lengths > self.lengths))
 
     def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
-        """int32 [rows, length]: the rows of `indices`, and rows of nothing but padding after them."""
+        """int32 [rows, length]: the rows at `indices`, followed by rows of only padding."""
         table = np.full((rows, length), pad, np.int32)
         for place, index in zip(table, indices, strict=False):
             row = self.ids[self.starts[index] : self.starts[index + 1]]
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of equal number, each followed by the others' of its number."""
+    """Row i of all parts joined, for each i; the parts have equally many rows."""
     lengths = np.stack([part.lengths for part in parts], axis=1)
     ends = np.cumsum(lengths.reshape(-1)).reshape(lengths.shape)
     ids = np.empty(ends[-1, -1] if len(ends) else 0, np.int32)
@@ -62,7 +62,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 class Groups(NamedTuple):
-    """Rows by the examples that they are of, with the interface of `Rows`: an example has K rows at most."""
+    """Rows grouped by example, with the interface of `Rows`; an example has K rows at most."""
 
     rows: Rows
     starts: np.ndarray  # int64 [N + 1]; example i has the rows from starts[i] to starts[i + 1]
@@ -82,11 +82,11 @@ class Groups(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N], of each example's longest row."""
+        """int64 [N]: the length of each example's longest row."""
         return np.maximum.reduceat(self.rows.lengths, self.starts[:-1])
 
     def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
-        """int32 [rows, K, length]; what an example has not is padding."""
+        """int32 [rows, K, length]; missing rows are padding."""
         table = np.full((rows, self.most, length), pad, np.int32)
         for place, index in zip(table, indices, strict=False):
             own = np.arange(int(self.starts[index]), int(self.starts[index + 1]))
@@ -97,8 +97,8 @@ class Groups(NamedTuple):
 def encode_rows(
     tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int, offsets: bool = False
 ) -> Rows:
-    """`max_length` is in tokens, special ones included. Of a pair the longer text is cut first, as `truncation=True` of
-    transformers does. The name of a special token within a text is plain text."""
+    """Rows of at most `max_length` tokens, special ones included. Of a pair the longer text is truncated first, like
+    `truncation=True` of transformers. The name of a special token within a text is plain text."""
     parts = [
         _encode(
             tokenization,
@@ -133,7 +133,7 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
 
 
 def _places(lengths: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """int64 [N, 2]: where the `kept` first tokens of each text stand, which follow one another."""
+    """int64 [N, 2]: where the first `kept` tokens of each text begin and end; the texts follow one another."""
     begins = np.cumsum(lengths) - lengths
     return np.stack([begins, begins + kept], axis=1)
 
@@ -146,7 +146,7 @@ def _framed(
     offsets: bool,
     of: np.ndarray | None = None,
 ) -> Rows:
-    """Rows `[CLS] … [SEP] … [SEP]`: of each part the tokens between the two places, int64 [N, 2], of each row."""
+    """Rows `[CLS] … [SEP] … [SEP]`: row i takes from each part the tokens between its two places, int64 [N, 2]."""
     starts = np.concatenate([[0], np.cumsum(1 + sum(places[:, 1] - places[:, 0] + 1 for _, places in parts))])
     ids = np.empty(starts[-1], np.int32)
     spans = np.zeros((len(ids), 2), np.int64) if offsets else None
@@ -166,10 +166,10 @@ def _framed(
 def window_rows(
     tokenization: Tokenization, questions: Sequence[str], contexts: Sequence[str], *, max_length: int, stride: int
 ) -> Rows:
-    """Rows `[CLS] question [SEP] window [SEP]`, as many as show the whole context. A window begins with the last `stride`
-    tokens of the one before it, as transformers' tokenizers have it, or with half a window, if that is less.
+    """Rows `[CLS] question [SEP] window [SEP]`, as many as cover the whole context. A window begins with the last `stride`
+    tokens of the previous one, as in transformers' tokenizers, or with half a window, if that is less.
 
-    A question keeps at most 64 tokens (BERT's max_query_length), and half of the row. The spans are those of the context.
+    A question keeps at most 64 tokens (BERT's max_query_length), and at most half of the row. The spans are the context's.
     """
     distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
     asked, told = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
@@ -194,13 +194,13 @@ def window_rows(
 
 
 def touching(spans: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """The tokens that come from any of the characters from `begin` to `end`."""
+    """The indices of the tokens that come from any of the characters [begin, end)."""
     return np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
 
 
 def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens of each pair's texts stay, so that both together are at most `room`: the longer one is cut first, and
-    where both have to be, each gets half (the odd token goes to the longer, or to the second of two equal ones)."""
+    """How many tokens of each pair's texts to keep, at most `room` together: the longer one is truncated first; if both must
+    be, each gets half (an odd token goes to the longer, or to the second of two equal ones)."""
     shorter, longer = np.minimum(a, b), np.maximum(a, b)
     fits, half = a + b <= room, room // 2
     kept_shorter = np.where(fits, shorter, np.minimum(shorter, half))
@@ -214,9 +214,9 @@ class PaddedBatch(NamedTuple):
 
 
 def fixed_lengths(max_length: int) -> tuple[int, ...]:
-    """At most eight: `max_length` and shares of it (3/4, 1/2, 3/8, … 1/16) in multiples of 8, the shortest first.
+    """At most eight lengths, ascending: `max_length` and fractions of it (3/4, 1/2, 3/8, … 1/16) in multiples of 8.
 
-    On film reviews a fifth fewer positions than with halves alone (docs/experiments.md).
+    On film reviews that is a fifth fewer positions than with halves alone (docs/experiments.md).
     """
     found = {-(-int(max_length * share) // 8) * 8 for share in _SHARES if max_length * share >= _SHORTEST}
     return tuple(sorted({length for length in found if length < max_length} | {max_length}))
@@ -231,10 +231,10 @@ def epoch_batches(
     epoch: int,
     group_by_length: bool,
 ) -> list[PaddedBatch]:
-    """Every row once, in an order that is a function of (seed, epoch) and the rows' lengths.
+    """Every row once, in an order that is a function of (seed, epoch) and the row lengths.
 
-    With `group_by_length`, rows are shuffled, sorted by length within every 50 batches, and the batches are shuffled: what is
-    padded shrinks, and a batch still is a random sample but for its length.
+    With `group_by_length`, rows are shuffled, sorted by length within every 50 batches, and the batches are shuffled: there is
+    less padding, and a batch is still a random sample except for its length.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(row_lengths))
@@ -260,5 +260,5 @@ def ordered_batches(row_lengths: np.ndarray, lengths: Sequence[int], *, batch_si
 
 
 def length_for(longest: int, lengths: Sequence[int]) -> int:
-    """The least of the fixed `lengths` (in ascending order) that holds `longest` tokens."""
+    """The smallest of the fixed `lengths` (ascending) that holds `longest` tokens."""
     return next(length for length in lengths if length >= longest)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm.errors import DataError, TrainingDiverged
 
-_ROUNDING: Final = 1e-13  # a spread below this part of the values is rounding, not spread; scipy's own limit
+_ROUNDING: Final = 1e-13  # a spread below this fraction of the values is rounding; scipy's own limit
 
 
 class ClassScores(NamedTuple):
@@ -17,7 +17,7 @@ class ClassScores(NamedTuple):
 
     accuracy: float
     macro_f1: float  # mean of f1 over the classes that occur, as label or as prediction
-    matthews: float  # in [-1, 1]; 0 as well where labels or predictions are all of one class
+    matthews: float  # in [-1, 1]; also 0 if labels or predictions are all of one class
     confusion: np.ndarray  # int64 [C, C]; rows are labels, columns predictions
 
 
@@ -30,7 +30,7 @@ class LabelSetScores(NamedTuple):
 
 
 class RegressionScores(NamedTuple):
-    """Scores of N examples. A correlation is 0 where labels or predictions do not vary: there it is not defined."""
+    """Scores of N examples. A correlation is 0 if labels or predictions do not vary, where it is not defined."""
 
     pearson: float
     spearman: float
@@ -38,15 +38,15 @@ class RegressionScores(NamedTuple):
 
 
 class RetrievalScores(NamedTuple):
-    """Means over queries, by the ranks of what belongs to them; of equally near candidates the ones that do not come first."""
+    """Means over queries, by the ranks of relevant texts, after candidates that are equally near."""
 
-    mrr_at_10: float  # 1 / rank of the first, 0 beyond the tenth
-    recall_at_1: float  # the fraction of them that ranks so high
+    mrr_at_10: float  # 1 / rank of the first relevant text, 0 beyond the tenth
+    recall_at_1: float  # the fraction of relevant texts that rank so high
     recall_at_10: float
 
 
 class ScoreSummary(NamedTuple):
-    """The same score in several runs."""
+    """One score over several runs."""
 
     mean: float
     deviation: float  # of the sample (divided by n - 1); 0 for a single value
@@ -102,7 +102,7 @@ def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> RegressionScor
 
 
 def retrieval_scores(query: np.ndarray, rank: np.ndarray) -> RetrievalScores:
-    """`rank` int [R]: of each candidate that belongs to a query, whose number `query` [R] is; `ranks` gives them."""
+    """`rank` int [R] is that of each relevant candidate, and `query` [R] the number of its query."""
     _, query = np.unique(query, return_inverse=True)
     if not len(query):
         raise DataError("there are no examples to score.")
@@ -113,7 +113,7 @@ def retrieval_scores(query: np.ndarray, rank: np.ndarray) -> RetrievalScores:
 
 
 def summarize(values: Sequence[float]) -> ScoreSummary:
-    """Raises DataError for no values."""
+    """The mean and the sample deviation. Raises DataError for no values."""
     if not len(values):
         raise DataError("there are no scores to summarize.")
     return ScoreSummary(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
@@ -143,6 +143,6 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """From 1 up; equal values share the mean of theirs."""
+    """Ranks from 1 up; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -1,4 +1,4 @@
-"""Which examples are held out to measure on, where the user has no file of them."""
+"""Which examples are held out as the dev set, if the user has no file of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Examples
 
-_PURPOSE: Final = b"tpulm held out"  # these hashes are nobody else's
+_PURPOSE: Final = b"tpulm held out"  # keeps these hashes apart from all others
 _KEY_BYTES: Final = 16  # equal keys mean equal texts
 
 
@@ -25,16 +25,16 @@ class Split(NamedTuple):
 
 
 def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float) -> Split:
-    """Holds out `fraction` of the distinct texts of each class (None: of all), those whose hashes come first.
+    """Hold out `fraction` of the distinct texts of each class (None: of all), those with the lowest hashes.
 
-    The hash is of text and pair alone: neither the order of the file nor the machine matters, copies of a text stay together
-    whatever their labels, and one text more moves at most one other of its class. A class with two distinct texts of its own is
-    on both sides, one with a single text in `train`. A text with several labels counts to the rarest of them.
+    The hash is of text and pair alone: neither file order nor machine matters, copies of a text stay together whatever their
+    labels, and one more text moves at most one other of its class. A class with two distinct texts of its own is on both sides,
+    one with a single text in `train`. A text with several labels counts to the rarest of them.
 
-    Pairs that share a text stay together, too, and count as one: a premise with another hypothesis tells much of a held-out
-    pair. Where that would tie more than half of what is to be held out to one another, only copies of pairs do.
+    Pairs that share a text stay together, too, and count as one: a premise with another hypothesis reveals much of a held-out
+    pair. If that would link more than half of what is to be held out, only copies of pairs stay together.
 
-    Raises ConfigError for a fraction outside (0, 0.5], DataError where there is nothing to hold out.
+    Raises ConfigError for a fraction outside (0, 0.5], DataError if there is nothing to hold out.
     """
     if not 0.0 < fraction <= 0.5:
         raise ConfigError(f"a fraction of {fraction} cannot be held out; choose one above 0 and up to 0.5, such as 0.1")
@@ -51,7 +51,7 @@ def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float)
 
 
 def _keys(examples: Examples, *, most: float) -> list[bytes]:
-    """Of each example a hash of what stays together: its copies and, if no such group has over `most`, what shares a text."""
+    """For each example a hash of its group: its copies and, unless a group exceeds `most`, the examples that share a text."""
     texts, pairs = examples.texts, examples.pairs
     if pairs is None:
         return [_hash(text) for text in texts]
@@ -67,7 +67,7 @@ def _keys(examples: Examples, *, most: float) -> list[bytes]:
     first: dict[int, bytes] = {}
     for key, group in zip(keys, groups.tolist(), strict=True):
         first[group] = min(key, first.get(group, key))
-    return [_hash(first[group].hex()) for group in groups.tolist()]  # once more, or large groups would come first
+    return [_hash(first[group].hex()) for group in groups.tolist()]  # once more, else large groups would come first
 
 
 def _hash(*texts: str) -> bytes:
@@ -91,5 +91,5 @@ def _strata(keys: list[bytes], classes: np.ndarray | None) -> list[set[bytes]]:
 
 
 def _quota(count: int, fraction: float) -> int:
-    """How many of so many texts are held out: rounded, and at least one on each side where there are two."""
+    """How many of `count` texts to hold out: rounded, with at least one on each side if there are two."""
     return 0 if count < 2 else min(max(int(fraction * count + 0.5), 1), count - 1)

@@ -1,7 +1,7 @@
 """The stages of a run, in order: corpus, tokenizer, dataset, train, evaluate, export.
 
-Each stage takes (config, workdir), skips what is done, continues what was interrupted, and leaves a manifest as its last act.
-`run` is all of them, with the training step compiling in a thread while the data is prepared.
+Each stage takes (config, workdir), skips what is done, resumes what was interrupted, and writes a manifest as its last act.
+`run` runs them all, compiling the training step in a thread while the data is prepared.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.train.loop import Step, TrainResult
     from tpulm.train.program import Program
 
-_COUNTED_TOKENS = 4_000_000  # of the training rows, for the frequencies that scores are compared with
-_ON_THE_CARD = ("name", "description", "language")  # settings that may change, and then only the export is made again
+_COUNTED_TOKENS = 4_000_000  # of the training rows, for the token frequencies that scores are compared with
+_ON_THE_CARD = ("name", "description", "language")  # settings after whose change only the export is redone
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `run` gives back and `--json` prints; `eval_` scores are those of the held-out text."""
+    """What `run` returns and `--json` prints; `eval_` scores are of held-out text."""
 
     name: str
     workdir: str
@@ -50,17 +50,17 @@ class Summary:
     train_loss: float
     eval_loss: float
     eval_accuracy: float
-    eval_baseline_accuracy: float  # of always guessing the commonest training token
+    eval_baseline_accuracy: float  # of always guessing the most common training token
     train_scores: dict[str, float]  # of the last logged steps, by name
     eval_scores: dict[str, float]
-    loss_is: str  # what both losses are a sum of, where they are one
-    losses_differ: str  # why they are not the same quantity, where they are not
+    loss_is: str  # the terms of both losses, if they are sums
+    losses_differ: str  # why they are not the same quantity, if they are not
     bits_per_character: float
     tokens_per_second: float  # of text
-    text_fraction: float  # slots of the rows that are not padding
-    mfu: float | None  # of text
+    text_fraction: float  # the fraction of the rows' slots that is not padding
+    mfu: float | None  # counting text only
     unknown_fraction: float  # of the tokens trained on
-    health: str  # is the run all right: held-out scores against what is known of healthy runs
+    health: str  # the verdict: held-out scores against what is known of healthy runs
     export: str
     stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"
 
@@ -72,9 +72,9 @@ class Summary:
 def run(
     config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress | None = None
 ) -> Summary:
-    """All stages, skipping what is done and continuing what was interrupted. In a notebook `progress` is shown by default.
+    """Run all stages, skipping what is done and resuming what was interrupted. In a notebook `progress` is shown by default.
 
-    With several hosts each of them calls this, and says by `member` which it is (`tpulm.runtime.hosts.membership`).
+    With several hosts each of them calls this, with its own `member` (`tpulm.runtime.hosts.membership`).
     """
     with shown(progress) as said, working_in(config, workdir, member=member, progress=said) as folder:
         return _run(config, folder.path, folder.hosts, said)
@@ -112,7 +112,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         eval_loss=scores["loss"],
         eval_accuracy=scores["accuracy"],
         eval_baseline_accuracy=scores["baseline_accuracy"],
-        train_scores=trained.get("scores", {}),  # those of an older version have none
+        train_scores=trained.get("scores", {}),  # results of older versions have none
         eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
         loss_is=loss_formula(config),
         losses_differ=why_losses_differ(config),
@@ -128,35 +128,35 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
 
 
 def train(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
-    """Pretrain, from the newest checkpoint if there is one; the result is also W/results/train.json."""
+    """Pretrain, from the newest checkpoint if there is one; the result is also in W/results/train.json."""
     return _stages(config, workdir, hosts, progress).train().result
 
 
 def evaluate(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
-    """Score the newest checkpoint on the whole holdout; the result is also W/results/evaluation.json."""
+    """Score the newest checkpoint on the whole holdout; the result is also in W/results/evaluation.json."""
     return _trained(config, workdir, hosts, progress).evaluate().scores
 
 
 def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
-    """The newest checkpoint as a Hugging Face folder, W/export."""
+    """Export the newest checkpoint as a Hugging Face folder, W/export."""
     return _trained(config, workdir, hosts, progress).export().folder
 
 
 def look(
     config: RunConfig, workdir: PurePath, *, on: Sequence[SourceConfig] = (), progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """`evaluate` beside whoever works in the folder: of the newest checkpoint as it is, on one device, with nothing written.
+    """Like `evaluate`, while others may work in the folder: the newest checkpoint as it is, on one device, writing nothing.
 
-    With `on` the text scored is that of these sources, cleaned and laid out as the run's own.
+    With `on` the text scored is that of these sources, cleaned and laid out like the run's own.
     """
     stages = _trained(config, workdir, ALONE, progress, read_only=True)
     return stages.evaluate_on(on) if on else stages.evaluate().scores
 
 
 def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Progress = SILENT) -> LoadedModel:
-    """The model of a work folder as it is now: its export where no checkpoint is newer, else the newest checkpoint.
+    """The current model of a work folder: its export unless a checkpoint is newer, else the newest checkpoint.
 
-    `progress` is told which. Raises ConfigError where there is neither.
+    `progress` is told which. Raises ConfigError if there is neither.
     """
     from tpulm.convert.huggingface import load_model
 
@@ -184,14 +184,14 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
 
 
 def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
-    """The stages after what an earlier command prepared."""
+    """The stages that follow what an earlier command prepared."""
     _initialize(hosts)
     programs = Programs(workdir, progress, read_only=read_only)
     return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, read_only)
 
 
 def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
-    """The same, of a run that has a checkpoint at least: that it has none is said before what else is missing."""
+    """Like `_stages`, for a run with a checkpoint; that it has none is reported before anything else missing."""
     if newest_step(workdir) is None:
         raise _no_checkpoint(workdir)
     return _stages(config, workdir, hosts, progress, read_only=read_only)
@@ -215,7 +215,7 @@ def _check_platform(config: RunConfig) -> None:
 
 
 def newest_step(workdir: PurePath) -> int | None:
-    """The steps of the finished training, else of the newest checkpoint."""
+    """The steps of the finished training, else of the newest checkpoint; None without either."""
     trained = read_result(workdir, "train")
     if trained is not None:
         return trained["steps"]
@@ -246,17 +246,17 @@ class Exported(NamedTuple):
 
 @dataclass(frozen=True)
 class Stages:
-    """Training, evaluation and export of what was prepared. Nothing in here changes: each stage is given the model that the one
-    before it left, and loads the newest checkpoint where it is given none."""
+    """Training, evaluation and export of prepared data. Stages keep no model: each takes that of the one before, or loads the
+    newest checkpoint if it is given none."""
 
     config: RunConfig
     workdir: PurePath
     hosts: Hosts
     progress: Progress
     data: Prepared
-    programs: Programs  # compiled when first asked for
-    read_only: bool = False  # beside whoever works in the folder, so nothing is written
-    _counted: dict[str, np.ndarray] = field(default_factory=dict)  # a cache: by a phase's folder, how often each token occurs
+    programs: Programs  # compiled on first use
+    read_only: bool = False  # while others work in the folder: nothing is written
+    _counted: dict[str, np.ndarray] = field(default_factory=dict)  # cache: how often each token occurs, by a phase's folder
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -287,7 +287,7 @@ class Stages:
         return Trained(values, "resumed" if resumed_at else "done", Model(step, result.state.params))
 
     def _train(self, phase: Phase) -> TrainResult:
-        """One phase to its end, or back to where the newest good checkpoint lies, if that is before the phase."""
+        """Train one phase to its end, or until a rollback to a good checkpoint before the phase."""
         from tpulm.train import loop
         from tpulm.train.throughput import Meter, peak_flops
         from tpulm.train.trackers import Tracking
@@ -317,7 +317,7 @@ class Stages:
         )
 
     def report(self, *, last: bool = False) -> None:
-        """W/report/index.html, by the first host."""
+        """Write W/report/index.html, from the first host."""
         if self.hosts.is_first:
             self._reporter(last=last)
 
@@ -328,7 +328,7 @@ class Stages:
         return Reporter(self.workdir, self.progress)
 
     def _advice(self, phase: Phase) -> str:
-        """What to change, should the run be at its unigrams."""
+        """What to change if the run does no better than unigrams."""
         unknown_fraction = self._dataset(phase).train.unknown_fraction
         return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
@@ -385,7 +385,7 @@ class Stages:
         return Evaluated(values, "done", model)
 
     def evaluate_on(self, sources: Sequence[SourceConfig]) -> dict[str, Any]:
-        """The scores of other text, and what it consists of."""
+        """The scores on other text, and counts of that text."""
         step, params = self.newest_model()
         self.progress.note(f"evaluating {self.which(step)}; nothing is written into {self.workdir}")
         phase = phase_at(self.phases, step)
@@ -436,10 +436,10 @@ class Stages:
                 yield step
                 state, cursor = step.state, cursor + rows.batch_size
 
-    # -- what they share ------------------------------------------------------------------------------------------------
+    # -- shared helpers -------------------------------------------------------------------------------------------------
 
     def save(self, folder: PurePath, params: Any, card: CardFacts | None = None) -> None:
-        """As a Hugging Face folder."""
+        """Save as a Hugging Face folder."""
         from tpulm.convert.huggingface import save_parts
 
         tokenizer = self.data.tokenizer
@@ -468,7 +468,7 @@ class Stages:
         return f"checkpoint {step:,} of {steps:,}{state}"
 
     def newest_model(self) -> Model:
-        """The model of the newest checkpoint. Raises ConfigError where there is none."""
+        """The model of the newest checkpoint. Raises ConfigError if there is none."""
         from tpulm.train.checkpoint import Checkpoints, newest_params
 
         folder, step = self.workdir / "checkpoints", newest_step(self.workdir)
@@ -536,7 +536,7 @@ class Stages:
         return self.programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special))
 
     def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with this run to be continued."""
+        """What a checkpoint must have in common with this run to be resumed from."""
         made = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
         return {
             "seed": self.config.train.seed,
@@ -546,7 +546,7 @@ class Stages:
         }
 
     def _save_result(self, name: str, values: dict[str, Any]) -> None:
-        """By the first host; what it says is the same on all."""
+        """Written by the first host; the values are the same on all."""
         if self.hosts.is_first and not self.read_only:
             write_result(self.workdir, name, values)
 
@@ -558,7 +558,7 @@ class Stages:
 
 
 def _in_parts(texts: Iterable[list[str]], part_bytes: int) -> Iterator[list[str]]:
-    """The same documents in lists of about so many bytes."""
+    """The same documents in lists of about `part_bytes`."""
     part, size = list[str](), 0
     for some in texts:
         part += some

@@ -1,4 +1,4 @@
-"""Loops of one's own around the compiled step, for pretraining and for fine-tuning."""
+"""User-written loops around the compiled step, for pretraining and fine-tuning."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def training_steps(what: RunConfig, data: str | PurePath, *, progress: Progress 
 @overload
 def training_steps(what: Classifier, data: Any) -> Iterator[Step]: ...
 def training_steps(what: RunConfig | Classifier, data: Any, *, progress: Progress = SILENT) -> Iterator[Step]:
-    """(step, state, metrics) after each compiled step: batches sharded over all devices, metrics added up over them.
+    """(step, state, metrics) after each compiled step: batches sharded over all devices, metrics summed over them.
 
-    `training_steps(config, workdir)` pretrains: it prepares the data first. `training_steps(classifier, train)` fine-tunes,
-    with the very steps of `Classifier.fit`. Nothing is saved or scored, and it begins at step 0. The state is valid until the
-    next step, and so are the metrics unless looked at.
+    `training_steps(config, workdir)` pretrains, after preparing the data. `training_steps(classifier, train)` fine-tunes, with
+    the very steps of `Classifier.fit`. Nothing is saved or scored, and training begins at step 0. The state is valid until the
+    next step, and so are metrics that were not looked at.
     """
     if isinstance(what, Classifier):
         return what.steps(data)

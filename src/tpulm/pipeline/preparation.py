@@ -17,7 +17,7 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, WorkerPool
 from tpulm.workfolder import is_imported
 
-_VOCABULARY_SAMPLE_BYTES = 1_000_000  # of text, to see whether the vocabulary fits
+_VOCABULARY_SAMPLE_BYTES = 1_000_000  # of text, to check that the vocabulary fits
 
 
 def prepare_corpus(
@@ -36,14 +36,14 @@ def prepare_corpus(
 
 
 def _check_named_inputs(config: RunConfig) -> None:
-    """Whatever else the settings name had better be missed now than in an hour."""
+    """Check the files that other settings name: better missed now than in an hour."""
     path = config.tokenizer.path
     if path is not None and storage.info(path) is None:
         what = "a folder; name the vocab.txt or tokenizer.json in it" if storage.exists(path) else "not there"
         raise ConfigError(f"tokenizer.path {path} is {what}")
     for name in (config.data.word_boundaries, config.tokenizer.morphemes):
         if name != "none":
-            tokenization.analysers.versions(name)  # or the analyser's package would be missed in an hour
+            tokenization.analysers.versions(name)  # raises if the analyser's package is missing
     start = config.train.start_from
     if start is not None and not storage.exists(start):
         raise ConfigError(f"train.start_from {start} is not there; name the folder of a model, or a work folder with an export")
@@ -59,7 +59,7 @@ def prepare_tokenizer(
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> tokenization.Tokenization:
-    """Trained on a sample of the corpus, or, without `text`, taken from `tokenizer.path`; saved to W/tokenizer."""
+    """The tokenizer trained on a sample of the corpus or, without `text`, read from `tokenizer.path`; saved to W/tokenizer."""
     wanted, folder = config.tokenizer, workdir / "tokenizer"
     unsaid = {"path", "allow_unknown"} | ({"morphemes"} if wanted.morphemes == "none" else set())
     inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
@@ -89,14 +89,14 @@ def prepare_tokenizer(
 
 
 class Prepared(NamedTuple):
-    """What is there before training."""
+    """The results of the stages before training."""
 
     tokenizer: tokenization.Tokenization
-    datasets: tuple[dataset.DatasetManifest, ...]  # of each phase
+    datasets: tuple[dataset.DatasetManifest, ...]  # one per phase
 
 
 def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
-    """What an earlier command prepared. Raises ConfigError where something is missing."""
+    """What an earlier command prepared. Raises ConfigError if something is missing."""
     made = [dataset.load_manifest(workdir / phase.folder) for phase in phases_of(config)]
     if None in made:
         raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
@@ -112,9 +112,9 @@ def prepare(
     progress: Progress = SILENT,
     ended: Callable[[str, bool], None] = lambda stage, was_done: None,
 ) -> Prepared:
-    """Corpus, tokenizer and the rows of each phase, W/dataset and W/phase-N/dataset; then the corpus' spill is deleted.
+    """Prepare corpus, tokenizer and the rows of each phase, W/dataset and W/phase-N/dataset; then delete the corpus' spill.
 
-    `ended` is told of each stage when it has ended, and whether it had been done before.
+    `ended` is called after each stage, with its name and whether it had been done before.
     """
     if is_imported(workdir):  # with its tokenizer; there is no corpus, and `workfolder.begin` has compared the settings
         found = prepared(config, workdir)
@@ -124,7 +124,7 @@ def prepare(
         had_corpus = corpus.load_manifest(workdir) is not None
         had_tokenizer = tokenization.load_manifest(workdir / "tokenizer") is not None
         tokenizer = None
-        if config.tokenizer.path is not None:  # what is wrong with it had better be said before the text is read
+        if config.tokenizer.path is not None:  # better to raise its errors before the text is read
             tokenizer = prepare_tokenizer(config, workdir, None, hosts=hosts, progress=progress)
             if isinstance(pool, WorkerPool) and not had_corpus:
                 dataset.warm_up(pool, workdir / "tokenizer")
@@ -165,7 +165,7 @@ def _check_vocabulary(
     tokenizer: tokenization.Tokenization,
     progress: Progress,
 ) -> None:
-    """Before hours of preparing: note, or raise ConfigError, where much of a sample of the text is unknown."""
+    """Before hours of preparation: note, or raise ConfigError, if much of a sample of the text is unknown."""
     found = tokenization.count_unknown(tokenizer, [corpus.some_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES)])
     if found.fraction < tokenization.UNKNOWN_WARNING:
         return

@@ -21,27 +21,27 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
 
 
 class Programs:
-    """Programs by phase, each compiled when first asked for, or ahead."""
+    """Programs by phase, each compiled on first use, or ahead."""
 
     def __init__(self, workdir: PurePath, progress: Progress, *, read_only: bool = False):
-        """`read_only`: for evaluation alone, on one device, beside whoever trains."""
+        """`read_only`: only for evaluation, on one device, while another process trains."""
         self._workdir, self._progress, self._read_only = workdir, progress, read_only
         self._compiling: dict[int, Future[Program]] = {}
 
     def begin(self, phase: Phase) -> None:
-        """Compile for the tokenizer that the settings will lead to, while it and the dataset are made."""
+        """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
         wanted = phase.config.tokenizer
         path = self._workdir / "tokenizer" if is_imported(self._workdir) else wanted.path
         self._compile(phase, tokenization.expected(wanted, path))
 
     def check(self) -> None:
-        """Raise what has gone wrong so far, a batch that does not divide, say: better now than after hours of preparing."""
+        """Raise errors so far, such as a batch that does not divide: better now than after hours of preparation."""
         for future in self._compiling.values():
             if future.done():
                 future.result()
 
     def get(self, phase: Phase, made: Vocabulary) -> Program:
-        """The program for this run's vocabulary; compiled ahead if that was what was expected."""
+        """The program for this run's vocabulary, compiled ahead if that was expected."""
         if phase.number in self._compiling:
             program = self._wait(phase)
             if (program.vocab_size, program.special) == made:
@@ -60,7 +60,7 @@ class Programs:
         return future.result()
 
     def _compile(self, phase: Phase, vocabulary: Vocabulary) -> None:
-        """In a thread, which does not hold up the end of the process; an error comes with the result."""
+        """Compile in a daemon thread, which does not delay the end of the process; an error comes with the result."""
         future: Future[Program] = Future()
         keep_between_steps()
 

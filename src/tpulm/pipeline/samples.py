@@ -1,4 +1,4 @@
-"""What a model makes of a few held-out texts: words filled in, or texts continued."""
+"""Predictions of a model for a few held-out texts: masks filled, or texts continued."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tpulm.tokenization import Tokenization
 
 _TEXTS, _BEST = 8, 3
 _SHORTEST, _LONGEST = 6, 40  # tokens of a text
-_PROMPT, _WRITTEN = 8, 40  # tokens given, and written
+_PROMPT, _WRITTEN = 8, 40  # tokens given, and generated
 
 
 def samples(params: Any, config: ModelConfig, tokenization: Tokenization, holdout: PurePath, *, step: int) -> dict[str, Any]:
     """JSON: "masked", a list of {"text", "truth", "answers": [[token, probability], …]}, or "written", of {"prompt", "text"}.
 
-    The texts are the first of `holdout`, a folder of rows; the masked token is one that begins a word, drawn by a fixed seed.
-    ELECTRA's are its generator's.
+    The texts are the first of `holdout`, a folder of rows; the masked token begins a word and is drawn with a fixed seed. For
+    an ELECTRA the generator is used.
     """
     if isinstance(params, Electra):
         params, config = halves(params).generator, generator_config(config)
@@ -66,7 +66,7 @@ def _filled(model: LoadedModel, texts: list[list[int]]) -> list[dict[str, Any]]:
 
 
 def _texts(holdout: PurePath, tokenization: Tokenization) -> Iterator[list[int]]:
-    """The beginnings of held-out texts, without special tokens."""
+    """The beginnings of held-out texts, as ids without special tokens."""
     special = np.array(list(tokenization.special))
     for batch in dataset.evaluation_batches(holdout, batch_size=_TEXTS, max_rows=4 * _TEXTS):
         for row in batch["tokens"]:

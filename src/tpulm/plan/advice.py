@@ -1,9 +1,9 @@
-"""Whether a TPU would help: how a run's products fill the units, whether its input keeps up, how long it takes here and there.
+"""Whether a TPU would help: how matrix products fill its units, whether the input keeps up, how long it takes here and there.
 
-Arithmetic alone, nothing is compiled; `tpulm plan` says more, and takes longer. The rules: a TPU multiplies in squares of 128
+Arithmetic only, nothing is compiled; `tpulm plan` says more, and takes longer. The rules: a TPU multiplies in squares of 128
 (256 from v6e on), so that other widths leave part of it idle; its vector units take 8 rows at once; a product is limited by
-arithmetic, not by memory, only if it does more operations for a byte than the chip does; and narrow models spend more of their
-time between the products.
+arithmetic, not by memory, only if it does more operations per byte than the chip; and narrow models spend more of their time
+between the products.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tpulm.readable import duration
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
-_UNITS, _SUBLANES = {"v6e": 256, "tpu7x": 256}, 8  # a side of the units by generation; 128 before
-_USUAL_MFU, _WIDE = 0.35, 768  # of a TPU, for models so wide; of narrower ones in proportion (docs/planning.md)
-_USUAL_SHARE_HERE = 0.5  # of a measured product's speed that a whole step reaches (benchmarks/RESULTS.md)
+_UNITS, _SUBLANES = {"v6e": 256, "tpu7x": 256}, 8  # side of the units by generation, else 128
+_USUAL_MFU, _WIDE = 0.35, 768  # of a TPU, for models at least so wide; proportional for narrower ones (docs/planning.md)
+_USUAL_SHARE_HERE = 0.5  # fraction of a measured product's speed that a whole step reaches (benchmarks/RESULTS.md)
 _FILLED = 0.75
 _WORTH_HOURS = 1.0
-_ENOUGH_INPUT = 2.0  # rows read for each that is needed
+_ENOUGH_INPUT = 2.0  # rows read for each row needed
 _MADE_UP_TOKENS, _BLOCK_ROWS = 2_000_000, 64
 
 
@@ -39,7 +39,7 @@ class AdviceItem(NamedTuple):
 
 @dataclass(frozen=True)
 class Advice:
-    """What is found of a run for an accelerator, and the verdict."""
+    """The findings about a run on an accelerator, and the verdict."""
 
     findings: tuple[AdviceItem, ...]
     hours_here: float | None  # None: the speed of this machine is not known
@@ -51,7 +51,7 @@ class Advice:
 def advise(
     config: RunConfig, accelerator: Accelerator, *, here: float | None, vocab_size: int, special: SpecialTokens
 ) -> Advice:
-    """`here`: FLOP/s that this machine reaches in products, all devices together; None where it could not be measured."""
+    """`here`: FLOP/s that this machine reaches in products, on all devices together; None if it could not be measured."""
     phases, one = phases_of(config), jax.devices()[:1]
     per_row = [
         Program(phase.config, vocab_size=vocab_size, special=special, devices=one).objective.flops_per_row for phase in phases
@@ -106,7 +106,7 @@ def _verdict(
 
 
 def _fill(config: RunConfig, unit: int) -> float:
-    """The share of the units that a layer's products use, weighted by their operations."""
+    """The fraction of the units that a layer's products use, weighted by their operations."""
     model = config.model
     size, inner = model.hidden_size, model.intermediate_size
     attention, feed_forward = 4.0 * size * size, (3.0 if model.feed_forward == "gated" else 2.0) * size * inner
@@ -126,13 +126,13 @@ def _widths(config: RunConfig) -> str:
 
 
 def _intensity(config: RunConfig, *, tokens: float) -> float:
-    """Operations for each byte moved, of hidden size x hidden size in bfloat16: the narrowest product of a layer."""
+    """Operations per byte moved, for hidden size x hidden size in bfloat16: the narrowest product of a layer."""
     size = config.model.hidden_size
     return 2 * tokens * size * size / (2 * (2 * tokens * size + size * size))
 
 
 def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:
-    """How fast rows are read from this machine's temporary folder: a made-up dataset, read for about a second."""
+    """Rows per second read from this machine's temporary folder: a random dataset, read for about a second."""
     with storage.scratch_folder() as folder:
         write_random_rows(folder, max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
         iterator = Batches(folder, batch_size=batch_size, seed=0).iterate(0)

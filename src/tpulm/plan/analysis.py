@@ -1,4 +1,4 @@
-"""The training step compiled for TPU devices that need not be attached, and what the compiler says of it."""
+"""Compile the training step for TPU devices that need not be attached, and read what the compiler says of it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def devices_of(accelerator: Accelerator) -> Sequence[Any]:
-    """The devices of a slice, as JAX would list them there. Raises MissingExtra where the TPU compiler is not installed."""
+    """The devices of a slice, as JAX would list them there. Raises MissingExtra if the TPU compiler is not installed."""
     compiler_version()
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or it would look for the VM it believes to be on
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # else it looks for the VM it believes to be on
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # no device is opened, so that several may compile at once
     from jax.experimental import topologies
 
@@ -69,11 +69,11 @@ class Buffer(NamedTuple):
     shape: str  # "f32[12,32,12,128,128]"
     bytes: int
     part: str  # of the model, as `hlo.part` names it
-    stacked: bool  # one slice for each round of a loop: what the forward pass keeps for the backward pass
+    stacked: bool  # one slice per iteration of a loop: what the forward pass keeps for the backward pass
 
 
 def largest(module: Module, count: int) -> list[Buffer]:
-    """The largest buffers that the program makes itself (parameters and optimizer's state are its arguments), largest first."""
+    """The largest buffers that the program itself makes (parameters and optimizer state are arguments), largest first."""
     found = [*_stacks(module), *_made(module.entry)]
     return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
 
@@ -87,7 +87,7 @@ def _made(computation: Computation) -> Iterator[Buffer]:
 
 
 def _stacks(module: Module) -> Iterator[Buffer]:
-    """What loops fill slice by slice."""
+    """The buffers that loops fill slice by slice."""
     for loop in _loops(module):
         body = module.computations[loop.attribute("body") or ""]
         for instruction in body:
@@ -123,17 +123,17 @@ def _loops(module: Module) -> Iterator[Instruction]:
                 yield instruction
 
 
-_FORMAT = 4  # of the kept analyses: raised with every change of what they hold or how it is counted
-_RESERVED = 2**28  # bytes of HBM that are not the program's: the compiler names 15.75 GiB of 16
-_LISTED = 16  # parts and buffers that are kept by name
+_FORMAT = 4  # of cached analyses: raised whenever what they hold, or how it is counted, changes
+_RESERVED = 2**28  # bytes of HBM that the program cannot use: the compiler names 15.75 GiB of 16
+_LISTED = 16  # parts and buffers cached by name
 _EXHAUSTED = re.compile(r"\(([0-9.]+)([KMGT]?)\) exceeds|Used ([0-9.]+)([KMGT]?) of")
 
 
 class Memory(NamedTuple):
     """Bytes of one device's HBM."""
 
-    arguments: int  # parameters, optimizer's state, batch
-    outputs: int  # beside what takes the place of arguments
+    arguments: int  # parameters, optimizer state, batch
+    outputs: int  # except those in the place of arguments
     temporaries: int
     code: int
 
@@ -144,7 +144,7 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Analysis:
-    """A compiled step, of one device and one execution."""
+    """The analysis of a compiled step, for one device and one execution."""
 
     memory: Memory
     flops: float  # of matrix products
@@ -154,7 +154,7 @@ class Analysis:
     collectives: tuple[costs.Collective, ...]
     unknown_loops: int
     opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
-    kernels: int  # times that a kernel of our own runs, whose cycles are not of the compiler
+    kernels: int  # how often kernels of our own run, whose cycles are not the compiler's
     cycles_by_part: dict[str, float]
     largest: tuple[Buffer, ...]
     compile_seconds: float
@@ -162,7 +162,7 @@ class Analysis:
 
 
 class DoesNotFit(Exception):
-    """The compiler gave up: `needed` bytes of HBM, or None where it does not say. `phase` is that of the run, if known."""
+    """The compiler gave up: `needed` bytes of HBM, or None if it does not say. `phase` is that of the run, if known."""
 
     def __init__(self, message: str, needed: int | None):
         super().__init__(message)
@@ -173,8 +173,8 @@ class DoesNotFit(Exception):
 def analyse(
     config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens
 ) -> tuple[Program, Analysis]:
-    """The step that training would run there. Raises ConfigError where the run does not divide over the devices, and
-    DoesNotFit where the compiler finds no place for it. What was compiled before is not compiled again."""
+    """The step that training would run there. Raises ConfigError if the run does not divide over the devices, and DoesNotFit if
+    the compiler finds no place for it. Analyses are cached."""
     program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
     analysis = analysis_of(program.lowered_step, accelerator, program.mesh.devices.size)
     usable, total = accelerator.hbm_bytes_per_device - _RESERVED, analysis.memory.total
@@ -186,7 +186,7 @@ def analyse(
 
 
 def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> Program:
-    """The run laid out on the slice, not compiled. Raises ConfigError where it does not divide."""
+    """The run laid out on the slice, not compiled. Raises ConfigError if it does not divide."""
     return Program(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
 
 
@@ -195,8 +195,8 @@ def compiler() -> str:
 
 
 def analysis_of(lowered: Lowered, accelerator: Accelerator, devices: int) -> Analysis:
-    """The program compiled, or what was kept of it: by its text, the accelerator, the compiler and the compiler's options.
-    Raises DoesNotFit, which is kept as well."""
+    """The compiled program's analysis, cached by its text, the accelerator, the compiler and the compiler's options. Raises
+    DoesNotFit, which is cached as well."""
     digest = hashlib.sha256(lowered.as_text().encode())
     digest.update(f"{accelerator.name} {compiler()} {_FORMAT} {os.environ.get('LIBTPU_INIT_ARGS', '')}".encode())
     path = cache_folder("plans") / f"{digest.hexdigest()}.json"
@@ -220,7 +220,7 @@ def _compiled(lowered: Lowered, devices: int) -> Analysis | DoesNotFit:
 
 
 def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
-    """What is in a compiled program."""
+    """The analysis of a compiled program."""
     stats: Any = compiled.memory_analysis()
     module = hlo.parse(compiled.as_text() or "")
     found = costs.count(module, devices)
@@ -263,7 +263,7 @@ _KEPT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
 
 
 def _read(path: Path) -> Analysis | DoesNotFit | None:
-    """What was kept; a file that cannot be read counts as none."""
+    """The cached analysis; None if there is none that can be read."""
     try:
         found = _KEPT.validate_json(path.read_bytes())
     except (OSError, ValueError):
@@ -272,7 +272,7 @@ def _read(path: Path) -> Analysis | DoesNotFit | None:
 
 
 def _keep(path: Path, analysis: Analysis | DoesNotFit) -> None:
-    """Best effort: without it the next one compiles again."""
+    """Best effort: if it fails, the next call compiles again."""
     kept = _Refusal(str(analysis), analysis.needed) if isinstance(analysis, DoesNotFit) else analysis
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)

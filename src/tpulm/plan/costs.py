@@ -1,7 +1,7 @@
 """What one execution of a compiled program costs: operations, bytes, cycles and communication, loops multiplied out.
 
 The compiler's own cost analysis counts the body of a loop once, however often it runs; here every instruction is counted as
-often as it is executed. Operations are those of matrix products alone, as XLA counts them: two for each multiplication that is
+often as it is executed. Operations are those of matrix products only, as XLA counts them: two for each multiplication that is
 not by a padding zero.
 """
 
@@ -29,8 +29,8 @@ _FREE_CALLS = frozenset(
 
 
 _KERNEL_COST = re.compile(r'"cost_estimate":\{"flops":"(\d+)","transcendentals":"(\d+)"')
-# Cycles for each weight of a kernel of nn/flash.py, which counts them as transcendentals: the mean of both directions. From the
-# compiler's static profile of 512 x 512 weights of heads of 64 for a v5e; for a v6e it says 0.0096.
+# Cycles per weight of a kernel of nn/flash.py, which reports weights as transcendentals: the mean of both directions. From the
+# compiler's static profile of 512 x 512 weights with heads of 64 for a v5e; for a v6e it says 0.0096.
 _CYCLES_A_WEIGHT = 0.0114
 
 
@@ -51,15 +51,15 @@ class Costs:
     cycles: float = 0.0  # the compiler's estimates
     unestimated_bytes: float = 0.0  # moved by instructions without an estimate of cycles
     collectives: list[Collective] = field(default_factory=list)
-    unknown_loops: int = 0  # loops whose number of rounds could not be read, counted once
+    unknown_loops: int = 0  # loops whose trip count could not be read, counted once
     opaque: Counter[str] = field(default_factory=Counter)  # kernels whose operations cannot be counted, by name
-    kernels: int = 0  # that say themselves what they cost
-    cycles_by_part: Counter[str] = field(default_factory=Counter)  # of the model, as `scopes.part` names them
+    kernels: int = 0  # runs of kernels that state their own cost
+    cycles_by_part: Counter[str] = field(default_factory=Counter)  # of the model, as `hlo.part` names them
     bytes_by_part: Counter[str] = field(default_factory=Counter)
 
 
 def count(module: Module, devices: int) -> Costs:
-    """`devices` is how many run the program together."""
+    """The costs of a module that `devices` devices run together."""
     costs = Costs()
     _Walk(module, devices, costs).add(module.entry, 1)
     return costs
@@ -96,7 +96,7 @@ class _Walk:
             self._leaf(instruction, within, times)
 
     def _beside(self, instruction: Instruction, times: int) -> None:
-        """A copy between HBM and on-chip memory while other instructions run: bytes, but no time of its own. Its shapes are
+        """A copy between HBM and on-chip memory that overlaps other instructions: bytes, but no time of its own. Its shapes are
         those of both ends, in either order, then of a context."""
         ends = instruction.shapes[:2]
         moved = times * min(array.bytes for array in ends) * sum(array.memory_space == 0 for array in ends)
@@ -134,7 +134,7 @@ class _Walk:
     # -- bytes ----------------------------------------------------------------------------------------------------------
 
     def _bytes(self, instruction: Instruction, within: Computation) -> int:
-        """What goes through HBM: operands and results; of what is sliced or updated in place, that part."""
+        """Bytes through HBM: operands and results; if these are sliced or updated in place, only that part."""
         operands = [within.instructions[name] for name in instruction.operands if name in within.instructions]
         called = self._computations.get(instruction.attribute("calls") or "")
         if instruction.opcode == "fusion" and called is not None:
@@ -182,7 +182,7 @@ class _Walk:
         return [self._computations[name] for name in names]
 
     def _rounds(self, loop: Instruction, within: Computation) -> int | None:
-        """How often a loop runs that counts up by one: the bound in its condition less the first value of its counter."""
+        """The trip count of a loop that counts up by one: its condition's bound less the counter's first value; or None."""
         known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes)
         if known:
             return int(known[1])
@@ -213,7 +213,7 @@ def _collective(opcode: str) -> str | None:
 
 
 def _results(instruction: Instruction) -> tuple[Array, ...]:
-    """The results; an asynchronous instruction's shape lists its operands, too."""
+    """The results; an asynchronous instruction's shapes include its operands."""
     if instruction.opcode == "all-reduce-start" or not instruction.opcode.endswith("-start"):
         return instruction.shapes
     count = max(1, len(instruction.operands))
@@ -221,7 +221,7 @@ def _results(instruction: Instruction) -> tuple[Array, ...]:
 
 
 def group_size(attributes: str, devices: int) -> int:
-    """How many devices take part in each instance of a collective, from the ways XLA writes `replica_groups`."""
+    """How many devices take part in each instance of a collective, from any of XLA's forms of `replica_groups`."""
     if found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
         return int(found[2])
     if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
@@ -233,7 +233,7 @@ def group_size(attributes: str, devices: int) -> int:
 
 
 def convolution_flops(instruction: Instruction, inputs: Array, kernel: Array) -> float:
-    """Two for each pair of an input element and a kernel element that meet.
+    """Two for each pair of an input element and a kernel element that are multiplied.
 
     The compiler writes batched matrix products as convolutions over padded, dilated windows; what falls on padding or between
     dilated elements is not counted. (https://openxla.org/xla/operation_semantics, Conv)
@@ -300,7 +300,7 @@ def _through_bitcasts(name: str, fused: Computation) -> Iterator[Instruction]:
 
 
 def _comparison(condition: Computation, computations: dict[str, Computation]) -> tuple[int, int] | None:
-    """(place of the counter in the loop's tuple, bound) of a condition `counter < bound`; None for any other."""
+    """(index of the counter in the loop's tuple, bound) of a condition `counter < bound`; None for any other."""
     root, inner = condition.instructions[condition.root], condition
     outside: dict[str, str] = {}
     if root.opcode == "fusion":

@@ -1,10 +1,10 @@
-"""From what the compiler says of a step to seconds, hours and dollars.
+"""From the compiler's analysis of a step to seconds, hours and dollars.
 
 Two figures bound the truth. The *lower bound* is what the slowest of three would take if the other two cost nothing: the
-operations at the peak, the bytes at the memory's full bandwidth, the collectives over all links. The *estimate* adds up the
-compiler's own cost model, instruction by instruction, with the rest: what it has no estimate for at the memory's bandwidth, and
-collectives as rings over the links of the slice. What is copied between memories beside other work is in the bound alone.
-Neither knows of input that comes late, evaluation, checkpoints, compiling, preemptions, or of other instructions that overlap.
+operations at peak speed, the bytes at full memory bandwidth, the collectives over all links. The *estimate* adds up the
+compiler's own cost model, instruction by instruction, and the rest: instructions without an estimate at memory bandwidth, and
+collectives as rings over the links of the slice. Copies between memories that overlap other work are in the bound only. Neither
+includes late input, evaluation, checkpoints, compilation, preemptions, or the overlap of other instructions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import BatchLayout
 
-# Slots of rows assumed to hold text; `tpulm run` reports the real share. Measured of 128 tokens: segments 0.91 with petitions
+# Row slots assumed to hold text; `tpulm run` reports the real fraction. Measured at 128 tokens: segments 0.91 with petitions
 # of 730 tokens, 0.71 and 0.48 with paragraphs, 0.22 with reviews of one sentence; packed 0.97 to 1.
 TEXT_FRACTION = {"segments": 0.9, "packed": 1.0, "causal": 1.0}
 
@@ -40,8 +40,8 @@ class PhasePlan:
     analysis: Analysis
     seconds: float  # of a step, estimated
     seconds_at_least: float
-    parts: dict[str, float]  # seconds of a step by what takes them: "compute", "memory", "communication"
-    text_fraction: float  # slots of the rows that are assumed to hold text
+    parts: dict[str, float]  # seconds of a step by cause: "compute", "memory", "communication"
+    text_fraction: float  # fraction of row slots assumed to hold text
 
     @property
     def tokens(self) -> float:
@@ -51,7 +51,7 @@ class PhasePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that fits, on a slice; what it is estimated to take."""
+    """A run that fits on a slice, with its estimates."""
 
     accelerator: Accelerator
     phases: tuple[PhasePlan, ...]
@@ -76,19 +76,19 @@ class Plan:
 
     @property
     def heaviest(self) -> PhasePlan:
-        """The phase that needs most memory."""
+        """The phase that needs the most memory."""
         return max(self.phases, key=lambda phase: phase.analysis.memory.total)
 
     def dollars(self, per_hour: float | None) -> float | None:
         return None if per_hour is None else self.hours * per_hour
 
     def mfu(self, seconds: float) -> float:
-        """MFU of the whole run, if its steps took `seconds` in all; what is computed for padding does not count."""
+        """MFU of the whole run, if its steps took `seconds` in all; computation on padding does not count."""
         flops = sum(phase.steps * phase.model_flops * phase.text_fraction for phase in self.phases)
         return flops / (seconds * self.accelerator.peak_flops)
 
     def values(self) -> dict[str, Any]:
-        """For `--json`. Of phases, steps are averaged; memory is that of the phase that needs most, for one device."""
+        """For `--json`. Steps are averaged over phases; memory is that of the phase that needs most, for one device."""
         accelerator, heaviest, steps = self.accelerator, self.heaviest, self.steps
         at_least = sum(phase.steps * phase.seconds_at_least for phase in self.phases)
         on_demand, spot = self.dollars(accelerator.dollars_per_hour), self.dollars(accelerator.spot_dollars_per_hour)
@@ -144,7 +144,7 @@ def _phase_values(phase: PhasePlan) -> dict[str, Any]:
 def plan(
     config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens, progress: Progress = SILENT
 ) -> Plan:
-    """Compile every phase for the slice. Raises `DoesNotFit`, with `phase` set, where one has no room, and ConfigError."""
+    """Compile every phase for the slice. Raises `DoesNotFit`, with `phase` set, if one does not fit, and ConfigError."""
     phases = phases_of(config)
     made: list[PhasePlan] = []
     parameters = 0
@@ -177,7 +177,7 @@ def plan(
 
 
 def seconds_by_part(analysis: Analysis, accelerator: Accelerator) -> dict[str, float]:
-    """The estimate, in parts that add up."""
+    """The estimate in seconds, in parts that add up."""
     return {
         "compute": analysis.cycles / accelerator.clock_hertz,
         "memory": analysis.unestimated_bytes / _bandwidth(accelerator),
@@ -203,20 +203,20 @@ def _communication_seconds(collectives: tuple[Collective, ...], accelerator: Acc
 
 
 def _ring_bytes(collective: Collective, accelerator: Accelerator) -> float:
-    """What a chip sends in a ring of chips; the cores of one chip share its memory."""
+    """Bytes that a chip sends in a ring of chips; the cores of one chip share its memory."""
     chips = max(1.0, collective.group / (accelerator.devices / accelerator.chips))
     rounds = {"all-reduce": 2.0}.get(collective.kind, 1.0)
     return rounds * collective.bytes * (chips - 1) / chips
 
 
 def _ring_rate(accelerator: Accelerator) -> float:
-    """Bytes a second that a chip can send around: one link for each axis of the slice, two where the axis is closed."""
+    """Bytes per second that a chip can send around: one link per axis of the slice, two if the axis is closed to a ring."""
     links = sum(0 if size == 1 else 2 if size >= accelerator.ring_from else 1 for size in accelerator.shape)
     return min(links, accelerator.ici_links) * accelerator.ici_bytes_per_second if links else math.inf
 
 
 def collectives_by_kind(collectives: tuple[Collective, ...]) -> list[dict[str, Any]]:
-    """For one step and one device: how many of each kind, and the bytes of their results."""
+    """For one step and one device: the number of each kind, and the bytes of their results."""
     found: dict[tuple[str, int], list[int]] = {}
     for one in collectives:
         entry = found.setdefault((one.kind, one.group), [0, 0])
@@ -228,9 +228,9 @@ def collectives_by_kind(collectives: tuple[Collective, ...]) -> list[dict[str, A
     ]
 
 
-# The compiler says how much it would need, so that the next attempt is a guess and not a bisection: each costs a compile.
+# The compiler says how much memory it would need, so the next attempt is a guess, not a bisection: each costs a compilation.
 
-_FILLS_THE_UNIT = 8  # rows a device should have at least at once: fewer leave its vector units' sublanes empty
+_FILLS_THE_UNIT = 8  # rows a device should have at once: fewer leave its vector units' sublanes empty
 _STATE_SHARE = 0.75  # of HBM that parameters, moments and gradients may take; the rest is for activations
 
 
@@ -244,7 +244,7 @@ class Fitting:
     tried: tuple[str, ...]
 
     def toml(self) -> str:
-        """For the run file."""
+        """As lines of the run file."""
         return "[hardware]\n" + "".join(
             f"{name.removeprefix('hardware.')} = {_toml(value)}\n" for name, value in self.changes.items()
         )
@@ -253,10 +253,10 @@ class Fitting:
 def fit(
     config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens, progress: Progress = SILENT
 ) -> Fitting:
-    """The first of these that fits: smaller micro-batches, recomputing in the backward pass, state split over more devices.
+    """The first of these that fits: smaller micro-batches, rematerialization in the backward pass, state sharded further.
 
-    The batch stays as it is: what is computed does not change. Raises ConfigError when nothing fits, and what `plan` raises for
-    settings that do not divide.
+    The batch size, and so the result, stays the same. Raises ConfigError if nothing fits, and what `plan` raises for settings
+    that do not divide.
     """
     tried: list[str] = []
     parameters = program_for(config, accelerator, vocab_size=vocab_size, special=special).num_parameters
@@ -275,7 +275,7 @@ def fit(
                 tried.append(f"{words or 'as it is'}: {error}")
                 rows = _fewer(rows, error.needed, accelerator)
                 if rows and rows < _FILLS_THE_UNIT and hardware.remat != "full":
-                    break  # computing again costs less than rows so few
+                    break  # recomputing costs less than so few rows
                 continue
             return Fitting(attempt, found, changes(config, attempt, accelerator), tuple(tried))
     listed = "\n".join(f"  {line}" for line in tried)
@@ -288,9 +288,9 @@ def fit(
 def dominating(
     config: RunConfig, accelerator: Accelerator, error: DoesNotFit, *, vocab_size: int, special: SpecialTokens
 ) -> list[Buffer]:
-    """What takes the room in a run that does not fit: the arrays of the same step over fewer rows, scaled to all of them.
+    """What takes the memory in a run that does not fit: the arrays of the same step with fewer rows, scaled to all rows.
 
-    Empty where even few rows do not fit, that is, where the state alone does not.
+    Empty if even few rows do not fit, that is, if the state alone does not.
     """
     assert error.phase is not None
     own = error.phase.config
@@ -300,7 +300,7 @@ def dominating(
         smaller = own.model_copy(
             update={
                 "train": own.train.model_copy(update={"batch_size": own.train.batch_size // share * rows}),
-                # in a loop, where what is kept for the backward pass is an array for all layers
+                # in a loop, where what is kept for the backward pass is one array for all layers
                 "hardware": own.hardware.model_copy(update={"microbatch_size": None, "unroll": False}),
             }
         )
@@ -334,7 +334,7 @@ def changes(before: RunConfig, after: RunConfig, accelerator: Accelerator) -> di
 
 
 def _candidates(config: RunConfig, accelerator: Accelerator) -> Iterator[HardwareConfig]:
-    """Nearest first: for each splitting of the state that may do, each way of keeping less for the backward pass."""
+    """Nearest first: for each possible sharding of the state, each way of keeping less for the backward pass."""
     given = config.hardware
     stages = ("dots", "full") if given.remat == "auto" else ("none", "dots", "full")
     kept = stages[0] if given.remat == "auto" else given.remat
@@ -347,14 +347,14 @@ def _candidates(config: RunConfig, accelerator: Accelerator) -> Iterator[Hardwar
 
 
 def _share(config: RunConfig, accelerator: Accelerator) -> int:
-    """Rows of a device, of the phase with most."""
+    """Rows per device, in the phase with most."""
     shards = accelerator.devices // config.hardware.tensor
     batch = max([config.train.batch_size, *(phase.batch_size or 0 for phase in config.phases)])
     return batch // shards
 
 
 def _fewer(rows: int, needed: int | None, accelerator: Accelerator) -> int | None:
-    """The next smaller number of rows to try; None when there is none."""
+    """The next smaller number of rows to try; None if there is none."""
     share = 0.5 if needed is None else min(0.5, accelerator.hbm_bytes_per_device / needed)
     wanted = int(rows * share)
     return next((size for size in range(wanted, 0, -1) if rows % size == 0), None)

@@ -1,4 +1,4 @@
-"""The text of a compiled program (optimized HLO, `compiled.as_text()`), read into instructions.
+"""Parse the text of a compiled program (optimized HLO, `compiled.as_text()`) into instructions.
 
 Only what counting needs is read: shapes with their layouts, operands, attributes, and the compiler's own estimate of cycles.
 The grammar is that of XLA's printer, https://openxla.org/xla/operation_semantics; the layouts' tiles and memory spaces are
@@ -20,14 +20,14 @@ _KEPT = re.compile(r"dynamic_(?:update_)?(?:slice|index_in_dim)")
 def part(scope: str) -> str:
     """ "backward: layers/feed_forward" for "jit(step)/transpose(jvp(layers))/while/body/closed_call/feed_forward/dot_general".
 
-    What a loop over layers writes for its backward pass, or reads there, is "… (kept between passes)".
+    What a loop over layers stores for its backward pass, or reads there, is "… (kept between passes)".
     """
     direction = "backward: " if "transpose(" in scope else "forward: " if "jvp(" in scope else ""
     names: list[str] = []
     for name in scope.split(";")[0].split("/"):
         while wrapped := _WRAPPED.match(name):
             name = wrapped[1]
-        if not _PLUMBING.match(name) and "->" not in name:  # an einsum's subscripts name the operation once more
+        if not _PLUMBING.match(name) and "->" not in name:  # an einsum's subscripts repeat the operation
             names.append(name)
     inner = names[:-1] if len(names) > 1 else names  # the last one is the operation
     kept = " (kept between passes)" if _KEPT.search(scope) and "while" in scope else ""
@@ -48,7 +48,7 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "tf32": 32, "c64": 64, 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One array of a shape: logical dimensions, and how they lie in memory."""
+    """One array of a shape: its logical dimensions and its layout in memory."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -58,7 +58,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """As it lies in memory, filled up to whole tiles."""
+        """Bytes in memory, padded to whole tiles."""
         dims = list(self.dims)
         for size, axis in zip(reversed(self.tile), self.minor_to_major, strict=False):
             dims[axis] = -(-dims[axis] // size) * size
@@ -74,7 +74,7 @@ class Instruction:
     opcode: str
     shapes: tuple[Array, ...]  # one, or a tuple's leaves
     operands: tuple[str, ...]
-    literal: str  # what stands between the parentheses: a constant's value, a parameter's number
+    literal: str  # the text between the parentheses: a constant's value, a parameter's number
     attributes: str
 
     @property
@@ -105,7 +105,7 @@ class Computation:
         return iter(self.instructions.values())
 
     def parameters(self) -> list[Instruction]:
-        """In order of their numbers."""
+        """The parameters, in order of their numbers."""
         found = [instruction for instruction in self if instruction.opcode == "parameter"]
         return sorted(found, key=lambda instruction: int(instruction.literal))
 
@@ -113,7 +113,7 @@ class Computation:
         return [instruction for instruction in self if name in instruction.operands]
 
     def source(self, name: str, passed_on: frozenset[str]) -> str:
-        """Where a chain of operations that only pass their operand on begins."""
+        """Where a chain of operations begins that only pass on their operand."""
         while (instruction := self.instructions.get(name)) and instruction.opcode in passed_on and instruction.operands:
             name = instruction.operands[0]
         return name
@@ -126,7 +126,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Raises ValueError for a text that is no HLO module."""
+    """Raises ValueError for a text that is not an HLO module."""
     computations: dict[str, Computation] = {}
     entry: Computation | None = None
     inside: Computation | None = None
@@ -179,7 +179,7 @@ def arrays(shape: str) -> Iterator[Array]:
 
 
 def _closing(text: str, opened: int) -> int:
-    """Where the parenthesis that opens at `opened` is closed."""
+    """The position of the parenthesis that closes the one at `opened`."""
     depth = 0
     for place in range(opened, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)

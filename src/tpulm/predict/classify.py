@@ -1,4 +1,4 @@
-"""What a classifier says of texts: labels with probabilities, or numbers."""
+"""Predictions of a classifier: labels with probabilities, or numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tpulm.train.tuning import Forward, make_objective
 
 
 class Outputs:
-    """`config` is filled in (`FinetuneConfig.for_architecture`)."""
+    """Outputs of a fine-tuned model; `config` is complete (`FinetuneConfig.for_architecture`)."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Outputs:
         return encode_rows(self._tokenization, texts, pairs, max_length=self._max_length)
 
     def place(self, params: Any) -> Any:
-        """Parameters on the devices, as `of` takes them."""
+        """Put parameters on the devices, as `of` takes them."""
         return jax.tree.map(place, params, parameter_shardings(self.objective.spec, self._mesh))
 
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
-        """float32 [N, *output_shape]: logits [N, C], or of a regression the number [N, 1]."""
+        """float32 [N, *output_shape]: logits [N, C], or for a regression the number [N, 1]."""
         return self._forward(params, rows, advance=advance)
 
 
@@ -69,16 +69,16 @@ def logistic(outputs: np.ndarray) -> np.ndarray:
 
 
 class Classified(NamedTuple):
-    """The likeliest label with its probability, and those of all; of a regression the number alone."""
+    """The most likely label with its probability, and the probabilities of all; for a regression only the number."""
 
     label: str | None
     score: float  # probability of the label, or the number
     probabilities: dict[str, float] | None  # by label, in the order of the model's outputs
-    labels: tuple[str, ...] | None = None  # where a text may have several: those with a probability above one half
+    labels: tuple[str, ...] | None = None  # multi-label: those with a probability above one half
 
 
 class ClassifierForUse:
-    """A classifier on the devices. Raises ConfigError for a model that is none."""
+    """A classifier on the devices. Raises ConfigError for a model that is not a classifier."""
 
     def __init__(self, model: LoadedModel):
         if model.head_config is None:
@@ -95,10 +95,10 @@ class ClassifierForUse:
         self._names, self._several = model.head_config.names, model.head_config.several
         self._outputs = Outputs(model, settings, num_classes=model.head_config.num_classes)
         self._params = self._outputs.place(model.params)
-        self.cut = 0  # texts so far that were longer, and were cut
+        self.cut = 0  # texts truncated so far
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
-        """One answer for each text (or pair of texts), in their order. Raises DataError for a text that is blank or none."""
+        """One prediction for each text (or pair), in order. Raises DataError for a text that is blank or not a string."""
         check_texts(texts, "text")
         if pairs is not None:
             check_texts(pairs, "second text")
@@ -121,9 +121,9 @@ class ClassifierForUse:
 def classify(
     model: LoadedModel | str | PurePath, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
 ) -> list[Classified]:
-    """Classify texts, or pairs of texts, by a model or the folder of one.
+    """Classify texts, or pairs of texts, with a model or the folder of one.
 
-    Raises ConfigError for a model that is no classifier, DataError for a text that is blank or no string.
+    Raises ConfigError for a model that is not a classifier, DataError for a text that is blank or not a string.
     """
     model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
     return ClassifierForUse(model)(listed(texts), None if pairs is None else listed(pairs))

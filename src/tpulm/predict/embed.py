@@ -1,4 +1,4 @@
-"""The vectors of texts: what they mean, as far as cosines of vectors tell."""
+"""The vectors of texts, whose cosines say how alike the texts are in meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpulm.predict.classify import Outputs, check_texts, listed
 
 
 class Embedder:
-    """An encoder on the devices. One that was not fine-tuned for embeddings is pooled as `embed` begins with: the mean.
+    """An encoder on the devices. One that was not fine-tuned for embeddings is mean-pooled, like `embed` by default.
 
     Raises ConfigError for a causal model.
     """
@@ -32,10 +32,10 @@ class Embedder:
         settings = settings.for_architecture(model.config.architecture, model.config.max_positions)
         self._outputs = Outputs(model, settings, num_classes=None, objective=Embedding)
         self._params = self._outputs.place(without_head(model.params))
-        self.cut = 0  # texts so far that were longer, and were cut
+        self.cut = 0  # texts truncated so far
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 [N, D], each of length 1. Raises DataError for a text that is blank or none."""
+        """float32 [N, D], vectors of length 1. Raises DataError for a text that is blank or not a string."""
         check_texts(texts, "text")
         rows = self._outputs.rows(texts)
         self.cut += rows.cut
@@ -45,7 +45,7 @@ class Embedder:
 def embed(model: LoadedModel | str | PurePath, texts: str | Sequence[str]) -> np.ndarray:
     """float32 [N, D]: a vector of length 1 for each text, so that `vectors @ vectors.T` are cosines.
 
-    Raises as `Embedder`, and DataError for a text that is blank or no string.
+    Raises like `Embedder`, and DataError for a text that is blank or not a string.
     """
     model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
     return Embedder(model)(listed(texts))

@@ -1,4 +1,4 @@
-"""What a masked language model puts in the place of [MASK]."""
+"""The predictions of a masked language model for [MASK]."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tpulm.models.electra import Discriminator
 from tpulm.nn.transformer import Execution
 from tpulm.tokenization import Tokenization
 
-LENGTH_MULTIPLE = 32  # to which texts are padded
+LENGTH_MULTIPLE = 32  # texts are padded to a multiple of it
 BATCH_SIZE = 16  # texts at once
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)  # a loop over layers compiles soonest
-SPACE_MARKS = ("Ġ", "▁")  # how tokens of byte-level BPE and of Unigram say that a space comes before them
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)  # a loop over layers compiles fastest
+SPACE_MARKS = ("Ġ", "▁")  # how tokens of byte-level BPE and of Unigram mark a space before them
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-# What people write for a mask out of habit.
+# What people habitually write for a mask.
 _OTHER_MASKS = ("[mask]", "<mask>", "[MASK]", "<MASK>", "___")
 
 
 class Prediction(NamedTuple):
-    """One answer: `text` is the given one with `token` for its mask number `mask` (from 0); other masks stay as they are."""
+    """One prediction: `text` is the given one with `token` for its mask number `mask` (from 0); other masks stay."""
 
     token: str  # readable; token_id is exact
     token_id: int
@@ -45,15 +45,15 @@ class Prediction(NamedTuple):
 
 class _Encoded(NamedTuple):
     text: str
-    ids: np.ndarray  # int32 [L], with the special tokens around
+    ids: np.ndarray  # int32 [L], with special tokens
     masks: np.ndarray  # positions of the masks in ids
 
 
 def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> list[list[Prediction]]:
-    """For each text, the `top` likeliest tokens of its first mask, best first, then those of its second, and so on.
+    """For each text, the `top` most likely tokens of its first mask, best first, then those of its second, and so on.
 
     Raises DataError for a text without a mask or with more tokens than the model has positions, ConfigError for a model that
-    fills no masks.
+    does not fill masks.
     """
     if isinstance(model.params, Decoder):
         raise ConfigError("this is a causal language model: it has no masks to fill, it continues texts (tpulm generate)")
@@ -140,14 +140,14 @@ def _best_tokens(
 
 
 def _power_of_two(count: int, *, least: int) -> int:
-    """The next power of two, so that few shapes are ever compiled."""
+    """The next power of two, so that few shapes are compiled."""
     return max(least, 1 << (count - 1).bit_length())
 
 
 def fill(tokenization: Tokenization, text: str, mask: int, token_id: int) -> str:
-    """The text as it was given, with a token in the place of its mask number `mask`.
+    """The given text, with a token in the place of its mask number `mask`.
 
-    A token that continues a word is joined to it; one that begins a word is set apart from it where the text is not.
+    A token that continues a word is joined to it; one that begins a word is separated by a space if the text has none.
     """
     token = tokenization.token(token_id)
     mask_token = tokenization.token(tokenization.special.mask)
@@ -164,7 +164,7 @@ def fill(tokenization: Tokenization, text: str, mask: int, token_id: int) -> str
 
 
 def readable(tokenization: Tokenization, token_id: int) -> str:
-    """The token as people write it, "##" of a continuation included; as the vocabulary has it where that is no text."""
+    """The token as people write it, including the "##" of a continuation; as in the vocabulary if it is not text."""
     text = tokenization.decode([token_id]).strip()
     return text if text and "\ufffd" not in text else tokenization.token(token_id)
 

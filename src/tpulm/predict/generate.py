@@ -1,4 +1,4 @@
-"""Continuing texts with a causal language model, token by token, with the keys and values of what was read kept."""
+"""Continue texts with a causal language model, token by token, with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tpulm.tokenization import Tokenization
 
 
 class Sampling(NamedTuple):
-    """The law: logits are divided by the temperature; of the tokens the `top_k` likeliest stay, and of those the fewest that
-    together have a probability of at least `top_p`; one of them is drawn. At temperature 0 it is the likeliest of all."""
+    """How tokens are sampled: logits are divided by the temperature; the `top_k` most likely tokens are kept, and of those the
+    fewest with a total probability of at least `top_p`; one of them is drawn. At temperature 0 it is the most likely token."""
 
     temperature: float = 0.8
     top_k: int | None = None
@@ -30,7 +30,7 @@ class Sampling(NamedTuple):
     seed: int = 0
 
     def check(self, vocab_size: int) -> None:
-        """Raises ConfigError for values that leave nothing to choose from, or mean nothing."""
+        """Raise ConfigError for values that leave nothing to choose from, or mean nothing."""
         if not 0.0 <= self.temperature <= 100.0:
             raise ConfigError(f"temperature is {self.temperature}; it must lie between 0 (the likeliest token) and 100")
         if self.top_k is not None and not 1 <= self.top_k <= vocab_size:
@@ -43,7 +43,7 @@ class Sampling(NamedTuple):
 
 
 def row_keys(seed: int, rows: Int[Array, " B"], number: Int[Array, ""]) -> Array:
-    """One key for each row: of a text's place among all texts and of the token's number in it, whatever else is computed."""
+    """One key per row, from a text's index among all texts and the token's index in it, whatever else is computed."""
     base = jax.random.key(seed, impl="threefry2x32")
     return jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(base, row), number))(rows)
 
@@ -71,10 +71,10 @@ BLOCK = 256  # tokens whose probabilities are summed first
 
 
 def draw(probabilities: Float[Array, "B V"], keys: Array, *, top_p: Float[Array, ""]) -> Int[Array, " B"]:
-    """A token of each row, of the fewest likeliest that together have a probability of at least `top_p`.
+    """A token of each row, drawn from the fewest most likely ones with a total probability of at least `top_p`.
 
-    Nothing is sorted, which takes most of a token's time on a CPU. A token is drawn of all; if those before it, by probability
-    and then by number, already have `top_p`, it is refused, and so are all behind it: the next is drawn of the others.
+    Nothing is sorted, which would take most of a token's time on a CPU. A token is drawn from all; if those before it, by
+    probability and then index, already reach `top_p`, it is rejected with all behind it, and the next is drawn from the rest.
     """
     rows, size = probabilities.shape
     blocks = -(-size // BLOCK)
@@ -107,11 +107,11 @@ def draw(probabilities: Float[Array, "B V"], keys: Array, *, top_p: Float[Array,
     return jax.lax.while_loop(lambda carry: carry[-1].any(), again, behind_all)[1]
 
 
-_TORN = "\ufffd"  # what decoding makes of bytes that are not, or not yet, a character
+_TORN = "\ufffd"  # what bytes decode to that are not, or not yet, a character
 
 
 class Writer:
-    """What follows a prompt. The pieces that `add` and `end` return make up the text."""
+    """The text after a prompt. The pieces that `add` and `end` return make it up."""
 
     def __init__(self, tokenization: Tokenization, prompt: Sequence[int]):
         self._tokenization = tokenization
@@ -119,7 +119,7 @@ class Writer:
         self._written = tokenization.decode(self._ids)
 
     def add(self, token_id: int) -> str:
-        """What can be written now: nothing where the token ends within a character."""
+        """What can be written now: nothing if the token ends within a character."""
         self._ids.append(token_id)
         text = self._tokenization.decode(self._ids).rstrip(_TORN)
         if not text.startswith(self._written):  # a run of bytes is decoded as a whole: a character begun tears those before it
@@ -127,7 +127,7 @@ class Writer:
         return self._write(text)
 
     def end(self) -> str:
-        """What was held back, when nothing follows any more."""
+        """What was held back, once no token follows."""
         text = self._tokenization.decode(self._ids)
         return self._write(text) if text.startswith(self._written) else _TORN
 
@@ -137,7 +137,7 @@ class Writer:
         return piece
 
 
-LENGTH_MULTIPLE = 32  # to which prompts and the room for what follows are padded
+LENGTH_MULTIPLE = 32  # prompts and the room for what follows are padded to a multiple of it
 BATCH_SIZE = 16  # prompts at once
 EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
 
@@ -145,9 +145,9 @@ Ending = Literal["end of text", "max_tokens", "max_positions"]
 
 
 class GenerationChunk(NamedTuple):
-    """What came next of one text; whole characters."""
+    """The next piece of one text, in whole characters."""
 
-    prompt: int  # its number, from 0
+    prompt: int  # its index
     text: str
     token_id: int | None  # None: the end of the text
     ending: Ending | None  # None: more may follow
@@ -156,7 +156,7 @@ class GenerationChunk(NamedTuple):
 class Generation(NamedTuple):
     prompt: str
     text: str  # what follows the prompt, without it
-    token_ids: tuple[int, ...]  # of it, without the end of the text
+    token_ids: tuple[int, ...]  # of `text`, without the end of the text
     ending: Ending  # why nothing follows
 
 
@@ -175,10 +175,10 @@ def generate(
     top_p: float | None = 0.95,
     seed: int = 0,
 ) -> list[Generation]:
-    """What the model writes after each prompt; `Sampling` says how tokens are chosen. An empty prompt begins a text.
+    """Continue each prompt; `Sampling` explains how tokens are chosen. An empty prompt begins a text.
 
-    A prompt's text depends on the seed and its place among the prompts only. Raises DataError for a prompt that fills the
-    model's positions, ConfigError for a model that is no causal one and settings that mean nothing.
+    A prompt's text depends only on the seed and its index among the prompts. Raises DataError for a prompt that fills the
+    model's positions, ConfigError for a model that is not causal and for invalid settings.
     """
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     return collect(prompts, stream(model, prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed)))
@@ -198,7 +198,7 @@ def collect(prompts: Sequence[str], pieces: Iterable[GenerationChunk]) -> list[G
 def stream(
     model: LoadedModel, prompts: Sequence[str], *, max_tokens: int = 100, sampling: Sampling | None = None
 ) -> Iterator[GenerationChunk]:
-    """As `generate`, piece by piece as they come; the pieces of up to `BATCH_SIZE` prompts come by turns."""
+    """Like `generate`, piece by piece as they come; up to `BATCH_SIZE` prompts take turns."""
     sampling = sampling or Sampling()
     if not isinstance(model.params, Decoder):
         raise ConfigError("this is no causal language model: it cannot continue texts (tpulm fill-mask uses a masked one)")
@@ -292,7 +292,7 @@ def _advance(
     top_k: int | None,
     greedy: bool,
 ) -> tuple[Int[Array, " B"], Cache]:
-    """Read `ids`, which stand at positions `first`, `first` + 1, …, and choose what follows the one at index `last`."""
+    """Read `ids`, at positions `first`, `first` + 1, …, and choose the token that follows the one at index `last`."""
     positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :]
     hidden, cache = extend(params, ids, positions, cache, config=config, execution=EXECUTION)
     chosen = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]

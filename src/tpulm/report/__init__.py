@@ -16,7 +16,7 @@ __all__ = ["PAGE", "Report", "Reporter", "is_finetuning", "write", "write_compar
 
 
 class Report:
-    """The page about a run or a fine-tuning, or about several runs side by side, as the last value of a notebook's cell."""
+    """The page about a run or a fine-tuning, or about several runs side by side, shown as the value of a notebook cell."""
 
     def __init__(self, *workdirs: str | PurePath):
         self._workdirs = [storage.as_path(workdir) for workdir in workdirs]

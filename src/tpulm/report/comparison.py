@@ -25,11 +25,11 @@ class _Run(NamedTuple):
     config: RunConfig
     history: History
     job: Job | None
-    scores: Mapping[str, Any]  # the newest of held-out text
+    scores: Mapping[str, Any]  # the newest on held-out text
 
 
 def write_comparison(workdirs: Sequence[PurePath], page: PurePath) -> PurePath:
-    """HTML about these runs; returns where it is. Raises ConfigError where one of them is no work folder."""
+    """Write the HTML page about these runs; return its path. Raises ConfigError if one of them is not a work folder."""
     storage.write_atomic(page, render(workdirs))
     return page
 
@@ -49,7 +49,7 @@ def render(workdirs: Sequence[PurePath]) -> str:
 
 
 def _labels(workdirs: Sequence[PurePath]) -> list[str]:
-    """The last names of the folders, or as much of their paths as tells them apart."""
+    """The folders' last names, or as much of their paths as tells them apart."""
     for length in range(1, max(len(path.parts) for path in workdirs) + 1):
         labels = ["/".join(path.parts[-length:]) for path in workdirs]
         if len(set(labels)) == len(labels):
@@ -84,7 +84,7 @@ def _scales(run: _Run) -> dict[str, Scale]:
 
 
 def _dollars(run: _Run, step: int) -> float:
-    """What TPU VMs had cost when this step was done."""
+    """What the TPU VMs had cost when this step was done."""
     assert run.job is not None
     at, job = run.history.time(step), run.job
     spans = [(one.zone, one.ready_at, one.ended_at) for one in job.attempts]
@@ -107,7 +107,7 @@ def _charts(runs: Sequence[_Run]) -> list[Chart]:
 
 
 def _settings(runs: Sequence[_Run]) -> list[tuple[str, ...]]:
-    """Those that are not the same in all, without paths of texts: the name, and the value of each run."""
+    """Settings that differ between runs, except paths of texts: the name, and the value of each run."""
     first, *others = (
         run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}}) for run in runs
     )

@@ -1,4 +1,4 @@
-"""What a work folder knows of the model it made, gathered for the model card and the report."""
+"""Facts about the model of a work folder, gathered for the model card and the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ON_THE_CARD = 3  # samples
 
 
 def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int, tokenizer: Tokenization) -> CardFacts:
-    """From the manifests, the metrics and the results in `workdir`; what is not there stays unknown. Scores are the newest."""
+    """From the manifests, metrics and results in `workdir`; what is missing stays unknown. Scores are the newest."""
     trained, samples = (read_result(workdir, name) for name in ("train", "samples"))
     made, imported = dataset.load_manifest(workdir), is_imported(workdir)
     return CardFacts(
@@ -91,7 +91,7 @@ def _examples(found: dict[str, Any] | None, step: int) -> tuple[Example, ...]:
 
 
 def changed(before: dict[str, Any], now: dict[str, Any], *, without: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
-    """(setting, before, now) of those that differ, as JSON; `without` are the beginnings of names."""
+    """(setting, before, now) of those that differ, as JSON; settings that begin with `without` are left out."""
     return [
         (change.name, json.dumps(change.before, ensure_ascii=False), json.dumps(change.now, ensure_ascii=False))
         for change in changes(before, now)

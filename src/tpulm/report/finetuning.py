@@ -1,4 +1,4 @@
-"""OUT/report/index.html: a fine-tuning as it stands."""
+"""OUT/report/index.html: the current state of a fine-tuning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_finetuning(folder: PurePath) -> bool:
 
 
 def render(folder: PurePath) -> str:
-    """HTML."""
+    """The page as HTML."""
     work, done = folder / WORK, storage.exists(folder / SUMMARY)
     summary: dict[str, Any] = storage.read_json(folder / SUMMARY) if done else {}
     inputs: dict[str, Any] = storage.read_json(work / INPUTS)
@@ -81,7 +81,7 @@ def _scored(summary: dict[str, Any]) -> list[str]:
 
 
 def _scores(summary: dict[str, Any]) -> list[tuple[str, ...]]:
-    """(score, of dev, of test)."""
+    """(score, on dev, on test)."""
     names = [name.removeprefix("dev_") for name in summary if name.startswith("dev_") and not name.endswith("_deviation")]
     parts = _scored(summary)
     return [(name.replace("_", " "), *(_score(summary, f"{part}_{name}") for part in parts)) for name in names]
@@ -101,7 +101,7 @@ def _charts(histories: dict[str, History], metric: str) -> list[Any]:
 
 
 def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, list[tuple[str, float]]]] | None:
-    """By true class: for each answer how many, and their share of the class; None where there are too many classes to show."""
+    """By true class: each prediction's count and its share of the class; None if there are too many classes to show."""
     counts = summary.get("confusion")
     if not counts or len(names) > _MOST_CLASSES:
         return None
@@ -111,7 +111,7 @@ def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, lis
 
 
 def class_rows(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
-    """(class, precision, recall, F1, how many are true), the commonest first."""
+    """(class, precision, recall, F1, number of true ones), most common first."""
     found = sorted(scores.items(), key=lambda item: -item[1]["count"])
     return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in found]
 

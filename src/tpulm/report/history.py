@@ -1,4 +1,4 @@
-"""What a run's attempts wrote, as one history over steps, hours, tokens, FLOPs and dollars; and charts of it."""
+"""All attempts of a run as one history over steps, hours, tokens, FLOPs and dollars; and charts of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tpulm.pages import Axis
 from tpulm.train.metrics import Attempt, MetricsRecord, read_attempts, union
 from tpulm.workfolder import read_result
 
-Scale = Callable[[int], float]  # from a step to what is drawn to the right
+Scale = Callable[[int], float]  # from a step to its place on the x axis
 
 
 @dataclass(frozen=True)
 class History:
-    """All attempts of one work folder; of a step that two have done, the later one's record counts."""
+    """All attempts of one work folder; of a step done by two of them, the later record counts."""
 
     attempts: tuple[Attempt, ...]
     at_end: MetricsRecord | None = None  # the evaluation after training, which no attempt logs
@@ -51,31 +51,31 @@ class History:
         return max((record for record in self.records if record.kind == kind), key=lambda record: record.step, default=None)
 
     def beginning_of(self, attempt: Attempt) -> int:
-        """The step it went on from."""
+        """The step from which an attempt continued."""
         first = attempt.records[0].step if attempt.records else 0
         return int(attempt.start.get("first_step", first))
 
     @property
     def machine(self) -> list[tuple[str, str]]:
-        """(what, value) of the newest attempt that says it: devices and versions."""
+        """(name, value) from the newest attempt that has them: devices and versions."""
         start = next((attempt.start for attempt in reversed(self.attempts) if "versions" in attempt.start), None)
         return [] if start is None else [("devices", start["device"]), *start["versions"].items()]
 
     def time_of(self, attempt: Attempt) -> float | None:
-        """When it began to train, in seconds since 1970."""
+        """When the attempt began to train, in seconds since 1970; None if unknown."""
         return attempt.start.get("time", attempt.records[0].values.get("time") if attempt.records else None)
 
     def time(self, step: int) -> float:
-        """When a step was done, in seconds since 1970; between two records in proportion."""
+        """When a step was done, in seconds since 1970; interpolated between records."""
         steps, times = self._times
         return float(np.interp(step, steps, times)) if len(steps) else math.nan
 
     def hours(self, step: int) -> float:
-        """Since the first attempt began, pauses between attempts included."""
+        """Hours since the first attempt began, including pauses between attempts."""
         return (self.time(step) - self._times[1][0]) / 3600 if len(self._times[0]) else math.nan
 
     def total(self, unit: str, step: int) -> float:
-        """ "tokens" (of text) or "flops" up to a step; NaN where the run has not recorded them."""
+        """ "tokens" (of text) or "flops" up to a step; NaN if the run has not recorded them."""
         starts, each = self._pieces
         if not starts or any(unit not in one for one in each):
             return math.nan
@@ -94,7 +94,7 @@ class History:
 
     @cached_property
     def _pieces(self) -> tuple[list[int], list[Mapping[str, float]]]:
-        """From which step on a step is what; an attempt takes the place of what others did beyond its beginning."""
+        """First steps, and the amounts per step from there on; an attempt replaces what others did beyond its beginning."""
         starts, each = list[int](), list[Mapping[str, float]]()
         for attempt in self.attempts:
             if not attempt.start:
@@ -116,7 +116,7 @@ class Chart(NamedTuple):
     title: str
     note: str
     y: Axis
-    views: dict[str, View]  # by what they are over, such as "steps"
+    views: dict[str, View]  # by x axis, such as "steps"
 
 
 def chart(
@@ -127,7 +127,7 @@ def chart(
     marks: Sequence[tuple[int, str]] = (),
     shares: bool = False,
 ) -> Chart | None:
-    """Lines by label, each with its scales by name; None where there is nothing to draw. `marks` are (step, text)."""
+    """Lines by label, each with its scales by name; None if there is nothing to draw. `marks` are (step, text)."""
     curves = {label: (thin(points), scales) for label, (points, scales) in curves.items() if len(points)}
     if not curves:
         return None
@@ -154,7 +154,7 @@ def chart(
 
 
 def _axis(low: float, high: float, *, tight: bool = False, shares: bool = False) -> Axis:
-    """Marks at round values; a tight axis ends at the highest value, any other at a mark."""
+    """An axis with ticks at round values; it ends at the highest value if `tight`, else at a tick."""
     found = ticks(low, high, 5 if tight else 4)
     end = high if tight else found[-1]
     texts = [f"{100 * value:g}%" if shares else short(value) for value in found]

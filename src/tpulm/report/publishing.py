@@ -1,4 +1,4 @@
-"""A model, its card and its report to the Hugging Face Hub."""
+"""Publish a model, its card and its report on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tpulm.report.run import write
 from tpulm.workfolder import read_result
 
 _REPORT = "report.html"
-_OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or paths of this machine
-_FOLDERS = (*EMBEDDER_FILES, PurePath(onnx.FILE).parts[0])  # of a model; others are of the work
+_OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or local paths
+_FOLDERS = (*EMBEDDER_FILES, PurePath(onnx.FILE).parts[0])  # of a model; others belong to the work
 
 
 class File(NamedTuple):
@@ -40,11 +40,11 @@ class Publication:
 
 
 def publications(model: str | PurePath, repository: str, *, anyway: bool = False) -> list[Publication]:
-    """What `push` sends of a work folder, a fine-tuning or a Hugging Face folder; the report is written anew.
+    """What `push` uploads of a work folder, a fine-tuning or a Hugging Face folder; the report is rewritten.
 
-    ELECTRA's halves go into repositories of their own, NAME-discriminator and NAME-generator, as its authors' are.
+    ELECTRA's halves go into separate repositories, NAME-discriminator and NAME-generator, like its authors'.
 
-    Raises ConfigError where there is no model, where the name is none the Hub takes, and for a model that its health check does
+    Raises ConfigError if there is no model, for a name that the Hub does not accept, and for a model that its health check does
     not call all right, unless it is to be published `anyway`.
     """
     try:
@@ -69,9 +69,9 @@ def publications(model: str | PurePath, repository: str, *, anyway: bool = False
 
 
 def push(publication: Publication, *, private: bool = True, progress: Progress = SILENT) -> str:
-    """Send it, in one commit, and return its address. Weights that were sent before a kill are not sent again.
+    """Upload it, in one commit, and return its address. Weights that were uploaded before a kill are not uploaded again.
 
-    Raises ConfigError without a token, CloudRefused where the Hub refuses, Unavailable where it does not answer.
+    Raises ConfigError without a token, CloudRefused if the Hub refuses, Unavailable if it does not respond.
     """
     if get_token() is None:
         raise ConfigError("there is no token for the Hugging Face Hub: set HF_TOKEN, or run 'hf auth login'")
@@ -95,7 +95,7 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
 
 
 def _health(folder: PurePath, *, is_run: bool) -> str:
-    """As the run or the fine-tuning found it; "" where nothing is known."""
+    """The verdict of the run or the fine-tuning; "" if unknown."""
     if is_run:
         return (read_result(folder, "evaluation") or {}).get("health", "")
     return storage.read_json(folder / SUMMARY)["health"] if storage.exists(folder / SUMMARY) else ""

@@ -1,4 +1,4 @@
-"""W/report/index.html: a run as it stands."""
+"""W/report/index.html: the current state of a run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tpulm.train.health import judge, loss_formula, verdict
 from tpulm.workfolder import open_run, read_result
 
 PAGE = PurePath("report/index.html")
-_SECONDS_BETWEEN = 20.0  # two pages that a training writes
+_SECONDS_BETWEEN = 20.0  # between two pages written during training
 _UNSHOWN = ("name", "description", "language", "recipe", "corpus.sources")  # what a run is called, and paths of texts
 Rows = list[tuple[str, ...]]
 
 
 class Reporter:
-    """Writes the page while a run goes on, at most every 20 seconds. A page that fails is noted once and stops nothing."""
+    """Writes the page during a run, at most every 20 seconds. A failure to write it is noted once, and stops only the page."""
 
     def __init__(self, workdir: PurePath, progress: Progress = SILENT):
         self._workdir, self._progress = workdir, progress
@@ -39,26 +39,26 @@ class Reporter:
             return
         try:
             write(self._workdir)
-        except Exception as error:  # whatever it is, the training is worth more
+        except Exception as error:  # the training matters more
             self._failed = True
             self._progress.note(f"{self._workdir / PAGE} could not be written: {type(error).__name__}: {error}")
         self._next = time.monotonic() + _SECONDS_BETWEEN
 
 
 def write(workdir: PurePath, page: PurePath | None = None) -> PurePath:
-    """The page of a run or of a fine-tuning, W/report/index.html if not given; returns where it is."""
+    """Write the page of a run or a fine-tuning, by default W/report/index.html; return its path."""
     page = page or workdir / PAGE
     storage.write_atomic(page, page_of(workdir))
     return page
 
 
 def page_of(workdir: PurePath) -> str:
-    """HTML of a run or of a fine-tuning. Raises ConfigError where `workdir` is neither."""
+    """HTML of a run or a fine-tuning. Raises ConfigError if `workdir` is neither."""
     return finetuning.render(workdir) if finetuning.is_finetuning(workdir) else render(workdir)
 
 
 def render(workdir: PurePath, *, now: float | None = None) -> str:
-    """HTML of a run. Raises ConfigError where `workdir` is none."""
+    """HTML of a run. Raises ConfigError if `workdir` is not one."""
     config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
     facts = _facts(config, workdir, history)
     job = found[0] if (found := Control(workdir).read()) else None
@@ -107,7 +107,7 @@ def _step(workdir: PurePath, history: History) -> int:
 
 
 def _headline(config: RunConfig, workdir: PurePath, history: History, *, done: bool) -> tuple[str, str]:
-    """The verdict in a sentence, and its tone: "good", "bad" or "" where nothing is known yet."""
+    """The verdict in a sentence, and its tone: "good", "bad", or "" if nothing is known yet."""
     step, steps = _step(workdir, history), config.train.steps
     health = ""
     if (newest := history.newest("evaluation")) is not None:
@@ -130,7 +130,7 @@ def _headline(config: RunConfig, workdir: PurePath, history: History, *, done: b
 def _summary(
     config: RunConfig, history: History, facts: CardFacts | None, speed: cloud.Speed | None, cost: cloud.Cost | None
 ) -> Rows:
-    """What one wants to know first: (name, value)."""
+    """The most important facts: (name, value)."""
     step, steps = history.last_step, config.train.steps
     hours = history.hours(step)
     rows: Rows = [("Steps", f"{step:,} of {steps:,} ({step / steps:.0%})")]
@@ -186,7 +186,7 @@ def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]
 
 
 def _marks(config: RunConfig, history: History, job: Job | None) -> list[tuple[int, str]]:
-    """(step, what happened there): a later attempt, why the one before ended where that is known, or a phase."""
+    """(step, event): a later attempt, with the end of the previous one if known, or a phase."""
     phases = {phase.first_step: phase.number for phase in phases_of(config)}
     marks, ended = list[tuple[int, str]](), job.attempts if job else ()
     for before, attempt in zip(history.attempts, history.attempts[1:], strict=False):
@@ -211,7 +211,7 @@ def _data_rows(config: RunConfig, facts: CardFacts | None) -> Rows:
 
 
 def _attempt_rows(history: History) -> Rows:
-    """Number, began, from step, to step, hours, seconds of compiling."""
+    """Number, start, first step, last step, hours, seconds of compiling."""
     rows: Rows = []
     for attempt in history.attempts:
         began, records = history.time_of(attempt), attempt.records
@@ -248,7 +248,7 @@ def _vm_rows(cost: cloud.Cost | None) -> Rows:
 
 
 def changed_settings(config: RunConfig) -> Rows:
-    """(setting, of the recipe, here); without a recipe of this version, what differs from the defaults."""
+    """(setting, value in the recipe, value here); without a recipe of this version, what differs from the defaults."""
     base = load(config.recipe) if config.recipe in list_recipes() else RunConfig()
     return [*changed(base.model_dump(mode="json"), config.model_dump(mode="json"), without=_UNSHOWN)]
 

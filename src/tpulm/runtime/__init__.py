@@ -1,1 +1,1 @@
-"""What a run stands on: worker processes, Beam, the other hosts, signals, records of failures."""
+"""The foundations of a run: worker processes, Beam, the other hosts, signals, failure records."""

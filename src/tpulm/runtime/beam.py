@@ -1,8 +1,8 @@
-"""Tasks on Apache Beam: the same functions that a pool of processes computes here, on a cluster (Dataflow, Flink, Spark).
+"""Tasks on Apache Beam: the functions that a local pool of processes computes, on a cluster (Dataflow, Flink, Spark).
 
-Tasks go out pickled and results come back through one file in the work folder, since a cluster's workers share nothing else
-with this process. What a user can mend (a TpulmError) comes back as a result, too: a cluster would otherwise try bad input
-four times over. Everything else that fails is the cluster's to repeat: tasks are restartable.
+Tasks are sent pickled and results come back through one file in the work folder, since a cluster's workers share nothing else
+with this process. Errors that a user can fix (TpulmError) come back as results, too: a cluster would otherwise try bad input
+four times. All other failures are the cluster's to retry: tasks are restartable.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _Outcome(NamedTuple):
 
 
 class BeamRunner:
-    """Computes tasks by pipelines with these options, which are Beam's own (`--runner=DataflowRunner --region=…`).
+    """Runs tasks in pipelines with these options, which are Beam's own (`--runner=DataflowRunner --region=…`).
 
-    Raises ConfigError for options that Beam does not know, and for a cluster that could not reach the work folder.
+    Raises ConfigError for options unknown to Beam, and for a cluster that cannot reach the work folder.
     """
 
     def __init__(self, options: Sequence[str], workdir: PurePath):
@@ -57,7 +57,7 @@ class BeamRunner:
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in any order, once all are computed.
 
-        The first TpulmError of a task is raised here as it is; what else goes wrong is Beam's own exception.
+        A task's first TpulmError is raised here unchanged; other failures are Beam's own exceptions.
         """
         work = [pickle.dumps((function, task)) for task in tasks]
         if not work:

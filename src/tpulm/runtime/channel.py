@@ -1,12 +1,12 @@
-"""The wire between the hosts of a run: a line of text for everything, over TCP, in a star around the first host.
+"""The protocol between the hosts of a run: lines of text over TCP, in a star around the first host.
 
     hello {"index", "count", "run"}    from each host to the first; it answers "welcome", or "refused REASON" and hangs up
     arrive NAME                        a host waits at a barrier; "go NAME" comes back when all have arrived
     leave CODE                         a host ends, on purpose, with this exit code
     gone INDEX CODE                    from the first host to all others: one has left (CODE), or was lost ("-")
 
-A process that is killed loses its connections at once, and a machine that vanishes after three unanswered probes of the kernel
-(15 s). JAX notices the same, but only after its own timeout, and ends the process from inside without a record.
+A killed process loses its connections at once, and a vanished machine after two unanswered keepalive probes of the kernel (15
+s). JAX notices the same, but only after its own timeout, and ends the process from inside without a record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FAREWELL_SECONDS = 10.0
 
 
 class LineConnection:
-    """One connection: lines out, lines in."""
+    """A connection that sends and receives lines."""
 
     def __init__(self, connection: socket.socket):
         self._connection = connection
@@ -40,12 +40,12 @@ class LineConnection:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
 
     def send(self, text: str) -> None:
-        """A peer that is gone is noticed by reading."""
+        """Send a line. That a peer is gone is noticed only by reading."""
         with contextlib.suppress(OSError), self._lock:
             self._connection.sendall(f"{text}\n".encode())
 
     def receive(self) -> str | None:
-        """The next line; None when the connection is gone, and then for good."""
+        """The next line; None once the connection is gone."""
         line = b""
         with contextlib.suppress(OSError):
             line = self._stream.readline(_LINE_BYTES)
@@ -59,24 +59,24 @@ class LineConnection:
         self._connection.settimeout(seconds)
 
     def close(self) -> None:
-        """Hang up; a thread that waits in `receive` gets None."""
+        """Hang up; a thread waiting in `receive` gets None."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
     def discard(self) -> None:
-        """Hang up where no thread reads."""
+        """Hang up a connection that no thread reads."""
         self.close()
         self._stream.close()
 
 
 class Star:
-    """The channel of one host. `on_loss` is called, from a thread, when another host is gone before this one has left."""
+    """One host's end of the channel. `on_loss` is called, from a thread, when another host is lost before this one has left."""
 
     def __init__(self, index: int, count: int, lines: dict[int, LineConnection], on_loss: Callable[[PeerLost | Stopped], None]):
         self._index, self._count, self._lines, self._on_loss = index, count, lines, on_loss
         self._changed = threading.Condition()
-        self._departing = threading.Lock()  # held while one host's being gone is told and acted on
+        self._departing = threading.Lock()  # held while the departure of a host is announced and handled
         self._arrived: dict[str, int] = {}  # at the first host: how many wait at a barrier
         self._passed: dict[str, int] = {}  # how often a barrier was opened
         self._visits: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Star:
                 if self._lost is not None:
                     raise self._lost
                 interrupt.check("finished work is kept")
-                watchdog.report()  # it is another host that may hang
+                watchdog.report()  # if a host hangs, it is another one
                 self._changed.wait(_POLL_SECONDS)
 
     def lost(self, wait_seconds: float) -> PeerLost | Stopped | None:
@@ -106,9 +106,9 @@ class Star:
             return self._lost
 
     def leave(self, code: int) -> None:
-        """Tell the others; from here on nothing is a loss any more.
+        """Tell the others; later departures are no losses.
 
-        The first host is the last to go, if the others go soon: JAX ends every process whose coordinator is gone.
+        The first host leaves last, if the others leave soon: JAX ends every process whose coordinator is gone.
         """
         with self._changed:
             self._leaving = True
@@ -152,10 +152,10 @@ class Star:
             self._changed.notify_all()
 
     def _gone(self, other: int, code: int | None) -> None:
-        with self._departing:  # or who leaves because of it could be taken for the first who was gone
+        with self._departing:  # else a host that leaves because of it could be taken for the first one gone
             if other in self._left or other == self._index:
                 return
-            if self._index == 0:  # before this host acts on it, or its own leaving could be what the others hear of first
+            if self._index == 0:  # before this host acts on it, else the others could first hear of its own leaving
                 for number, line in self._lines.items():
                     if number != other:
                         line.send(f"gone {other} {'-' if code is None else code}")
@@ -172,7 +172,7 @@ class Star:
 
 
 def peer_lost(index: int, code: int | None) -> PeerLost | Stopped:
-    """The error for a host that is gone: killed or vanished (None), or ended with an exit code."""
+    """The error for a departed host: killed or vanished (None), or ended with an exit code."""
     if code is None:
         return PeerLost(
             f"host {index} was lost: its process was killed, or its machine is gone. Start all hosts again with the same "
@@ -186,7 +186,7 @@ def peer_lost(index: int, code: int | None) -> PeerLost | Stopped:
 
 
 def greet(line: LineConnection, index: int, count: int, run: str) -> None:
-    """Introduce this host to the first one. Raises ConfigError when that refuses, PeerLost when it is gone."""
+    """Introduce this host to the first one. Raises ConfigError if it refuses, PeerLost if it is gone."""
     line.send("hello " + json.dumps({"index": index, "count": count, "run": run}))
     answer = line.receive()
     if answer is None:
@@ -197,9 +197,9 @@ def greet(line: LineConnection, index: int, count: int, run: str) -> None:
 
 
 def read_greeting(line: LineConnection, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
-    """The index of a host that introduces itself; None, and the line closed, for whoever is none of this run's.
+    """The index of a host that introduces itself; None, with the line closed, for a peer that does not belong to this run.
 
-    `note` is told of a host that is refused, and why.
+    `note` is told which host is refused, and why.
     """
     text = line.receive() or ""
     word, _, rest = text.partition(" ")

@@ -1,6 +1,6 @@
-"""A typed record of each failure, kept in the work folder for a person, a script or a supervisor.
+"""A typed record of each failure, kept in the work folder for people, scripts and supervisors.
 
-No record after a process has ended means that the infrastructure failed (a kill, a lost machine), not the run.
+A process that ended without a record was ended by the infrastructure (a kill, a lost machine), not by the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def record_failure(workdir: PurePath, error: BaseException, *, stage: str | None
     """Write W/failures/TIME.json: kind, message, exit code, stage, host (its name, and its index among several),
     process, time (seconds since 1970).
 
-    A folder that cannot be written to leaves no record: the error itself, which the caller raises, says why.
+    If the folder cannot be written to there is no record: the error itself, which the caller raises, says why.
     """
     known = isinstance(error, TpulmError)
     now = time.time()

@@ -1,9 +1,9 @@
-"""Several machines that work on one run: which one this is, where they wait for each other, and what happens when one is lost.
+"""Several machines working on one run: which one this is, barriers, and what happens when one is lost.
 
-`membership` says which host this is, from options or from what a TPU slice tells its machines: a TPU VM has it in its metadata
-(agent-worker-number, worker-network-endpoints), a pod of GKE in its environment (TPU_WORKER_ID, TPU_WORKER_HOSTNAMES). Both are
-what JAX itself goes by (jax/_src/clusters/cloud_tpu_cluster.py). `join` connects the hosts and watches them; how work
-is divided depends on `Hosts.index` and `count` alone. Nothing here imports JAX: several hosts also prepare corpus and dataset.
+`membership` says which host this is, from options or from what a TPU slice tells its machines: the metadata of a TPU VM
+(agent-worker-number, worker-network-endpoints) or the environment of a GKE pod (TPU_WORKER_ID, TPU_WORKER_HOSTNAMES), both as
+in JAX itself (jax/_src/clusters/cloud_tpu_cluster.py). `join` connects the hosts and watches them; how work is divided depends
+only on `Hosts.index` and `count`. Nothing here imports JAX: several hosts also prepare corpus and dataset.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Item = TypeVar("Item")
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
 _TELL_SECONDS = 20.0
-_NAME_SECONDS = 60.0  # until a pod's own name is known
-_GREETING_SECONDS = 2.0  # a host says who it is at once; others that connect may say nothing
-_ANSWER_SECONDS = 30.0  # the first host may have several of those before it comes to us
-_GRACE_SECONDS = 5.0  # for this host's own work to end by itself when another is lost
+_NAME_SECONDS = 60.0  # until a pod's own name resolves
+_GREETING_SECONDS = 2.0  # a host introduces itself at once; other clients may stay silent
+_ANSWER_SECONDS = 30.0  # the first host may wait for several of those before it reads ours
+_GRACE_SECONDS = 5.0  # for this host to end by itself when another is lost
 _STOP_GRACE_SECONDS = 20.0  # … when another was stopped, and this one may still be saving
 _RECORD_SECONDS = 12.0
 
 
 class Channel(Protocol):
-    """What connects the hosts: `tpulm.runtime.channel.Star`."""
+    """The connection between hosts: `tpulm.runtime.channel.Star`."""
 
     def barrier(self, name: str) -> None: ...
 
@@ -49,13 +49,13 @@ class Channel(Protocol):
 
 @dataclass(frozen=True)
 class Hosts:
-    """`index` of `count`. What only one may do is the first one's; every list of tasks is shared out by number."""
+    """Host `index` of `count`. The first host does what only one may do; lists of tasks are divided by index."""
 
     index: int = 0
     count: int = 1
     coordinator: str = ""  # address:port, where there are several
     channel: Channel | None = None
-    record: Callable[[PeerLost | Stopped], None] = lambda error: None  # leaves word of a loss, where this process cannot go on
+    record: Callable[[PeerLost | Stopped], None] = lambda error: None  # records a loss that ends this process
 
     @property
     def is_first(self) -> bool:
@@ -70,15 +70,15 @@ class Hosts:
         return items[self.index :: self.count]
 
     def barrier(self, name: str) -> None:
-        """Wait until all hosts have come here. Raises PeerLost when one is gone, Stopped when a stop was requested.
+        """Wait until all hosts have called this. Raises PeerLost if one is gone, Stopped if a stop was requested.
 
-        The rule for files that hosts share: look, barrier, write. Nobody then looks at what another one is writing.
+        The rule for files that hosts share: read, barrier, write. Then no host reads what another one is writing.
         """
         if self.channel is not None:
             self.channel.barrier(name)
 
     def lost(self, *, wait_seconds: float = 0.0) -> PeerLost | Stopped | None:
-        """The error that says who is gone, if one is; what fails here just then fails because of it."""
+        """The error naming the host that is gone, if one is; whatever fails here at that time fails because of it."""
         return None if self.channel is None else self.channel.lost(wait_seconds)
 
 
@@ -93,15 +93,15 @@ def join(
     record: Callable[[PeerLost | Stopped], None] = lambda error: None,
     progress: Progress = SILENT,
 ) -> Iterator[Hosts]:
-    """Inside the block all hosts of the run are there. `run` names what they work on and must be the same on all.
+    """Connect all hosts of the run during the block. `run` identifies their work and must be the same on all.
 
-    When one is lost, this process leaves a record by `record` and ends, with 1 or that host's exit code, some seconds later at
-    most: what it computes with the others would never finish. Raises ConfigError for hosts that do not fit together.
+    When one is lost, this process leaves a record by `record` and ends, with 1 or that host's exit code, at most some seconds
+    later: its computations with the others would never finish. Raises ConfigError for hosts that do not match.
     """
     if member is None:
         yield ALONE
         return
-    run = hashlib.sha256(run.encode()).hexdigest()  # a line has an end
+    run = hashlib.sha256(run.encode()).hexdigest()  # so that it fits a line
     host, _, port = member.coordinator.rpartition(":")
     others = "the other host" if member.count == 2 else f"{member.count - 1} other hosts"
     progress.start(f"Waiting for {others}" if member.index == 0 else "Looking for the first host")
@@ -154,7 +154,7 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
 
 
 def _server(address: tuple[str, int]) -> socket.socket:
-    """A pod of Kubernetes may begin before its own name is known (JAX waits for it, too)."""
+    """A Kubernetes pod may start before its own name resolves (JAX waits for that, too)."""
     until = time.monotonic() + _NAME_SECONDS
     while True:
         interrupt.check("nothing was begun")
@@ -194,14 +194,14 @@ def _connect(address: tuple[str, int], member: Membership, run: str) -> LineConn
 
 
 def _end(error: PeerLost | Stopped, record: Callable[[PeerLost | Stopped], None], ended: threading.Event) -> None:
-    """End this process, unless it ends by itself within the grace. Runs in the thread that saw the loss."""
+    """End this process, unless it ends by itself within the grace period. Runs in the thread that noticed the loss."""
     if not ended.wait(_STOP_GRACE_SECONDS if isinstance(error, Stopped) else _GRACE_SECONDS):
         end_now(error, record)
 
 
 def end_now(error: PeerLost | Stopped, record: Callable[[PeerLost | Stopped], None]) -> NoReturn:
-    """Leave the record, say why, and end the process, whatever its other threads do."""
-    writer = threading.Thread(target=record, args=(error,), daemon=True)  # which may hang where the loss came from
+    """Write the record, print why, and end the process, whatever its other threads do."""
+    writer = threading.Thread(target=record, args=(error,), daemon=True)  # may hang for the reason of the loss
     writer.start()
     writer.join(_RECORD_SECONDS)
     print(f"error: {error}", file=sys.stderr, flush=True)
@@ -210,7 +210,7 @@ def end_now(error: PeerLost | Stopped, record: Callable[[PeerLost | Stopped], No
 
 DEFAULT_PORT = 8476
 _METADATA = "http://{host}/computeMetadata/v1/instance/attributes/{key}"
-_ATTEMPTS, _PAUSE_SECONDS = 6, 0.5  # as JAX asks (its PR 26919): now and then the server fails
+_ATTEMPTS, _PAUSE_SECONDS = 6, 0.5  # as JAX does (its PR 26919): the server fails now and then
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,9 @@ class Membership:
 def membership(
     coordinator: str | None = None, num_hosts: int | None = None, host_index: int | None = None
 ) -> Membership | None:
-    """What the options say, else what the TPU's environment says; None where this machine works alone.
+    """The membership by the options, else by the TPU's environment; None if this machine works alone.
 
-    Raises ConfigError for options that do not make sense together, TpulmError for a metadata server that fails.
+    Raises ConfigError for inconsistent options, TpulmError for a metadata server that fails.
     """
     given = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
     missing = [name for name, value in given.items() if value is None]
@@ -267,7 +267,7 @@ def _from_metadata() -> Membership | None:
     number, endpoints = _attribute("agent-worker-number"), _attribute("worker-network-endpoints")
     if number is None or endpoints is None:
         return None
-    # Each is an address, or, in an older form, name:id:address.
+    # Each is an address or, in an older form, name:id:address.
     addresses = [endpoint.split(":")[-1] for endpoint in endpoints.split(",") if endpoint]
     if len(addresses) < 2:
         return None
@@ -280,13 +280,13 @@ def _from_metadata() -> Membership | None:
 
 
 def _is_tpu_vm() -> bool:
-    """A metadata server named by hand counts as one, so that this can be rehearsed."""
+    """A metadata server named by hand counts, too, for rehearsals."""
     return "GCE_METADATA_HOST" in os.environ or Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()
 
 
 def _attribute(key: str) -> str | None:
-    """None where there is none, or no metadata server of that name. Raises TpulmError where it does not answer: a host of a
-    slice that took itself to be alone would train a run of its own into the same work folder.
+    """None if there is no such attribute, or no metadata server of that name. Raises TpulmError if it does not respond: a host
+    of a slice that believed itself alone would train a separate run in the same work folder.
     """
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(_METADATA.format(host=host, key=key), headers={"Metadata-Flavor": "Google"})

@@ -36,21 +36,21 @@ def check(what_is_safe: str = "finished work is kept") -> None:
 
 
 def sleep(seconds: float) -> None:
-    """As `time.sleep`, but no longer than until a stop is requested."""
+    """Like `time.sleep`, but no longer than until a stop is requested."""
     until = time.monotonic() + seconds  # no wait() on the event: the signal's handler, which sets it, would need its lock
     while not requested() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 0.2))
 
 
 def request(name: str) -> None:
-    """Ask for a stop from inside, as if by a signal of that name."""
+    """Request a stop from inside, as if by a signal of that name."""
     global _name
     _name = _name or name
     _requested.set()
 
 
 def pass_on() -> None:
-    """To be noted by whoever tells other hosts of the request."""
+    """Note that the other hosts have been told of the request."""
     _passed_on.set()
 
 
@@ -59,14 +59,14 @@ def is_passed_on() -> bool:
 
 
 def reason() -> str:
-    """The name of the signal that asked, or ""."""
+    """The name of the signal that requested the stop, or ""."""
     return _name
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float, message: str) -> Iterator[None]:
-    """Raise ConfigError with this message if the block keeps the processor for longer. Python's `re` looks for signals while
-    it matches. Does nothing outside the main thread."""
+    """Raise ConfigError with this message if the block uses more CPU time. Python's `re` checks for signals while it matches.
+    Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,9 +85,9 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handled() -> Iterator[None]:
-    """Inside the block SIGTERM, SIGHUP and Ctrl-C only set the flag, which the outermost such block clears when it ends.
+    """Inside the block SIGTERM, SIGHUP and Ctrl-C only set the flag, which the outermost such block clears at its end.
 
-    SIGHUP stays ignored where it is, as nohup has it. Does nothing outside the main thread.
+    An ignored SIGHUP stays ignored, as nohup needs. Does nothing outside the main thread.
     """
     global _name, _before
     if threading.current_thread() is not threading.main_thread():
@@ -121,7 +121,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _let_go_of_terminal() -> None:
-    """Send to nowhere what goes to a terminal that was closed: every write would fail, before anything is saved."""
+    """Redirect output to a closed terminal to /dev/null: every write would fail, before anything is saved."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         with contextlib.suppress(OSError):  # closed

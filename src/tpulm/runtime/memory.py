@@ -1,8 +1,8 @@
-"""Keeping memory between steps.
+"""Keep memory between steps.
 
 XLA allocates the buffers of each step again, tens of megabytes on a CPU. glibc maps such blocks from the system and returns
-them at once, so every step pays for thousands of page faults and for zeroed pages: 40 % of the quickstart's processor time
-(benchmarks/RESULTS.md). With the settings here the process keeps the blocks.
+them at once, so every step pays for thousands of page faults and zeroed pages: 40% of the quickstart's CPU time
+(benchmarks/RESULTS.md). With these settings the process keeps the blocks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # malloc.h
 
 
 def keep_between_steps() -> bool:
-    """Tell glibc to keep freed memory in this process; whether it listened. Call it before JAX starts its threads.
+    """Tell glibc to keep freed memory in this process; return whether it accepted. Call this before JAX starts its threads.
 
-    Blocks come from one heap that grows and does not shrink: for a process that trains, not for one that serves. Where the C
-    library is another one, nothing happens.
+    Blocks come from one heap that grows and never shrinks: for training, not for serving. Does nothing with another C library.
     """
     if not sys.platform.startswith("linux"):
         return False

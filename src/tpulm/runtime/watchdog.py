@@ -1,8 +1,8 @@
-"""What a watchdog outside this process goes by: its stage and step in a file, and its threads' stacks on request.
+"""What an external watchdog monitors: a process's stage and step in a file, and its threads' stacks on request.
 
 $TPULM_PROGRESS_FILE names the file. It always holds one JSON object, {"stage", "step", "time"} (seconds since 1970), padded
-with spaces to `FILE_BYTES`; every report writes it in place, with one call that takes 3 microseconds. $TPULM_STACKS_FILE names
-where SIGUSR1 has Python write the stacks of all threads, which works while the main thread is stuck in C, too. Without these
+with spaces to `FILE_BYTES`; every report overwrites it in place, with one call that takes 3 microseconds. $TPULM_STACKS_FILE
+names where Python writes the stacks of all threads on SIGUSR1, even while the main thread is stuck in C. Without these
 variables nothing happens.
 """
 
@@ -17,13 +17,13 @@ from typing import IO
 
 FILE_BYTES = 160
 
-_file = -1  # its descriptor; -1: nobody watches
+_file = -1  # its descriptor; -1: no watchdog
 _stacks: IO[str] | None = None  # kept open for the signal
 _stage, _step = "start", "null"
 
 
 def begin() -> None:
-    """To be called once, before anything that may hang."""
+    """Call this once, before anything that may hang."""
     global _file, _stacks
     if path := os.environ.get("TPULM_STACKS_FILE"):
         _stacks = open(path, "w", encoding="utf-8")  # noqa: SIM115, PTH123 (open to the end)
@@ -34,7 +34,7 @@ def begin() -> None:
 
 
 def report(stage: str = "", step: int | None = None) -> None:
-    """A sign of life; the stage or step is as before where it is not given."""
+    """Send a heartbeat; stage and step stay as they are if not given."""
     global _stage, _step
     if _file < 0:
         return

@@ -1,12 +1,12 @@
 """A pool of worker processes for restartable tasks.
 
-Workers are never forked from this process, which may hold the threads of JAX, but from a server that imports what they need,
-does nothing else, and leaves with this process: so it is imported once, and kept in memory once. A worker leaves as soon as
-its parent is gone, killed or not, so nothing goes on writing into a work folder behind the next attempt's back.
+Workers are never forked from this process, which may hold JAX's threads, but from a server process that imports what they need,
+does nothing else, and ends with this process: modules are imported once and in memory once. A worker ends as soon as its parent
+is gone, killed or not, so nothing keeps writing into a work folder while the next attempt works there.
 
-Not multiprocessing's server and pool: those import the caller's main module into every worker, so that a script needs
-`if __name__ == "__main__"`, and keep named semaphores and a folder that stay when everything is killed. Here a task is a
-pickle on a socket pair, which leaves with its processes, and its function is found by import.
+Not multiprocessing's server and pool: those import the caller's main module into every worker, so that a script needs `if
+__name__ == "__main__"`, and leave named semaphores and a folder behind when everything is killed. Here a task is a pickle on a
+socket pair, which vanishes with its processes, and its function is found by import.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _shown: TaskProgress | None = None
 
 
 def report(amount: float) -> None:
-    """To be called by a task now and then: `amount` more of it is done. Whoever waits for it shows that (`TaskProgress`)."""
+    """Called by a task now and then: `amount` more of it is done. The process that waits for it shows that (`TaskProgress`)."""
     if _parent is not None:
         _parent.send_bytes(pickle.dumps((None, amount)))
     elif _shown is not None:
@@ -50,9 +50,9 @@ def report(amount: float) -> None:
 
 
 class TaskProgress:
-    """The progress of tasks: what they `report` from within, or the sum of those that are over, whichever is more.
+    """The progress of tasks: what they `report`, or the sum of those that have ended, whichever is more.
 
-    To be used as a context around a runner's tasks.
+    Used as a context around a runner's tasks.
     """
 
     def __init__(self, progress: Progress):
@@ -69,7 +69,7 @@ class TaskProgress:
         _shown = None
 
     def add(self, *, within: float = 0.0, over: float = 0.0) -> None:
-        """`over` is the whole of a task that has ended."""
+        """`over` is the full amount of a task that has ended."""
         self._within += within
         self._over += over
         done = max(self._within, self._over)
@@ -78,7 +78,7 @@ class TaskProgress:
 
 
 class Runner(Protocol):
-    """Where restartable tasks are computed: by a pool here (`WorkerPool`), or by a cluster (`tpulm.runtime.beam`)."""
+    """Where restartable tasks run: in a local pool (`WorkerPool`), or on a cluster (`tpulm.runtime.beam`)."""
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in any order. The function must be importable, its results picklable."""
@@ -86,21 +86,21 @@ class Runner(Protocol):
 
 
 def count_cores() -> int:
-    """The cores this process may use."""
+    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
-    """A runner of so many processes (default: the cores), which stay from one call to the next.
+    """A runner of `workers` processes (default: one per core), which persist between calls.
 
-    They are started by the first call, or by `warm_up`, so that they are there by then; with `modules` imported, which their
-    tasks will need. To be used as a context.
+    They are started by the first call, or ahead of it by `warm_up`, and have imported `modules`, which their tasks will need.
+    Used as a context.
     """
 
     def __init__(self, workers: int | None = None, *, modules: Sequence[str] = ()):
         self.workers = workers or count_cores()
         self._modules = modules
-        self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")  # one waits for each process
+        self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")  # one per process
         self._mine = threading.local()
         self._connections: list[Connection] = []
         self._reported, self._lock = 0.0, threading.Lock()
@@ -114,8 +114,8 @@ class WorkerPool:
             connection.close()
 
     def warm_up(self, function: Callable[..., object] = os.getpid, *task: Any) -> None:
-        """Start the processes now, beside whatever else is done; each calls function(*task), most likely, whose failure is not
-        told: what fails will fail again where it is needed."""
+        """Start the processes in the background; each, most likely, calls function(*task), whose failure is ignored: what fails
+        will fail again where it is needed."""
         for _ in range(self.workers):
             self._submit(function, *task)
 
@@ -123,7 +123,7 @@ class WorkerPool:
         return self._threads.submit(self._ask, pickle.dumps((function, task)))
 
     def _ask(self, task: bytes) -> Any:
-        """What this thread's worker answers."""
+        """The result from this thread's worker."""
         try:
             if (connection := getattr(self._mine, "connection", None)) is None:
                 connection = self._mine.connection = _start_worker(self._modules)
@@ -153,9 +153,8 @@ class WorkerPool:
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
 
-        `function` must be importable and its results picklable. At most two tasks a worker are in flight, so `tasks` may be
-        lazy. The first failure is raised here as it is; a requested stop raises `Stopped`. Either waits for the tasks that are
-        running.
+        `function` must be importable and its results picklable. At most two tasks per worker are in flight, so `tasks` may be
+        lazy. The first failure is raised here unchanged; a requested stop raises `Stopped`. Both wait for running tasks.
         """
         pending: set[Future[Result]] = set()
         remaining = iter(tasks)
@@ -177,7 +176,7 @@ class WorkerPool:
 def run_tasks(
     function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], *, workers: int | None = None
 ) -> Iterator[Result]:
-    """The same by processes that are started for these tasks."""
+    """Like `WorkerPool`, with processes that are started for these tasks."""
     with WorkerPool(workers) as pool:
         yield from pool(function, tasks)
 
@@ -192,7 +191,7 @@ _server_lock = threading.Lock()
 
 
 def _start_worker(modules: Sequence[str]) -> Connection:
-    """A connection to a new process, forked from this process's server, which is started first if need be."""
+    """A connection to a new worker, forked from this process's server, which is started if need be."""
     global _server
     ours, theirs = Pipe()
     with _server_lock, theirs:
@@ -209,7 +208,7 @@ def _start_server(modules: Sequence[str]) -> _Server:
     program = (
         f"import sys; sys.path[:] = {sys.path}; from tpulm.runtime import workers; workers.serve({theirs.fileno()}, {modules})"
     )
-    # These reach the whole group (Ctrl-C, a closed terminal, `timeout`), but it is the parent that decides what they mean.
+    # These reach the whole process group (Ctrl-C, a closed terminal, `timeout`), but it is the parent that handles them.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, interrupt.SIGNALS)
     try:
         process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
@@ -221,10 +220,10 @@ def _start_server(modules: Sequence[str]) -> _Server:
 
 
 def serve(control: int, modules: Sequence[str]) -> None:
-    """The server's program: fork a worker for each connection that comes through a socket, until its other end is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers that ended need nobody to take note
+    """The server's main loop: fork a worker for each connection received through the socket, until its other end is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps workers that ended
     for module in modules:
-        with contextlib.suppress(ImportError):  # the tasks' to complain about
+        with contextlib.suppress(ImportError):  # the tasks will raise it
             importlib.import_module(module)
     parent = socket.socket(fileno=control)
     while connections := socket.recv_fds(parent, 1, 1)[1]:
@@ -238,7 +237,7 @@ def serve(control: int, modules: Sequence[str]) -> None:
 
 
 def _work(parent: Connection) -> None:
-    """A worker: answer each task, until `_receive` ends the process."""
+    """A worker's main loop: answer each task, until `_receive` ends the process."""
     global _parent
     _parent = parent
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -246,7 +245,7 @@ def _work(parent: Connection) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # a worker is to use one core
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # a worker uses one core
     tasks: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(parent, tasks), daemon=True).start()
     while True:
@@ -254,7 +253,7 @@ def _work(parent: Connection) -> None:
 
 
 def _receive(parent: Connection, tasks: SimpleQueue[bytes]) -> None:
-    """A thread of its own, so that a worker in the midst of a task notices that its parent is gone."""
+    """In a thread of its own, so that a busy worker notices that its parent is gone."""
     try:
         while True:
             tasks.put(parent.recv_bytes())

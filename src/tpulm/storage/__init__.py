@@ -1,9 +1,9 @@
-"""Local paths and gs:// paths as one: the only package that reads and writes the files of a run.
+"""One interface to local and gs:// paths, and the only package that reads and writes the files of a run.
 
-Two promises hold on both. `write_atomic` replaces an object as a whole: a reader, or a process that comes after a crash, sees
-the old bytes or the new ones and never a mixture. `create_if_absent` lets exactly one of several writers win, and
-`replace_version` never overwrites a version its caller has not read. Failures are raised as `StorageError`, with the path,
-the operation and the likely cause; gs:// requests that may succeed later are retried first, with jitter, up to a deadline.
+Two guarantees hold for both. `write_atomic` replaces an object as a whole: a reader, or a process that resumes after a crash,
+sees the old bytes or the new ones, never a mixture. `create_if_absent` lets exactly one of several writers win, and
+`replace_version` never overwrites a version its caller has not read. Failures are raised as `StorageError`, with the path, the
+operation and the likely cause; gs:// requests that may succeed later are retried first, with jitter, up to a deadline.
 
 Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
 """

@@ -1,4 +1,4 @@
-"""Paths as libraries take them that do their own reading and writing: TensorStore, and Orbax through etils and gcsfs."""
+"""Paths for libraries that do their own I/O: TensorStore, and Orbax through etils and gcsfs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tpulm.progress import held_stderr
 from tpulm.storage.files import list_folder, walk
 from tpulm.storage.paths import as_path, bucket_and_name, is_remote
 
-COMMIT = "commit_success.txt"  # Orbax's, without which it sees no checkpoint in Cloud Storage
+COMMIT = "commit_success.txt"  # Orbax's, without which it ignores a checkpoint in Cloud Storage
 
-LOG_LINE = re.compile(  # in which C++ libraries inform or warn
+LOG_LINE = re.compile(  # informational and warning lines of C++ libraries
     rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n"
 )
 
@@ -31,33 +31,33 @@ def tensorstore_location(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def orbax_folder(path: str | os.PathLike[str]) -> PurePath:
-    """An absolute folder for Orbax, with gcsfs set up for it where it lies in Cloud Storage."""
+    """An absolute folder for Orbax; gcsfs is configured if it is in Cloud Storage."""
     folder = as_path(path)
     if isinstance(folder, Path):
         return folder.absolute()
-    # Or gcsfs asks another API for each bucket, and waits for half a minute where there is none.
+    # Else gcsfs asks another API about each bucket, and waits half a minute where there is none.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     from fsspec import config
 
     _sign_in(bucket_and_name(folder)[0])
-    # Listings must not be remembered: TensorStore and other hosts write there, too.
+    # Listings must not be cached: TensorStore and other hosts write there, too.
     config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     return folder
 
 
 @cache
 def _sign_in(bucket: str) -> None:
-    """Have TensorStore find its credentials now: it tells which in a line of its log, that no setting of its own silences."""
+    """Have TensorStore find its credentials now, as it logs which ones in a line that none of its settings silences."""
     import tensorstore
 
     impatient = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
-    with held_stderr(without=LOG_LINE), contextlib.suppress(Exception):  # what is wrong will be so when it matters
+    with held_stderr(without=LOG_LINE), contextlib.suppress(Exception):  # an error recurs when it matters
         store = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket}, context=impatient).result()
         store.read("tpulm").result()
 
 
 def committed_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """The steps of the checkpoints in W/checkpoints that were finished, in order; damaged ones are among them."""
+    """The steps of the complete checkpoints in W/checkpoints, in order, including damaged ones."""
     if not is_remote(folder):
         return sorted(int(path.name) for path in list_folder(folder) if path.name.isdigit())
     names = [PurePath(name) for name in walk(folder)]

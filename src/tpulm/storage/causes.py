@@ -1,4 +1,4 @@
-"""Errors of the operating system and of Cloud Storage as `StorageError`, with the likely cause and the fix."""
+"""Errors of the operating system and Cloud Storage as `StorageError`, with the likely cause and the fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpulm.storage.paths import REMOTE, bucket_and_name, is_remote
 
 @contextlib.contextmanager
 def explain(operation: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what fails inside the block, here or in Cloud Storage, into a StorageError: "cannot {operation} {path}: {cause}"."""
+    """Turn an error inside the block, local or of Cloud Storage, into a StorageError: "cannot {operation} {path}: {cause}"."""
     if not is_remote(path):
         try:
             yield
@@ -61,7 +61,7 @@ _CAUSES = {
 
 
 def _known_cause(error: BaseException) -> str | None:
-    """None where the error is none of the operating system, or its own words say enough."""
+    """None if the error is not the operating system's, or its own message says enough."""
     return _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
 
 
@@ -81,7 +81,7 @@ def no_login() -> str:
 
 @contextlib.contextmanager
 def needing_extra() -> Iterator[None]:
-    """Around imports of what comes with the extra."""
+    """Guard imports that need the extra."""
     try:
         yield
     except ImportError as error:
@@ -90,17 +90,17 @@ def needing_extra() -> Iterator[None]:
 
 @functools.cache
 def client() -> Client:
-    """One for each process; in a process that was forked or spawned, its own."""
+    """The client of this process."""
     with needing_extra():
         from google.cloud import storage
-    # Lest the library ask for each bucket's location, in a thread of its own, for traces that nobody collects.
+    # Else the library asks for each bucket's location, in a separate thread, for traces that nobody collects.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     with explain("log in for", REMOTE):
         return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT"))
 
 
 def identity() -> str:
-    """Whom Cloud Storage sees."""
+    """The account that Cloud Storage sees, for messages."""
     credentials = client()._credentials
     for name in ("service_account_email", "signer_email", "account"):
         value = getattr(credentials, name, None)
@@ -139,7 +139,7 @@ def _cloud_error(
         )
     elif isinstance(error, exceptions.PreconditionFailed):
         cause = "another process wrote it meanwhile"
-    elif (known := _known_cause(error)) is not None:  # of a local file on its way to or from there
+    elif (known := _known_cause(error)) is not None:  # of a local file being uploaded or downloaded
         cause = known
     elif persistent or isinstance(error, (exceptions.ServerError, exceptions.TooManyRequests, OSError)):
         kind = StorageUnavailable
@@ -153,7 +153,7 @@ def _cloud_error(
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a token that could not be had may come by itself: a VM's metadata server answers 500 and 503 now and then."""
+    """Whether a token error may be transient: a VM's metadata server answers 500 and 503 now and then."""
     return bool(getattr(error, "retryable", False)) or "metadata.google.internal" in str(error)
 
 
@@ -162,13 +162,13 @@ def expired(why: str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """The server's own words, in one line. Errors of uploads and downloads have them in the answer alone."""
+    """The server's own message, in one line. For uploads and downloads only the response has it."""
     text = str(getattr(error, "message", "") or error)
     response = getattr(error, "response", None)
-    with contextlib.suppress(Exception):  # an answer whose end never came
+    with contextlib.suppress(Exception):  # a truncated response
         text = response.text or text  # type: ignore[union-attr]
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = json.loads(text)["error"]["message"]
-    if text.lstrip().startswith("<"):  # a page of whatever is in between
+    if text.lstrip().startswith("<"):  # a page of some proxy
         text = f"HTTP status {getattr(response, 'status_code', 'unknown')}"
     return (text.strip() or type(error).__name__).splitlines()[0]

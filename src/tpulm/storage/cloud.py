@@ -1,8 +1,8 @@
 """Objects in Cloud Storage, through google-cloud-storage. Endpoint, project and credentials come from the environment.
 
-Every request that may succeed later (429, 5xx, a lost connection, a cut answer) is repeated, with jitter, until
-`DEADLINE_SECONDS` are over ($TPULM_STORAGE_DEADLINE_SECONDS). Writes are safe to repeat: an object is written as a whole, and a
-write under a condition carries an id by which it recognizes its own earlier attempt, whose answer was lost.
+Every request that may succeed later (429, 5xx, a lost connection, a truncated response) is retried, with backoff and jitter,
+until `DEADLINE_SECONDS` ($TPULM_STORAGE_DEADLINE_SECONDS) are over. Writes are safe to retry: an object is written as a whole,
+and a conditional write carries an id by which it recognizes its own earlier attempt, whose response was lost.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket
 
 DEADLINE_SECONDS = float(os.environ.get("TPULM_STORAGE_DEADLINE_SECONDS", "300"))
-_TIMEOUT_SECONDS = (20.0, 60.0)  # to connect, and between two bytes of an answer
+_TIMEOUT_SECONDS = (20.0, 60.0)  # to connect, and between two bytes of a response
 _UPLOAD_THREADS = 8
 _READ_CHUNK_BYTES = 8 << 20
-_WRITER = "tpulm-writer"  # metadata of an object that was written under a condition
+_WRITER = "tpulm-writer"  # metadata key of objects written conditionally
 
 
 def read(path: PurePath) -> bytes:
@@ -43,7 +43,7 @@ def read_range(path: PurePath, start: int, stop: int) -> bytes:
 
 
 def open_read(path: PurePath) -> BinaryIO:
-    """For reading as bytes: buffered, seekable, and of one generation to the end."""
+    """Open for reading as bytes: buffered, seekable, and of one generation throughout."""
     with explain("read", path):
         blob = _blob(path)
         blob.reload(**_patience())
@@ -56,13 +56,13 @@ def write(path: PurePath, data: bytes) -> None:
 
 
 def create(path: PurePath, data: bytes) -> bool:
-    """Whether this call created the object."""
+    """Create the object if absent; return whether this call did."""
     with explain("create", path):
         return _write_if(path, data, generation=0) is not None
 
 
 def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
-    """The version is the object's generation: microseconds since 1970, and what a conditional write compares."""
+    """The bytes and their version, the object's generation: microseconds since 1970, which conditional writes compare."""
     with explain("read", path):
         while (found := _find(path)) is not None:
             bucket, name = bucket_and_name(path)
@@ -80,7 +80,7 @@ def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
 
 
 def info(path: PurePath) -> FileInfo | None:
-    """What is known of an object; None where there is none (a folder is none)."""
+    """An object's size, time and checksum; None if there is none (a folder is none)."""
     found = _find(path)
     return None if found is None else _info(found)
 
@@ -101,7 +101,7 @@ def _find(path: PurePath) -> Blob | None:
 
 
 def is_folder(path: PurePath) -> bool:
-    """Whether any object lies below."""
+    """Whether any object is below the path."""
     bucket, prefix = _below(path)
     with explain("look at", path):
         found = client().list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
@@ -109,7 +109,7 @@ def is_folder(path: PurePath) -> bool:
 
 
 def list_folder(path: PurePath) -> list[PurePath]:
-    """The objects and folders directly below, by name."""
+    """The objects and folders directly below, sorted by name."""
     bucket, prefix = _below(path)
     with explain("list", path):
         found: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
@@ -119,7 +119,7 @@ def list_folder(path: PurePath) -> list[PurePath]:
 
 
 def walk(path: PurePath, beginning: str = "") -> dict[str, FileInfo]:
-    """All objects below whose names relative to the folder begin so, by those names, sorted."""
+    """All objects below whose relative names start with `beginning`, by relative name, sorted."""
     bucket, prefix = _below(path)
     with explain("list", path):
         blobs = list(client().list_blobs(bucket, prefix=prefix + beginning, **_patience()))
@@ -127,7 +127,7 @@ def walk(path: PurePath, beginning: str = "") -> dict[str, FileInfo]:
 
 
 def remove(path: PurePath) -> None:
-    """The object, and all below, with the empty objects that the console makes for folders; absent is fine."""
+    """Delete the object and all below, including the empty objects that the console makes for folders; absent is fine."""
     bucket, name = bucket_and_name(path)
     if not name:
         return
@@ -137,7 +137,7 @@ def remove(path: PurePath) -> None:
 
 
 def upload(source: Path, target: PurePath, *, last: str) -> None:
-    """A local file or folder. Of a folder the file called `last` is written when all others are there."""
+    """Upload a local file, or a folder, which replaces all objects below; its file named `last` comes after the others."""
     if source.is_file():
         upload_file(source, target)
         return
@@ -151,13 +151,13 @@ def upload(source: Path, target: PurePath, *, last: str) -> None:
 
 
 def download(source: PurePath, target: Path) -> None:
-    """One object into a local file."""
+    """Download one object to a local file."""
     with explain("read", source):
         _blob(source).download_to_filename(str(target), **_patience())
 
 
 def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
-    """Copy all objects, within Cloud Storage, and delete them at the source: `first` before anything else."""
+    """Copy all objects, within Cloud Storage, and delete them at the source; the one named `first` goes before any other."""
     names = list(walk(source))
     for name in [name for name in names if name == first]:
         _move_one(source / name, target / name)
@@ -190,7 +190,7 @@ def upload_file(source: Path, target: PurePath) -> None:
 
 
 def _write_if(path: PurePath, data: bytes, *, generation: int) -> str | None:
-    """Write if the object's generation is this (0: there is none); the new generation, or None where it is another."""
+    """Write if the object has this generation (0: there is none); the new generation, or None if it has another."""
     from google.api_core.exceptions import PreconditionFailed
 
     blob, writer = _blob(path), uuid.uuid4().hex
@@ -203,7 +203,7 @@ def _write_if(path: PurePath, data: bytes, *, generation: int) -> str | None:
             found.reload(**_patience())
         if (found.metadata or {}).get(_WRITER) != writer:
             return None
-        blob = found  # an attempt whose answer was lost had succeeded
+        blob = found  # an earlier attempt succeeded, but its response was lost
     return str(blob.generation)
 
 
@@ -218,7 +218,7 @@ def _info(blob: Blob) -> FileInfo:
 
 
 def each(function: Any, items: Sequence[Any]) -> None:
-    """In a few threads; the first error is raised when all that began have ended."""
+    """Call `function` for each item in a few threads; the first error is raised once all calls have ended."""
     if len(items) < 2:
         for item in items:
             function(item)
@@ -239,13 +239,13 @@ def _blob(path: PurePath) -> Blob:
 
 
 def _below(path: PurePath) -> tuple[str, str]:
-    """The bucket, and how the names of all objects below begin."""
+    """The bucket, and the prefix of all object names below the path."""
     bucket, name = bucket_and_name(path)
     return bucket, f"{name}/" if name else ""
 
 
 def _patience() -> dict[str, Any]:
-    """How long to wait for one answer, and how often to ask again."""
+    """The timeout and retry policy of a request."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     retry = DEFAULT_RETRY.with_delay(initial=0.5, maximum=20.0, multiplier=2.0).with_timeout(DEADLINE_SECONDS)
@@ -253,6 +253,6 @@ def _patience() -> dict[str, Any]:
 
 
 def forget_clients() -> None:
-    """For whoever changes the environment that says where Cloud Storage is."""
+    """To be called after changing the environment that says where Cloud Storage is."""
     client.cache_clear()
     _bucket.cache_clear()

@@ -1,4 +1,4 @@
-"""Files and objects by path: what everyone uses. Each function does it here on local files, and in `cloud` on objects."""
+"""Files and objects by path. Each function handles local files itself, and objects through `cloud`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AnyPath = str | os.PathLike[str]
 
 
 def make_folder(path: AnyPath) -> PurePath:
-    """The folder, created with its parents where absent. In Cloud Storage a folder is only a beginning of names."""
+    """The folder, created with its parents if absent. In Cloud Storage a folder is only a name prefix."""
     folder = as_path(path)
     if isinstance(folder, Path):
         with explain("create the folder", folder):
@@ -34,7 +34,7 @@ def make_folder(path: AnyPath) -> PurePath:
 
 
 def check_writable(path: AnyPath) -> PurePath:
-    """The folder, created if need be, after a probe file was written to it: better refused now than in an hour."""
+    """The folder, created if need be, after writing a probe file to it: better refused now than in an hour."""
     folder = make_folder(path)
     probe = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
     if isinstance(probe, Path):
@@ -48,7 +48,7 @@ def check_writable(path: AnyPath) -> PurePath:
 
 
 def write_atomic(path: AnyPath, data: bytes | str) -> None:
-    """Replace `path` by `data`, wholly or not at all; durable when this returns."""
+    """Replace `path` by `data` atomically; durable when this returns."""
     target, payload = as_path(path), _payload(data)
     if not isinstance(target, Path):
         cloud.write(target, payload)
@@ -75,7 +75,7 @@ def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
 
 
 def read_versioned(path: AnyPath) -> tuple[bytes, str] | None:
-    """The bytes and the version they are of, for `replace_version`; None where there is nothing."""
+    """The bytes and their version, for `replace_version`; None if there is no file."""
     source = as_path(path)
     if not isinstance(source, Path):
         return cloud.read_versioned(source)
@@ -88,7 +88,7 @@ def read_versioned(path: AnyPath) -> tuple[bytes, str] | None:
 
 
 def replace_version(path: AnyPath, data: bytes | str, version: str) -> str | None:
-    """Replace `path` if it still is that version: the new version, or None, and nothing written, where it is another."""
+    """Replace `path` if it still has that version; return the new version, or None, with nothing written, if it has another."""
     target, payload = as_path(path), _payload(data)
     if not isinstance(target, Path):
         return cloud.replace_version(target, payload, version)
@@ -106,10 +106,10 @@ def replace_version(path: AnyPath, data: bytes | str, version: str) -> str | Non
 
 
 def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
-    """Put a finished local file or folder in its place; what is there already is replaced.
+    """Move a finished local file or folder into place, replacing what is there.
 
-    On this machine in one step. In Cloud Storage a file is one step, of a folder the file called `last` comes last, so that
-    who finds that finds all.
+    On this machine that is atomic. In Cloud Storage it is for a file; of a folder the file named `last` is written last, so
+    that a reader who finds it finds all.
     """
     source, target = Path(temporary), as_path(path)
     if isinstance(target, Path):
@@ -117,13 +117,13 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
             _move(source, target)
     else:
         with explain("read", source):
-            source.lstat()  # or nothing would be taken for an empty folder, and replace what is there
+            source.lstat()  # else a missing source would count as an empty folder, and replace what is there
         cloud.upload(source, target, last=last)
         remove(source)
 
 
 def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
-    """The files below `source` to the same names below `target`, each wholly or not at all; the one named `last` in the end."""
+    """Copy the files below `source` to the same names below `target`, each atomically, the one named `last` at the end."""
     here, there = as_path(source), as_path(target)
     for name in sorted(walk(here), key=lambda name: (name == last, name)):
         make_folder((there / name).parent)
@@ -131,7 +131,7 @@ def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
 
 
 def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:
-    """Give a folder another name, in the same place of storage. In Cloud Storage the object called `first` goes first."""
+    """Rename a folder within the same storage. In Cloud Storage the object named `first` goes first."""
     old, new = as_path(source), as_path(target)
     if isinstance(old, Path) and isinstance(new, Path):
         with explain("move", old):
@@ -149,7 +149,7 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def read_text(path: AnyPath) -> str:
-    """The UTF-8 text of a file that the user brought, or DataError with the offset of the first byte that is none."""
+    """The UTF-8 text of a user's file. Raises DataError with the offset of the first undecodable byte."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -157,7 +157,7 @@ def read_text(path: AnyPath) -> str:
 
 
 def open_read(path: AnyPath) -> BinaryIO:
-    """The object opened for reading as bytes (buffered, seekable); what reading raises is for `explain`."""
+    """Open for reading as bytes (buffered, seekable); errors of reading are for the caller to `explain`."""
     source = as_path(path)
     if not isinstance(source, Path):
         return cloud.open_read(source)
@@ -166,14 +166,14 @@ def open_read(path: AnyPath) -> BinaryIO:
 
 
 def write_json(path: AnyPath, value: Any) -> None:
-    """Atomic JSON: sorted keys, two-space indentation, a final newline, UTF-8 as it is; halves of surrogate pairs, as names of
-    files have for bytes that are not UTF-8, as \\udcbf."""
+    """Write JSON atomically: sorted keys, two-space indentation, a final newline, UTF-8 unescaped; lone surrogates, which file
+    names have for bytes that are not UTF-8, as \\udcbf."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: AnyPath) -> dict[str, Any]:
-    """An object that tpulm wrote, or StorageError naming the file and the place where it stops being JSON."""
+    """A JSON object that tpulm wrote. Raises StorageError naming the file and the position of the error."""
     try:
         found = parse_json(read_bytes(path))
     except ValueError as error:
@@ -184,7 +184,7 @@ def read_json(path: AnyPath) -> dict[str, Any]:
 
 
 def read_given_object(path: AnyPath) -> dict[str, Any]:
-    """A JSON object of a model that the user brought. Raises DataError where it is none: nothing here can make it anew."""
+    """A JSON object of a user's model. Raises DataError if it is not one, as nothing here can recreate it."""
     location = os.fspath(path)
     try:
         found = parse_json(read_bytes(path))
@@ -196,7 +196,7 @@ def read_given_object(path: AnyPath) -> dict[str, Any]:
 
 
 def exists(path: AnyPath) -> bool:
-    """Whether there is a file or a folder."""
+    """Whether a file or folder exists."""
     source = as_path(path)
     if isinstance(source, Path):
         with explain("look at", source):
@@ -213,7 +213,7 @@ def is_folder(path: AnyPath) -> bool:
 
 
 def info(path: AnyPath) -> FileInfo | None:
-    """What is known of a file; None where there is none, or a folder."""
+    """A file's size and time; None for a folder, or if there is none."""
     source = as_path(path)
     if not isinstance(source, Path):
         return cloud.info(source)
@@ -228,7 +228,7 @@ def info(path: AnyPath) -> FileInfo | None:
 
 
 def same_file(path: AnyPath, other: AnyPath) -> bool:
-    """Whether both name one file that is there, by whatever links and folders."""
+    """Whether both name one existing file, by whatever links and folders; in Cloud Storage whether the names are equal."""
     first, second = as_path(path), as_path(other)
     if isinstance(first, Path) and isinstance(second, Path):
         with explain("look at", first):
@@ -237,7 +237,7 @@ def same_file(path: AnyPath, other: AnyPath) -> bool:
 
 
 def list_folder(path: AnyPath) -> list[PurePath]:
-    """What lies directly in the folder, in the order of the names; nothing where there is no folder."""
+    """The entries of the folder, sorted by name; none if there is no folder."""
     folder = as_path(path)
     if not isinstance(folder, Path):
         return cloud.list_folder(folder)
@@ -249,9 +249,9 @@ def list_folder(path: AnyPath) -> list[PurePath]:
 
 
 def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
-    """All files below the folder, by their names relative to it; one request (or few) in Cloud Storage, not one for each.
+    """All files below the folder, by relative name; in Cloud Storage with one request (or few), not one per file.
 
-    Only those whose names begin with `beginning` are looked for there.
+    Only names that start with `beginning` are listed.
     """
     folder = as_path(path)
     if not isinstance(folder, Path):
@@ -276,9 +276,9 @@ def remove(path: AnyPath) -> None:
 
 
 def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str], None] = lambda name: None) -> None:
-    """Delete files below a folder by their names relative to it, side by side in Cloud Storage; `done` is told of each.
+    """Delete files below a folder by relative name, in parallel; `done` is called with each name.
 
-    Those that are absent are fine. An error ends it before what has not begun.
+    Absent files are fine. An error is raised once all deletions were tried.
     """
 
     def delete(name: str) -> None:
@@ -294,19 +294,19 @@ def remove_files(folder: AnyPath, names: Sequence[str], *, done: Callable[[str],
 
 
 def sha256(path: AnyPath) -> str:
-    """Hex digest of the object's bytes."""
+    """SHA-256 of the object's bytes, in hex."""
     with open_read(path) as stream, explain("read", path):
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def temporary_name(target: Path) -> Path:
-    """A hidden name beside the target that nobody else uses."""
+    """A hidden, unique name beside the target."""
     return target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")
 
 
 def _move(source: Path, target: Path) -> None:
-    """To its final name in one step. An old folder is moved aside first: whoever looks, or is killed, meanwhile never finds
-    half of it under its name."""
+    """Rename atomically. An existing folder is first moved aside, so that no reader, even after a kill, finds half of it under
+    its name."""
     aside = temporary_name(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     replaced = target.is_dir()
@@ -323,13 +323,13 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _version(status: os.stat_result) -> str:
-    """A replaced file is another file, at another time."""
+    """A replaced file has another inode and time."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Among those that change files of one folder under a condition."""
+    """Exclude other conditional writes of this file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (path.parent / f".{path.name}.lock").open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -338,7 +338,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written(target: Path, data: bytes) -> Iterator[Path]:
-    """A file beside the target with these bytes, durable; removed if the block fails."""
+    """A durable temporary file beside the target with these bytes; removed if the block fails."""
     temporary = temporary_name(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -372,14 +372,14 @@ def _payload(data: bytes | str) -> bytes:
     return data.encode("utf-8") if isinstance(data, str) else data
 
 
-_DEEPEST: Final = 100  # brackets within brackets; what walks through the values is recursive
+_DEEPEST: Final = 100  # nesting of brackets; code that walks through the values is recursive
 _TOO_DEEP: Final = f"brackets are nested more than {_DEEPEST} deep"
 _LONG_KEY: Final = re.compile(rf"""(?m)(?:^|[{{,\[])[ \t]*(?:[\w"'-]+[ \t]*\.[ \t]*){{{_DEEPEST}}}""")  # each part takes longer
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
-    """The value. With `strict` all its numbers are finite and all its strings have UTF-8, so that it can be written again."""
+    """The value. With `strict` all numbers are finite and all strings encodable as UTF-8, so that it can be written again."""
     try:
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
         value = json.loads(decoded) if not strict else json.loads(decoded, parse_constant=_not_finite, parse_float=_finite)

@@ -1,8 +1,8 @@
-"""A folder has one process working in it at a time.
+"""Only one process at a time works in a folder.
 
-On this machine that is a lock of the operating system, which goes with its process however that ends. In Cloud Storage it is an
-object, FOLDER/.lease.json, that its owner renews; others take it over by compare-and-swap when it has run out, or at once when
-they see that its owner, a process of the same machine, is gone.
+On this machine that is an OS lock, released when its process ends, however that happens. In Cloud Storage it is a lease, the
+object FOLDER/.lease.json, which its owner renews; others take it over by compare-and-swap once it has expired, or at once if
+its owner was a process of the same machine that is gone.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _RELEASE_SECONDS = 10.0
 
 @contextlib.contextmanager
 def held(folder: str | os.PathLike[str], *, note: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-    """The block has `folder` to itself: a second process that asks meanwhile gets a StorageError naming the first.
+    """Hold `folder` during the block; a second process that tries meanwhile gets a StorageError naming the first.
 
-    In Cloud Storage that may take a minute, until it is clear that the first one lives; `note` is told of the wait. Whoever
-    loses its lease there, after a minute without any answer, is asked to stop by `interrupt`.
+    In Cloud Storage this may take a minute, until it is clear whether the first one lives; `note` is told of the wait. A
+    process that loses its lease there, after a minute without any response, is asked to stop by `interrupt`.
     """
     path = files.make_folder(folder)
     with _locked(path) if isinstance(path, Path) else _leased(path, note):
@@ -45,7 +45,7 @@ def held(folder: str | os.PathLike[str], *, note: Callable[[str], None] = lambda
 
 
 def holder(folder: str | os.PathLike[str]) -> str | None:
-    """Who has the folder to itself, in words; None: nobody. A dead process of another machine has it for a minute more."""
+    """The process that holds the folder, in words, or None. A dead process of another machine holds it for up to a minute."""
     path = files.as_path(folder)
     if isinstance(path, Path):
         return _locked_by(path)
@@ -99,7 +99,7 @@ def _leased(folder: PurePath, note: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        # Not for long: where nothing answers, the lease runs out by itself.
+        # Not for long: if nothing responds, the lease expires by itself.
         last = threading.Thread(target=_release, args=(path, owner, keeper), name="lease", daemon=True)
         last.start()
         last.join(_RELEASE_SECONDS)
@@ -114,9 +114,9 @@ def _release(path: PurePath, owner: dict[str, Any], keeper: threading.Thread) ->
 
 
 def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None]) -> str:
-    """The lease's version once it is ours. One that runs is watched to its end: a machine that is gone does not renew it.
+    """The lease's version once it is ours. A lease in force is watched until it expires: a vanished machine does not renew it.
 
-    Its end is what it says, or when it was not renewed in time by this machine's own clock: the owner's may be hours ahead.
+    It expires at the time it states, or if not renewed in time by this machine's own clock: the owner's may be hours ahead.
     """
     watched: str | None = None
     give_up_at = 0.0
@@ -146,7 +146,7 @@ def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None])
 
 
 def is_free(lease: dict[str, Any], *, now: float, host: str) -> bool:
-    """Whether a lease has run out, or its owner was a process of this very machine that is no more."""
+    """Whether a lease has expired, or its owner was a process of this machine that is gone."""
     if lease["expires_at"] <= now:
         return True
     return lease["host"] == host and _started_at(lease["process"]) != lease["started_at"]
@@ -157,7 +157,7 @@ def _renew(path: PurePath, owner: dict[str, Any], version: str, ended: threading
         try:
             new = files.replace_version(path, _lease(owner), version)
         except StorageError:
-            continue  # no answer: it may still be ours, and the next request will tell
+            continue  # no response: it may still be ours, and the next request will tell
         if new is None:
             interrupt.request("the loss of the work folder to another process")
             return
@@ -185,16 +185,16 @@ def _this_process() -> dict[str, Any]:
 
 
 def _host() -> str:
-    """The machine and its start: a name may come back to another machine."""
+    """The machine and its boot: another machine may get the same name."""
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} ({Path('/proc/sys/kernel/random/boot_id').read_text().strip()[:8]})"
     return socket.gethostname()
 
 
 def _started_at(process: int) -> str | None:
-    """When a process of this machine began, in the kernel's ticks; None where there is no such process, or no /proc.
+    """When a process of this machine started, in kernel ticks; None if there is no such process, or no /proc.
 
-    One that has ended, and whose parent has not asked how (a container may have none that does), is no process.
+    A zombie, which has ended without being reaped (a container may have no parent that does), counts as gone.
     """
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

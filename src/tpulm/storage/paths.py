@@ -1,4 +1,4 @@
-"""What a path is: pathlib's for local ones, etils' for gs://bucket/object. Both are pure paths: `storage` does the access."""
+"""Path types: pathlib's for local paths, etils' for gs://bucket/object. Both are pure paths: `storage` does the I/O."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TEMPORARY_SUFFIX = ".tpulm-tmp"
 class FileInfo(NamedTuple):
     size: int  # bytes
     modified_ns: int  # since 1970
-    crc32c: str = ""  # base64; only Cloud Storage knows it without reading
+    crc32c: str = ""  # base64; known without reading only in Cloud Storage
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether the path lies in Cloud Storage."""
+    """Whether the path is in Cloud Storage."""
     return os.fspath(path).startswith(REMOTE)
 
 
 def as_path(path: str | os.PathLike[str]) -> PurePath:
-    """The path as an object with the interface of pathlib.PurePath. Raises ConfigError for what is neither local nor gs://."""
+    """The path, with the interface of pathlib.PurePath. Raises ConfigError unless it is local or gs://."""
     text = os.fspath(path)
     try:
         named = b"\0" not in os.fsencode(text)
@@ -48,7 +48,7 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
 
 
 def printable(path: str | os.PathLike[str]) -> str:
-    """A path as messages and manifests show it: bytes of a file's name that are not UTF-8 as \\xbf."""
+    """A path for messages and manifests: bytes of a file name that are not UTF-8 appear as \\xbf."""
     return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 
@@ -69,6 +69,6 @@ def _remote(text: str) -> PurePath:
         )
     if any(part in (".", "..") for part in text.split("/")):
         raise ConfigError(f"{text}: names in Cloud Storage have no . and .. for folders; write the path out")
-    from etils import epath  # a tenth of a second that local runs do without
+    from etils import epath  # takes a tenth of a second, which local runs save
 
     return epath.Path(text.rstrip("/"))

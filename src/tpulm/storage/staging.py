@@ -1,4 +1,4 @@
-"""Between this machine's disk and Cloud Storage: files made here that go there, and files there that are needed here."""
+"""Between the local disk and Cloud Storage: files made here and uploaded, and files downloaded for use here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _unfinished: set[Path] = set()
 
 @contextlib.contextmanager
 def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Path]:
-    """A local name for a file or folder that the block makes, and that takes its place at `path` when the block ends well.
+    """A local name under which the block builds a file or folder, which is moved to `path` if the block succeeds.
 
-    It lies beside its place where that is on this machine, else in the folder for temporary files. An error removes it, and
-    what a killed process left of the same file the next attempt does; so only one process may build it at a time. In Cloud
-    Storage the file of a folder that is called `last` comes last.
+    It is beside its target if that is local, else in the temporary folder. An error removes it, and the next attempt removes
+    what a killed process left of the same target, so only one process may build it at a time. In Cloud Storage a folder's file
+    named `last` is uploaded last.
     """
     target = as_path(path)
     if not isinstance(target, Path):
@@ -56,7 +56,7 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
 
 @contextlib.contextmanager
 def stream_aside(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """The same of one file, opened for writing; durable when the block has ended."""
+    """Like `built_aside`, for one file, opened for writing; durable when the block ends."""
     with built_aside(path) as temporary, explain("write", temporary), temporary.open("wb") as stream:
         yield stream
         stream.flush()
@@ -64,7 +64,7 @@ def stream_aside(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def abandon() -> None:
-    """Remove what `built_aside` has under way on this machine: for a process that ends without unwinding."""
+    """Remove what `built_aside` has not finished on this machine: for a process that ends without unwinding."""
     for temporary in list(_unfinished):
         with contextlib.suppress(StorageError):
             files.remove(temporary)
@@ -72,7 +72,7 @@ def abandon() -> None:
 
 @contextlib.contextmanager
 def local_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """The file on this machine: itself, or a copy that lives as long as the block."""
+    """A local path of the file: its own, or that of a copy for the duration of the block."""
     source = as_path(path)
     if isinstance(source, Path):
         yield source
@@ -88,20 +88,20 @@ _PREFIX = "tpulm-"
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder for the length of a block. What killed processes left is removed first."""
+    """A temporary folder for the duration of the block. Leftovers of killed processes are removed first."""
     with contextlib.ExitStack() as stack:
         place = Path(tempfile.gettempdir())
         remove_leftovers()
         with explain("write to", place):
             folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", suffix=TEMPORARY_SUFFIX, dir=place))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # NFS locks no folders, and then nobody removes it but this process
+        with contextlib.suppress(OSError):  # NFS locks no folders, and then only this process removes it
             stack.enter_context(_locked(folder))
         yield folder
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of processes that are certainly dead: neither here, nor where this place is shared."""
+    """Remove the folders of processes that are certainly dead: not alive here, nor anywhere that shares this place."""
     with contextlib.suppress(OSError):
         for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{TEMPORARY_SUFFIX}"):
             process = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -112,7 +112,7 @@ def remove_leftovers() -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError where it is another user's, no folder, or locked by a process (in another container, say)."""
+    """Raises OSError if it belongs to another user, is no folder, or is locked by a process (in another container, say)."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(opened).st_uid != os.getuid():
@@ -137,12 +137,12 @@ _INTERVAL_SECONDS = 30.0
 
 
 class Mirror:
-    """Files that grow, in Cloud Storage: written here and sent there as a whole, now and then and when asked.
+    """Growing files in Cloud Storage: written locally and uploaded as a whole, periodically and on request.
 
-    `folder` is where to write: the work folder itself if it is on this machine, else a copy of what this process adds to it.
+    `folder` is where to write: the work folder itself if it is local, else a copy of what this process adds to it.
 
-    `sync` returns when all that was written (and flushed) is there; the same happens by itself every half a minute and at the
-    end of the block. What this process did not write is left alone.
+    `sync` returns when all that was written (and flushed) is uploaded; this also happens every half minute and at the end of
+    the block. Files that this process did not write are left alone.
     """
 
     def __init__(self, target: PurePath):
@@ -169,7 +169,7 @@ class Mirror:
         try:
             self.sync()
         except StorageError:
-            if error is None:  # an error on its way says more than this one
+            if error is None:  # the original error says more
                 raise
         finally:
             self._scratch.close()
@@ -188,12 +188,12 @@ class Mirror:
 
     def _now_and_then(self) -> None:
         while not self._ended.wait(_INTERVAL_SECONDS):
-            with contextlib.suppress(StorageError):  # the next time, or `sync`, which says so
+            with contextlib.suppress(StorageError):  # until the next time, or `sync`, which raises
                 self.sync()
 
 
 class Ranges:
-    """A file read here and there: mapped into memory on this machine, by range requests in Cloud Storage."""
+    """Random access to a file: memory-mapped if local, by range requests in Cloud Storage."""
 
     def __init__(self, path: PurePath):
         self._path = path
@@ -204,7 +204,7 @@ class Ranges:
                 self._view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
     def read(self, start: int, stop: int) -> memoryview | bytes:
-        """Bytes [start, stop); on this machine a view of the file, which costs nothing until it is looked at."""
+        """Bytes [start, stop); of a local file a view, which is read when accessed."""
         return cloud.read_range(self._path, start, stop) if self._view is None else self._view[start:stop]
 
 
