@@ -1,4 +1,4 @@
-"""Cloud Storage and Cloud TPU on this machine, spoken to by the unmodified production clients; for rehearsals and tests.
+"""Cloud Storage and Cloud TPU emulated on this machine, for unmodified production clients; for rehearsals and tests.
 
 with Emulator() as emulator:
     emulator.create_bucket("runs")

@@ -1,4 +1,4 @@
-"""`python -m cloud_emulator`: the emulator by itself, until Ctrl-C."""
+"""`python -m cloud_emulator`: runs the emulator until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main() -> None:
         emulator.start()
     except (EmulatorError, OSError) as error:
         sys.exit(f"{parser.prog}: {error}")
-    for ending in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a script starts by &
+    for ending in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a script starts with &
         signal.signal(ending, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), emulator:
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in emulator.environment.items()), flush=True)

@@ -1,4 +1,4 @@
-"""Bodies in parts: metadata and content of an upload (multipart/related), and several calls in one (multipart/mixed)."""
+"""Multipart bodies: metadata and content of an upload (multipart/related), and batches of calls (multipart/mixed)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def related_parts(call: Call) -> tuple[Part, Part]:
 
 
 def _line_ending(body: bytes, at: int) -> bytes:
-    """Clients write either; which one must be known, for the content may itself end with a carriage return."""
+    """The line ending of a body: clients write either, and the content itself may end with a carriage return."""
     return b"\r\n" if body[at : at + 2] == b"\r\n" else b"\n"
 
 
@@ -66,7 +66,7 @@ def _headers(text: bytes) -> dict[str, str]:
 
 
 class Batch(Route):
-    """Several calls in one request: each is answered as if it had come alone, without a connection to be dropped."""
+    """Several calls in one request: each is answered as if it came alone, but has no connection to drop."""
 
     def __init__(self, path: str):
         super().__init__(path, self._respond, methods=["POST"], name="POST batch")
@@ -95,7 +95,7 @@ def _mixed_parts(call: Call) -> list[Part]:
 
 
 async def _answered(outer: Call, part: Part) -> bytes:
-    """What the application says to one call, as it is written in the answer."""
+    """The application's answer to one call, as written in the batch's answer."""
     head, _, body = part.content.replace(b"\r\n", b"\n").partition(b"\n\n")
     line, _, headers = head.partition(b"\n")
     words = line.decode("ascii", errors="replace").split(" ")

@@ -1,7 +1,7 @@
-"""Accelerator types, and which of them are offered where: read from a file such as the accelerators.toml beside this module.
+"""Accelerator types and the zones that offer them, read from a file such as the accelerators.toml beside this module.
 
 The file is a list of `[[tpu]]` with `prefix`, `generation`, `sizes`, `number_counts`, `cores`, `one_host`, `chips_per_host`,
-`axes`, `quota`, `runtime_version` and `zones` ("us-east5-*" stands for all of a region); other keys do not matter here.
+`axes`, `quota`, `runtime_version` and `zones` ("us-east5-*" stands for all of a region); other keys are ignored.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 DEFAULT = Path(__file__).with_name("accelerators.toml")
 LETTERS = "abc"  # the zones that "us-east5-*" stands for
-AI_ZONES = {"us-south1-ai1b": "v6e"}  # beyond the file, for the form of their names
+AI_ZONES = {"us-south1-ai1b": "v6e"}  # besides the file's, for the form of their names
 
-# Generations as AcceleratorConfig.Type has them; others cannot be asked for.
+# Generations in AcceleratorConfig.Type; others cannot be requested.
 CONFIG_TYPES = {"v2": "V2", "v3": "V3", "v4": "V4", "v5e": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
 
 
@@ -79,7 +79,7 @@ class Catalogue:
         return None
 
     def with_topology(self, config_type: str, wanted: str) -> Accelerator | None:
-        """The type whose AcceleratorConfig says the same."""
+        """The type with this AcceleratorConfig."""
         fits = (each for each in self.types if (CONFIG_TYPES[each.generation], each.topology) == (config_type, wanted))
         return next(fits, None)
 

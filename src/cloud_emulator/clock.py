@@ -1,4 +1,4 @@
-"""The emulator's time, which can be skipped, and what is to happen at which time."""
+"""The emulator's clock, which can skip time, and the actions scheduled on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Clock:
-    """Seconds since 1970: this machine's, and what was skipped. Everything happens under `lock`, one thing after another."""
+    """Seconds since 1970: this machine's, and what was skipped. All actions run under `lock`, one after another."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -26,7 +26,7 @@ class Clock:
         return time.time() + self._skipped_seconds
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do it `seconds` from now, or at once where that is none."""
+        """Run `action` in `seconds`, or at once if these are 0."""
         self.at(self.now() + seconds, action) if seconds > 0 else action()
 
     def at(self, when: float, action: Callable[[], object]) -> None:
@@ -39,7 +39,7 @@ class Clock:
             self._changed.notify_all()
 
     def advance(self, seconds: float) -> None:
-        """Skip so much time. What falls into it happens before this returns, each at its own time."""
+        """Skip time. Actions due in it run before this returns, each at its scheduled time."""
         with self.lock:
             until = self.now() + seconds
             while self._due and self._due[0][0] <= until:
@@ -70,5 +70,5 @@ class Clock:
         _, _, action = heapq.heappop(self._due)
         try:
             action()
-        except Exception:  # a defect of the emulator must not stop its time
+        except Exception:  # a bug in the emulator must not stop its clock
             traceback.print_exc(file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Compute Engine, as far as the VM of a supervisor needs it: instances, their operations, and networks to look at.
+"""Compute Engine, as far as a supervisor's VM needs it: instances, their operations, and read-only networks.
 
 The shapes are those of https://cloud.google.com/compute/docs/reference/rest/v1; refusals are recorded/compute.json's.
 """
@@ -30,7 +30,7 @@ MACHINE_TYPES = {"e2-micro": 2, "e2-small": 2, "e2-medium": 2}  # vCPUs, as quot
 CPUS, ADDRESSES = "CPUS", "IN_USE_ADDRESSES"
 PROJECT = "/projects/{project}"
 ZONE, REGION = PROJECT + "/zones/{zone}", PROJECT + "/regions/{region}"
-LIMITS = {CPUS: 24.0, ADDRESSES: 64.0}  # in each region; a project that has asked for more than Google's first 8 addresses
+LIMITS = {CPUS: 24.0, ADDRESSES: 64.0}  # in each region, of a project that was granted more than Google's first 8 addresses
 SHORTEST_SECONDS, LONGEST_SECONDS = 30, 120 * 86_400  # of maxRunDuration
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -66,13 +66,13 @@ class Instance:
 
 @dataclass
 class Network:
-    auto: bool = True  # a subnetwork of its name in every region
+    auto: bool = True  # with a subnetwork of its name in every region
     private_access: bool = False
     subnetworks: dict[str, str] = field(default_factory=dict)  # region -> name, in custom mode
 
 
 class Compute:
-    """The API, below /_compute/compute/v1, and what rehearsals and tests do to it from any thread."""
+    """The API, below /_compute/compute/v1, and orders to it by rehearsals and tests, from any thread."""
 
     def __init__(self, state: State):
         self._state, self._catalogue = state, state.projects.catalogue
@@ -87,12 +87,12 @@ class Compute:
     # What rehearsals and tests do
 
     def answer_next(self, name: str, zone: str | None = None, count: int = 1) -> None:
-        """The next insertions, in a zone or anywhere, end in that recorded answer."""
+        """Give a recorded answer to the next `count` insertions, in a zone or anywhere."""
         with self.clock.lock:
             self._orders.add(name, zone, count, "")
 
     def vanish(self, name: str) -> None:
-        """Gone at once, as if somebody had deleted it."""
+        """Remove an instance at once, as if somebody had deleted it."""
         with self.clock.lock:
             self._remove(named("instance", name, self._instances))
 
@@ -102,7 +102,7 @@ class Compute:
             return {found.name: found.status for found in self._instances.values()}
 
     def machine(self, name: str) -> Machine:
-        """Its `folder`, `processes()`, `console()` and `metadata`."""
+        """An instance's machine: its `folder`, `processes()`, `console()` and `metadata`."""
         with self.clock.lock:
             found = named("instance", name, self._instances).machine
         if found is None:
@@ -112,7 +112,7 @@ class Compute:
     # What the API does, under the clock's lock
 
     def insert(self, call: Call, project: Project, zone: str) -> dict[str, Any]:
-        """The operation. Raises ApiError."""
+        """Returns the operation. Raises ApiError."""
         body = call.content()
         if not project.is_granted("iam.serviceAccounts.actAs"):
             accounts = body.get("serviceAccounts") or [{"email": project.default_account}]
@@ -236,7 +236,7 @@ class Compute:
             return dict(self._operations[key])
 
     def wait(self, project: Project, zone: str, operation: str) -> dict[str, Any]:
-        """Until it is done, or for some seconds: Google's answers after two minutes at the latest."""
+        """Wait until the operation is done, or for some seconds: Google's answers after two minutes at the latest."""
         until = time.monotonic() + 5
         while (found := self.operation(project, zone, operation))["status"] != "DONE" and time.monotonic() < until:
             time.sleep(0.01)
@@ -271,7 +271,7 @@ class Compute:
         ]
 
     def _guarded(self, permission: str, do: Callable[..., Any]) -> Callable[..., Any]:
-        """Project, service, permission and zone are looked at first, and refused in this API's words."""
+        """Wrap `do`: first check project, service, permission and zone, and refuse in this API's words."""
 
         def guarded(call: Call, project: str, **parameters: str) -> Any:
             found = self._state.projects.find(project)
@@ -307,7 +307,7 @@ class Compute:
         return {"kind": "compute#instanceList", **({"items": items} if items else {}), **more}
 
     def list_all(self, call: Call, project: Project) -> Any:
-        """Zones without any have a warning in place of instances, as Google's answer has."""
+        """The instances by zone; zones without any have a warning instead, as in Google's answer."""
         page, more = self._page(call, self.of(project))
         items: dict[str, Any] = {}
         for zone in self._catalogue.zones:
@@ -347,7 +347,7 @@ def form(kind: str, **values: object) -> dict[str, Any]:
 
 
 def resource(found: Instance) -> dict[str, Any]:
-    """An instance as it is read: whole numbers of 64 bits are texts."""
+    """An instance as the API returns it: 64-bit integers are strings."""
     values = {"project": found.project.name, "zone": found.zone, "name": found.name, "resource": found.path}
     created, machine = _moment(found.created), found.machine_type
     made = form("instance", id=found.number, created=created, status=found.status, machine=machine, **values)
@@ -395,7 +395,7 @@ def _metadata(made: Instance, items: dict[str, str], address: str) -> dict[str, 
 
 
 def _moment(at: float) -> str:
-    """As "2026-11-23T04:05:06.789-00:00"."""
+    """In the form "2026-11-23T04:05:06.789-00:00"."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}-00:00"
 
 

@@ -1,4 +1,4 @@
-"""Refusals of the emulated services, in the two forms of Google's APIs, and errors of whoever sets the emulator up."""
+"""Error answers of the emulated services, in the two formats of Google's APIs, and errors in using the emulator."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STATUS = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-ACCOUNT = "emulated-account@tpulm-emulator.iam.gserviceaccount.com"  # whom refusals name
+ACCOUNT = "emulated-account@tpulm-emulator.iam.gserviceaccount.com"  # the caller that refusals name
 
 
 class EmulatorError(ValueError):
-    """A setting, an order or a name makes no sense, or a package is missing; the message says which and what to do."""
+    """A setting, an order or a name is invalid, or a package is missing; the message says which, and what to do."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def named(kind: str, name: str, known: dict[str, Found]) -> Found:
-    """What somebody calls by its id, or by its full name where several have that id. Raises EmulatorError."""
+    """The resource with this id, or with this full name if several have the id. Raises EmulatorError."""
     found = [key for key in known if name in (key, key.rpartition("/")[2])]
     if len(found) != 1:
         ids = [shortest(key, known) for key in known]
@@ -50,7 +50,7 @@ def shortest(name: str, all_names: Collection[str]) -> str:
 
 
 class ApiError(Exception):
-    """`error` is what the body has below "error"."""
+    """`error` is the value of "error" in the body."""
 
     def __init__(self, status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None):
         super().__init__(error["message"])
@@ -60,19 +60,19 @@ class ApiError(Exception):
 
 
 def storage_error(status: int, message: str, reason: str, headers: Mapping[str, str] | None = None) -> ApiError:
-    """As Cloud Storage and Compute Engine word it; `reason` is the machine-readable word."""
+    """In the format of Cloud Storage and Compute Engine; `reason` is a word such as "notFound"."""
     first = {"message": message, "domain": "global", "reason": reason}
     return ApiError(status, {"code": status, "message": message, "errors": [first]}, headers)
 
 
 def rpc_error(code: int, message: str, status: str = "", details: list[dict[str, Any]] | None = None) -> ApiError:
-    """As Google's newer APIs do; `status` is a word such as NOT_FOUND, `details` what google.rpc.Status carries beside it."""
+    """In the format of Google's newer APIs, a google.rpc.Status; `status` is a word such as NOT_FOUND."""
     error = {"code": code, "message": message, "status": status or STATUS.get(code, "UNKNOWN")}
     return ApiError(code, error | ({"details": details} if details else {}))
 
 
 def as_rpc_error(error: ApiError, permission: str, resource: str) -> ApiError:
-    """The same refusal in the newer form."""
+    """The same error in the newer format."""
     if "errors" not in error.error:
         return error
     if error.status == 403:

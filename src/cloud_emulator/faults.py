@@ -28,9 +28,9 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class FaultSettings(BaseModel):
-    """Rates are probabilities. `match`, a regular expression, confines all faults to names it is found in.
+    """Rates are probabilities. `match`, a regular expression, restricts all faults to names in which it is found.
 
-    A listing goes by its prefix, and calls on buckets by the empty name.
+    The name of a listing is its prefix; that of a call on a bucket is empty.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -46,7 +46,7 @@ class FaultSettings(BaseModel):
     fail_commits: bool = False  # writes are refused as by an overloaded service
     match: Annotated[str, AfterValidator(_regular_expression)] = ""
     seconds: Seconds | None = None  # how long the faults last; None: until they are cleared
-    count: Annotated[int, Field(ge=1)] | None = None  # how many there are; None: no end
+    count: Annotated[int, Field(ge=1)] | None = None  # how many are injected; None: no limit
     seed: int = 0
 
 
@@ -87,7 +87,7 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults in force in one API, and how many of each kind were injected; `name_of` tells what a request is about."""
+    """The faults in force in one API, and how many of each kind were injected; `name_of` gives the name in a request."""
 
     def __init__(self, name_of: Callable[[Any], str]) -> None:
         self._name_of = name_of
@@ -158,7 +158,7 @@ def forbidden(permission: str) -> ApiError:
 
 
 def unavailable(status: int = 503) -> ApiError:
-    """The answers that a client is to try again after."""
+    """The errors that clients should retry."""
     if status == 429:
         message = "The rate of requests to the object exceeded the limit. Please reduce your request rate."
         return storage_error(429, message, "rateLimitExceeded")

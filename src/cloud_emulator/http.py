@@ -1,12 +1,12 @@
-"""Between starlette and the emulated services: who is let in, how requests are read, faults and refusals.
+"""The layer between starlette and the emulated services: admission, parsing of requests, fault injection and errors.
 
-Everything a service adds is a table of `Endpoint`. What of this starlette could not do by itself: docs/design/emulator-http.md.
+A service only adds a table of `Endpoint`. What starlette could not do by itself: docs/design/emulator-http.md.
 
-The emulator runs scripts as its user, and a page of any site may send requests to 127.0.0.1. It may not read what is printed
-on a terminal, so the address that the emulator prints begins with a random token, `http://127.0.0.1:9023/TOKEN`, and nothing
-is answered without it. A path is the one thing that all clients carry unmodified: google-cloud-storage and gcsfs send no
-credentials to an emulator, nor does google-cloud-tpu over plain HTTP. Two rules stand beside it: a Host that is no loopback
-name means that a site's name was made to lead here (DNS rebinding), and an Origin is sent by pages and by no client.
+The emulator runs scripts as its user, and any web page may send requests to 127.0.0.1. A page cannot read a terminal, so the
+address that the emulator prints begins with a random token, `http://127.0.0.1:9023/TOKEN`, and nothing is answered without it.
+The path is the one thing that all clients send unmodified: google-cloud-storage and gcsfs send no credentials to an emulator,
+nor does google-cloud-tpu over plain HTTP. Two more kinds of requests are refused: those with a Host that is not a loopback
+name, which means DNS rebinding, and those with an Origin, which web pages send and clients do not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cloud_emulator.errors import ApiError, EmulatorError, as_rpc_error, invalid
 from cloud_emulator.faults import Faults
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-READING = ("get", "list", "getIamPolicy", "")  # last words of permissions that change nothing
+READING = ("get", "list", "getIamPolicy", "")  # verbs of permissions that change nothing
 
 
 class Json(JSONResponse):
@@ -40,7 +40,7 @@ class Json(JSONResponse):
 
 
 class Call(Request):
-    """A request that was read whole: `data` is its body, `complete` False where the client went away before its end."""
+    """A request with its body in `data`; `complete` is False if the client disconnected before its end."""
 
     data = b""
     complete = True
@@ -56,7 +56,7 @@ class Call(Request):
 
     @property
     def root(self) -> str:
-        """The scheme and host that the addresses in answers begin with."""
+        """The base URL with which addresses in answers begin."""
         return str(self.base_url).rstrip("/")
 
     def integer(self, name: str) -> int | None:
@@ -73,7 +73,7 @@ class Call(Request):
         return json_object(self.data)
 
     def page(self, found: list[Any], size: int) -> tuple[list[Any], str]:
-        """One page of a listing, and the token of the next one: where it begins."""
+        """One page of a listing, and the token of the next one, if any: where it begins."""
         token = self.query_params.get("pageToken", "")
         if size < 0 or not (token == "" or token.isdecimal()):
             raise invalid("Request contains an invalid argument: the page size or page token is invalid.")
@@ -82,7 +82,7 @@ class Call(Request):
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Nothing at all stands for an empty one."""
+    """An empty body stands for an empty object."""
     try:
         content = json.loads(body) if body.strip() else {}
     except ValueError:
@@ -93,11 +93,11 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 class Endpoint(Route):
-    """`answer(call, **parameters)` runs in a thread and gives a response, or what its JSON is.
+    """A route whose `answer(call, **parameters)` runs in a thread and returns a response, or the content of a JSON response.
 
-    `name` is what requests are counted under, "" for not at all; `permission` is what the caller needs, which tells reads from
-    writes. `argument` is a query argument that must be there: "upload_id", or "alt=media". `api` says which faults and which
-    form of errors it has: "storage", "tpu", "" for no faults and the newer form.
+    Requests are counted under `name`, unless that is ""; `permission` is what the caller needs, and tells reads from writes.
+    `argument` is a required query argument: "upload_id", or "alt=media". `api` selects the faults: "storage", "tpu" (whose
+    errors are converted to the newer format), else none.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Endpoint(Route):
         is_media: bool = False,
     ):
         super().__init__(path, self._respond, methods=[method], name=name)
-        self.methods = {method}  # GET does not stand for HEAD
+        self.methods = {method}  # GET does not imply HEAD
         self.permission = permission
         self.writes = permission.rpartition(".")[2] not in READING
         self.is_media = is_media
@@ -131,7 +131,7 @@ class Endpoint(Route):
         call = Call(request.scope, request.receive)
         await call.read()
         if not call.complete and self._argument[0] != "upload_id":
-            return Response(status_code=400)  # nobody waits for an answer, and half a request is none
+            return Response(status_code=400)  # half a request, and nobody waits for an answer
         state = request.app.state
         if self.name:
             state.requests[self.name] += 1
@@ -157,7 +157,7 @@ class Endpoint(Route):
             answer = self._answer(call, **parameters)
         except UnicodeDecodeError:
             return self._refused(invalid("The name must be valid UTF-8."), call)
-        except EmulatorError as error:  # what the emulator itself was asked to do
+        except EmulatorError as error:  # an invalid order to the emulator itself
             return self._refused(invalid(str(error)), call)
         except ApiError as error:
             return self._refused(error, call)
@@ -170,7 +170,7 @@ class Endpoint(Route):
 
 
 def refused(error: ApiError, *, as_text: bool = False) -> Response:
-    """`as_text` as downloads are refused."""
+    """`as_text`: in the format of refused downloads."""
     if error.status == 304:
         return Response(status_code=304, headers=error.headers)
     if as_text:
@@ -179,7 +179,7 @@ def refused(error: ApiError, *, as_text: bool = False) -> Response:
 
 
 async def not_routed(request: Request, error: Exception) -> Response:
-    """The exception handler for paths and methods that nothing answers."""
+    """The exception handler for paths and methods without a route."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         return refused(storage_error(405, "Method Not Allowed", "methodNotAllowed"))
@@ -188,13 +188,13 @@ async def not_routed(request: Request, error: Exception) -> Response:
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """The exception handler for defects of the emulator: both sides are told."""
+    """The exception handler for bugs in the emulator."""
     traceback.print_exception(error, file=sys.stderr)
     return Json({"error": {"code": 500, "message": f"the emulator failed: {error!r}"}}, 500)
 
 
 class Dropped(Response):
-    """Closes the connection without an answer; a call within a batch has none of its own, and gets 503."""
+    """Closes the connection without an answer; a call in a batch has no connection of its own, and gets 503."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if "transport" not in scope["state"]:
@@ -207,7 +207,7 @@ class Dropped(Response):
 
 
 class Truncated(Response):
-    """Announces all of a body and sends half of it; the server closes the connection then."""
+    """Announces a whole body and sends half of it; then the server closes the connection."""
 
     def __init__(self, whole: Response):
         super().__init__(b"", whole.status_code)
@@ -220,7 +220,7 @@ class Truncated(Response):
 
 
 class Lazy:
-    """An application whose routes are made when it is first asked for something."""
+    """An application whose routes are created at the first request."""
 
     def __init__(self, routes: Callable[[], list[BaseRoute]]):
         self._routes = routes
@@ -233,7 +233,7 @@ class Lazy:
 
 
 class Admission:
-    """Middleware: no pages, no strangers; paths go on as they were sent, for a name may hold an encoded slash."""
+    """Middleware that refuses web pages and requests without the token, and keeps paths encoded: a name may hold a slash."""
 
     def __init__(self, app: ASGIApp, token: str):
         self._app, self._token = app, token

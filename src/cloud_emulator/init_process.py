@@ -1,7 +1,7 @@
-"""What process 1 is on a machine: it runs the startup script, adopts orphans, and takes all with it when the emulator is gone.
+"""The init process of an emulated machine: runs the startup script, adopts orphans, and ends all when the emulator is gone.
 
-Started as a program of its own, with nothing but the standard library: init_process.py SCRIPT FOLDER. Its standard input is a
-pipe whose other end the emulator holds; when that closes, every process of the machine is killed and FOLDER removed.
+A standalone program that uses only the standard library: init_process.py SCRIPT FOLDER. Its standard input is a pipe whose
+other end the emulator holds; when that closes, every process of the machine is killed and FOLDER removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOK_SECONDS = 2.0  # for a parent that is gone although a copy of the pipe's end lives on in a fork of it
+LOOK_SECONDS = 2.0  # between looks for a parent that is gone while a fork of it still holds the pipe
 
 
 def descendants(root: int) -> list[int]:
@@ -49,7 +49,7 @@ def end_all() -> None:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Processes that ended, with their statuses."""
+    """Reap ended processes; returns their ids and exit codes."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -100,7 +100,7 @@ def main() -> None:
         if (0 in ready and not os.read(0, 1)) or os.getppid() != emulator:
             end_all()
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the node's and the emulator's, once they are empty
+            with contextlib.suppress(OSError):  # the node's and the emulator's folders, once empty
                 os.rmdir(os.path.dirname(folder))  # noqa: PTH106, PTH120
                 os.rmdir(os.path.dirname(os.path.dirname(folder)))  # noqa: PTH106, PTH120
             return

@@ -1,4 +1,4 @@
-"""VMs as processes of this machine (docs/design/emulated-tpus.md): each has an address, a metadata server and a folder."""
+"""VMs as local processes (docs/design/emulated-tpus.md): each VM has an address, a metadata server and a folder."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class MachineSettings:
     """What the emulated VMs are like."""
 
     python: str | os.PathLike[str] | None = None  # what `python3` is there; None: the interpreter of the emulator
-    internet: bool = True  # False: proxies that are dead, for all but 127.0.0.0/8
+    internet: bool = True  # False: dead proxies for all but 127.0.0.0/8
     devices: int = 1  # as JAX counts them, on each worker's CPU
-    environment: Mapping[str, str] = field(default_factory=dict)  # over everything else
+    environment: Mapping[str, str] = field(default_factory=dict)  # overrides everything else
 
 
 class Machine:
-    """Off until `boot`. What is in its folder survives a reboot; `address` is in 127.0.0.0/8."""
+    """An emulated VM, off until `boot`. Its folder survives a reboot; `address` is in 127.0.0.0/8."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Machine:
         self._lock = threading.Lock()
 
     def boot(self, script: str) -> None:
-        """Start the startup script, "" for none, in a session of its own. Its output goes to `serial`."""
+        """Start the startup script, "" for none, in its own session. Its output goes to `serial`."""
         if sys.platform != "linux":
             raise RuntimeError("emulated machines need Linux's /proc")
         with self._lock:
@@ -114,7 +114,7 @@ class Machine:
         return self._init is not None
 
     def processes(self) -> set[int]:
-        """Those of the startup script and all that came of it: below the init process, or with the mark where that is gone."""
+        """The startup script's process and its descendants: below the init process, or by their mark if that is gone."""
         if self._init is None:
             return set()
         return set(init_process.descendants(self._init.pid)) if self._init.poll() is None else self._marked()
@@ -132,7 +132,7 @@ class Machine:
         _send(self.processes(), number)
 
     def freeze(self) -> None:
-        """Stop all processes without ending them, also those that were begun meanwhile."""
+        """Stop all processes without ending them, including those started meanwhile."""
         self._signal_until_none(
             lambda: {process for process in self.processes() if _state(process) not in (b"T", b"t", b"Z", b"")}, signal.SIGSTOP
         )
@@ -141,7 +141,7 @@ class Machine:
         self.signal(signal.SIGCONT)
 
     def kill_processes(self) -> None:
-        """The machine stays on, with nothing running; its init process goes on adopting orphans meanwhile."""
+        """Kill all processes but the init process, which keeps adopting orphans; the machine stays on."""
         if self._init is not None:
             init = {self._init.pid}
             self._signal_until_none(lambda: self.processes() or self._marked() - init, signal.SIGKILL)
@@ -167,15 +167,15 @@ class Machine:
             self._init = None
 
     def remove(self) -> None:
-        """For good, with its metadata server and its folder."""
+        """Delete the machine, its metadata server and its folder."""
         self.power_off()
         self._stop_metadata()
         shutil.rmtree(self.folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other workers of the node are there yet
+        with contextlib.suppress(OSError):  # other workers of the node still exist
             self.folder.parent.rmdir()
 
     def console(self) -> str:
-        """What the startup script has said so far, over all boots."""
+        """What the startup script has printed so far, over all boots."""
         return self.serial.read_text(errors="replace") if self.serial.exists() else ""
 
 
@@ -186,7 +186,7 @@ def _send(processes: Collection[int], number: signal.Signals) -> None:
 
 
 def _state(process: int) -> bytes:
-    """One letter, as ps shows it; nothing where it is gone."""
+    """A process's state letter, as in ps; empty if it is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2][:1]
     except OSError:
@@ -209,13 +209,13 @@ class Machines:
         self._mark = uuid.uuid4().hex
 
     def create(self, name: str, count: int, tree_of: Callable[[int, list[str]], Tree]) -> list[Machine]:
-        """Machines that are still off; `tree_of` gives the metadata of one by its number and the addresses of all."""
+        """Create machines, still off; `tree_of` gives the metadata of one by its number and the addresses of all."""
         listeners = [self._listen() for _ in range(count)]
         addresses: list[str] = [listener.getsockname()[0] for listener in listeners]
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"tpulm-{os.getpid()}-", suffix=".tmp"))
-            self._folder_lock = os.open(self._folder, os.O_RDONLY)  # by name and lock tpulm knows what it may remove, should
-            fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # the init processes be killed as well
+            self._folder_lock = os.open(self._folder, os.O_RDONLY)  # by name and lock tpulm knows what it may remove if
+            fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # the init processes are killed as well
         folder = self._folder / f"{name}-{uuid.uuid4().hex[:6]}"
         made: list[Machine] = []
         for number, (listener, address) in enumerate(zip(listeners, addresses, strict=True)):
@@ -227,13 +227,13 @@ class Machines:
         return made
 
     def close(self) -> None:
-        """After all were removed."""
+        """Call this after all machines were removed."""
         if self._folder is not None:
             os.close(self._folder_lock)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _listen(self) -> socket.socket:
-        """At METADATA_PORT of an address that no other emulator of this machine has: listening there is what reserves it."""
+        """A socket on METADATA_PORT of an address that no other emulator here uses: listening reserves the address."""
         with self._lock:
             for _ in range(ATTEMPTS):
                 number, self._next = self._next, self._next + 1
@@ -254,7 +254,7 @@ class Machines:
         raise RuntimeError(f"port {METADATA_PORT} is taken on every address that was tried; something listens on 0.0.0.0")
 
     def _serve(self, listener: socket.socket, metadata: Metadata) -> Callable[[], None]:
-        """What it gives ends it."""
+        """Start a metadata server; returns what stops it."""
         loop, state, config = self._loop(), ServerState(), uvicorn.Config(metadata, **SERVER)  # type: ignore[arg-type]
         config.load()
 
@@ -273,7 +273,7 @@ class Machines:
         return lambda: asyncio.run_coroutine_threadsafe(end(), loop).result()
 
     def _variables(self, address: str, addresses: list[str]) -> dict[str, str]:
-        """Credentials come from the machine's own metadata server, so that is to be looked for."""
+        """A machine's environment: credentials come from its metadata server, so clients must look for one."""
         own = {name: value for name, value in self._environment().items() if name not in NOT_ON_MACHINES}
         direct = ",".join(["127.0.0.1", "localhost", "127.0.0.0/8", "metadata.google.internal", *addresses])
         servers = dict.fromkeys(("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT"), f"{address}:{METADATA_PORT}")
@@ -281,5 +281,5 @@ class Machines:
 
 
 def _anywhere() -> int:
-    """The last 24 bits of an address in 127.0.0.0/8."""
+    """A random address in 127.0.0.0/8, as its last 24 bits."""
     return random.randrange(1, 255) * 65_536 + random.randrange(256) * 256 + 1

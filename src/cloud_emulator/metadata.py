@@ -24,7 +24,7 @@ GUEST_ATTRIBUTE = re.compile(r"instance/guest-attributes/[A-Za-z0-9_-]{1,128}/[A
 
 
 def instance_tree(email: str, tags: list[str], values: dict[str, object], **instance: dict[str, str]) -> Tree:
-    """What any VM of Compute Engine is told; `values` fill recorded/metadata.json, `instance` has further parts."""
+    """The metadata of any Compute Engine VM; `values` fill recorded/metadata.json, `instance` has further parts."""
     known = recorded.load("metadata")
     tree, account = recorded.filled(known["tree"], **values), recorded.filled(known["account"], email=email)
     accounts = {"default": account, email: account}
@@ -33,7 +33,7 @@ def instance_tree(email: str, tags: list[str], values: dict[str, object], **inst
 
 
 def put(tree: Tree, path: str, value: str | Tree) -> None:
-    """`path` as in "instance/preempted"."""
+    """`path` is such as "instance/preempted"."""
     *folders, name = path.split("/")
     for folder in folders:
         tree = tree.setdefault(folder, {})
@@ -41,7 +41,7 @@ def put(tree: Tree, path: str, value: str | Tree) -> None:
 
 
 class Metadata:
-    """Readable and changeable from any thread; changes wake those who wait for them. An ASGI application."""
+    """A machine's metadata server, an ASGI application. Thread-safe; changes wake the requests that wait for them."""
 
     def __init__(self, tree: Tree, address: str):
         self._tree = tree
@@ -58,7 +58,7 @@ class Metadata:
             loop.call_soon_threadsafe(event.set)
 
     def get(self, path: str) -> str | Tree | None:
-        """A value, a copy of a folder, or None for what is not there."""
+        """A value, a copy of a folder, or None if neither exists."""
         with self._lock:
             found: Any = self._tree
             for name in filter(None, path.split("/")):
@@ -71,7 +71,7 @@ class Metadata:
             self._failures += [(path, count)]
 
     def _failure(self, path: str) -> Response | None:
-        """The answer to a request for `path` that is to fail; counted."""
+        """Use up an ordered failure of a request for `path`; returns its answer, or None."""
         with self._lock:
             for at, (begin, count) in enumerate(self._failures):
                 if path.startswith(begin):
@@ -81,7 +81,7 @@ class Metadata:
         return None
 
     async def _wait(self, path: str, known: str, seconds: float | None) -> None:
-        """Until the etag of `path` is not `known`, or for so many seconds."""
+        """Wait until the etag of `path` is not `known`, or for so many seconds."""
         entry = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiting.add(entry)
@@ -101,7 +101,7 @@ class Metadata:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        """A page cannot send the header that is asked for, unless its site's name was made to lead here; it cannot be ours."""
+        """A web page cannot send the required header, except by DNS rebinding, which its Host gives away."""
         try:
             refuse_pages(request.scope["headers"], self._hosts)
         except ApiError as error:
@@ -151,7 +151,7 @@ def etag(value: str | Tree | None) -> str:
 
 
 def as_json(value: str | Tree) -> Any:
-    """As `?recursive=true` answers: names in camel case, but for what the user chose; lists; no tokens."""
+    """The JSON of `?recursive=true`: names in camel case, except those that the user chose; lists; no tokens."""
     if isinstance(value, str):
         return value
     found: dict[str, Any] = {}

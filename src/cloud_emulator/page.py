@@ -20,7 +20,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'"
 
 
 def render(storage: Mapping[str, Any], tpu: Mapping[str, Any] | None) -> str:
-    """HTML of what `/_control/status` and `/_control/tpu/status` answer; `tpu` is None where nobody asked for TPUs yet."""
+    """HTML of what `/_control/status` and `/_control/tpu/status` answer; `tpu` is None before TPUs are used."""
     parts = [_section("Buckets", _rows(storage["buckets"], "bucket"))]
     if tpu is not None:
         parts += [

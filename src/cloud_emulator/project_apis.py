@@ -41,7 +41,7 @@ class ProjectApis:
         self._operations: dict[str, dict[str, Any]] = {}
 
     def routes(self) -> list[BaseRoute]:
-        """Answers get the call, the project if the service and the permission are there, and what else is in the path."""
+        """Answers get the call, the project, whose service and permission are checked, and the path's other parameters."""
         use, project = "serviceusage.services.", "resourcemanager.projects."
         table: list[tuple[str, str, str, str, str, Callable[..., Any]]] = [
             *_policies(MANAGER, "project", PROJECT, "resourcemanager.projects", "POST", lambda call, found, api: ""),
@@ -80,7 +80,7 @@ class ProjectApis:
 
     def _permitted(self, service: str, permission: str, answer: Callable[..., Any]) -> Callable[..., Any]:
         def permitted(call: Call, project: str, **more: str) -> Any:
-            if project == "-":  # whichever project the account is in
+            if project == "-":  # the project that the account is in
                 project = more["account"].partition("@")[2].removesuffix(".iam.gserviceaccount.com")
             parts = [project, *(f"{kind}s/{more[kind]}" for kind in ("secret", "version") if kind in more)]
             resource = "projects/" + "/".join(parts)
@@ -154,7 +154,7 @@ class ProjectApis:
         return tagged(known)
 
     def delete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
-        """It stays for a week, with the mark "deleted"."""
+        """Mark a role as deleted; Google keeps it for a week."""
         _role(found, role)["deleted"] = True
         return tagged(_role(found, role))
 
@@ -187,7 +187,7 @@ class ProjectApis:
         return self._done(found, new, "EnableServiceResponse", {"service": _service(found, service)})
 
     def _enable(self, project: Project, services: list[str]) -> bool:
-        """Whether one of them was off."""
+        """Returns whether one of them was off."""
         for service in services:
             _service(project, service)
         new = set(services) - project.services
@@ -200,7 +200,7 @@ class ProjectApis:
         return self._done(found, new, "DisableServiceResponse", {"service": _service(found, service)})
 
     def _done(self, project: Project, changed: bool, response: str, content: dict[str, Any]) -> dict[str, Any]:
-        """An operation: told as running at first where something had to be done, and as done when asked for."""
+        """An operation: running at first if something had to be done, and done when it is read."""
         kind = f"type.googleapis.com/google.api.serviceusage.v1.{response}"
         name = f"operations/acat.p2-{project.number}-{uuid.uuid4()}" if changed else "operations/noop.DONE_OPERATION"
         self._operations[name] = {"name": name, "done": True, "response": {"@type": kind, **content}}
@@ -221,7 +221,7 @@ class ProjectApis:
         return {"name": name, "projectId": found.name, "billingAccountName": account, "billingEnabled": found.billing}
 
     def list_skus(self, call: Call, service: str) -> dict[str, Any]:
-        """The rows of recorded/billing.json. Open to every login; the API must be on in the caller's project."""
+        """The rows of recorded/billing.json. Open to every caller; the API must be on in the caller's project."""
         self._projects.permitted(self._projects.default, f"{BILLING}.googleapis.com")
         known = recorded.load("billing")["services"]
         if service not in known:
@@ -261,7 +261,7 @@ class ProjectApis:
 
 
 def _policies(service: str, name: str, path: str, permission: str, get: str, key: Callable[..., str]) -> list[tuple[Any, ...]]:
-    """Calls on the policy of `key(call, project, …)`, which raises ApiError for what is not there; `get` is how it is read."""
+    """Methods on the policy of `key(call, project, …)`, which raises ApiError if there is none; `get` is the verb to read."""
 
     def read(call: Call, found: Project, **more: str) -> dict[str, Any]:
         return found.policy(key(call, found, **more))
@@ -283,7 +283,7 @@ def _policies(service: str, name: str, path: str, permission: str, get: str, key
 
 def _account(call: Call, project: Project, account: str) -> str:
     if account not in project.accounts:
-        if call.path_params["project"] == "-":  # as the service has it
+        if call.path_params["project"] == "-":  # as the service does
             raise permission_denied("iam.serviceAccounts.get", f"projects/-/serviceAccounts/{account}")
         raise rpc_error(404, f"Unknown service account: {account}")
     return account
@@ -303,7 +303,7 @@ def _role(project: Project, role: str) -> dict[str, Any]:
 
 
 def _service(project: Project, name: str) -> dict[str, Any]:
-    """A service, and whether it is on there."""
+    """A service, and whether it is on in the project."""
     if name not in SERVICES:
         raise recorded.refusal("unknown-service", "projects", service=name)
     home, state = f"projects/{project.number}", "ENABLED" if name in project.services else "DISABLED"

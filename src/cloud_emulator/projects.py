@@ -1,4 +1,4 @@
-"""Projects: services, billing, permissions, quota, service accounts and secrets, and what is refused for lack of one."""
+"""Projects: services, billing, permissions, quota, service accounts and secrets, and refusals for lack of one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Per = Literal["Region", "Zone"]
 
 
 class Project:
-    """`denied` are permissions nobody has here; one that ends in ".*" stands for all that begin so."""
+    """`denied` are permissions that nobody has here; one that ends in ".*" stands for all with that prefix."""
 
     def __init__(self, name: str, catalogue: Catalogue):
         self.name = name
@@ -31,8 +31,8 @@ class Project:
         self.denied: set[str] = set()
         self.quotas = Quotas(self.number, catalogue)
         self.accounts: dict[str, dict[str, Any]] = {}
-        self.policies: dict[str, dict[str, Any]] = {}  # by what they are of; "" is the project itself
-        self.roles: dict[str, dict[str, Any]] = {}  # its own ones, by full names
+        self.policies: dict[str, dict[str, Any]] = {}  # by resource; "" is the project itself
+        self.roles: dict[str, dict[str, Any]] = {}  # custom ones, by full name
         self.secrets: dict[str, list[bytes]] = {}
 
     @property
@@ -40,7 +40,7 @@ class Project:
         return f"{self.number}-compute@developer.gserviceaccount.com"
 
     def has_account(self, email: str) -> bool:
-        """Whether an account may be there: those of other projects are not known."""
+        """Whether an account may exist: those of other projects are not known."""
         return not email.endswith(f"@{self.name}.iam.gserviceaccount.com") or email in self.accounts
 
     def numbered(self, name: str) -> str:
@@ -56,7 +56,7 @@ class Project:
         return tagged(self.policies.get(of, {"version": 1, "bindings": []}))
 
     def set_policy(self, of: str, wanted: object) -> dict[str, Any]:
-        """Kept under its etag; nothing but `denied` acts on anybody."""
+        """Compare-and-swap on the etag. Policies are not enforced: only `denied` is."""
         if not isinstance(wanted, dict):
             raise rpc_error(400, "The request has no policy.")
         if wanted.get("etag") not in (None, "", self.policy(of)["etag"]):
@@ -71,7 +71,7 @@ class Project:
 
 
 def tagged(content: dict[str, Any]) -> dict[str, Any]:
-    """With the etag of all of it."""
+    """The content with its etag."""
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
     return {**content, "etag": base64.b64encode(digest[:8]).decode()}
 
@@ -92,7 +92,7 @@ class Projects:
         self._projects.setdefault(name, Project(name, self.catalogue))
 
     def known(self, name: str | None = None) -> Project:
-        """For those who set things up; `name` None is the first project. Raises EmulatorError."""
+        """The project of an order; `name` None is the first. Raises EmulatorError."""
         if (name or self.default) not in self._projects:
             raise EmulatorError(f"there is no project '{name}'; known: {', '.join(self._projects)}")
         return self._projects[name or self.default]
@@ -102,7 +102,7 @@ class Projects:
         return next((project for project in self._projects.values() if name in (project.name, str(project.number))), None)
 
     def permitted(self, name: str, service: str, permission: str = "", *, resource: str = "", billed: bool = False) -> Project:
-        """The project, for a call that needs all this. Raises ApiError (403) as the service does for what is missing."""
+        """The project, if it has what a call needs. Raises ApiError (403), as the service does, for what is missing."""
         project = self.find(name)
         if project is None:
             details = [error_info("CONSUMER_INVALID", {"consumer": f"projects/{name}", "service": service})]
@@ -126,7 +126,7 @@ class Demand(NamedTuple):
 
 
 class Quotas:
-    """How much of which TPU a project may hold where: limits by quota, region and zone, under Google's names."""
+    """A project's TPU quotas: limits by quota, region and zone, under Google's names."""
 
     def __init__(self, number: int, catalogue: Catalogue):
         self._number = number
@@ -134,7 +134,7 @@ class Quotas:
         self._limits: dict[tuple[str, str], int] = {}  # by stem, and region or zone
 
     def set(self, accelerator: str, limit: int, location: str | None = None, spot: bool | None = None) -> None:
-        """`accelerator` is a type, or "v5litepod" for all of them; `location` a region or a zone, None all regions.
+        """`accelerator` is a type, or "v5litepod" for all of them; `location` a region or zone, None all regions.
 
         `spot` True is the preemptible quota, False the other, None both. -1 is no limit.
         """
@@ -151,7 +151,7 @@ class Quotas:
                 self._limits[stem, place] = limit
 
     def check(self, wanted: Demand, held: list[Demand]) -> None:
-        """Raises ApiError where the region's or the zone's limit would be exceeded."""
+        """Raises ApiError if the region's or the zone's limit would be exceeded."""
         stem, region = _stem(wanted.accelerator, wanted.spot), region_of(wanted.zone)
         same = [demand for demand in [*held, wanted] if _stem(demand.accelerator, demand.spot) == stem]
         used: list[tuple[Per, str, int]] = [
@@ -163,13 +163,13 @@ class Quotas:
             if 0 <= (limit := self._limits.get((stem, place), DEFAULT_LIMIT)) < amount:
                 values = {"quota": _quota_id(stem, per), "limit": limit, "place": f"{per.lower()} {place}"}
                 refusals.append(recorded.refusal("quota", number=self._number, **values))
-        if refusals:  # told together
+        if refusals:  # reported together
             violations = [refusal.error["details"][0]["violations"][0] for refusal in refusals]
             refusals[0].error["details"][0]["violations"] = violations
             raise refusals[0]
 
     def infos(self) -> list[dict[str, Any]]:
-        """As the Cloud Quotas API lists them."""
+        """The quotas as the Cloud Quotas API lists them."""
         stems = sorted({_stem(found, spot) for found in self._catalogue.types for spot in (False, True)})
         where: list[tuple[Per, list[str]]] = [("Region", self._catalogue.regions), ("Zone", list(self._catalogue.zones))]
         return [self._info(stem, per, locations) for stem in stems for per, locations in where]

@@ -40,12 +40,12 @@ HOST = "127.0.0.1"  # never reachable from elsewhere
 PROJECT = "tpulm-emulator"
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
 START_SECONDS = 30
-# Each API is served below a name that no bucket has, but for the TPU API, which is at the root beside Cloud Storage.
+# Each API is served below a name that no bucket has, except the TPU API, which is at the root beside Cloud Storage.
 APIS = ("SERVICEUSAGE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM", "CLOUDQUOTAS", "SECRETMANAGER", "COMPUTE")
 
 
 class _Protocol(H11Protocol):
-    """Hands the application the connection, which it needs for dropping it."""
+    """Hands the application the connection, so that it can drop it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state = {**self.app_state, "transport": transport}
@@ -53,12 +53,11 @@ class _Protocol(H11Protocol):
 
 
 class Emulator:
-    """Cloud Storage and Cloud TPU on this machine, from `with` to the end of its block.
+    """Cloud Storage and Cloud TPU on this machine, for the duration of a `with` block.
 
-    `folder` keeps all objects for the next emulator with that folder; without one they live in memory. `port` 0 is any free
-    one. `project` is there from the start, with all services, billing and quota; `machines` is what VMs are like;
-    `accelerators` is a file of TPU types (`cloud_emulator.catalogue`). Raises EmulatorError, and OSError where the port is
-    taken.
+    `folder` keeps all objects for the next emulator with that folder; without one they are in memory. `port` 0 is any free one.
+    `project` exists from the start, with all services, billing and quota; `machines` are the VMs' settings; `accelerators` is a
+    file of TPU types (`cloud_emulator.catalogue`). Raises EmulatorError, and OSError if the port is taken.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Emulator:
         self.stop()
 
     def start(self) -> Emulator:
-        # The protocol is named because asyncio turns off the delaying of small packets only where it sees TCP.
+        # The protocol is named because asyncio sets TCP_NODELAY only on sockets whose protocol is TCP.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -130,7 +129,7 @@ class Emulator:
         return self
 
     def stop(self) -> None:
-        """Ends all machines, and leaves the folder to another emulator."""
+        """End all machines, and release the folder for another emulator."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
@@ -165,26 +164,26 @@ class Emulator:
 
     @property
     def compute(self) -> Compute:
-        """Orders to the emulated Compute Engine; it has the clock of `tpu`."""
+        """Orders to the emulated Compute Engine, which shares the clock of `tpu`."""
         return self.tpu.compute
 
     @property
     def url(self) -> str:
-        """With the token that every request needs (`cloud_emulator.http`)."""
+        """The base URL, with the token that every request needs (`cloud_emulator.http`)."""
         return f"http://{HOST}:{self._port}/{self._token}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the clients of a process need in order to talk to this emulator, and to look for no credentials elsewhere."""
+        """The variables that a process's clients need to talk to this emulator and to look for no credentials elsewhere."""
         return environment_for(self.url, self._project)
 
     @property
     def requests(self) -> dict[str, int]:
-        """How many requests of each kind were answered, such as {"GET object": 3, "POST object": 1}; those of a batch, too."""
+        """How many requests of each kind were answered, such as {"GET object": 3, "POST object": 1}; those in batches count."""
         return dict(self._requests)
 
     def wait_until_idle(self, seconds: float = 30.0) -> None:
-        """Return once no client is connected and all that was on its way is carried out, as what a killed client had sent.
+        """Wait until no client is connected and all requests are carried out, including those of a killed client.
 
         Raises TimeoutError.
         """
@@ -196,7 +195,7 @@ class Emulator:
             time.sleep(0.01)
 
     def create_bucket(self, name: str, location: str = "US", **fields: Any) -> None:
-        """`fields` are further ones of the bucket's resource, such as storageClass."""
+        """Create a bucket; `fields` are further ones of its resource, such as storageClass."""
         try:
             self._store.create_bucket(name, {"location": location, **fields})
         except ApiError as error:
@@ -259,7 +258,7 @@ class Emulator:
 
 
 def _tpu_name(call: Call) -> str:
-    """What a call of the TPU API is about, the name of what it creates included."""
+    """The name of a TPU API call's resource, including the id of one that it creates."""
     path = unquote(call.scope["path"].partition("/v2/")[2])
     created = call.query_params.get("nodeId") or call.query_params.get("queuedResourceId")
     return f"{path}/{created}" if created else path

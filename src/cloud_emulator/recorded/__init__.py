@@ -1,4 +1,4 @@
-"""What Google answers, as data: each entry of the JSON files beside this one has its grade and its source.
+"""Google's answers, as data: each entry of the JSON files beside this module has its grade and its source.
 
 Texts hold placeholders such as {zone}; `answer` fills them.
 """
@@ -30,13 +30,13 @@ def names(file: str = "tpu") -> list[str]:
 
 
 def refusal(name: str, file: str = "tpu", /, **values: object) -> ApiError:
-    """A recorded answer to raise."""
+    """A recorded error answer, to raise."""
     found = answer(name, file, **values)["http"]
     return ApiError(found["status"], found["body"]["error"])
 
 
 def filled(content: Any, **values: object) -> Any:
-    """A copy with the placeholders of all its texts filled."""
+    """A copy with the placeholders in all its strings filled."""
     if isinstance(content, dict):
         return {key: filled(value, **values) for key, value in content.items()}
     if isinstance(content, list):

@@ -35,7 +35,7 @@ class StorageApi:
     def __init__(self, store: Store, is_granted: Callable[[str], bool]):
         self._store = store
         self._is_granted = is_granted
-        self._sessions: dict[str, Session] = {}  # lost with the emulator: it answers 404, and clients begin anew
+        self._sessions: dict[str, Session] = {}  # lost with the emulator: the next one answers 404, and clients start over
 
     def routes(self) -> list[BaseRoute]:
         media = "storage.objects.get"
@@ -74,7 +74,7 @@ class StorageApi:
         return [*(_endpoint(*row) for row in table), batch.Batch("/batch/storage/v1"), *xml]
 
     def name_of(self, call: Call) -> str:
-        """The object that a request is for, wherever the request says so; of a listing its prefix."""
+        """The name of the object that a request is for, wherever it is given; for a listing its prefix."""
         parameters, query = call.path_params, call.query_params
         if not call.scope["path"].startswith(call.scope["root_path"] + "/upload/"):
             name = parameters.get("to") or parameters.get("name")
@@ -105,7 +105,7 @@ class StorageApi:
         return changed.resource(call.root)
 
     def delete(self, call: Call, bucket: str, name: str = "") -> Response:
-        """An object, or an empty bucket."""
+        """Delete an object, or an empty bucket."""
         if name:
             self._store.delete(_ref(call, bucket, name))
         else:
@@ -133,7 +133,7 @@ class StorageApi:
         return {"kind": "storage#rewriteResponse", **progress, "resource": resource}
 
     def copy(self, call: Call, bucket: str, name: str, to: str, to_bucket: str = "") -> dict[str, Any]:
-        """Or a move, which stays in its bucket."""
+        """Copy an object, or move it within its bucket."""
         source = ObjectRef(bucket, name, _conditions(call, "Source"), call.integer("sourceGeneration"))
         target = ObjectRef(to_bucket or bucket, to, _conditions(call))
         return self._store.copy(source, target, call.content(), move=not to_bucket).resource(call.root)
@@ -141,7 +141,7 @@ class StorageApi:
     # Uploads
 
     def _described(self, call: Call) -> tuple[str, dict[str, Any]]:
-        """The name of an object that is to be made, and what the request says of it."""
+        """The name of the object to create, and the fields in the request."""
         kind = call.query_params["uploadType"]
         if kind == "multipart":
             resource = json_object(batch.related_parts(call)[0].content)
@@ -181,7 +181,7 @@ class StorageApi:
         return session
 
     def chunk(self, call: Call, bucket: str) -> dict[str, Any] | Response:
-        """Keeps what is new of a chunk, and makes the object once all is there. A session that is done repeats its answer."""
+        """Keep what is new of a chunk, and create the object once all is there. A finished session repeats its answer."""
         key, session, given = call.query_params["upload_id"], self._session(call), ByteRange.parse(call)
         with session.lock:
             if session.done is None:
@@ -194,7 +194,7 @@ class StorageApi:
                     except ApiError:
                         del self._sessions[key]
                         raise
-                    session.done = dataclasses.replace(made, content=b"")  # only what is said of it is needed again
+                    session.done = dataclasses.replace(made, content=b"")  # only its metadata is needed again
             if session.done is not None:
                 return session.done.resource(call.root)
             kept = len(session.content)
@@ -218,7 +218,7 @@ class StorageApi:
             stored = self._store.find(_ref(call, bucket, name), reading=True)
             headers = _headers(stored)
             if stored.fields.get("contentEncoding") == "gzip" and "gzip" not in call.headers.get("accept-encoding", ""):
-                headers.pop("Content-Encoding")  # stored compressed, for a client that does not say that it takes it so
+                headers.pop("Content-Encoding")  # stored compressed, for a client that does not accept gzip
                 return Response(gzip.decompress(stored.read()), headers=headers)
             asked = call.headers.get("range", "")
             span = range_of(asked, stored.size)
@@ -260,7 +260,7 @@ class StorageApi:
         return (store.set_policy(bucket, call.content()) if writes else store.bucket(bucket)).policy_resource()
 
     def test_permissions(self, call: Call, bucket: str) -> dict[str, Any]:
-        """Every permission is granted but for what a read-only fault takes away."""
+        """Every permission is granted, except those that a read-only fault takes away."""
         self._store.bucket(bucket)
         granted = [permission for permission in call.query_params.getlist("permissions") if self._is_granted(permission)]
         return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": granted} if granted else {})
@@ -294,12 +294,12 @@ def _integer(value: object) -> int | None:
 
 
 def range_of(header: str, size: int) -> range:
-    """The bytes that a Range header asks for; one that is malformed asks for all of them, as the standard has it."""
+    """The bytes that a Range header asks for; a malformed one asks for all of them, as in the standard."""
     found = RANGE.fullmatch(header)
     if found is None or found.groups() == ("", ""):
         return range(size)
     first, last = found.groups()
-    if first == "":  # the last so many
+    if first == "":  # a suffix
         start, stop = max(0, size - int(last)), size
     else:
         start, stop = int(first), min(size, int(last) + 1) if last else size
@@ -332,7 +332,7 @@ def _headers(stored: StoredObject) -> dict[str, str]:
 
 
 class ByteRange(NamedTuple):
-    """What a request carries. `start` is None in a question about the state; `total` is None while it is unknown."""
+    """The bytes that a request carries. `start` is None in a status query; `total` is None while it is unknown."""
 
     start: int | None
     total: int | None

@@ -21,7 +21,7 @@ class Query(NamedTuple):
     start: str = ""  # first name listed
     end: str = ""  # first name not listed; "" for no end
     after: str = ""  # the last name or prefix of the page before
-    after_prefix: bool = False  # that was a prefix, so all its names are behind us
+    after_prefix: bool = False  # `after` is a prefix, so all its names were listed
     limit: int = PAGE_LIMIT
     with_marker: bool = False  # includeTrailingDelimiter: "a/" itself is listed beside the prefix "a/"
     pattern: str = ""  # matchGlob
@@ -46,7 +46,7 @@ def query_of(call: Call) -> Query:
 
 
 def page_of(names: Sequence[str], query: Query) -> Page:
-    """One page; `names` are sorted. A name whose rest after the prefix holds the delimiter is shown as a prefix, once."""
+    """One page of the sorted `names`. A name with the delimiter after the query's prefix is shown as a prefix, once."""
     shown: list[str] = []
     prefixes: list[str] = []
     fits = _glob(query.pattern) if query.pattern else None
@@ -76,7 +76,7 @@ def page_of(names: Sequence[str], query: Query) -> Page:
 
 
 def _past(names: Sequence[str], prefix: str) -> int:
-    """Where the names that begin with `prefix` end."""
+    """The index at which the names that begin with `prefix` end."""
     return bisect.bisect_left(names, prefix + "\U0010ffff")
 
 

@@ -17,7 +17,7 @@ import google_crc32c
 from cloud_emulator import recorded
 from cloud_emulator.errors import invalid, storage_error
 
-# What an upload or a patch may say about an object; everything else in the request is the server's business.
+# What an upload or a patch may set on an object; the server sets everything else.
 _TEXTS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl", "customTime")
 WRITABLE_FIELDS = (*_TEXTS, "storageClass", "temporaryHold", "eventBasedHold", "metadata")
 MULTI_REGIONS = {"US", "EU", "ASIA"}
@@ -49,7 +49,7 @@ class StoredObject:
             return file.read(stop - start)
 
     def resource(self, root: str) -> dict[str, Any]:
-        """As clients are sent it; `root` begins the links."""
+        """The resource as sent to clients; links begin with `root`."""
         values = {name: getattr(self, name) for name in ("bucket", "name", "generation", "metageneration", "size", "crc32c")}
         values |= {"path": f"b/{self.bucket}/o/{quote(self.name, safe='')}", "root": root, "updated": timestamp(self.updated)}
         values |= {"created": timestamp(self.generation), "etag": etag(self.generation, self.metageneration)}
@@ -134,7 +134,7 @@ class Preconditions(NamedTuple):
     not_metageneration: int | None = None
 
     def check(self, there: StoredObject | Bucket | None, *, reading: bool = False) -> None:
-        """Raise 412, or 304 where a read finds what the client already has."""
+        """Raise 412, or 304 if a read finds what the client already has."""
         generation = there.generation if isinstance(there, StoredObject) else 0
         metageneration = there.metageneration if there else None
         wrong = (self.generation not in (None, generation)) or (self.metageneration not in (None, metageneration))

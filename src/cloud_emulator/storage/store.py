@@ -24,7 +24,7 @@ OBJECT_NAME_BYTES = 1024  # the service's limit on the UTF-8 of a name
 
 
 class ObjectRef(NamedTuple):
-    """The object that a request reads, or makes."""
+    """The object that a request reads or writes."""
 
     bucket: str
     name: str
@@ -33,7 +33,7 @@ class ObjectRef(NamedTuple):
 
 
 class Store:
-    """In memory, or in a folder for the next emulator that is given it."""
+    """Objects in memory, or in a folder that the next emulator can take over."""
 
     def __init__(self, folder: Path | None = None):
         self.lock = threading.RLock()
@@ -43,7 +43,7 @@ class Store:
         self._last_time = max([*made, *(bucket.updated for bucket in self._buckets.values())], default=0)
 
     def close(self) -> None:
-        """Leave the folder to another emulator."""
+        """Release the folder for another emulator."""
         if self._folder:
             self._folder.close()
 
@@ -123,7 +123,7 @@ class Store:
             return stored
 
     def check(self, ref: ObjectRef) -> None:
-        """Refuse now what would be refused if it were written now."""
+        """Raise ApiError if a write would be refused now."""
         if not ref.name:
             raise storage_error(400, "Required", "required")
         if len(ref.name.encode()) > OBJECT_NAME_BYTES or ref.name in (".", "..") or "\r" in ref.name or "\n" in ref.name:
@@ -196,7 +196,7 @@ class Store:
             return new
 
     def compose(self, sources: list[ObjectRef], to: ObjectRef, fields: dict[str, Any], *, consume: bool) -> StoredObject:
-        """The sources' bytes one after another; `consume` deletes them."""
+        """Concatenate the sources' bytes; `consume` deletes the sources."""
         if not 1 <= len(sources) <= 32:
             raise invalid(f"The number of source components provided ({len(sources)}) must be between 1 and 32.")
         with self.lock:
@@ -251,7 +251,7 @@ class Folder:
             yield bucket
 
     def put(self, stored: StoredObject) -> StoredObject:
-        """What was kept; its bytes may be those of another object, which a hard link shares."""
+        """Returns the object as kept; a hard link may share its bytes with another object."""
         path = self._path / stored.bucket / "bodies" / str(stored.generation)
         if isinstance(stored.content, bytes):
             path.write_bytes(stored.content)

@@ -1,1 +1,1 @@
-"""The Cloud TPU API v2 on this machine; imported when it is first asked for, since google-cloud-tpu's types take a while."""
+"""The emulated Cloud TPU API v2; imported on first use, since google-cloud-tpu's types take a while to load."""

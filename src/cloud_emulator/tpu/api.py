@@ -1,6 +1,6 @@
-"""Calls of the Cloud TPU API v2, below /v2.
+"""The methods of the Cloud TPU API v2, below /v2.
 
-JSON becomes google-cloud-tpu's own types and back, so that what is spoken cannot drift from what its client speaks.
+JSON is converted to google-cloud-tpu's own types and back, so that the format cannot drift from its client's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TpuApi:
         self._catalogue = tpu.projects.catalogue
 
     def routes(self) -> list[BaseRoute]:
-        """Answers get the call and the full name of what it is about: projects/P/locations/Z/nodes/N, or of the collection."""
+        """Answers get the call and the full name of its resource, projects/P/locations/Z/nodes/N, or of the collection."""
         nodes, queue, operations = self._tpu.node_table, self._tpu.queue, self._tpu.state.operations
         kinds, versions, operation = PLACE + "/acceleratorTypes", PLACE + "/runtimeVersions", "tpu.operations."
         table: list[tuple[str, str, str, str, Callable[[Call, str], Any]]] = [
@@ -77,7 +77,7 @@ class TpuApi:
         ]
 
     def _guarded(self, request: str, path: str, permission: str, do: Callable[[Call, str], Any]) -> Callable[..., Any]:
-        """What was ordered is answered first; then project, service, permission and zone are looked at."""
+        """Wrap `do`: give ordered answers first, then check project, service, permission and zone."""
         collection = path.removeprefix(PLACE).partition("/")[2].partition("/")[0].partition(":")[0]
 
         def guarded(call: Call, project: str, zone: str | None = None, id: str = "") -> dict[str, Any]:
@@ -154,11 +154,11 @@ class TpuApi:
         return {}
 
     def cancel_operation(self, call: Call, name: str) -> Any:
-        """The service tries its best, which for TPUs is nothing."""
+        """Cancellation is best effort, which for TPUs does nothing."""
         self._tpu.state.operations.find(name)
         return {}
 
-    # What there is where
+    # What is offered where
 
     def _offered(self, collection: str) -> list[dict[str, Any]]:
         """The accelerator types or the runtime versions of a zone."""
@@ -186,7 +186,7 @@ class TpuApi:
 
 
 def parsed(kind: type[Kind], call: Call) -> Kind:
-    """Raises ApiError for what the type does not have."""
+    """Raises ApiError for fields that the type does not have."""
     message = kind()
     try:
         json_format.ParseDict(call.content(), raw(message))

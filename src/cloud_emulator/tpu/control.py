@@ -1,4 +1,4 @@
-"""What rehearsals and tests do to the emulated cloud, from Python and, by the same names, over HTTP."""
+"""Orders to the emulated cloud, by rehearsals and tests: from Python and, by the same names, over HTTP."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Tpu:
         self.compute = Compute(self.state)
         self.clock = self.state.clock
         self.projects = projects
-        self.faults = faults  # of the TPU API itself; `match` is looked for in names of resources
+        self.faults = faults  # of the TPU API itself; `match` is searched for in names of resources
 
     def close(self) -> None:
         """No process of any machine is left when this returns."""
@@ -71,11 +71,11 @@ class Tpu:
         self.state.machines.close()
 
     def set(self, **settings: bool | float | None) -> None:
-        """Change how long things take and how they go from now on; the names are those of `Behaviour`."""
+        """Change the behaviour of the service from now on; the names are those of `Behaviour`."""
         self.state.behaviour = validated(Behaviour, {**self.state.behaviour.model_dump(), **settings})
 
     def advance(self, seconds: float) -> None:
-        """Skip time: what falls into it has happened when this returns."""
+        """Skip time: everything due in it has happened when this returns."""
         if seconds < 0:
             raise EmulatorError(f"time goes on, not back; found {seconds} seconds")
         self.clock.advance(seconds)
@@ -83,27 +83,27 @@ class Tpu:
     # Faults of nodes
 
     def preempt(self, node: str, grace_seconds: float = 2.0) -> None:
-        """With a notice: `instance/preempted` is TRUE and processes get SIGTERM; PREEMPTED when they ended or time is up.
+        """Preempt with notice: `instance/preempted` is TRUE and processes get SIGTERM; PREEMPTED when they ended or time is up.
 
         A node that is not spot is TERMINATED instead, here and in `kill`.
         """
         self.node_table.preempt(self._living(node), grace_seconds)
 
     def kill(self, node: str) -> None:
-        """Preempted without a notice."""
+        """Preempt a node without notice."""
         self.node_table.lose(self._living(node), "without notice")
 
     def vanish(self, node: str) -> None:
-        """Gone at once, with its machines and its name."""
+        """Remove a node at once, with its machines and its name."""
         self.node_table.forget(self._node(node), "vanished", "lost without a trace")
 
     def kill_worker(self, node: str, worker: int = 0) -> None:
-        """All processes of one worker end; the node stays READY."""
+        """End all processes of one worker; the node stays READY."""
         self.machine(node, worker).kill_processes()
         self._note("worker killed", node, worker)
 
     def freeze(self, node: str, worker: int = 0) -> None:
-        """One worker's processes stop without ending."""
+        """Stop one worker's processes without ending them."""
         self.machine(node, worker).freeze()
         self._note("frozen", node, worker)
 
@@ -115,7 +115,7 @@ class Tpu:
         self.state.record(what, self._node(node).name, f"worker {worker}")
 
     def maintenance(self, node: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
-        """What `instance/maintenance-event` says from now on; "NONE" when it is over."""
+        """Set `instance/maintenance-event` from now on; "NONE" ends the maintenance."""
         found, health = self._node(node), types.Node.Health
         for machine in found.machines:
             machine.metadata.set("instance/maintenance-event", event)
@@ -123,7 +123,7 @@ class Tpu:
         self.state.record("maintenance", found.name, event)
 
     def repair(self, node: str, seconds: float = 1.0, state: str = "REPAIRING") -> None:
-        """REPAIRING (or RESTARTING, …) for so long, then READY: the startup script runs again with the same folders."""
+        """REPAIRING (or RESTARTING, …) for `seconds`, then READY: the startup script runs again with the same folders."""
         found, wanted = self._living(node), state_named(state)
         power_off(found)
         self.node_table.set_state(found, wanted, state.lower(), "maintenance")
@@ -138,7 +138,7 @@ class Tpu:
         self.clock.after(seconds, end)
 
     def set_state(self, node: str, state: str) -> None:
-        """What the API says of a node from now on, such as UNKNOWN; its machines go on."""
+        """Set what the API reports from now on, such as UNKNOWN; the machines keep running."""
         self.node_table.set_state(self._node(node), state_named(state), state.lower(), "by order")
 
     def fail_metadata(self, node: str, worker: int = 0, count: int = 1, path: str = "") -> None:
@@ -148,10 +148,10 @@ class Tpu:
     # Faults of requests
 
     def answer_next(self, name: str, zone: str | None = None, count: int | None = 1, requests: str | None = None) -> None:
-        """Give a recorded answer (`cloud_emulator.recorded`) to the next `count` requests that it is for; None: to all of them.
+        """Give a recorded answer (`cloud_emulator.recorded`) to the next `count` requests that match; None: to all of them.
 
-        It is for what creates something, unless its entry says otherwise, or for requests whose kind begins with `requests`,
-        such as "GET node", "" for any. An operation's error comes in the operation of a creation. `zone` None: in any.
+        Requests that create something match, unless the entry says otherwise, or those whose kind begins with `requests`, such
+        as "GET node", "" for any. An operation's error comes in the operation of a creation. `zone` None: in any.
         """
         known = self.projects.catalogue.zones
         if zone is not None and zone not in known:
@@ -159,20 +159,20 @@ class Tpu:
         self.state.orders.add(name, zone, count, requests)
 
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
-        """Answers that were ordered and not given yet; None: any."""
+        """Cancel answers that were ordered and not given yet; None: any."""
         self.state.orders.take_back(name, zone)
         for found in list(self.queue.values()):
             self.queue.retry(found)
 
     def stock_out(self, zone: str, count: int | None = None) -> None:
-        """No capacity: creations fail with code 8, queued resources wait. `count` creations, or until `restock`."""
+        """Have no capacity for `count` creations, or until `restock`: creations fail with code 8, queued resources wait."""
         self.answer_next(STOCK_OUT, zone, count)
 
     def restock(self, zone: str | None = None) -> None:
         self.take_back(STOCK_OUT, zone)
 
     def hold(self, queued: str) -> None:
-        """A queued resource goes on waiting, until `release` or its valid_until."""
+        """Keep a queued resource waiting, until `release` or its valid_until."""
         self._queued(queued).held = True
 
     def release(self, queued: str) -> None:
@@ -184,18 +184,18 @@ class Tpu:
         self.queue.suspend(self._queued(queued))
 
     def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
-        """FAILED with the `failedData` of a recorded answer; first SUSPENDING, where it is being provisioned or ACTIVE."""
+        """Fail one with the `failedData` of a recorded answer; it is SUSPENDING first, if it was PROVISIONING or ACTIVE."""
         found = self._queued(queued)
         first = found.wanted[0]
         values = {"zone": first.zone, "region": region_of(first.zone), "project": first.project, "type": first.accelerator.name}
         self.queue.fail(found, Failure.recorded(name, **values))
 
-    # Projects: None is the one that the emulator began with
+    # Projects: None is the one that the emulator started with
 
     def set_quota(
         self, accelerator: str, limit: int, location: str | None = None, spot: bool | None = None, project: str | None = None
     ) -> None:
-        """`limit` counts chips or cores as the type's name does. `accelerator` is a type, or "v5litepod" for all of them.
+        """Set a limit, in chips or cores as in the type's name. `accelerator` is a type, or "v5litepod" for all of them.
 
         `location` is a region or a zone, None every region; `spot` True is the preemptible quota, False the other, None both.
         """
@@ -220,7 +220,7 @@ class Tpu:
         denied.clear() if permission is None else denied.discard(permission)
 
     def add_secret(self, name: str, value: str, project: str | None = None) -> None:
-        """A new version of a secret of Secret Manager."""
+        """Add a version of a secret to Secret Manager."""
         self.projects.known(project).secrets.setdefault(name, []).append(value.encode())
 
     def add_project(self, project: str) -> None:
@@ -229,7 +229,7 @@ class Tpu:
     # What there is
 
     def nodes(self) -> dict[str, str]:
-        """State by id (by full name where two nodes have the same id)."""
+        """State by id (by full name if two nodes have the same id)."""
         found = {each.name: each.node.state.name for each in list(self.node_table.values())}
         return {shortest(name, found): state for name, state in found.items()}
 
@@ -246,14 +246,14 @@ class Tpu:
         return machines[worker]
 
     def console(self, node: str, worker: int = 0) -> str:
-        """What the startup script said on that worker."""
+        """What the startup script printed on that worker."""
         return self.machine(node, worker).console()
 
     def history(self) -> list[Event]:
         return list(self.state.events)
 
     def node_seconds(self) -> dict[str, float]:
-        """How long each node ran, by its full name: from READY until it was stopped, preempted or deleted."""
+        """Seconds that each node ran, by its full name: from READY until it was stopped, preempted or deleted."""
         return self.state.node_seconds()
 
     def status(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Nodes from CREATING to gone, and their machines."""
+"""The life of nodes and their machines."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 METADATA_BYTES = 256 * 1024
 ATTRIBUTES = "instance/attributes/"
-LOOK_SECONDS = 0.1  # how often a machine that shuts down is looked at
+LOOK_SECONDS = 0.1  # between looks at a machine that shuts down
 
-# Of nodes that name none: k8s-config-connector's golden log of a TPU VM.
+# Of nodes that name none, from k8s-config-connector's golden log of a TPU VM.
 SCOPES = [
     f"https://www.googleapis.com/auth/{name}"
     for name in ("devstorage.read_write", "logging.write", "service.management", "servicecontrol", "cloud-platform", "pubsub")
@@ -41,12 +41,12 @@ SCOPES = [
 
 @dataclass(eq=False)
 class Slice:
-    """A node with what it stands for; `machines` are its workers, in order, none before it is booted for the first time."""
+    """A node with its machines, the workers in order; there are none before the first boot."""
 
     node: types.Node
     accelerator: Accelerator
     spot: bool
-    queued: str = ""  # the queued resource it was born of
+    queued: str = ""  # the queued resource that created it
     machines: list[Machine] = field(default_factory=list)
 
     @property
@@ -67,7 +67,7 @@ class Slice:
 
 
 class Nodes(Table[Slice]):
-    """Everything happens under the clock's lock, which callers hold. `watchers` hear of every change of a node's state."""
+    """Nodes by full name; callers hold the clock's lock. `watchers` are called on every change of a node's state."""
 
     def __init__(self, state: State):
         self._state = state
@@ -75,13 +75,13 @@ class Nodes(Table[Slice]):
         state.holders.append(self.demands)
 
     def demands(self, project: str) -> list[Demand]:
-        """Nodes born of a queued resource are counted with it."""
+        """Without nodes of queued resources, which are counted with those."""
         return [found.demand for found in self.values() if found.project == project and not found.queued]
 
     # Creation
 
     def prepared(self, name: str, wanted: types.Node, *, spot: bool = False, queued: str = "") -> Slice:
-        """A node as it will be, or an ApiError for what is wrong with it. Nothing is begun."""
+        """The node that a request asks for; nothing is created. Raises ApiError if it is invalid."""
         _, project_name, _, zone, _, node_id = name.split("/")
         check_identifier("node", node_id)
         accelerator = self._checked(wanted, zone)
@@ -94,7 +94,7 @@ class Nodes(Table[Slice]):
         return Slice(self._filled(name, wanted, accelerator, spot, queued), accelerator, spot, queued)
 
     def _checked(self, wanted: types.Node, zone: str) -> Accelerator:
-        """Its accelerator."""
+        """The accelerator of a valid request. Raises ApiError."""
         catalogue, config, name = self._state.projects.catalogue, wanted.accelerator_config, wanted.accelerator_type
         if name and config.topology:
             raise refused("type-and-topology")
@@ -149,7 +149,7 @@ class Nodes(Table[Slice]):
         if failure is None:
             self.begin(made, operation)
             return operation
-        self[made.name] = made  # it is seen CREATING until the operation fails, and is then no more
+        self[made.name] = made  # CREATING until the operation fails, then gone
 
         def fail() -> None:
             if self.get(made.name) is made:
@@ -160,7 +160,7 @@ class Nodes(Table[Slice]):
         return operation
 
     def lacks_addresses(self, wanted: list[Slice]) -> Failure | None:
-        """Where hosts with external addresses, those of `wanted` included, are more than a region's quota."""
+        """The failure if hosts with external addresses, including those of `wanted`, exceed a region's quota."""
         limit, first = self._state.behaviour.addresses, wanted[0]
         region = region_of(first.zone)
         held = [
@@ -176,7 +176,7 @@ class Nodes(Table[Slice]):
         return Failure.recorded("failed-addresses", limit=limit, region=region) if lacks else None
 
     def begin(self, made: Slice, operation: Operation | None, will_fail: bool = False) -> None:
-        """What was prepared is being created, and `operation` ends when it is READY; `will_fail`: it stays CREATING."""
+        """Start to create a prepared node; `operation` ends when it is READY. `will_fail`: it stays CREATING."""
         self[made.name] = made
         self._state.record("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
         behaviour, clock = self._state.behaviour, self._state.clock
@@ -215,7 +215,7 @@ class Nodes(Table[Slice]):
             watcher(found)
 
     def forget(self, found: Slice, what: str, reason: str) -> None:
-        """It is gone, with its machines; only the history knows it."""
+        """Remove a node with its machines; only the history keeps it."""
         del self[found.name]
         self.remove_machines(found)
         self._changed(found, what, reason)
@@ -241,7 +241,7 @@ class Nodes(Table[Slice]):
         return operation
 
     def _pass_through(self, found: Slice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
-        """`state` for a while; then what is to be done if it is still that."""
+        """Put a node into `state` for a while; then, if it is still in it, call `then`."""
         operation = self._state.operations.begin(found.name, verb)
         self.set_state(found, state, state.name.lower())
 
@@ -293,7 +293,7 @@ class Nodes(Table[Slice]):
     # Preemption, loss and maintenance
 
     def preempt(self, found: Slice, grace_seconds: float) -> None:
-        """Machines are told, and get SIGTERM; once all of their processes ended, or after the grace, the node is PREEMPTED."""
+        """Notify the machines and send SIGTERM; the node is PREEMPTED once all processes ended, or after `grace_seconds`."""
         clock = self._state.clock
         for machine in found.machines:
             machine.metadata.set("instance/preempted", "TRUE")
@@ -312,7 +312,7 @@ class Nodes(Table[Slice]):
         clock.after(min(LOOK_SECONDS, grace_seconds), look)
 
     def lose(self, found: Slice, reason: str) -> None:
-        """All processes end at once. The node keeps its name and its quota until it is deleted."""
+        """End all processes at once. The node keeps its name and its quota until it is deleted."""
         power_off(found)
         state = NodeState.PREEMPTED if found.spot else NodeState.TERMINATED
         self.set_state(found, state, state.name.lower(), reason)
@@ -320,7 +320,7 @@ class Nodes(Table[Slice]):
     # Machines
 
     def boot(self, found: Slice) -> None:
-        """Every worker runs the startup script; one that is on already goes on as it is."""
+        """Run the startup script on every worker that is off."""
         if not found.machines:
             node_id, hosts = found.name.rpartition("/")[2], found.accelerator.hosts
             create = self._state.machines.create
@@ -337,7 +337,7 @@ class Nodes(Table[Slice]):
             machine.remove()
 
     def _metadata(self, found: Slice, worker: int, addresses: list[str]) -> Tree:
-        """As on a Compute Engine machine, with what is recorded of TPU VMs: in a project of Google's own, with its own name."""
+        """A worker's metadata: a Compute Engine VM's, but in Google's project and by another name, as recorded."""
         node, accelerator = found.node, found.accelerator
         project = self._state.projects.known(found.project)
         home, number = project.name, project.number
@@ -411,5 +411,5 @@ def power_off(found: Slice) -> None:
 
 
 def _tenant(project: Project) -> str:
-    """A letter, 16 hexadecimal digits, "-tp"."""
+    """Google's tenant project: a letter, 16 hexadecimal digits, "-tp"."""
     return f"g{zlib.crc32(project.name.encode()) << 32 | project.number & 0xFFFFFFFF:016x}-tp"

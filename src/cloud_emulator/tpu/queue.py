@@ -1,4 +1,4 @@
-"""Queued resources from CREATING to gone, and the nodes that are born of them."""
+"""The life of queued resources and the nodes that they create."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Queued:
 
 
 class Queue(Table[Queued]):
-    """Everything happens under the clock's lock, which callers hold."""
+    """Queued resources by full name; callers hold the clock's lock."""
 
     def __init__(self, shared: Shared, nodes: Nodes):
         self._shared = shared
@@ -51,7 +51,7 @@ class Queue(Table[Queued]):
         nodes.watchers.append(self._node_changed)
 
     def demands(self, project: str) -> list[Demand]:
-        """A queued resource counts until it is deleted, whatever became of it."""
+        """A queued resource counts until it is deleted, in any state."""
         return [wanted.demand for found in self.values() for wanted in found.wanted if wanted.project == project]
 
     def create(self, name: str, resource: types.QueuedResource) -> Operation:
@@ -117,7 +117,7 @@ class Queue(Table[Queued]):
         self._shared.clock.after(queue_seconds, lambda: self.retry(found))
 
     def retry(self, found: Queued) -> None:
-        """Provision it, if it waits and nothing holds it back."""
+        """Provision `found`, if it waits and nothing holds it back."""
         zone = found.wanted[0].zone
         here = self.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
         if not here or found.held or self._shared.clock.now() < found.not_before or self._shared.orders.is_out_of_stock(zone):
@@ -149,7 +149,7 @@ class Queue(Table[Queued]):
             self.fail(found, Failure.recorded("failed-expired"))
 
     def fail(self, found: Queued, failure: Failure) -> None:
-        """Where it has nodes it is SUSPENDING first, and they are deleted."""
+        """If `found` has nodes, they are deleted first, while it is SUSPENDING."""
         if found.state in (State.PROVISIONING, State.ACTIVE):
             self._suspend(found, Initiator.SERVICE, lambda: self._failed(found, failure))
         else:
@@ -160,7 +160,7 @@ class Queue(Table[Queued]):
         raw(found.resource).state.failed_data.error.CopyFrom(Status(code=failure.code, message=failure.message))
 
     def suspend(self, found: Queued, initiator: Initiator = Initiator.SERVICE) -> None:
-        """Its nodes are deleted; it keeps its name and its quota, and is never served again."""
+        """Delete the nodes of `found`, which keeps its name and its quota, and is never served again."""
         self._suspend(found, initiator, lambda: self._enter(found, State.SUSPENDED, initiator))
 
     def _suspend(self, found: Queued, initiator: Initiator, then: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class Queue(Table[Queued]):
 
 
 def _valid_until(resource: types.QueuedResource, now: float) -> float | None:
-    """Seconds since 1970."""
+    """When it expires, in seconds since 1970; None: never."""
     policy = raw(resource).queueing_policy
     match policy.WhichOneof("start_timing_constraints"):
         case "valid_until_duration":

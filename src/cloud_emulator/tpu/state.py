@@ -40,7 +40,7 @@ def timestamp(seconds: float) -> Timestamp:
 
 
 def refused(name: str, **values: object) -> ApiError:
-    """A refusal whose words are not Google's but like them."""
+    """A refusal whose wording is inferred, not Google's."""
     status, message = recorded.load("tpu")["inferred"][name]
     return rpc_error(403 if status == "PERMISSION_DENIED" else 400, recorded.filled(message, **values), status)
 
@@ -74,12 +74,12 @@ class Behaviour(BaseModel):
     stop_seconds: Seconds = 0.1  # a node is STOPPING or STARTING
     queue_seconds: Seconds = 0.0  # a queued resource is WAITING_FOR_RESOURCES
     addresses: Annotated[int, Field(ge=0)] | None = None  # external ones of a project in a region, one a host; None: no limit
-    tenant_project: bool = True  # what `project/project-id` says on a VM, and not the user's project
-    force_in_provisioning: bool = False  # `force` deletes a queued resource in PROVISIONING, which nobody knows of Google
+    tenant_project: bool = True  # `project/project-id` on a VM is a tenant project, not the user's
+    force_in_provisioning: bool = False  # whether `force` deletes in PROVISIONING; unknown for Google
 
 
 class Failure(NamedTuple):
-    """`code` is google.rpc.Code's number."""
+    """An error; `code` is a number of google.rpc.Code."""
 
     code: int
     message: str
@@ -94,16 +94,16 @@ class Failure(NamedTuple):
 
 @dataclass
 class Order:
-    """A recorded answer that is going to be given: to requests whose kind begins with `requests`, in `zone` or anywhere."""
+    """An order to give a recorded answer to requests whose kind begins with `requests`, in `zone` or anywhere."""
 
     name: str
     requests: str
     zone: str | None
-    left: int | None  # None: until it is taken back
+    left: int | None  # None: until taken back
 
 
 class Orders:
-    """Which recorded answers of a file are going to be given, the first that fits first."""
+    """The orders to give recorded answers of a file; the first that fits is used."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -118,7 +118,7 @@ class Orders:
         self._orders.append(Order(name, found.get("requests", usual) if requests is None else requests, zone, count))
 
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
-        """None: any."""
+        """Remove orders by name and zone; None: any."""
         self._orders = [
             order for order in self._orders if (name and order.name != name) or (zone and order.zone not in (zone, None))
         ]
@@ -130,7 +130,7 @@ class Orders:
         return [dataclasses.asdict(order) for order in self._orders]
 
     def take(self, form: Literal["http", "operation", "failed_data"], request: str, zone: str | None) -> str | None:
-        """The name of the answer that a request of that kind gets, such as "GET node", in that form; counted."""
+        """Use up an order for a request such as "GET node", in this form; returns the answer's name, or None."""
         for order in self._orders:
             fits = request.startswith(order.requests) and (order.zone is None or order.zone == zone)
             if fits and form in recorded.answer(order.name, self._file):
@@ -142,13 +142,13 @@ class Orders:
         return None
 
     def failure(self, form: Literal["operation", "failed_data"], request: str, zone: str, **values: object) -> Failure | None:
-        """What becomes of a creation in its operation, or of a queued resource later on; counted."""
+        """Use up an order for a creation's operation, or for a queued resource; returns its failure, or None."""
         name = self.take(form, request, zone)
         return None if name is None else Failure.recorded(name, zone=zone, **values)
 
 
 class Event(NamedTuple):
-    """`at` in seconds since 1970 by the emulator's clock; `what` as in "created", "ready", "preempted", "deleted"."""
+    """`at` is in seconds since 1970 by the emulator's clock; `what` is such as "created", "ready", "preempted", "deleted"."""
 
     at: float
     what: str
@@ -157,13 +157,13 @@ class Event(NamedTuple):
 
 
 class Operations(Table[Operation]):
-    """Long-running operations: begun by a call, ended by the clock, and told to whoever asks."""
+    """Long-running operations, begun by a call and ended by the clock."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
 
     def begin(self, target: str, verb: str) -> Operation:
-        """Its name lies in the location of its target."""
+        """A new operation, named in the location of its target."""
         location, now, digits = target.rsplit("/", 2)[0], self._clock.now(), uuid.uuid4().hex
         parts = f"{digits[:13]}-{digits[13:21]}-{digits[21:29]}"
         operation = Operation(name=f"{location}/operations/operation-{round(now * 1000)}-{parts}")
@@ -173,7 +173,7 @@ class Operations(Table[Operation]):
         return operation
 
     def end(self, operation: Operation, result: proto.Message | Failure | None = None) -> None:
-        """With a response, nothing, or the error of a failure; once."""
+        """End it once, with a response, nothing, or the error of a failure."""
         if operation.done:
             return
         if isinstance(result, Failure):
@@ -189,7 +189,7 @@ class Operations(Table[Operation]):
 
 
 class State:
-    """Whoever touches it holds the clock's lock. `holders` tell what a project holds of its quota."""
+    """The shared state; callers hold the clock's lock. `holders` return what a project holds of its quota."""
 
     def __init__(self, projects: Projects, machines: Machines):
         self.clock = Clock()
@@ -205,7 +205,7 @@ class State:
         self.events.append(Event(self.clock.now(), what, name, reason))
 
     def node_seconds(self) -> dict[str, float]:
-        """How long each node was paid for, by its name, over all nodes that had it; those that still run up to now."""
+        """Seconds for which each node was billed, by name, over all nodes of that name; running ones up to now."""
         spent: dict[str, float] = {}
         since: dict[str, float] = {}
         for event in self.events:
@@ -217,7 +217,7 @@ class State:
         return {name: spent.get(name, 0.0) + now - since.get(name, now) for name in {**spent, **since}}
 
     def check_quota(self, project: str, wanted: list[Demand]) -> None:
-        """Raises ApiError (429). Preempted nodes count, and suspended queued resources."""
+        """Raises ApiError (429). Preempted nodes and suspended queued resources count."""
         held = [demand for holder in self.holders for demand in holder(project)]
         for demand in wanted:
             self.projects.known(project).quotas.check(demand, held)

@@ -1,6 +1,6 @@
-"""Runs on preemptible TPU VMs: launched, kept alive, and gone when they end.
+"""Runs on preemptible TPU VMs: launched, kept alive, and cleaned up.
 
-Each module is imported when it is first used: `from tpulm import cloud` costs nothing, so `tpulm --help` starts fast.
+Each module is imported on first use: `from tpulm import cloud` costs nothing, so `tpulm --help` starts fast.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ bundle.json           which tpulm this is, and how to install it where a VM does
 source, pins.txt      tpulm itself, and the versions of its dependencies, as on the launching machine
 supervisor.txt        the same for a supervisor's VM, which has neither JAX nor the memory for it
 uv                    the installer
-wheels, interpreter   for VMs that reach no package index: what pins.txt names, and a CPython
+wheels, interpreter   for VMs that reach no package index: the pinned packages, and a CPython
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stage(
     extras: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> PurePath:
-    """Upload the bundle into a folder of the bucket, unless it is there; its path. See `build`."""
+    """Upload the bundle into a folder of the bucket, unless it is there; returns its path. See `build`."""
     with storage.scratch_folder() as temporary:
         progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
         packed = build(temporary, python=python, offline=offline, extras=extras)
@@ -76,11 +76,11 @@ def object_of(path: str | PurePath) -> str:
 
 
 def build(folder: Path, *, python: str | None = None, offline: bool = False, extras: Sequence[str] = ()) -> Path:
-    """The archive, in `folder`, named by its SHA-256.
+    """Build the archive in `folder`, named by its SHA-256.
 
-    `python`: an interpreter on the VM's image that has this tpulm already. `offline`: for VMs that reach no package index, with
-    an interpreter and all wheels, about 500 MB. `extras` of tpulm, beside those that every run needs. Raises MissingExtra, and
-    TpulmError where something cannot be fetched.
+    `python`: an interpreter on the VM's image that already has this tpulm. `offline`: add an interpreter and all wheels, about
+    500 MB, for VMs that reach no package index. `extras`: those of tpulm besides what every run needs. Raises MissingExtra, and
+    TpulmError if something cannot be fetched.
     """
     described = {
         "digest": digest(source_folder()),
@@ -119,7 +119,7 @@ def pins(extras: Sequence[str] = ()) -> list[str]:
 
 
 def supervisor_pins() -> list[str]:
-    """The same for supervising a run."""
+    """ "name==version" of what supervising a run needs."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -189,7 +189,7 @@ def _pack(files: Mapping[str, bytes | Path], target: Path) -> None:
 
 # The environment of TPU VMs, as `packaging` names it in markers.
 MARKERS = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
-_GLIBC = 31  # 2.31, of Ubuntu 20.04: their images have that or newer
+_GLIBC = 31  # 2.31, of Ubuntu 20.04: images of TPU VMs have that or newer
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # the pinned versions are for this one
 
 
@@ -206,7 +206,7 @@ def fetch_uv(folder: Path) -> Path:
 
 
 def fetch_wheels(pins: Sequence[str], folder: Path) -> list[Path]:
-    """The wheels of `pins` and their dependencies on a TPU VM. Raises TpulmError where one cannot be fetched."""
+    """The wheels of `pins` and their dependencies on a TPU VM. Raises TpulmError if one cannot be fetched."""
     folder.mkdir(exist_ok=True)
     (folder / "pins.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")
     wanted = ["--python-platform", f"x86_64-manylinux_2_{_GLIBC}", "--python-version", _PYTHON, "--no-header", "--no-annotate"]
@@ -231,7 +231,7 @@ def _uv() -> Path:
 
 
 def _download(requirements: Sequence[str], folder: Path) -> list[Path]:
-    """One wheel for each, without dependencies."""
+    """One wheel per requirement, without dependencies."""
     libraries = [*(f"manylinux_2_{minor}" for minor in range(_GLIBC, 4, -1)), "manylinux2014"]
     for_vms = ["--only-binary=:all:", "--implementation=cp", f"--python-version={_PYTHON}"]
     for_vms += [f"--platform={library}_x86_64" for library in libraries]

@@ -1,7 +1,7 @@
 """Compute Engine's instances, as far as a supervisor's VM needs them: insert, get, list and delete.
 
-Through `GoogleRest`: google-cloud-compute 1.57 is 910 files and 34 MB for five plain requests, and its errors would still have
-to be read. Requests and fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances
+Uses `GoogleRest`: google-cloud-compute 1.57 is 910 files and 34 MB for five plain requests, and its errors would still have to
+be interpreted. Requests and fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Instance:
 
 
 class ComputeApi:
-    """Raises CloudRefused for a refusal, Unavailable where nobody answers; `insert` raises `Refused`."""
+    """Raises CloudRefused for a refusal, Unavailable if there is no answer; `insert` raises `Refused`."""
 
     def __init__(self, project: str, rest: GoogleRest | None = None, *, poll_seconds: float = _POLL_SECONDS):
         self.project = project
@@ -56,7 +56,7 @@ class ComputeApi:
         self._poll_seconds = poll_seconds
 
     def insert(self, zone: str, body: Mapping[str, Any]) -> bool:
-        """Returns when the instance runs; False where the name is taken. Raises Refused."""
+        """Create an instance and wait until it runs; False if the name is taken. Raises Refused."""
         with explained("Compute Engine"):
             try:
                 operation = self.rest.post("compute", f"{self._zone(zone)}/instances", body)
@@ -75,7 +75,7 @@ class ComputeApi:
             return None if found is None else _instance(found)
 
     def delete(self, name: str, zone: str) -> None:
-        """Returns when the instance is gone."""
+        """Delete an instance and wait until it is gone."""
         with explained("Compute Engine"):
             try:
                 operation = self.rest.request("DELETE", "compute", f"{self._zone(zone)}/instances/{name}")
@@ -86,7 +86,7 @@ class ComputeApi:
                     raise
 
     def instances(self, run: str | None = None) -> list[Instance]:
-        """Those of all runs, or of one, in all zones; none where Compute Engine is off."""
+        """The instances of all runs, or of one, in all zones; none if Compute Engine's API is disabled."""
         found: list[Instance] = []
         query = {"filter": f"labels.{LABEL}:*" if run is None else f"labels.{LABEL}={run}", "returnPartialSuccess": "true"}
         with explained("Compute Engine"):
@@ -104,13 +104,13 @@ class ComputeApi:
         return found
 
     def zones(self, region: str) -> list[str]:
-        """The zones of a region; none where the project has no such region."""
+        """The zones of a region; none if the project has no such region."""
         with explained("Compute Engine"):
             found = self.rest.find("compute", f"{self._project}/regions/{region}") or {}
         return sorted(map(last_part, found.get("zones", ())))
 
     def _settled(self, zone: str, operation: dict[str, Any]) -> None:
-        """Raises Refused with the operation's error."""
+        """Wait until the operation is done. Raises Refused with its error."""
         give_up_at = time.monotonic() + _OPERATION_SECONDS
         while operation.get("status") != "DONE":
             if time.monotonic() > give_up_at:
@@ -135,7 +135,7 @@ class ComputeApi:
 def small_vm(
     name: str, zone: str, settings: CloudSettings, *, seconds: int, machine_type: str = MACHINE_TYPE
 ) -> dict[str, Any]:
-    """The body of `insert`. Compute Engine itself deletes the instance after so many seconds."""
+    """The body of `insert`. Compute Engine itself deletes the instance after `seconds`."""
     interface: dict[str, Any] = {"network": _named(settings.network or "default", "global/networks")}
     if settings.subnetwork is not None:
         interface["subnetwork"] = _named(settings.subnetwork, f"regions/{region_of(zone)}/subnetworks")
@@ -156,7 +156,7 @@ def _named(text: str, folder: str) -> str:
 
 
 class AllResources(TpuApi):
-    """The TPUs of all zones and the supervisors' VMs: everything of ours that may bill."""
+    """The TPUs of all zones and the supervisors' VMs: everything of ours that may be billed."""
 
     def __init__(self, project: str, compute: ComputeApi | None = None):
         super().__init__(project)
@@ -212,7 +212,7 @@ def _instance(found: Mapping[str, Any]) -> Instance:
 
 
 def _kind(error: GoogleError) -> Refusal:
-    """What an insertion was refused with. Where the zone or its machine type does not exist, another zone may do."""
+    """Classify the error of an insertion. If the zone or the machine type in it does not exist, another zone may do."""
     if error.reason in _QUOTA:
         return "quota"
     if error.missing or "does not exist in zone" in error.message:

@@ -48,11 +48,11 @@ class Control:
 
     @property
     def settings_file(self) -> PurePath:
-        """Where to run, and the bundle."""
+        """Where to run, and the bundle's path."""
         return self.folder / "settings.json"
 
     def launched_with(self) -> dict[str, Any]:
-        """The settings of the launch and the bundle's path; empty where missing or unreadable."""
+        """The settings of the launch and the bundle's path; empty if missing or unreadable."""
         return read_object(self.settings_file) if storage.exists(self.settings_file) else {}
 
     def is_complete(self) -> bool:
@@ -60,31 +60,31 @@ class Control:
         return read_result(self.folder.parent, "export") is not None
 
     def newest_step(self) -> int:
-        """The step of the newest committed checkpoint; 0 where there is none."""
+        """The step of the newest committed checkpoint; 0 if there is none."""
         return max(storage.committed_steps(self.folder.parent / "checkpoints"), default=0)
 
     def job(self) -> Job:
-        """Raises ConfigError where the work folder has none."""
+        """The job. Raises ConfigError if the work folder has none."""
         found = self.read()
         if found is None:
             raise self.no_run()
         return found[0]
 
     def read(self) -> tuple[Job, str] | None:
-        """The job and its version; None where the work folder has none."""
+        """The job and its version; None if the work folder has none."""
         found = storage.read_versioned(self.path)
         return None if found is None else (_parsed(found[0], self.path), found[1])
 
     def create(self, job: Job) -> bool:
-        """False where there is one already."""
+        """Write the job; False if there is one already."""
         return storage.create_if_absent(self.path, _text(job))
 
     def replace(self, job: Job, version: str) -> str | None:
-        """The new version; None where somebody changed the job since `version`."""
+        """Compare-and-swap; returns the new version, or None if somebody changed the job since `version`."""
         return storage.replace_version(self.path, _text(job), version)
 
     def change(self, how: Callable[[Job], Job]) -> Job:
-        """Apply a change, again if the job changes meanwhile. Raises ConfigError where there is no job."""
+        """Apply a change, retried if the job changes meanwhile. Raises ConfigError if there is no job."""
         while True:
             found = self.read()
             if found is None:
@@ -100,11 +100,11 @@ class Control:
         return self.folder / "attempts" / str(number)
 
     def heartbeats(self, attempt: int) -> list[Heartbeat]:
-        """The newest of each worker; unreadable ones are left out."""
+        """The newest heartbeat of each worker; unreadable ones are left out."""
         return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
 
     def beat(self, attempt: int, worker: int) -> Heartbeat | None:
-        """A worker's newest heartbeat; None where it cannot be read."""
+        """A worker's newest heartbeat; None if it cannot be read."""
         found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(found.get("time"), int | float):
             return None
@@ -115,15 +115,15 @@ class Control:
         return self._of_workers(attempt, "beat")
 
     def outcome(self, attempt: int) -> Outcome | None:
-        """How the trainers ended. Success is what the first worker says, which saves and exports last; any worker may report a
-        failure, and the most specific report counts."""
+        """How the trainers ended, if known. The first worker, which saves and exports last, decides on success; any worker may
+        report a failure, and the most specific report counts."""
         folder = self.attempt(attempt)
         ends = {worker: _outcome(read_object(folder / f"end-{worker}.json")) for worker in self._of_workers(attempt, "end")}
         bad = [outcome for outcome in ends.values() if outcome.exit_code not in (0, EXIT_STOPPED)]
         return max(bad, key=_telling, default=ends.get(0))
 
     def newest_attempt(self) -> int:
-        """The newest with objects in the bucket; 0: none."""
+        """The newest attempt with objects in the bucket; 0: none."""
         names = [path.name for path in storage.list_folder(self.folder / "attempts")]
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
@@ -134,7 +134,7 @@ class Control:
 
 
 def read_object(path: PurePath) -> dict[str, Any]:
-    """A JSON object that a VM has written; empty where it cannot be parsed."""
+    """A JSON object that a VM has written; empty if it cannot be parsed."""
     try:
         found = storage.parse_json(storage.read_bytes(path))
     except ValueError:
@@ -155,7 +155,7 @@ def _step(found: Mapping[str, Any]) -> int | None:
 
 
 def _telling(outcome: Outcome) -> int:
-    """How specific an outcome is: survivors of a lost peer fail, too, with such a record or exit code 134."""
+    """How specific an outcome is: survivors of a lost peer fail, too, with a PeerLost record or exit code 134."""
     return {None: 0, "PeerLost": 1}.get(outcome.failure, 2)
 
 

@@ -1,7 +1,7 @@
 """The next action for a run in the cloud: a pure function of what is recorded, what is seen, and the time.
 
-The supervisor takes one action, records it, looks again, and asks again. It may be killed in between: the record is enough to
-go on, since a resource is recorded before it is created and until it is seen to be gone.
+The supervisor takes one action, records it, looks again, and decides again. It may be killed at any point: the record suffices
+to continue, since a resource is recorded before it is created and until it is seen to be gone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Adopt:
-    """The node exists although no request was recorded: an earlier supervisor made it."""
+    """Record a node that exists without a recorded request: an earlier supervisor created it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Note:
 
 @dataclass(frozen=True)
 class AskToStop:
-    """Have the trainer save and stop."""
+    """Ask the trainer to save and stop."""
 
     because: Ending
 
@@ -62,7 +62,7 @@ class MarkForDeletion:
 
 @dataclass(frozen=True)
 class Promote:
-    """A spare node becomes the one that counts."""
+    """Make a spare node the one that counts."""
 
     node: str
 
@@ -82,7 +82,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """A node cannot be deleted: leave it recorded, and say so."""
+    """Report that a node cannot be deleted, and leave it recorded."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Finished:
-    """It was over already."""
+    """The run was already over."""
 
 
 Action = (
@@ -133,14 +133,14 @@ class Policy:
     provision: float = 7200.0  # for which one may be PROVISIONING, or refuse to be deleted in that state
     boot: float = 1200.0  # from READY until every worker is heard
     stale: float = 180.0  # from a worker's last heartbeat until it counts as dead
-    hang: float | None = None  # without a new step, by the settings; None: the larger of 10 minutes and 20 steps
+    hang: float | None = None  # without a new step, from the settings; None: the larger of 10 minutes and 20 steps
     stage: float = 3600.0  # for which a trainer may report nothing new outside training
     repair: float = 1200.0  # for which maintenance may last
     unknown: float = 600.0  # for which an unknown state may last
     save: float = 300.0  # in which a trainer must save and stop when asked
     teardown: float = 600.0  # for which a deletion may take; with `save`, the margin before budget and deadline
     fruitless: int = 3  # attempts in a row without a new checkpoint or an external cause
-    pause: float = 60.0  # before the attempt after a refusal; doubled for each refusal
+    pause: float = 60.0  # before the attempt after a refusal; doubled with each further one
     longest_pause: float = 1800.0
     quota_patience: float = 3600.0  # for which a zone may refuse for lack of quota, until it is closed
     login_patience: float = 43_200.0  # for which a login that worked before may be refused
@@ -149,11 +149,11 @@ class Policy:
 
     @property
     def margin(self) -> float:
-        """Seconds before budget and deadline at which a run is ended."""
+        """Seconds before budget or deadline at which a run is ended."""
         return self.save + self.teardown
 
     def hangs_after(self, seconds_per_step: float) -> float:
-        """Seconds without a new step. The worker's own agent, which knows the stages, should notice long before."""
+        """Seconds without a new step that count as hung. The agent, which knows the stages, should notice long before."""
         limit = self.hang or max(600.0, 20 * seconds_per_step)
         return 1.5 * max(self.stage, 6 * limit)
 
@@ -170,18 +170,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pace:
-    """The progress of a trainer whose worker reports that it trains."""
+    """The progress of a trainer whose worker reports that it is training."""
 
     step: int | None = None  # the newest one reported
     still: float = 0.0  # seconds since that was first seen
-    seconds_per_step: float = 0.0  # 0.0: no step since it has been watched
+    seconds_per_step: float = 0.0  # 0.0: no step since watching began
 
 
 @dataclass(frozen=True)
 class Seen:
     """What is seen of a job's node, and of the run, at one moment."""
 
-    state: str | None = None  # of the node or of its queued resource; None: there is none of that name
+    state: str | None = None  # of the node or of its queued resource; None: neither exists
     pending: bool = False  # the request to create it is still being processed
     foreign: bool = False  # it carries the label of another run
     refusal: Refusal | None = None  # how the request to create it, or its operation, failed
@@ -209,7 +209,7 @@ _USERS = frozenset([2, 3, 4])  # exit codes that blame the run, its data or its 
 
 
 def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
-    """The node first; then the spare ones, as soon as it only waits or is being deleted."""
+    """The action due for the node; for the spare nodes while the node only waits or is being deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
@@ -253,7 +253,7 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
 
 
 def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, policy: Policy) -> MarkForDeletion:
-    """What follows from a refusal. Lack of quota is often transient: preempted nodes and other users hold some."""
+    """The action after a refusal. Lack of quota is often transient: preempted nodes and other users hold some of it."""
     since = job.quota_since.get(node.zone, node.intended_at)
     if kind == "quota" and now - since >= policy.quota_patience:
         waited = f" (refused for {duration(now - since)})" if now > since else ""
@@ -275,7 +275,7 @@ def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
 
 
 def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
-    """Among nodes queued in several zones, keep the first that is up. `action` is due for the node itself."""
+    """Of the nodes queued in several zones, keep the first that is up. `action` is the one due for the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(seen)
     over = _is_over(job) or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
     for node in job.spare:
@@ -293,7 +293,7 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
                 return OfSpare(node.name, due)
             case Delete():
                 action = action if isinstance(action, GiveUp) else due
-            case GiveUp():  # while the run goes on elsewhere, keep trying
+            case GiveUp():  # while the run continues elsewhere, keep trying
                 action = due if job.node is None else Delete()
             case _:
                 pass
@@ -364,7 +364,7 @@ def _may_appear(node: Node, seen: Seen, now: float, policy: Policy) -> bool:
 
 
 def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
-    """Seconds: doubled for each round of all zones without capacity, and while attempts make no checkpoint."""
+    """Seconds to the next attempt: doubled per round of all zones without capacity, and while attempts make no checkpoint."""
     if why in NO_CAPACITY:
         rounds, rest = divmod(job.refusals + 1, 1 if job.queued else max(1, len(job.open_zones)))
         return 0.0 if rest else min(policy.pause * 2.0 ** (rounds - 1), policy.longest_pause)
@@ -407,7 +407,7 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
 
 
 def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action | None:
-    """What follows when the run is over or complete, was asked to stop, or is out of budget or time."""
+    """The action if the run is over or complete, was asked to stop, or is out of budget or time; else None."""
     reason: tuple[Ending, str] | None = None
     if job.status != "active":
         reason = "withdrawn", f"the run is over ({job.status})"
@@ -429,7 +429,7 @@ def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy)
 
 
 def _answers(seen: Seen, policy: Policy) -> bool:
-    """Whether a worker is alive that could save and stop."""
+    """Whether workers were heard, all of them recently."""
     return bool(seen.silence) and max(seen.silence) <= policy.stale
 
 
@@ -447,7 +447,7 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
 
 
 def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
-    """Whose fault a trainer's end was. A signal, 134, 137, and an end without a record are never the user's fault."""
+    """Decide whom a trainer's end blames. A signal, 134, 137, and exit code 1 without a failure record never blame the run."""
     code, message = outcome.exit_code, outcome.message
     if code == 0:
         return MarkForDeletion("trainer", "the trainer ended as if it were done, and the run has no export")
@@ -464,7 +464,7 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
 
 
 def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
-    """Once may be a machine's fault; twice at the same step is the run's."""
+    """One hang may be a machine's fault; a second one at the same step is the run's."""
     if step not in job.hangs:
         return MarkForDeletion("hung", message, step)
     where = "before its first step" if step is None else f"after step {step}"
@@ -472,7 +472,7 @@ def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
 
 
 def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
-    """Whether a node that should be working is."""
+    """The action for a node that should be working."""
     waited, state = now - node.since, seen.state or ""
     dead = [silence for silence in seen.silence if silence > policy.stale]
     heard = f"{len(seen.silence)} of {seen.workers} workers were heard"
@@ -481,7 +481,7 @@ def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Acti
         bound, detail = policy.repair, f"{node.name} was {state} for more than {policy.repair:.0f} s"
     elif dead:
         return MarkForDeletion("silent", f"{len(dead)} of {seen.workers} workers were not heard for {max(dead):.0f} s")
-    elif state in _COMING and not seen.silence:  # else it works, whatever the cloud says
+    elif state in _COMING and not seen.silence:  # with a heartbeat it works, whatever the cloud says
         why, bound = "slow", policy.create
         if state in _WAITING:
             bound = policy.queue
@@ -506,7 +506,7 @@ def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Acti
 
 
 def in_words(job: Job, action: Action) -> str:
-    """An action, for people."""
+    """An action, for people; "" if there is nothing to tell."""
     node = job.node
     match action:
         case Wait(why):

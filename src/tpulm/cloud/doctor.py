@@ -43,7 +43,7 @@ Answer = TypeVar("Answer")
 
 
 class CheckResult(NamedTuple):
-    """`ok` with a remedy is a warning."""
+    """What a check found; `ok` with a remedy is a warning."""
 
     ok: bool | None  # None: not checked
     found: str
@@ -81,7 +81,7 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
 
 
 def require(settings: CloudSettings) -> None:
-    """Raises CloudRefused with everything that is wrong, and what to do about it."""
+    """Raises CloudRefused with everything that is wrong, and how to fix it."""
     wrong = [check for check in examine(settings) if check.ok is False]
     if wrong:
         listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
@@ -131,7 +131,7 @@ def _entries(project: Project) -> Iterator[_Entry]:
 
 
 def _looked(entry: _Entry, project: Project) -> CheckResult:
-    """The check's finding; an error is one, too, so that every other check still runs."""
+    """What the check found; errors are findings, too, so that all other checks still run."""
     try:
         return entry.look(project)
     except ConfigError as error:  # a zone pattern that matches nothing
@@ -150,7 +150,7 @@ def _looked(entry: _Entry, project: Project) -> CheckResult:
 
 
 class Project:
-    """What doctor and setup read of a project, each thing once. Raises GoogleError for what may not be seen."""
+    """What doctor and setup read of a project, mostly cached. Raises GoogleError for what the caller may not see."""
 
     def __init__(self, settings: CloudSettings, rest: GoogleRest | None = None):
         self.settings = settings
@@ -179,7 +179,7 @@ class Project:
 
     @cached_property
     def zones(self) -> tuple[str, ...]:
-        """Those of the settings, patterns expanded. Raises ConfigError for a pattern that matches nothing."""
+        """The zones of the settings, patterns expanded. Raises ConfigError for a pattern that matches nothing."""
         if not any(zone.endswith("*") for zone in self.settings.zones):
             return self.settings.zones
         return self.settings.expanded(self.known_zones).zones
@@ -200,7 +200,7 @@ class Project:
         return self._known[kind, name]
 
     def account(self, email: str | None = None) -> dict[str, Any] | None:
-        """The VMs' account by default."""
+        """A service account, by default the VMs'."""
         return self.rest.find("iam", policies.account_path(email or self.settings.service_account))
 
     def worker_may(self, policy: dict[str, Any]) -> frozenset[str]:
@@ -308,7 +308,7 @@ def zones(project: Project) -> CheckResult:
 
 
 def quota(project: Project) -> CheckResult:
-    """Per region and per zone, whichever exists; on demand and spot have separate quotas."""
+    """Quotas are per region and per zone, whichever exist, and separate for on demand and spot."""
     kind, spot = project.settings.kind, project.settings.spot
     stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
     of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
@@ -318,7 +318,7 @@ def quota(project: Project) -> CheckResult:
     page = f"{CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
         return CheckResult(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
-    needed = int(kind.name.rpartition("-")[2])  # quota counts as the type's name does
+    needed = int(kind.name.rpartition("-")[2])  # quota counts what the type's name counts
     unit = "chips" if needed == kind.chips else "cores"
     short: dict[str, str] = {}
     enough: list[str] = []
@@ -354,7 +354,7 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
 
 
 def price(project: Project) -> CheckResult:
-    """The most expensive zone's: a budget is counted by it until there is a node."""
+    """The price in the most expensive zone, by which a budget is counted until there is a node."""
     settings, zones, notes = project.settings, project.zones, list[str]()
     try:
         found = prices.of(settings, zones, rest=project.rest, note=notes.append)
@@ -384,7 +384,7 @@ _NAMED = re.compile(r"(?:.*?\bprojects/(?P<project>[^/]+)/)?(?:global|regions/(?
 
 
 class _Net(NamedTuple):
-    """A network or subnetwork: by name alone, or with the project of a shared VPC."""
+    """A network or subnetwork; the project may be the host of a Shared VPC."""
 
     project: str
     name: str
@@ -411,7 +411,7 @@ def network(project: Project) -> CheckResult:
 
 
 def subnetwork(project: Project) -> CheckResult:
-    """Exists in every region of the zones, in the network."""
+    """The subnetwork must exist in the network, in every region of the zones."""
     of, wanted = _network(project), _subnetwork(project)
     missing: dict[str, str] = {}
     for region in project.settings.regions:
@@ -428,7 +428,7 @@ def subnetwork(project: Project) -> CheckResult:
 
 
 def private_access(project: Project) -> CheckResult:
-    """Without external addresses, the only way for VMs to reach Google's services."""
+    """Checks Private Google Access, the only way to Google's services for VMs without external addresses."""
     wanted, regions = _subnetwork(project), project.settings.regions
     there = {region: project.compute(wanted.in_region(region)) or {} for region in regions}
     if off := [region for region in regions if not there[region].get("privateIpGoogleAccess")]:
@@ -440,7 +440,7 @@ def private_access(project: Project) -> CheckResult:
 
 
 def addresses(project: Project) -> CheckResult:
-    """Every host needs an external address from the region's quota."""
+    """Checks the regions' quotas of external addresses: every host needs one."""
     kind = project.settings.kind
     free: dict[str, str] = {}
     short: dict[str, str] = {}
@@ -474,7 +474,7 @@ def _network(project: Project) -> _Net:
 
 
 def _subnetwork(project: Project) -> _Net:
-    """In auto mode it has the network's name."""
+    """In auto mode, subnetworks have the network's name."""
     of = _network(project)
     return of if project.settings.subnetwork is None else _named(project.settings.subnetwork, of.project)
 
@@ -559,7 +559,7 @@ def _worker_account(project: Project) -> CheckResult:
 
 
 def _self_deletion(project: Project) -> CheckResult:
-    """Without it a finished VM keeps billing until the supervisor deletes it."""
+    """Without this, a finished VM is billed until the supervisor deletes it."""
     may = project.worker_may(project.policy)
     if lacking := [permission for permission in SELF_DELETION if permission not in may]:
         return CheckResult(False, f"it lacks {', '.join(lacking)}, and cannot delete its TPU when done", _SETUP)
@@ -567,7 +567,7 @@ def _self_deletion(project: Project) -> CheckResult:
 
 
 def _secret(project: Project, source: str) -> CheckResult:
-    """In Secret Manager, or an object in a bucket."""
+    """A secret is in Secret Manager, or an object in a bucket."""
     if source.startswith("gs://"):
         bucket, _, name = source.removeprefix("gs://").partition("/")
         there = project.rest.find("storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}")

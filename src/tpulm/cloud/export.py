@@ -1,10 +1,10 @@
 """Exports a run to other engines: a managed job for SkyPilot, and a JobSet for Kubernetes on GKE.
 
-Both start what our TPU VMs start, `tpulm run` with W/cloud/run.json and W, from the bundle in the bucket, and restart it after
-a preemption or exit code 75: the work folder has everything a run needs to continue. Neither enforces a budget.
+Both run what our TPU VMs run, `tpulm run` with W/cloud/run.json and W, from the bundle in the bucket, and restart it after a
+preemption or exit code 75: the work folder has everything a run needs to continue. Neither enforces a budget.
 
 SkyPilot's task file: https://docs.skypilot.co/en/latest/reference/yaml-spec.html. JobSet's fields:
-config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset; what GKE selects nodes by:
+config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset; the node labels of GKE:
 https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus.
 """
 
@@ -36,9 +36,9 @@ _RESTARTS = 3  # after failures, which cost money; after preemptions and stops t
 
 @dataclass(frozen=True)
 class Staged:
-    """What an engine starts, in the bucket."""
+    """What an engine runs, staged in the bucket."""
 
-    name: str  # small letters, digits, hyphens
+    name: str  # lowercase letters, digits, hyphens
     workdir: PurePath
     run_file: PurePath
     bundle: PurePath  # named by its SHA-256
@@ -81,7 +81,7 @@ def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, prog
 
 
 def nodes_of(accelerator: str) -> Nodes:
-    """For a TPU type, or GPUs such as "nvidia-l4" or "nvidia-h100-80gb:8". Raises ConfigError for what GKE does not have."""
+    """The nodes for a TPU type, or for GPUs such as "nvidia-l4" or "nvidia-h100-80gb:8". Raises ConfigError if GKE has none."""
     if gpu := _GPU.fullmatch(accelerator.strip().lower()):
         return Nodes(1, {"cloud.google.com/gke-accelerator": gpu[1]}, "nvidia.com/gpu", int(gpu[2] or 1))
     kind = accelerators.find(accelerator)
@@ -92,14 +92,14 @@ def nodes_of(accelerator: str) -> Nodes:
 
 
 def skypilot(staged: Staged, settings: CloudSettings) -> str:
-    """The task of a managed job, for `sky jobs launch`; SkyPilot itself tells the hosts of a slice nothing that they lack."""
+    """The task of a managed job, for `sky jobs launch`; the hosts of a slice need no further information from SkyPilot."""
     places = [(region_of(zone), zone) for zone in settings.zones]
     named = {"kind": settings.kind, "spot": settings.spot, "secrets": list(settings.secrets), "places": places}
     return _rendered("skypilot.yaml", staged, **named)
 
 
 def jobset(staged: Staged, settings: CloudSettings, nodes: Nodes, *, image: str | None = None) -> str:
-    """A JobSet for a TPU slice or a GPU node. `image` has bash and python3, by default Python's own for this version."""
+    """A JobSet for a TPU slice or a GPU node. `image` must have bash and python3; the default is python:X.Y-slim."""
     image = image or f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
     named = {"account": "tpulm-worker", "bundle": bundle.object_of(staged.bundle), "port": DEFAULT_PORT}
     return _rendered("jobset.yaml", staged, settings=settings, nodes=nodes, image=image, **named)

@@ -1,6 +1,6 @@
-"""Google Cloud's REST APIs, through google-auth's session.
+"""A client of Google Cloud's REST APIs, over google-auth's session.
 
-gcloud's own environment variables can override the addresses. Over plain HTTP, as to an emulator, no credentials are sent.
+gcloud's environment variables can override the endpoints. Over plain HTTP, as to an emulator, no credentials are sent.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Service = Literal[
     "compute",
 ]
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and between two bytes of an answer
-PATIENCE_SECONDS = 60.0  # of retries
+TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and between bytes of an answer
+PATIENCE_SECONDS = 60.0  # to keep retrying
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 
 
 @dataclass(eq=False)
 class GoogleError(Exception):
-    """An error that a service answered with; `message` is Google's own text."""
+    """An error returned by a service; `message` is Google's own text."""
 
     service: str
-    status: int  # of HTTP; 0: there was no answer
+    status: int  # of HTTP; 0: no answer
     reason: str  # "SERVICE_DISABLED", "IAM_PERMISSION_DENIED", else the status in words: "NOT_FOUND"
     message: str
     details: Mapping[str, str] = field(default_factory=dict)  # of its ErrorInfo: "permission", "service"
@@ -67,14 +67,14 @@ class GoogleError(Exception):
 
     @property
     def passes(self) -> bool:
-        """Whether a retry may soon succeed. The TPU API's 429 is mostly a quota of chips, which lasts."""
+        """Whether a retry may soon succeed. The TPU API's 429 mostly means a quota of chips, which lasts."""
         if self.status == 429:
             return self.service != "tpu" or is_rate_limit(self.message)
         return self.status in (0, 500, 502, 503, 504)
 
     @property
     def is_final(self) -> bool:
-        """Whether trying again is useless."""
+        """Whether a retry is useless."""
         passes = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
         return 400 <= self.status < 500 and not passes
 
@@ -104,7 +104,7 @@ class GoogleRest:
         return self.request("GET", service, path, query=query)
 
     def find(self, service: Service, path: str, **query: Any) -> dict[str, Any] | None:
-        """As `get`; None for a 404."""
+        """Like `get`, but None for a 404."""
         try:
             return self.get(service, path, **query)
         except GoogleError as error:
@@ -113,7 +113,6 @@ class GoogleRest:
             raise
 
     def pages(self, service: Service, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """All pages of a list."""
         while True:
             page = self.get(service, path, **query)
             yield page
@@ -133,7 +132,7 @@ class GoogleRest:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The JSON of the answer; transient errors are retried with randomized exponential backoff."""
+        """Return the JSON of the answer; transient errors are retried with exponential backoff and jitter."""
         url = f"{address(service)}/{path}"
         give_up_at = time.monotonic() + self.patience_seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -157,7 +156,7 @@ class GoogleRest:
 
     @cached_property
     def credentials(self) -> Credentials:
-        """The environment's, with the project as quota project. Raises CloudRefused where there are none."""
+        """Application Default Credentials, with the project as quota project. Raises CloudRefused if there are none."""
         with needing_extra():
             import google.auth
             from google.auth import exceptions
@@ -168,14 +167,14 @@ class GoogleRest:
         return found
 
     def close(self) -> None:
-        """Read the login anew at the next request: somebody may have logged in again."""
+        """Have the next request read the credentials anew: somebody may have logged in again."""
         self.__dict__.pop("credentials", None)
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
 
     def _unanswered(self, service: Service, raised: Exception) -> GoogleError:
-        """Raises what no retry can fix."""
+        """A missing answer as an error. Raises what no retry can fix."""
         import requests
         from google.auth import exceptions
 
@@ -202,7 +201,7 @@ class GoogleRest:
 
 
 def address(service: Service) -> str:
-    """Without a trailing slash."""
+    """A service's base URL, without a trailing slash."""
     name = "STORAGE_EMULATOR_HOST" if service == "storage" else f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}"
     return (os.environ.get(name) or f"https://{service}.googleapis.com").rstrip("/")
 
@@ -213,7 +212,7 @@ def is_anonymous(service: Service) -> bool:
 
 @contextlib.contextmanager
 def needing_extra() -> Iterator[None]:
-    """Around imports of packages that come with the extra."""
+    """Turn ImportError into MissingExtra."""
     try:
         yield
     except ImportError as error:
@@ -229,14 +228,14 @@ def _error(service: str, answer: Response) -> GoogleError:
             if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo"):
                 found = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
                 return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), message, found)
-    except (ValueError, KeyError, TypeError, AttributeError):  # a proxy's page, say
+    except (ValueError, KeyError, TypeError, AttributeError):  # such as a proxy's page
         message, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
     return GoogleError(service, answer.status_code, reason, message)
 
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn GoogleError into what a command ends with: CloudRefused, or Unavailable for a transient error."""
+    """Turn GoogleError into what commands report: CloudRefused, or Unavailable for a transient error."""
     try:
         yield
     except GoogleError as error:
@@ -251,7 +250,7 @@ def last_part(path: str) -> str:
 
 
 def moment(text: str | None) -> float | None:
-    """Seconds since 1970 of "2026-11-23T04:05:06.789-08:00"."""
+    """Seconds since 1970 of "2026-11-23T04:05:06.789-08:00"; None if invalid."""
     with contextlib.suppress(ValueError, TypeError):
         return datetime.datetime.fromisoformat(text or "").timestamp()
     return None
@@ -265,12 +264,12 @@ class Identity:
 
     @property
     def member(self) -> str:
-        """As policies write it."""
+        """The identity as IAM policies write it: "user:EMAIL"."""
         return f"{'serviceAccount' if self.is_service_account else 'user'}:{self.email or 'YOUR-EMAIL'}"
 
 
 def identity(rest: GoogleRest) -> Identity:
-    """Raises CloudRefused without credentials."""
+    """The caller's identity. Raises CloudRefused without credentials."""
     if is_anonymous("serviceusage"):
         return Identity("nobody in particular, as an emulator asks nobody who they are", "")
     credentials = rest.credentials
@@ -293,7 +292,7 @@ def _source(kind: str) -> str:
 
 
 def _asked(rest: GoogleRest) -> str:
-    """gcloud's own login may read its e-mail address."""
+    """The e-mail address of gcloud's login, which may read it."""
     try:
         return str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
     except GoogleError:
@@ -304,18 +303,18 @@ TPU, STORAGE, IAM = "tpu.googleapis.com", "storage.googleapis.com", "iam.googlea
 COMPUTE = "compute.googleapis.com"  # the network that TPU VMs are in
 PROJECTS = "cloudresourcemanager.googleapis.com"
 SECRETS = "secretmanager.googleapis.com"
-BILLING, QUOTAS = "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"  # to look at them; both are free
-_SECONDS = 600.0  # that enabling may take
+BILLING, QUOTAS = "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"  # for reading; both are free
+_SECONDS = 600.0  # for which enabling may take
 _SETTLE_SECONDS = 180.0  # until an enabled API answers everywhere
 
 
 def needed_apis(settings: CloudSettings) -> tuple[str, ...]:
-    """For runs in the cloud and their setup."""
+    """The APIs that runs in the cloud and their setup need."""
     return (TPU, COMPUTE, STORAGE, IAM, PROJECTS, *([SECRETS] if settings.secret_names else []))
 
 
 def useful_apis(settings: CloudSettings) -> tuple[str, ...]:
-    """Those, and what `doctor` reads."""
+    """The needed APIs, and those that `doctor` reads."""
     return (*needed_apis(settings), BILLING, QUOTAS)
 
 
@@ -329,7 +328,7 @@ def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:
 
 
 def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float], None] = time.sleep) -> None:
-    """All of them or none; returns when Google says it is done. Raises CloudRefused after ten minutes."""
+    """Enable all of the APIs or none, and wait until that is done. Raises CloudRefused after ten minutes."""
     body = {"serviceIds": list(apis)}
     operation = rest.post("serviceusage", f"v1/projects/{rest.project}/services:batchEnable", body)
     give_up_at = time.monotonic() + _SECONDS
@@ -347,7 +346,7 @@ def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float]
 
 
 def when_enabled(act: Callable[[], object], *, wait: Callable[[float], None] = time.sleep) -> None:
-    """Call `act`, again while an API that was just enabled still answers that it is disabled."""
+    """Call `act`, and retry while an API that was just enabled still answers that it is disabled."""
     give_up_at = time.monotonic() + _SETTLE_SECONDS
     while True:
         try:

@@ -72,7 +72,7 @@ class Node(_Value):
     operation: str = ""  # the cloud's name for that request
     state: str = ""  # as last seen; "" before
     since: float = 0.0  # when that state was first seen
-    ready_at: float | None = None  # billed from here, as far as is known
+    ready_at: float | None = None  # billed from then, as far as is known
     asked_to_stop: float | None = None  # when its trainer was asked to save and stop
     asked_because: Ending | None = None
     ending: Ending | None = None  # why it is being deleted
@@ -110,13 +110,13 @@ class Job(_Value):
     status: Status = "active"
     message: str = ""
     attempt: int = 0  # the newest one's number
-    node: Node | None = None  # the one whose workers count; others are fenced out
+    node: Node | None = None  # the one whose workers count; others are fenced off
     spare: tuple[Node, ...] = ()  # waiting in other zones' queues, or being deleted
     closed: dict[Zone, str] = Field(default_factory=dict)  # zone that refuses the run -> why
     quota_since: dict[Zone, float] = Field(default_factory=dict)  # zone -> since when it has refused for lack of quota
     next_zone: int = 0  # index into `zones`
     refusals: int = 0  # attempts in a row that found no capacity
-    not_before: float = 0.0  # of the next attempt
+    not_before: float = 0.0  # when the next attempt may begin
     idle: int = 0  # attempts in a row that began but made no new checkpoint
     fruitless: int = 0  # those of them without an external cause
     hangs: tuple[int | None, ...] = ()  # the steps at which attempts hung; None: before the first
@@ -149,19 +149,19 @@ class Job(_Value):
 
     @property
     def dollars_per_hour(self) -> float:
-        """While the node runs; before there is one, the price of the most expensive zone it may come up in."""
+        """The node's price; before there is one, the price of the most expensive zone it may come up in."""
         if self.node is not None:
             return self.price(self.node.zone)
         return max(map(self.price, self.open_zones or self.zones))
 
     @property
     def most_dollars_per_hour(self) -> float:
-        """The sum over everything that bills, or may begin to."""
+        """The price of all billed nodes, or of the most expensive node if that is more."""
         billing = math.fsum(self.price(node.zone) for node in self.nodes if node.ready_at is not None)
         return max([billing, *(self.price(node.zone) for node in self.nodes)]) if self.nodes else self.dollars_per_hour
 
     def dollars(self, now: float) -> float:
-        """So far, by the prices of the launch; running nodes are counted up to `now`."""
+        """Spent so far, at the prices of the launch; running nodes are counted up to `now`."""
         running = [self._dollars(node, now) for node in self.nodes]
         return math.fsum([*running, *(attempt.dollars for attempt in self.attempts)])
 
@@ -173,7 +173,7 @@ class Job(_Value):
 
 
 def intended(job: Job, *, now: float) -> Job:
-    """A new attempt in the next zone, or one in the queue of each, recorded before the cloud is asked for anything."""
+    """Record a new attempt in the next zone, or one in the queue of each, before the cloud is asked for anything."""
     zones = job.open_zones if job.queued else job.open_zones[:1]
     numbers = range(job.attempt + 1, job.attempt + 1 + len(zones))
     nodes = [
@@ -189,7 +189,7 @@ def with_node(job: Job, **changes: object) -> Job:
 
 
 def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | None = None, unseen: float = 0.0) -> Job:
-    """The node was seen in a new state. `heard`: so were its workers, so it was READY before it was looked at."""
+    """The node was seen in a new state. `heard`: its workers were heard, so it was READY before this look."""
     assert job.node is not None
     ready_at = job.node.ready_at
     if state == "READY" and ready_at is None:
@@ -198,7 +198,7 @@ def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | N
 
 
 def _earliest(node: Node, created_at: float | None) -> float:
-    """From when a node may bill that nobody saw become READY: it may have waited in a queue for hours before."""
+    """Since when a node that nobody saw become READY may be billed: it may have waited in a queue for hours."""
     return max(node.since or node.intended_at, created_at or 0.0)
 
 
@@ -214,7 +214,7 @@ def ending(
 ) -> Job:
     """The node is to be deleted, whatever is seen of it later.
 
-    `heard`: its workers were, so it was READY; otherwise it may have been from `billed_from` on.
+    `heard`: its workers were heard, so it was READY; otherwise it may have been READY from `billed_from` on.
     """
     assert job.node is not None
     ready_at = job.node.ready_at
@@ -252,7 +252,7 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
 
 
 def _archived(job: Job, node: Node, *, now: float, newest_step: int) -> Job:
-    """With the attempt of a deleted node among those that have ended."""
+    """The job with the attempt of a deleted node among those that have ended."""
     assert node.ending is not None
     attempt = Attempt(
         number=node.attempt,
@@ -275,7 +275,7 @@ def _archived(job: Job, node: Node, *, now: float, newest_step: int) -> Job:
 
 
 def reopened(job: Job) -> Job:
-    """A run that was over, or was stopping, goes on. A trainer that was asked to stop still stops; a new attempt follows."""
+    """Continue a run that was over or stopping. A trainer that was asked to stop still stops; a new attempt follows."""
     changes = {"wanted": "running", "status": "active", "message": "", "fruitless": 0, "idle": 0, "refusals": 0}
     job = job.model_copy(update={**changes, "closed": {}, "quota_since": {}, "hangs": ()})
     return job if job.node is None else with_node(job, asked_to_stop=None, asked_because=None)
@@ -295,7 +295,7 @@ def _split(job: Job, name: str) -> tuple[Node, tuple[Node, ...]]:
 
 
 def with_spare(job: Job, view: Job) -> Job:
-    """What became of the node of `of_spare`."""
+    """The job with its spare node updated from `view`, which `of_spare` gave."""
     spare = tuple(view.node if view.node and node.name == view.node.name else node for node in job.spare)
     return job.model_copy(update={"spare": spare, "closed": view.closed})
 
@@ -307,6 +307,6 @@ def dropped(job: Job, name: str, *, now: float) -> Job:
 
 
 def promoted(job: Job, name: str) -> Job:
-    """A spare node becomes the one that counts; the previous one, if any, is fenced out."""
+    """A spare node becomes the one that counts; the previous one, if any, is fenced off."""
     node, rest = _split(job, name)
     return job.model_copy(update={"node": node, "spare": rest if job.node is None else (job.node, *rest)})

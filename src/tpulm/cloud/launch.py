@@ -1,4 +1,4 @@
-"""Turns a run and the cloud settings into a job in the bucket, and makes the supervisor that carries it out."""
+"""Turns a run and the cloud settings into a job in the bucket, and creates its supervisor."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
-_OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # what says to whom or where
-_LONGEST_SECONDS = 30 * 86_400.0  # that an attempt's node runs, without a shorter deadline
+_OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # each tracker's key or address
+_LONGEST_SECONDS = 30 * 86_400.0  # for which an attempt's node runs, without a shorter deadline
 
 
 def launch(
@@ -45,9 +45,9 @@ def launch(
     """Stage what the workers need and record the job, or reopen the existing one. Nothing is created yet.
 
     `prices`: dollars per hour of the whole slice, by zone; without a budget some may be missing. The work folder should have
-    the tokenizer and the dataset: workers prepare what is missing, on a TPU that bills. `python`: an interpreter on the VM's
-    image that has this tpulm. Raises ConfigError for a folder that is not in a bucket, a run with a node (see `take_up`), and a
-    budget without a price; InUse where somebody supervises the run. Then nothing was changed.
+    the tokenizer and the dataset: workers prepare what is missing, on a billed TPU. `python`: an interpreter on the VM's image
+    that has this tpulm. Raises ConfigError for a folder that is not in a bucket, a run with a node (see `take_up`), and a
+    budget without a price; InUse if the run is supervised. Nothing is changed then.
     """
     check_folder(workdir)
     check_trackers(config, settings)
@@ -79,7 +79,7 @@ def launch(
 
 
 def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Job:
-    """Continue a run that has a node, as it was launched. Raises ConfigError where these settings ask for something else."""
+    """Continue a run that has a node, as it was launched. Raises ConfigError if the settings differ."""
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
     begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
@@ -103,7 +103,7 @@ def check_folder(workdir: PurePath) -> None:
 
 
 def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
-    """Raises ConfigError for a tracker that VMs could tell nothing, MissingExtra for one whose version is not known here."""
+    """Raises ConfigError for a tracker that VMs cannot report to, MissingExtra for one that is not installed here."""
     for name in config.track.to:
         if (variable := _OF_TRACKERS.get(name)) is None:
             raise ConfigError(
@@ -141,7 +141,7 @@ def supervisor(
     policy: Policy | None = None,
     pause_seconds: float = 10.0,
 ) -> Supervisor:
-    """For the job in a work folder, wherever it was launched."""
+    """The supervisor of the job in a work folder, wherever it was launched."""
     control = Control(workdir)
     job = control.job()
     if job.project and job.project != settings.project:
@@ -158,7 +158,7 @@ def settings_of(workdir: PurePath) -> CloudSettings:
 
 
 def _launched_with(control: Control) -> dict[str, Any]:
-    """The settings of the launch and the bundle's path. Raises ConfigError where they are not recorded."""
+    """The settings of the launch and the bundle's path. Raises ConfigError if they are not recorded."""
     values = control.launched_with()
     if isinstance(values.get("bundle"), str):
         return values
@@ -183,7 +183,7 @@ def policy_of(settings: CloudSettings, job: Job) -> Policy:
 
 
 def request_for(job: Job, node: Node, settings: CloudSettings, *, workdir: PurePath, bundle_path: str) -> Request:
-    """The node of an attempt. Its metadata and labels hold no secrets, only their names."""
+    """An attempt's node. Its metadata and labels hold no secrets, only their names."""
     queue_seconds = settings.queue_hours * 3600 if settings.queued else 0.0
     life_seconds = _LONGEST_SECONDS
     if settings.budget is not None and (price := job.price(node.zone)):
@@ -243,7 +243,7 @@ def vm_request(
             "tpulm-project": settings.project,
             "tpulm-zone": zone,
             "tpulm-node": name,
-            "tpulm-valid-until": str(round(until)),  # when the VM deletes itself, if nobody has before
+            "tpulm-valid-until": str(round(until)),  # when the VM deletes itself, if nobody has done so before
             **metadata,
         },
         network=settings.network,
@@ -253,8 +253,8 @@ def vm_request(
 
 
 def label_value(name: str, workdir: PurePath) -> str:
-    """The run's name and a hash of its work folder, as Google Cloud accepts it in labels and names of nodes: lowercase letters,
-    digits and hyphens, a letter first."""
+    """The run's name and a hash of its work folder, valid in labels and node names of Google Cloud: lowercase letters, digits
+    and hyphens, starting with a letter."""
     value = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     value = (value if value[:1].isalpha() else f"run-{value}")[:40].rstrip("-")
     return f"{value}-{hashlib.sha256(str(workdir).encode()).hexdigest()[:6]}"
@@ -276,7 +276,7 @@ def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConf
 
 
 def offered(settings: CloudSettings, api: TpuApi) -> CloudSettings:
-    """Only with the zones that offer the accelerator. Raises CloudRefused where none does."""
+    """The settings with only the zones that offer the accelerator. Raises CloudRefused if none does."""
     known = api.zones()
     named = settings.expanded(known)
     if strangers := [zone for zone in named.zones if zone not in known]:

@@ -50,7 +50,7 @@ class Place:
         return set(found.get("permissions", ()))
 
     def grant_command(self, member: str, role: str) -> str:
-        """For people; `role` without "roles/"."""
+        """A gcloud command, for people; `role` is without "roles/"."""
         return f"{self.gcloud} --member={member} --role=roles/{role}"
 
 
@@ -70,7 +70,7 @@ def account(rest: GoogleRest, email: str) -> Place:
 
 
 def account_path(email: str) -> str:
-    """By its project: by the wildcard "-" IAM says of what does not exist that it is forbidden (403, not 404)."""
+    """A service account's path, with its project: for the wildcard "-", IAM answers 403, not 404, if there is no account."""
     domain = email.partition("@")[2]
     name, _, above = domain.removesuffix(".iam.gserviceaccount.com").partition(".")
     project = f"{above}:{name}" if above else name
@@ -92,7 +92,6 @@ def roles_of(policy: dict[str, Any], member: str) -> list[str]:
 
 
 def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, Any]:
-    """The policy with one more grant."""
     new = copy.deepcopy(policy)
     bindings = new.setdefault("bindings", [])
     for binding in bindings:
@@ -107,7 +106,7 @@ def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, An
 
 
 def grant(place: Place, role: str, member: str, wait: Callable[[float], None] = time.sleep) -> None:
-    """Read, change, and write with the etag that was read; retry after a concurrent change, and while `member` is too new."""
+    """Grant a role by compare-and-swap on the etag; retried after a concurrent change, and while `member` is too new."""
     give_up_at = time.monotonic() + _SETTLE_SECONDS
     for attempt in range(1, _ATTEMPTS + 1):
         policy = place.read()
@@ -124,14 +123,14 @@ def grant(place: Place, role: str, member: str, wait: Callable[[float], None] = 
 
 
 class Roles:
-    """The permissions of roles, each asked for once."""
+    """The permissions of roles, each role requested once."""
 
     def __init__(self, rest: GoogleRest):
         self._rest = rest
         self._known: dict[str, frozenset[str]] = {}
 
     def permissions(self, role: str) -> frozenset[str]:
-        """Those of "roles/tpu.admin" or "projects/my-project/roles/mine"; a deleted role has none."""
+        """The permissions of "roles/tpu.admin" or "projects/my-project/roles/mine"; none if the role is deleted."""
         if role not in self._known:
             found = self._rest.get("iam", f"v1/{role}")
             self._known[role] = frozenset(() if found.get("deleted") else found.get("includedPermissions", ()))

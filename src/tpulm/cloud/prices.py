@@ -29,11 +29,11 @@ from tpulm.readable import dollars
 
 CATALOG = "Cloud Billing Catalog"
 _COMPUTE_ENGINE, _CLOUD_TPU = "6F81-5844-456A", "E000-3F24-B8AA"
-_IN_CLOUD_TPU = ("v2", "v3", "v4")  # priced by 8 cores; later ones belong to Compute Engine, and are priced by the chip
+_IN_CLOUD_TPU = ("v2", "v3", "v4")  # priced per 8 cores; later ones belong to Compute Engine, and are priced per chip
 _CHIPS_OF_8_CORES = 4
 _NAME = re.compile(r"(?:Preemptible )?T(?:puV|pu-v|PU)(?P<generation>2|3|4|5e|5p|6e|7x)\b")
 _OTHER_TERMS = re.compile(r"Reserved|Calendar|Commitment|Sole Tenancy|Custom|Premium|Capacity Optimized|DWS")
-_KEPT_SECONDS = 86_400.0  # of the catalogue on this machine
+_KEPT_SECONDS = 86_400.0  # of the catalogue's cache on this machine
 _PATIENCE_SECONDS = 20.0
 _FILE = "prices.json"  # in the CONTROL folder of a run: the prices of its launch
 
@@ -62,7 +62,7 @@ def of(
     rest: GoogleRest | None = None,
     note: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Price]:
-    """Prices by zone; zones without a known price are left out. Raises ConfigError where a budget needs one.
+    """Prices by zone; zones without a known price are left out. Raises ConfigError if a budget needs one.
 
     `zones`: those of the settings, expanded. `note` is called when the catalogue could not be read, and for an accelerator's
     default zones that a budget rules out.
@@ -81,7 +81,7 @@ def of(
 
 
 def check_known(settings: CloudSettings, zones: Iterable[str], found: Collection[str]) -> None:
-    """Raises ConfigError where there is a budget and a zone is not among those with a known price."""
+    """Raises ConfigError if there is a budget and a zone is not among those with a known price."""
     if settings.budget is not None and (unknown := [zone for zone in zones if zone not in found]):
         others = f', or zones = ["{next(iter(found))}"]' if found else ""
         raise ConfigError(
@@ -98,7 +98,7 @@ def of_type(
     rest: GoogleRest,
     note: Callable[[str], None] = lambda message: None,
 ) -> dict[str, Price]:
-    """The same for a type, independent of settings; a user's own price for it holds in every zone."""
+    """Prices of a type by zone, independent of settings; a user's own price for it holds in every zone."""
     own = kind.spot_dollars_per_hour if spot else kind.dollars_per_hour
     if own is not None and ("spot" if spot else "on_demand") in kind.own_prices:
         as_of = "" if kind.prices_as_of == table()["comparison"]["as_of"] else kind.prices_as_of
@@ -131,7 +131,7 @@ def save(folder: PurePath, found: Mapping[str, Price]) -> None:
 
 
 def saved(folder: PurePath) -> dict[str, Price] | None:
-    """What `save` wrote; None where it cannot be read."""
+    """What `save` wrote; None if it cannot be read."""
     with contextlib.suppress(TpulmError, ValueError, TypeError, AttributeError):
         values = storage.parse_json(storage.read_bytes(folder / _FILE))
         return {zone: Price(**value) for zone, value in values.items()}
@@ -154,7 +154,7 @@ def _key(family: str, region: str, spot: bool) -> str:
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """prices.toml."""
+    """The content of prices.toml."""
     return tomllib.loads((resources.files("tpulm.cloud") / "prices.toml").read_text(encoding="utf-8"))
 
 
@@ -170,7 +170,7 @@ def _table() -> dict[str, _Rate]:
 
 
 def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
-    """The rates of a Google service, cached for a day. Raises GoogleError and CloudRefused where they cannot be read."""
+    """The rates of a Google service, cached for a day. Raises GoogleError and CloudRefused if they cannot be read."""
     root = os.environ.get("XDG_CACHE_HOME")
     file = (Path(root) if root else Path.home() / ".cache") / "tpulm" / "prices" / f"{service}.json"
     keep = not is_anonymous("cloudbilling")  # an emulator's prices are not Google's
@@ -211,7 +211,7 @@ def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:
 
 
 def _dollars(infos: Sequence[Mapping[str, Any]]) -> float | None:
-    """Per hour, by the newest entry; None for another unit or currency."""
+    """Dollars per hour, by the newest entry; None for another unit or currency."""
     newest = max(infos, key=lambda info: info.get("effectiveTime", ""))["pricingExpression"]
     if newest["usageUnit"] != "h":
         return None

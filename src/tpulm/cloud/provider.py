@@ -1,7 +1,7 @@
-"""What the supervisor needs of a cloud with TPUs, independent of its API; and how its refusals are classified.
+"""What the supervisor needs of a cloud with TPUs, independent of its API; and how refusals are classified.
 
 A refusal is classified by status, reason and message, since one status has several meanings. The messages are those of the
-emulator's recorded answers, which name their sources.
+emulator's recorded answers, which cite their sources.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ADDRESSES = "IN_USE_ADDRESSES"
 
 
 def refusal_of_http(status: int, reason: str, message: str) -> Refusal:
-    """Classify the answer to a create request. `reason`: that of its ErrorInfo, or its status as text."""
+    """Classify the error answer to a create request. `reason` is that of its ErrorInfo, or its status as text."""
     if status == 429:
         return _exhausted(message)
     if reason == "LOCATION_POLICY_VIOLATED" or (status in (400, 403) and _OF_A_ZONE.search(message)):
         return "zone"
     if status in (401, 403):
         return "denied"
-    if status == 404:  # the zone, or the type in it
+    if status == 404:  # no such zone, or type in it
         return "zone"
     return "invalid" if status == 400 and reason != "FAILED_PRECONDITION" else "cloud"
 
@@ -69,12 +69,12 @@ def refusal_of_code(code: int, message: str) -> Refusal:
 
 
 def is_rate_limit(message: str) -> bool:
-    """Whether a quota is of requests, which is transient; quotas of chips or cores last."""
+    """Whether an exceeded quota limits requests, which is transient; quotas of chips or cores last."""
     return any(sign in message.lower() for sign in _RATE)
 
 
 def with_advice(message: str) -> str:
-    """The message with the fix, where Google does not name it."""
+    """The message, with the fix if Google does not name it."""
     if ADDRESSES not in message:
         return message
     return (
@@ -140,7 +140,7 @@ class Creation:
 
 @dataclass(frozen=True)
 class Resource:
-    """Something that may bill."""
+    """Something that may be billed."""
 
     kind: str  # "node" or "queued resource"
     name: str
@@ -154,26 +154,26 @@ class Resource:
 
 
 def deletion_command(name: str, zone: str, project: str, *, queued: bool) -> str:
-    """For people without tpulm at hand."""
+    """A gcloud command, for people without tpulm."""
     kind, force = ("queued-resources", " --force") if queued else ("tpu-vm", "")
     return f"gcloud compute tpus {kind} delete {name} --zone={zone} --project={project}{force} --quiet"
 
 
 class Provider(Protocol):
     def create(self, request: Request) -> str:
-        """Request a node; the name of the operation, or "" where the node exists already. Raises Refused."""
+        """Request a node; returns the operation's name, or "" if the node already exists. Raises Refused."""
         ...
 
     def progress(self, operation: str) -> Creation:
-        """How far an operation is that `create` began."""
+        """The progress of an operation that `create` began."""
         ...
 
     def look(self, name: str, zone: str) -> NodeStatus: ...
 
     def delete(self, name: str, zone: str) -> str:
-        """Request the deletion of a node and its queued resource; why it is impossible now, or ""."""
+        """Request the deletion of a node and its queued resource; returns why it is impossible now, or ""."""
         ...
 
     def boot_progress(self, name: str, zone: str) -> str:
-        """How far a node's boot came, by its own account; "" where that is not known."""
+        """How far a node has booted, as it reports itself; "" if unknown."""
         ...

@@ -1,4 +1,4 @@
-"""Where to run: cloud.toml, with a command's options over it. Not part of a run's identity."""
+"""Where to run: cloud.toml, overridden by a command's options. Not part of a run's identity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GOOGLES = re.compile(r"^goog|google")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,255}")
-_EXAMPLES = {  # of a value, and how else it can be given
+_EXAMPLES = {  # an example value, and how else it can be given
     "project": ('"my-project"', "--project, or GOOGLE_CLOUD_PROJECT"),
     "accelerator": ('"v3-8"', "--accelerator"),
     "bucket": ('"my-project-tpulm"', "--bucket"),
@@ -158,7 +158,7 @@ class CloudSettings(Settings):
 
     @property
     def kind(self) -> Accelerator:
-        """The accelerator's entry in the catalogue. Raises ConfigError where none is named."""
+        """The accelerator's entry in the catalogue. Raises ConfigError if none is named."""
         return accelerators.find(self.accelerator)
 
     @property
@@ -173,7 +173,7 @@ class CloudSettings(Settings):
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """Those in Secret Manager."""
+        """The secrets in Secret Manager."""
         return tuple(dict.fromkeys(secret for secret in self.secrets.values() if not secret.startswith("gs://")))
 
     @property
@@ -181,7 +181,7 @@ class CloudSettings(Settings):
         return tuple(dict.fromkeys(region_of(zone) for zone in self.zones))
 
     def expanded(self, known: Iterable[str]) -> Self:
-        """With "us-east5-*" replaced by the known zones of that region. Raises ConfigError where there are none."""
+        """The settings with "us-east5-*" replaced by the known zones of that region. Raises ConfigError if there are none."""
         known, found = sorted(known), []
         for zone in self.zones:
             named = [other for other in known if other.startswith(zone[:-1])] if zone.endswith("*") else [zone]
@@ -202,7 +202,7 @@ def region_of(zone: str) -> str:
 
 
 def _is_bucket(name: str) -> bool:
-    """By https://cloud.google.com/storage/docs/buckets#naming."""
+    """See https://cloud.google.com/storage/docs/buckets#naming."""
     fits = _BUCKET.fullmatch(name) and 3 <= len(name) <= (222 if "." in name else 63)
     parts = name.split(".")
     is_address = len(parts) == 4 and all(part.isdecimal() for part in parts)
@@ -210,10 +210,10 @@ def _is_bucket(name: str) -> bool:
 
 
 def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **options: Any) -> CloudSettings:
-    """The settings of `path`, or of ./cloud.toml if it is there, with `options` (those that are not None) over them.
+    """The settings of `path`, or of ./cloud.toml if it exists, overridden by the `options` that are not None.
 
-    The project is by default that of the environment. Patterns among the zones stay patterns: see `CloudSettings.expanded`.
-    `require` names what must not be missing. Raises ConfigError with file, key, value and fix.
+    The project defaults to the environment's. Patterns among the zones stay patterns: see `CloudSettings.expanded`.
+    `require` names the settings that must be set. Raises ConfigError with file, key, value and fix.
     """
     file = find(path)
     origin = str(file) if file else "the options"
@@ -222,7 +222,7 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
     if not (values.get("project") or given.get("project")):
         values["project"] = default_project()
     if file is not None:
-        validated(CloudSettings, {"project": "not-named-yet", **_set(values)}, origin)  # so that an error is told of the file
+        validated(CloudSettings, {"project": "not-named-yet", **_set(values)}, origin)  # so that errors name the file
     merged = _set({**values, **given})
     missing = [name for name in ("project", *require) if not merged.get(name)]
     if "accelerator" in merged and "zones" in missing:
@@ -237,7 +237,7 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
 
 
 def find(path: str | PurePath | None = None) -> PurePath | None:
-    """The file that `load` reads: the one named, which must exist, or ./cloud.toml if it is there."""
+    """The file that `load` reads: the one named, which must exist, or ./cloud.toml if it exists."""
     if path is None:
         here = Path(FILE)
         return here if here.is_file() else None
@@ -248,7 +248,7 @@ def find(path: str | PurePath | None = None) -> PurePath | None:
 
 
 def default_project() -> str:
-    """GOOGLE_CLOUD_PROJECT, else the credentials' project; "" where neither is set."""
+    """GOOGLE_CLOUD_PROJECT, else the credentials' project; "" if neither is set."""
     if named := os.environ.get("GOOGLE_CLOUD_PROJECT"):
         return named
     with contextlib.suppress(Exception), warnings.catch_warnings():  # code that needs credentials reports errors better

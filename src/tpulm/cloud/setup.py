@@ -1,7 +1,7 @@
 """Turns an empty project into one that runs can be launched in: finds the missing steps, in order, and takes them.
 
-Every step is idempotent, so an interrupted setup is simply run again. Only what is missing is made: an existing bucket keeps
-its settings, a policy its other bindings.
+Every step is idempotent, so an interrupted setup is simply run again. Only what is missing is created: existing buckets keep
+their settings, policies their other bindings.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def apply(found: Iterable[Step], *, tell: Callable[[Step], None] = lambda step: 
 
 
 def refusal(doing: str, error: GoogleError) -> TpulmError:
-    """What a command ends with: CloudRefused where trying again is useless."""
+    """The error that a command ends with: CloudRefused if a retry is useless."""
     if error.refused:
         lacking = error.permission or "a permission that Google does not name"
         return CloudRefused(
@@ -107,7 +107,7 @@ def _enabling(project: Project, off: list[str]) -> Step:
 
 
 def _unless_there(act: Callable[[], object]) -> bool:
-    """Create something; False where it exists already."""
+    """Create something; False if it already exists."""
     try:
         act()
     except GoogleError as error:
@@ -137,7 +137,7 @@ def _making_buckets(project: Project) -> Iterator[Step]:
 
 
 def _make_bucket(project: Project, bucket: str, region: str) -> None:
-    """Without versioning and soft delete, which would bill every deleted checkpoint for another week."""
+    """Create a bucket without versioning and soft delete: deleted checkpoints would be billed for another week."""
     body = {
         "name": bucket,
         "location": region.upper(),
@@ -147,7 +147,7 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
     if not _unless_there(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
-        _has_bucket(project, bucket)  # ours from an earlier attempt, or somebody else's
+        _has_bucket(project, bucket)  # ours from an earlier attempt, else this raises
 
 
 def _has_bucket(project: Project, bucket: str) -> bool:
@@ -168,7 +168,7 @@ def _has_bucket(project: Project, bucket: str) -> bool:
 
 
 def _worker(project: Project) -> Iterator[Step]:
-    """The account of the TPU VMs. One of another project is used but never created, and may be hidden."""
+    """Steps for the TPU VMs' account. One of another project is used but never created, and may be invisible."""
     settings, rest = project.settings, project.rest
     email = settings.service_account
     foreign = not policies.account_path(email).startswith(f"v1/projects/{project.id}/")
@@ -189,7 +189,7 @@ def _worker(project: Project) -> Iterator[Step]:
 
 
 def _supervisor(project: Project) -> Iterator[Step]:
-    """The account of supervisors' VMs: it creates and deletes TPUs, and deletes its own VM."""
+    """Steps for the account of supervisors' VMs, which creates and deletes TPUs, and deletes its own VM."""
     settings, rest = project.settings, project.rest
     email = settings.supervisor_account
     if not _has_account(project, email):
@@ -223,7 +223,7 @@ def _account(project: Project, email: str, title: str, description: str) -> Step
 
 
 def _granting(project: Project, email: str, role: _Role, grants: Iterable[_Grant]) -> Iterator[Step]:
-    """The project's custom role, and whatever else the account lacks."""
+    """Grants of the custom role, and of whatever else the account lacks."""
     member, of = f"serviceAccount:{email}", policies.project(project.rest)
 
     def permitted(place: policies.Place) -> frozenset[str]:
@@ -242,7 +242,7 @@ def _granting(project: Project, email: str, role: _Role, grants: Iterable[_Grant
 
 
 def _if_there(permissions: Callable[[], frozenset[str]]) -> frozenset[str]:
-    """None of what does not exist yet."""
+    """The permissions; none on what does not exist yet."""
     try:
         return permissions()
     except GoogleError as error:

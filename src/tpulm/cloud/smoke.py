@@ -1,6 +1,6 @@
-"""A smoke test in a real project: does Google answer a very small TPU VM's life as this package assumes?
+"""A smoke test in a real project: checks on one very small TPU VM that Google answers as this package assumes.
 
-Nobody has run this against Google yet: each line is an assumption, and any other answer is worth a bug report.
+Nobody has run this against Google yet: each line checks an assumption, and any other answer is worth a bug report.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars, duration
 from tpulm.runtime import interrupt
 
-LONGEST_SECONDS = 1800.0  # of one VM
-LEAST_SECONDS = 600.0  # that the budget must buy
-_VMS = 2  # that share the budget: the queued resource may become a second one
-_VM_SECONDS = 60  # of the e2-micro; Compute Engine's minimum is 30
-_QUEUED_SECONDS = 300.0  # that a queued resource is watched
-_GONE_SECONDS = 600.0  # that a deletion may take
-_APPEAR_SECONDS = 90.0  # after which a node that cannot be seen is gone: a get right after a create may answer 404
+LONGEST_SECONDS = 1800.0  # that one VM may live
+LEAST_SECONDS = 600.0  # that the budget must buy of each VM
+_VMS = 2  # share the budget: the queued resource may become a second VM
+_VM_SECONDS = 60  # maxRunDuration of the e2-micro; Compute Engine's minimum is 30
+_QUEUED_SECONDS = 300.0  # for which a queued resource is watched
+_GONE_SECONDS = 600.0  # for which a deletion may take
+_APPEAR_SECONDS = 90.0  # after which a missing node counts as gone: a get right after a create may answer 404
 
 _GROUP = "[0-9a-f]{1,4}"  # of an IPv6 address
 _GROUPS = rf"{_GROUP}(?::{_GROUP})*"
-_HIDDEN = (  # in a transcript, besides known names
+_HIDDEN = (  # redacted in a transcript, besides known names
     (re.compile(r"\b[a-z][0-9a-f]{15,16}-tp\b"), "TENANT-tp"),
     (re.compile(r"\bt1v-n-[0-9a-f]+-w-"), "t1v-n-X-w-"),
     (re.compile(r"\[EID: 0x[0-9a-f]+\]"), "[EID: …]"),
@@ -45,7 +45,7 @@ _HIDDEN = (  # in a transcript, besides known names
     (re.compile(r"((?:UID|CONSUMER_PROJECT_NUMBER): )'\d+'"), r"\1'…'"),
     (re.compile(rf"\b(?:{_GROUP}:){{7}}{_GROUP}\b", re.IGNORECASE), "ADDRESS"),
     (re.compile(rf"(?:\b{_GROUPS}|(?<![\w:]))::{_GROUPS}\b|\b{_GROUPS}::(?!\w)", re.IGNORECASE), "ADDRESS"),
-    (re.compile(r"(?<!\d)(?<!\d\.)\d{9,}(?!\d| ?(?:bytes|B)\b)"), "NUMBER"),  # of a project, mostly
+    (re.compile(r"(?<!\d)(?<!\d\.)\d{9,}(?!\d| ?(?:bytes|B)\b)"), "NUMBER"),  # mostly project numbers
 )
 
 
@@ -60,7 +60,7 @@ class SmokeCheck:
 
 @dataclass
 class _Asked:
-    """A request whose node may exist, and bill."""
+    """A request whose node may exist and be billed."""
 
     at: float
     dollars_per_hour: float
@@ -69,18 +69,18 @@ class _Asked:
 
 @dataclass
 class Smoke:
-    """`tell` gets the lines as they come. Whatever happens, everything created is deleted, or named where that fails."""
+    """`tell` gets each check when it is done. Everything created is deleted in any case, or named if that fails."""
 
     settings: CloudSettings  # with a budget and an accelerator
     api: TpuApi
     rest: GoogleRest
     tell: Callable[[SmokeCheck], None]
     pause_seconds: float = 2.0
-    with_compute: bool = False  # an e2-micro, too
+    with_compute: bool = False  # also check an e2-micro
     progress: Progress = SILENT
     name: str = field(default_factory=lambda: f"tpulm-smoke-{round(time.time()) & 0xFFFFFF:06x}")
-    facts: dict[str, Any] = field(default_factory=dict)  # what the VM said
-    spent: float = 0.0  # dollars at most, by the prices that were found
+    facts: dict[str, Any] = field(default_factory=dict)  # reported by the VM
+    spent: float = 0.0  # dollars at most, at the prices found
     appear_seconds: float = _APPEAR_SECONDS
     clock: Callable[[], float] = time.time
     wait: Callable[[float], None] = time.sleep
@@ -92,7 +92,7 @@ class Smoke:
         return storage.as_path(f"gs://{self.settings.bucket}/{self.name}")
 
     def run(self) -> None:
-        """Raises ConfigError for a budget that buys too little, CloudRefused where no zone has a VM."""
+        """Run all checks. Raises ConfigError if the budget buys too little, CloudRefused if no zone has a VM."""
         found = prices.of(self.settings.model_copy(update={"budget": None}), self.settings.zones, rest=self.rest)
         if not found:
             raise ConfigError(f"no price is known for a {self.settings.accelerator}; write dollars_per_hour = … in cloud.toml")
@@ -127,7 +127,7 @@ class Smoke:
             )
 
     def _seconds(self, vms: int) -> float:
-        """How long each of so many VMs may live on the rest of the budget."""
+        """How many seconds each of so many VMs may live on the rest of the budget."""
         left, price = (self.settings.budget or 0.0) - self.spent, max(self._prices.values())
         return min(LONGEST_SECONDS, left / vms / price * 3600) if price else LONGEST_SECONDS
 
@@ -141,7 +141,7 @@ class Smoke:
         return SmokeCheck("quota", check.ok is True, check.found)
 
     def _refusal(self, staged: str) -> SmokeCheck:
-        """By a zone that does not have the type: nothing should be created."""
+        """A zone that does not offer the type should refuse, and create nothing."""
         kind = self.settings.accelerator
         other = next((zone for zone in self.api.zones() if kind not in self.api.types(zone)), None)
         if other is None:
@@ -159,7 +159,7 @@ class Smoke:
     # -- the VM ---------------------------------------------------------------------------------------------------------
 
     def _ask(self, request: Request) -> str:
-        """The name of the operation. A refused node may exist, too: the request is repeated when its answer is lost."""
+        """Request a node; returns the operation's name. A refused node may exist, too: unanswered requests are retried."""
         interrupt.check("what was created is deleted")
         price = self._prices.get(request.zone, max(self._prices.values()))
         asked = self._asked[request.name, request.zone] = _Asked(self.clock(), price, request.queued)
@@ -243,7 +243,7 @@ class Smoke:
         if seconds < _QUEUED_SECONDS:
             return SmokeCheck(what, None, f"the rest of the budget buys {duration(seconds)} only")
         name, ends = f"{self.name}-q", str(round(self.clock() + seconds))
-        # With all that a VM needs to delete itself, should one come up when nobody looks any more.
+        # With all that a VM needs to delete itself, in case it boots when nobody watches any more.
         metadata = {**like.metadata, "tpulm-node": name, "tpulm-valid-until": ends}
         labels = {**like.labels, UNTIL_LABEL: ends}
         request = replace(like, name=name, queued=True, valid_seconds=seconds, labels=labels, metadata=metadata)
@@ -269,7 +269,7 @@ class Smoke:
         return SmokeCheck(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
 
     def _compute_vm(self, zone: str) -> SmokeCheck:
-        """An e2-micro without permissions, which only Compute Engine deletes."""
+        """Compute Engine should delete an e2-micro, which may not delete itself."""
         what, name, compute = "maxRunDuration", f"{self.name}-vm", ComputeApi(self.settings.project, self.rest)
         asked = small_vm(name, zone, self.settings, seconds=_VM_SECONDS) | {"labels": {LABEL: self.name}}
         self.progress.start(f"Compute Engine deletes an {MACHINE_TYPE} after {_VM_SECONDS} s")
@@ -278,7 +278,7 @@ class Smoke:
             compute.insert(zone, asked)
             ends, found = None, compute.find(name, zone)
             while found is not None and self.clock() - begun < _VM_SECONDS + _GONE_SECONDS:
-                ends = ends or found.ends_at  # told once it runs
+                ends = ends or found.ends_at  # reported once it runs
                 self._pause()
                 found = compute.find(name, zone)
         except Refused as refused:
@@ -295,7 +295,7 @@ class Smoke:
     # -- the end --------------------------------------------------------------------------------------------------------
 
     def _delete(self) -> None:
-        """Delete all that was requested, and wait until it is gone. Raises Unavailable where it stays."""
+        """Delete everything requested, and wait until it is gone. Raises Unavailable if it stays."""
         until = self.clock() + _GONE_SECONDS
         while self._asked:
             for (name, zone), asked in list(self._asked.items()):
@@ -312,7 +312,7 @@ class Smoke:
                 self.wait(self.pause_seconds)
 
     def _clean(self) -> None:
-        """Delete everything, or name it; the bucket's folder last, since a VM that is left needs it to delete itself."""
+        """Delete everything, or name what is left; the folder last, since a VM that is left needs it to delete itself."""
         removed = False
         try:
             self.progress.start("deleting what is left")
@@ -374,7 +374,7 @@ def of_metadata(found: Mapping[str, str | None], request: Request, project: str)
 
 
 def transcript(lines: list[SmokeCheck], smoke: Smoke, *, about: str) -> str:
-    """For a bug report: the lines and the VM's facts, without anybody's names."""
+    """The checks and the VM's facts as text for a bug report, with names and ids redacted."""
     marks = {True: "ok", False: "NO", None: "?"}
     text = "\n".join(f"{marks[line.ok]:2}  {line.what}: {line.found}" for line in lines)
     facts = json.dumps(smoke.facts, indent=1) if smoke.facts else "nothing"
@@ -389,12 +389,12 @@ def transcript(lines: list[SmokeCheck], smoke: Smoke, *, about: str) -> str:
     for path, mark in ((smoke.settings.network, "NETWORK"), (smoke.settings.subnetwork, "SUBNETWORK")):
         if path and (name := path.rpartition("/")[2]) != "default":
             known[name] = mark
-        known |= dict.fromkeys(re.findall(r"projects/([^/]+)", path or ""), "PROJECT")  # a shared VPC's host
+        known |= dict.fromkeys(re.findall(r"projects/([^/]+)", path or ""), "PROJECT")  # the host of a Shared VPC
     return hidden(f"{about}\n\n{text}\n\nThe VM:\n{facts}\n", known)
 
 
 def hidden(text: str, known: Mapping[str, str]) -> str:
-    """The text without ids; `known` maps names to their placeholders."""
+    """The text with ids redacted; `known` maps names to their placeholders."""
     for name in sorted(filter(None, known), key=len, reverse=True):
         text = re.sub(rf"((?<![a-z0-9])|(?<=\\n)){re.escape(name)}(?![a-z0-9])", known[name], text)
     for pattern, mark in _HIDDEN:

@@ -45,7 +45,7 @@ class RunStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until training ends; None: not known."""
+        """Seconds until training ends; None: not known."""
         if self.speed is None or self.steps is None:
             return None
         return max(0, self.steps - self.step) * self.speed.seconds_per_step
@@ -63,7 +63,7 @@ class Speed:
 
 
 def speed_of(records: Iterable[tuple[int, Mapping[str, float]]]) -> Speed | None:
-    """From the newest training records, (step, values): the median time between them, which ignores pauses."""
+    """From the newest training records, (step, values): medians, which ignore pauses. None: too few."""
     recent = [(step, values) for step, values in records if "time" in values][-_RECENT:]
     times = [
         (after["time"] - before["time"]) / (last - first)
@@ -78,9 +78,9 @@ def speed_of(records: Iterable[tuple[int, Mapping[str, float]]]) -> Speed | None
 
 
 def project_of(workdir: PurePath, project: str | None) -> str:
-    """The launch's, else the given one, else the environment's; "" where none is known.
+    """The launch's project, else the given one, else the environment's; "" if none is known.
 
-    Raises ConfigError where the given one is not the launch's: the run's resources would not be seen.
+    Raises ConfigError if the given one is not the launch's: the run's resources would not be seen.
     """
     control, recorded = Control(workdir), ""
     with contextlib.suppress(StorageError):  # a damaged job
@@ -93,7 +93,7 @@ def project_of(workdir: PurePath, project: str | None) -> str:
 
 
 def total_steps(workdir: PurePath) -> int | None:
-    """According to the workers' run file."""
+    """The number of steps in the run file; None if unreadable."""
     try:
         return int(storage.parse_json(storage.read_bytes(Control(workdir).run_file))["train"]["steps"])
     except (TpulmError, ValueError, KeyError, TypeError, OverflowError):
@@ -101,7 +101,7 @@ def total_steps(workdir: PurePath) -> int | None:
 
 
 def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None = None) -> RunStatus:
-    """Raises ConfigError where the work folder has no job. `unseen` says why the cloud does not answer."""
+    """Raises ConfigError if the work folder has no job. `unseen` says why the cloud does not answer."""
     control = Control(workdir)
     job = control.job()
     node, unseen = None, ""
@@ -166,7 +166,7 @@ class Cost:
 
 
 def spent(job: Job, *, now: float, newest_step: int, prices: Mapping[str, Price] | None = None) -> tuple[Spent, ...]:
-    """For each attempt; the running one is last."""
+    """The cost of each attempt; the running one is last."""
     unknown = _unknown(job, prices)
     done = []
     for item in job.attempts:
@@ -231,7 +231,7 @@ def stored(workdir: PurePath, region: str) -> Stored:
 _ANCHOR_BYTES = 64
 _TRIES = 1000
 _SILENT_SECONDS = 60.0  # without a line, until that is reported
-_UNREADABLE = b"\xef\xbf\xbd"  # half a letter, at the end of an upload; the next one has it whole
+_UNREADABLE = b"\xef\xbf\xbd"  # half a character at the end of an upload; the next one has all of it
 
 
 def log_path(control: Control, attempt: int, worker: int) -> PurePath:
@@ -239,7 +239,7 @@ def log_path(control: Control, attempt: int, worker: int) -> PurePath:
 
 
 def following(before: bytes, now: bytes) -> bytes | None:
-    """What `now`, a later reading of the same log, adds to `before`; None where the two do not overlap."""
+    """What `now`, a later reading of the same log, adds to `before`; None if the two do not overlap."""
     if now.startswith(before):
         return now[len(before) :]
     begin = now.find(b"\n") + 1  # the first line may be cut
@@ -275,7 +275,7 @@ class Tail:
 
 
 def attempt_of(job: Job, number: int | None) -> int:
-    """The attempt of this number, by default the newest. Raises StorageError where it does not exist."""
+    """The attempt of this number, by default the current one. Raises StorageError if it does not exist."""
     if job.attempt == 0:
         raise StorageError("no attempt has begun yet: there is no log" + (f" ({job.message})" if job.message else ""))
     if number is not None and not 1 <= number <= job.attempt:

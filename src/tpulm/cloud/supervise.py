@@ -1,7 +1,7 @@
 """The loop that keeps a run alive: look, decide, act, record; one action at a time.
 
-It may be killed at any line and started again, here or on another machine: a resource is in the job before it is created. A
-lease on W/cloud excludes a second supervisor; should the lease be lost, the job's version does.
+It may be killed at any line and restarted, here or on another machine: a resource is in the job before it is created. A lease
+on W/cloud excludes a second supervisor; if the lease is lost, compare-and-swap on the job's version does.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Supervisor:
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
     _heard: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (attempt, worker) -> heartbeat, since when
-    _steps: dict[int, _Steps] = field(default_factory=dict)  # of attempts
-    _there: dict[str, float] = field(default_factory=dict)  # node -> when it was last seen to be there, from here
-    _deleting: dict[str, float] = field(default_factory=dict)  # node -> when it was first asked to be deleted from here
+    _steps: dict[int, _Steps] = field(default_factory=dict)  # by attempt
+    _there: dict[str, float] = field(default_factory=dict)  # node -> when this process last saw it
+    _deleting: dict[str, float] = field(default_factory=dict)  # node -> when this process first requested its deletion
     _told: list[str] = field(default_factory=list)  # the last line, if any
 
     def run(self) -> Job:
-        """Supervise until the run is over, or this process is asked to stop, which leaves the run as it is (Stopped).
+        """Supervise until the run is over, or this process is asked to stop (Stopped), which leaves the run as it is.
 
-        Waits for a cloud that does not answer, and for `login_patience` for one that no longer accepts the login. Raises
+        Waits while the cloud does not answer, and up to `login_patience` while it no longer accepts the login. Raises
         CloudRefused and StorageError for what waiting cannot fix, and TpulmError for a node that cannot be deleted.
         """
         refused_since: float | None = None
-        worked = False  # the cloud has answered a request about a node of the run
+        worked = False  # whether the cloud has answered a request about a node of the run
         with self._held():
             while True:
                 try:
@@ -110,7 +110,7 @@ class Supervisor:
         self._say(in_words(job, action))
         changed = self._act(job, action, seen, now)
         if changed != job:
-            self.control.replace(changed, version)  # or somebody changed it meanwhile: the next look is at theirs
+            self.control.replace(changed, version)  # fails if somebody changed it meanwhile; the next look reads theirs
         return changed, action
 
     def look(self, job: Job, now: float) -> Seen:
@@ -148,7 +148,7 @@ class Supervisor:
         )
 
     def _pace(self, attempt: int, now: float) -> Pace:
-        """From one worker's heartbeats, since all make the same steps. Measured by this machine's clock, as silence is."""
+        """The pace by one worker's heartbeats, since all make the same steps; by this machine's clock, as silence is."""
         beat = self.control.beat(attempt, min(self.control.heard(attempt), default=0))
         if beat is None or (beat.state, beat.stage) != ("training", "train"):  # in other stages it makes no steps
             self._steps.pop(attempt, None)
@@ -160,7 +160,7 @@ class Supervisor:
         return Pace(beat.step, now - known.since, known.seconds_per_step)
 
     def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
-        """For each worker that was heard: since its newest heartbeat was first seen here. VMs' clocks may differ."""
+        """For each worker heard, seconds since its newest heartbeat was first seen here, as VMs' clocks may differ."""
         found = []
         for worker, version in self.control.heard(attempt).items():
             known, since = self._heard.get((attempt, worker), (None, now))
@@ -193,7 +193,7 @@ class Supervisor:
         return jobs.with_node(recorded(job, action, seen, now), operation=operation)
 
     def _delete(self, job: Job, seen: Seen, now: float) -> None:
-        """Delete every existing node that is given up. What cannot be deleted now is tried again with the next look."""
+        """Delete every existing node that is given up. What cannot be deleted now is retried at the next look."""
         for node in job.nodes:
             its = seen if node is job.node else seen.spare[node.name]
             if node.ending is not None and its.state not in (None, "DELETING") and not its.foreign:
@@ -232,7 +232,7 @@ class Supervisor:
         return found
 
     def _say(self, line: str) -> None:
-        """Once, until something else is said."""
+        """Report a line, unless it repeats the last one."""
         if line and [line] != self._told:
             self._told[:] = [line]
             self.tell(line)
@@ -240,7 +240,7 @@ class Supervisor:
 
 @dataclass(frozen=True)
 class _Steps:
-    """An attempt's progress since it has been watched from here."""
+    """An attempt's progress since this process began to watch it."""
 
     first: int | None
     begun: float
@@ -249,7 +249,7 @@ class _Steps:
 
     @property
     def seconds_per_step(self) -> float:
-        """0.0: it has not made any."""
+        """0.0 before a step is made."""
         made = (self.newest or 0) - (self.first or 0)
         return (self.since - self.begun) / made if made > 0 else 0.0
 

@@ -4,8 +4,8 @@ W/cloud/supervisor/vm.json     which VM, written before it is requested
 W/cloud/supervisor/beat.json   its newest heartbeat: {"time", "state", "process"}
 W/cloud/supervisor/log.txt     what it has printed
 
-The VM is deleted in three ways: by itself when the run is over, by `stop`, `down` and `audit`, and by Compute Engine when its
-maxRunDuration is over, whatever else works then. As everywhere, the lease on W/cloud excludes a second supervisor.
+The VM is deleted in three ways: by itself when the run is over, by `stop`, `down` and `audit`, and by Compute Engine after its
+maxRunDuration, even if all else fails. As everywhere, the lease on W/cloud excludes a second supervisor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tpulm.storage.lease import LEASE
 
 _LONGEST_SECONDS = 30 * 86_400  # without a deadline; Compute Engine allows 120 days
 _AFTER_DEADLINE_SECONDS = 3600  # for deleting what is left
-_BEGINS_SECONDS = 900.0  # from its creation until it supervises, at most
+_BEGINS_SECONDS = 900.0  # from a VM's creation until it supervises, at most
 _LOOK_SECONDS = 30.0
 INSERTING = ("compute.instances.create", "compute.instances.get", "compute.instances.list", "compute.instances.delete")
 
@@ -62,7 +62,7 @@ class Watch:
     vm: Vm
     state: str | None
     unseen: str
-    does: str  # "installing", "supervising", "over"; "" where it was not heard
+    does: str  # "installing", "supervising", "over"; "" if it was not heard
     heard_at: float | None
     holds_lease: bool
     lease_age: float | None  # seconds since the lease was renewed, whoever holds it
@@ -90,7 +90,7 @@ class Watch:
 
 
 def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
-    """Raises CloudRefused, before anything is created, where a VM could not be created or could not do its work."""
+    """Raises CloudRefused, before anything is created, if a VM could not be created or could not do its work."""
     rest = rest or GoogleRest(settings.project, patience_seconds=20.0)
     email = settings.supervisor_account
     remedy = "'tpulm cloud setup --supervise cloud' makes and grants what is missing; --supervise here needs none of it"
@@ -105,7 +105,7 @@ def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
         try:
             lacking = [each for each in permissions if each not in place.tested(permissions)]
         except GoogleError as error:
-            if error.refused:  # the insertion itself will tell
+            if error.refused:  # the insertion itself will show it
                 continue
             raise CloudRefused(f"--supervise cloud: {error}") from error
         if lacking:
@@ -118,7 +118,7 @@ def check(settings: CloudSettings, rest: GoogleRest | None = None) -> None:
 def start(workdir: PurePath, settings: CloudSettings, *, compute: ComputeApi, tell: Tell = lambda line: None) -> Vm:
     """Create a VM that supervises the job of a work folder, in one of the run's zones, else in their regions.
 
-    A VM that already does is kept. Raises CloudRefused where none can be had; then none is left behind.
+    A VM that already does so is kept. Raises CloudRefused if none is available; none is left behind then.
     """
     control = Control(workdir)
     job = control.job()
@@ -182,7 +182,7 @@ def body(vm: Vm, job: Job, settings: CloudSettings, workdir: PurePath, bundle_pa
 
 
 def watch(control: Control, compute: ComputeApi | None) -> Watch | None:
-    """What is known of a run's VM; None where it never had one. `unseen` says why the cloud does not answer."""
+    """What is known of a run's VM; None if it never had one. `unseen` says why the cloud does not answer."""
     if (vm := recorded(control)) is None:
         return None
     state, unseen = None, ""
@@ -207,7 +207,7 @@ def watch(control: Control, compute: ComputeApi | None) -> Watch | None:
 def follow(
     control: Control, compute: ComputeApi, *, write: Callable[[bytes], None], tell: Tell, pause_seconds: float = 3.0
 ) -> Job | None:
-    """Print a run's VM's log until the run is over; None once no VM supervises it any more. Raises Stopped."""
+    """Print the log of a run's VM until the run is over; None once no VM supervises it any more. Raises Stopped."""
     tail = Tail(log_path(control))
     looked_at, shown = -_LOOK_SECONDS, ""
     while not (job := control.job()).is_over:

@@ -1,4 +1,4 @@
-"""Finds and deletes what bills although no run needs it, and ends runs: first what bills by the hour, then stored files.
+"""Finds and deletes billed resources that no run needs, and ends runs: first what is billed by the hour, then stored files.
 
 An orphan is a resource with our label that belongs to no live run. Resources are listed before jobs are read, and a job records
 its node before the node is created, so a run that begins meanwhile never looks like an orphan.
@@ -33,7 +33,7 @@ from tpulm.storage.lease import LEASE
 from tpulm.storage.paths import bucket_and_name
 
 Verdict = Literal[
-    "live",  # a node of a run that goes on, or queued for one
+    "live",  # a node of an active run, or queued for one
     "going",  # being deleted
     "orphan",
     "unknown",  # its run cannot be read
@@ -41,7 +41,7 @@ Verdict = Literal[
 _LISTED_AT_ONCE = 8
 _GOING = frozenset(["DELETING", "HIDING", "HIDDEN"])
 _FREE = frozenset(["PREEMPTED", "TERMINATED", "STOPPED", "SUSPENDED", "FAILED"])  # takes quota and a name, but is not billed
-DATA = ("corpus", "dataset")  # of a work folder: prepared from the text, and prepared again when they are missing
+DATA = ("corpus", "dataset")  # folders prepared from the text, and prepared again if missing
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Finding:
 
     @property
     def bills(self) -> bool:
-        """A queued resource does not: its node is listed separately."""
+        """A queued resource is not billed: its node is listed separately."""
         return self.resource.kind in ("node", SUPERVISOR) and self.resource.state not in _FREE
 
     def age(self, now: float) -> float | None:
-        """Seconds since it was created."""
+        """Seconds since its creation; None: not known."""
         return None if self.resource.created_at is None else max(0.0, now - self.resource.created_at)
 
 
@@ -87,7 +87,7 @@ class Listing:
 
 
 def listed(api: TpuApi, *, progress: Progress = SILENT) -> Listing:
-    """Everything in all zones. One that cannot be listed hides no other; raises CloudRefused when all refuse."""
+    """The resources of all zones. A zone that cannot be listed hides no other; raises CloudRefused if all refuse."""
     zones = api.zones()
     progress.start("looking", total=len(zones), unit="zone")
     found: list[Resource] = []
@@ -113,7 +113,7 @@ def listed(api: TpuApi, *, progress: Progress = SILENT) -> Listing:
 
 
 def audit(api: TpuApi, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
-    """Raises CloudRefused when nothing can be listed. Prices are looked up through `rest`, if given."""
+    """Judge our resources, with prices if `rest` is given. Raises CloudRefused if nothing can be listed."""
     seen = listed(api, progress=progress)
     ours = [resource for resource in seen.resources if LABEL in resource.labels]
     findings = judged(ours, now=time.time() if now is None else now)
@@ -151,7 +151,7 @@ def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:
 
 
 def _job(workdir: str) -> Job | str | None:
-    """The job of a work folder; None where there is none; a text where it cannot be read, saying why."""
+    """The job of a work folder; None if there is none; if it cannot be read, a text that says why."""
     if not storage.is_remote(workdir):
         return f"its work folder {workdir} is on another machine" if workdir else "it does not say which work folder it is of"
     try:
@@ -171,7 +171,7 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
     if job.status != "active":
         return "orphan", f"the run in {resource.workdir} is over ({job.status})"
     if resource.kind == SUPERVISOR:
-        pass  # of a run that goes on
+        pass  # of an active run
     elif node := next((node for node in job.nodes if (node.name, node.zone) == (resource.name, resource.zone)), None):
         if node.ending is not None:
             return "orphan", f"the run in {resource.workdir} has given it up ({node.ending})"
@@ -243,10 +243,10 @@ def stop(
     pause_seconds: float = 2.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> Job:
-    """Ask the run to stop, and wait until its supervisor has ended it; without a supervisor, become it.
+    """Ask the run to stop, and wait until its supervisor has ended it; without a supervisor, act as one.
 
-    Raises ConfigError where there is no job; TpulmError when another supervisor has not ended it after `seconds`, or for a node
-    that cannot be deleted, with the command that deletes it. The node stays recorded.
+    Raises ConfigError if there is no job; TpulmError if another supervisor has not ended it after `seconds`, or if a node
+    cannot be deleted, with the command that deletes it. Such a node stays recorded.
     """
     control, shown = Control(workdir), set[str]()
 
@@ -296,7 +296,7 @@ def end(
     tell: Callable[[str], None] = lambda line: None,
     progress: Progress = SILENT,
 ) -> int:
-    """Stop the run, delete its supervisor's VM, and look through all zones; their number. Raises TpulmError if any bills."""
+    """Stop the run, delete its supervisor's VM, and check all zones; returns their number. Raises TpulmError if any is left."""
     compute = ComputeApi(project)
     api = AllResources(project, compute)
     if run is not None:
@@ -345,7 +345,7 @@ def bucket_of(workdir: PurePath) -> str:
 
 
 def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
-    """What the bucket holds, the work folder excepted where that is to be deleted, too."""
+    """The names of the bucket's objects, except those in the work folder if that is deleted, too."""
     bucket, folder = bucket_and_name(workdir)
     names = storage.walk(storage.as_path(f"gs://{bucket}"))
     return [name for name in names if not deleted or (folder and not name.startswith(f"{folder}/"))]
@@ -370,7 +370,7 @@ def unused(workdir: PurePath) -> Iterator[None]:
 
 
 def delete_files(files: Files, *, progress: Progress = SILENT) -> int:
-    """Returns how many were deleted."""
+    """Delete the files; returns how many."""
     progress.start(f"deleting {files.folder}", total=len(files.names), unit="object")
     last = [name for name in files.names if name == "cloud/job.json"]
     for names in ([name for name in files.names if name not in last], last):
@@ -379,7 +379,7 @@ def delete_files(files: Files, *, progress: Progress = SILENT) -> int:
 
 
 def delete_bucket(project: str, bucket: str, *, rest: GoogleRest | None = None) -> None:
-    """Raises CloudRefused, and StorageError for a bucket that is not empty."""
+    """Delete a bucket. Raises CloudRefused, and StorageError if it is not empty."""
     try:
         (rest or GoogleRest(project)).request("DELETE", "storage", f"storage/v1/b/{bucket}")
     except GoogleError as error:

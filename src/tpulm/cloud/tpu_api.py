@@ -1,6 +1,6 @@
 """The Cloud TPU API v2 as a `Provider`: nodes, and queued resources of one node each with the same name.
 
-Through `GoogleRest`: google-cloud-tpu has no retries or time limits of its own, and cannot read its own API's operations.
+Uses `GoogleRest`: google-cloud-tpu has neither retries nor timeouts, and cannot read its own API's operations.
 Fields: https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes
 """
 
@@ -23,12 +23,12 @@ from tpulm.cloud.provider import (
     with_advice,
 )
 
-_PATIENCE_SECONDS = 180.0  # of retries
+_PATIENCE_SECONDS = 180.0  # to keep retrying
 _ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])  # states of queued resources
 
 
 class TpuApi:
-    """Raises CloudRefused for a refusal, Unavailable where nobody answers for minutes; `create` raises `Refused`."""
+    """Raises CloudRefused for a refusal, Unavailable if there is no answer for minutes; `create` raises `Refused`."""
 
     def __init__(self, project: str, rest: GoogleRest | None = None):
         self.project = project
@@ -61,7 +61,7 @@ class TpuApi:
         return Creation(refused=_failed(found.get("error")))
 
     def look(self, name: str, zone: str) -> NodeStatus:
-        """A node that is being deleted with its queued resource shows that one's state, which says more."""
+        """A node's status; while it is deleted with its queued resource, the state of the latter, which says more."""
         node = self._find(f"{self._place(zone)}/nodes/{name}") or {}
         state, labels = node.get("state"), node.get("labels", {})
         if node and state != "DELETING":
@@ -74,7 +74,7 @@ class TpuApi:
         return NodeStatus(state, labels) if node else NodeStatus(None)
 
     def delete(self, name: str, zone: str) -> str:
-        """A node goes with the queued resource that made it; either may be gone already."""
+        """A node is deleted with the queued resource that created it; either may be gone already."""
         queued = self._queued(name, zone) is not None
         path, query = (f"queuedResources/{name}", {"force": "true"}) if queued else (f"nodes/{name}", {})
         with explained("the TPU API"):
@@ -88,8 +88,8 @@ class TpuApi:
         return ""
 
     def boot_progress(self, name: str, zone: str) -> str:
-        """What its agents write into guest attributes: "0: installing, 1: training" of two workers."""
-        with contextlib.suppress(Exception):  # for people only
+        """What a node's agents write into guest attributes: "0: installing, 1: training" for two workers."""
+        with contextlib.suppress(Exception):  # informational
             path = f"{self._place(zone)}/nodes/{name}:getGuestAttributes"
             found = self.rest.post("tpu", path, {"queryPath": "tpulm/boot"})["guestAttributes"]
             items = [worker.get("queryValue", {}).get("items", ()) for worker in found]
@@ -98,7 +98,7 @@ class TpuApi:
         return ""
 
     def queued_state(self, name: str, zone: str) -> str | None:
-        """A queued resource's state, whatever its node's; None: there is none."""
+        """A queued resource's state, whatever its node's; None if there is none."""
         return None if (queued := self._queued(name, zone)) is None else _state(queued)
 
     def resources(self, zone: str) -> Iterator[Resource]:
@@ -118,7 +118,7 @@ class TpuApi:
         return sorted(found["locationId"] for found in self._listed(f"v2/projects/{self.project}/locations", "locations"))
 
     def types(self, zone: str) -> set[str]:
-        """The accelerator types offered in a zone; none where the zone does not exist or is closed to the project."""
+        """The accelerator types offered in a zone; empty if the zone does not exist or is closed to the project."""
         with explained("the TPU API"):
             try:
                 pages = list(self.rest.pages("tpu", f"{self._place(zone)}/acceleratorTypes"))
@@ -153,7 +153,7 @@ def _node(request: Request) -> dict[str, Any]:
         "labels": dict(request.labels),
         "metadata": dict(request.metadata),
     }
-    if not request.queued:  # a queued resource has a `spot` of its own
+    if not request.queued:  # a queued resource has its own `spot`
         node["schedulingConfig"] = {"spot": request.spot}
     if request.service_account is not None:
         scope = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -171,7 +171,7 @@ def _planned(queued: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resource(kind: str, found: Mapping[str, Any], zone: str, state: str, node: Mapping[str, Any], spot: bool) -> Resource:
-    """`node` is what it is, or will become."""
+    """`node` is what was found, or what it will become."""
     return Resource(
         kind,
         last_part(found["name"]),
@@ -186,7 +186,7 @@ def _resource(kind: str, found: Mapping[str, Any], zone: str, state: str, node: 
 
 
 def _failed(error: Mapping[str, Any] | None) -> Refused | None:
-    """From the google.rpc.Status of an operation or a queued resource."""
+    """The refusal in a google.rpc.Status, if it is an error."""
     if not error or not error.get("code"):
         return None
     message = str(error.get("message", ""))

@@ -1,11 +1,11 @@
-"""Runs the trainer on one worker of a TPU VM, and reports to the bucket. A program of its own, for Python 3.8 and newer.
+"""Runs the trainer on one worker of a TPU VM, and reports to the bucket. A standalone program for Python 3.8 and newer.
 
     metadata    which run, which attempt, which worker; whether this VM is being preempted
-    the bucket  job.json says whether this attempt still counts and whether it should stop; heartbeats, logs and ends go there
+    the bucket  job.json says whether this attempt still counts and whether to stop; heartbeats, logs and outcomes go there
 
 The trainer is a child process. It gets SIGTERM when the VM is being preempted or when it should stop, and is killed when the
-attempt no longer counts, or when it makes no steps; then its threads' stacks are uploaded first. When the trainer has ended,
-the VM waits to be deleted; if nobody does, or its time is up, it deletes itself.
+attempt no longer counts, or when it makes no steps; its threads' stacks are collected before that. When the trainer has ended,
+the VM waits to be deleted; if nobody deletes it, or its time is up, it deletes itself.
 """
 
 import base64
@@ -27,14 +27,14 @@ SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https
 
 LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))  # between looks at metadata, trainer and job
 LOG_SECONDS = 15.0  # between uploads of the log
-LOG_BYTES = 4 << 20  # of the log's end are uploaded
+LOG_BYTES = 4 << 20  # uploaded of the log's end
 SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900"))  # after the trainer ended
 GRACE_SECONDS = 240.0  # for the trainer after SIGTERM
 TURN_SECONDS = SELF_DELETE_SECONDS / 3  # for which a VM that came up beside another waits for its turn
-SPARE_SECONDS = 600.0  # for which one may bill whose turn does not come: boot, wait and deletion
+SPARE_SECONDS = 600.0  # for which a VM whose turn does not come may be billed: boot, wait and deletion
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt no longer counts
 SECRET_BYTES = 100 << 10  # of one value: an environment holds little more
-UNREADABLE = (Unreachable, ValueError, KeyError, TypeError)  # a half-written object, say
+UNREADABLE = (Unreachable, ValueError, KeyError, TypeError)  # such as a half-written object
 
 
 class Misconfigured(Exception):
@@ -61,9 +61,9 @@ class Agent:
         self.progress_path = HOME / f"attempt-{self.attempt}.progress"
         self.stacks_path = HOME / f"attempt-{self.attempt}.stacks"
         self.watch = Watch(self.progress_path)
-        self.told = ""  # to the metadata server
+        self.told = ""  # last, to the metadata server
         self.asked_at = None  # when the trainer was asked to stop
-        self.gone_since = None  # when the job was first not there
+        self.gone_since = None  # when the job was first missing
         self.secrets = None  # until they are fetched
         self._logged = (0.0, -1)
 
@@ -96,7 +96,7 @@ class Agent:
     # -- the trainer --------------------------------------------------------------------------------------------------
 
     def train(self):
-        """How the trainer ended; None where the attempt no longer counts."""
+        """Run the trainer; returns how it ended, or None if the attempt no longer counts."""
         try:
             python = environment(self.look_early)
             secrets = self.fetch_secrets()
@@ -136,7 +136,7 @@ class Agent:
         return self.outcome(self.trainer.returncode)
 
     def end_hung(self, seconds):
-        """Kill the trainer, and report where it hung."""
+        """Kill the trainer; returns its outcome."""
         assert self.trainer is not None
         why, name = self.watch.why(seconds), self.folder + f"stacks-{self.worker}.txt"
         say(f"the trainer hangs: {why}")
@@ -150,7 +150,7 @@ class Agent:
         return {"exit_code": 1, "failure": "Hung", "message": why}
 
     def look(self, state):
-        """Look at everything once; whether the attempt still counts. If the bucket does not answer, it does."""
+        """Look at everything once; returns whether the attempt still counts: True if the bucket does not answer."""
         if self.metadata.is_preempted():
             self.ask_to_stop("this VM is being preempted")
         if self.valid_until and time.time() > self.valid_until:
@@ -162,12 +162,12 @@ class Agent:
         return True
 
     def look_early(self):
-        """The same during an installation, which may take long. Raises Stopped where it is not needed any more."""
+        """`look`, during an installation, which may take long. Raises Stopped if the attempt no longer counts."""
         if not self.look("installing"):
             raise Stopped(None)
 
     def follow(self, job):
-        """Do what the job says; whether this attempt still counts."""
+        """Do what the job says; returns whether this attempt still counts."""
         if job is None:
             self.gone_since = self.gone_since or time.time()
             return time.time() - self.gone_since < GONE_SECONDS
@@ -180,14 +180,14 @@ class Agent:
         return True
 
     def keep_to_budget(self, job):
-        """End this VM before the budget is used up: nobody may supervise, and it may have waited in a queue for long."""
+        """End this VM before the budget is used up: nobody may supervise, and it may have waited in a queue for hours."""
         price = job.get("prices", {}).get(job["node"]["zone"])
         if job.get("budget") is not None and price:
             left = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
             for spare in job.get("spare", ()):  # one of which may have been the attempt that counted, before this VM came
                 seconds = max(0.0, self.born - (spare.get("ready_at") or self.born)) + SPARE_SECONDS
                 left -= job["prices"].get(spare["zone"], price) * seconds / 3600
-            ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it billed before it booted, too
+            ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
             self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
     def ask_to_stop(self, why):
@@ -199,7 +199,7 @@ class Agent:
             self.trainer.send_signal(signal.SIGTERM)
 
     def outcome(self, code):
-        """From the trainer's failure record, or the last line that it printed."""
+        """The trainer's outcome, from its failure record or the last line that it printed."""
         found = {"exit_code": code, "failure": None, "message": ""}
         if code in (0, 75):
             return found
@@ -232,7 +232,7 @@ class Agent:
         return found
 
     def secret(self, source):
-        """Its bytes; None where it does not exist, or this VM's account may not read it."""
+        """The bytes of a secret; None if it does not exist, or this VM's account may not read it."""
         if source.startswith("gs://"):
             root, _, name = source.rpartition("/")
             return Bucket(root, self.metadata).get(name, unless_refused=True)
@@ -252,7 +252,7 @@ class Agent:
         return node is not None and node["attempt"] == self.attempt and node["ending"] is None
 
     def wait_for_its_turn(self):
-        """Returns once this node's attempt counts: of nodes queued in several zones, the supervisor keeps the first."""
+        """Wait for a while if this node is a spare one: of nodes queued in several zones, the supervisor keeps the first."""
         until = time.time() + TURN_SECONDS
         while time.time() < until:
             job = self.job() or {}
@@ -286,7 +286,7 @@ class Agent:
             size = self.log_path.stat().st_size
         except OSError:
             return
-        soon = last or self.asked_at is not None  # there may be no later
+        soon = last or self.asked_at is not None  # there may be no later upload
         if size == self._logged[1] or not (soon or time.time() - self._logged[0] > LOG_SECONDS):
             return
         content = self.log_end().encode()
@@ -297,7 +297,7 @@ class Agent:
         """The last LOG_BYTES that the trainer printed, or a little less, without secrets."""
         try:
             with self.log_path.open("rb") as log:
-                log.seek(max(0, self.log_path.stat().st_size - LOG_BYTES - SECRET_BYTES))  # so that none is cut in two
+                log.seek(max(0, self.log_path.stat().st_size - LOG_BYTES - SECRET_BYTES))  # so that no secret is cut in two
                 text = self.redacted(log.read().decode("utf-8", "replace"))
         except OSError:
             return ""
@@ -323,14 +323,14 @@ class Agent:
             time.sleep(60)
 
     def delete_self(self):
-        """The queued resource of this node's name, if there is one, and the node."""
+        """Delete the queued resource of this node's name, if there is one, and the node."""
         project, zone, name = self.metadata.node()
         place = f"{TPU}/v2/projects/{project}/locations/{zone}"
         delete(self.metadata, place, f"queuedResources/{name}?force=true", f"nodes/{name}")
 
 
 def born():
-    """When this VM booted first, in seconds since 1970."""
+    """When this VM first booted, in seconds since 1970."""
     path = HOME / "born"
     with contextlib.suppress(OSError, ValueError):
         return float(path.read_text())
@@ -340,7 +340,7 @@ def born():
 
 
 def forms(secret):
-    """How a secret may be printed; short lines of it are left out, as they would redact too much."""
+    """The forms in which a secret may be printed; its short lines are left out, as they would redact too much."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= 8]
     return [form for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], *lines) if form]
 

@@ -1,4 +1,4 @@
-"""Prints what identifies the tpulm that this interpreter has: a SHA-256 of its source files. For Python 3.8 and newer."""
+"""Prints what identifies this interpreter's tpulm: a SHA-256 of its source files. For Python 3.8 and newer."""
 
 import hashlib
 import sys

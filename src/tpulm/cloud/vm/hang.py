@@ -1,4 +1,4 @@
-"""Detects a trainer that hangs, by the file that it writes (tpulm.runtime.watchdog), and collects its threads' stacks.
+"""Detects a hung trainer, by the progress file that it writes (tpulm.runtime.watchdog), and collects its threads' stacks.
 
 For Python 3.8 and newer.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 HANG_SECONDS = 600.0  # without a new step, at least
 STEPS = 20  # typical step times that a step may take
 SLOW_SECONDS = 3600.0  # without any progress before the first step and in other stages, at least: some report little
-SLOWER = 6  # … and so many times what a step may take
+SLOWER = 6  # … and this many times what a step may take
 STACKS_SECONDS = 10.0  # until a trainer that was asked for its stacks counts as frozen
 TASKS = 100  # threads whose kernel stacks are read
 
@@ -24,7 +24,7 @@ class Watch:
     def __init__(self, path, hang_seconds=None, clock=time.monotonic):
         self._path, self._hang_seconds, self._clock = path, hang_seconds, clock
         self._last, self._since = {}, clock()
-        self._seconds = collections.deque(maxlen=99)  # a step takes, as seen between two looks
+        self._seconds = collections.deque(maxlen=99)  # per step, as seen between two looks
         self._stepped = False  # whether this trainer has made a step
 
     @property
@@ -33,7 +33,7 @@ class Watch:
 
     @property
     def step(self):
-        """The newest one; None before training."""
+        """The newest step; None before training."""
         return self._last.get("step")
 
     @property
@@ -44,7 +44,7 @@ class Watch:
         return limit if self.stage == "train" and self._stepped else max(SLOW_SECONDS, SLOWER * limit)
 
     def look(self):
-        """The seconds without a new report, where they are too many; else None."""
+        """The seconds without a new report if they exceed the limit, else None."""
         beat, before = self._read(), self._last
         if beat and beat != before:
             training = beat["stage"] == before.get("stage") == "train"
@@ -59,10 +59,10 @@ class Watch:
         return silent if silent > self.limit else None
 
     def _read(self):
-        """None where the file is missing or half-written."""
+        """None if the file is missing or half-written."""
         try:
             content = self._path.read_bytes()
-            if content == self._path.read_bytes():  # or it was being written
+            if content == self._path.read_bytes():  # else it was being written
                 beat = json.loads(content)
                 return beat if {"stage", "step", "time"} <= set(beat) else None
         except (OSError, ValueError, TypeError):
@@ -75,9 +75,9 @@ class Watch:
 
 
 def stacks(process, path):
-    """What all threads of a process do: as the kernel sees them, and Python's, which a frozen process cannot report.
+    """The stacks of a process's threads, as text: as the kernel sees them, and Python's, which a frozen process cannot report.
 
-    The process opened `path` when it began to listen for the signal; before that the signal would end it.
+    The process opens `path` when it starts to handle the signal, which would end it before.
     """
     found = kernel_view(process.pid)
     with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def stacks(process, path):
 
 
 def kernel_view(pid):
-    """A line for each thread, with its kernel stack where this user may see it."""
+    """A line for each thread, with its kernel stack if this user may see it."""
     lines = [f"Process {pid}, as the kernel sees its threads:"]
     with contextlib.suppress(OSError):
         for folder in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda path: int(path.name))[:TASKS]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from services import kill, say
 
 HERE = Path(__file__).resolve().parent
-STEP_SECONDS = 1800.0  # that one step may take
+STEP_SECONDS = 1800.0  # for which one step may take
 ALIVE_SECONDS = 10.0  # between calls of `alive`
 
 
 def environment(alive, pins="pins.txt"):
-    """The interpreter's path: one on the VM, else one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
+    """The path of an interpreter on the VM, else of one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
     bundle = json.loads((HERE / "bundle.json").read_text())
     own = HERE / "env" / "bin" / "python"
     for python in (str(own), bundle["python"], sys.executable):
@@ -38,7 +38,7 @@ def environment(alive, pins="pins.txt"):
 
 
 def run(command, alive):
-    """Run a command; raises RuntimeError with the end of its output, also when it takes too long. `alive` is called meanwhile;
+    """Run a command; raises RuntimeError with the end of its output if it fails or takes too long. `alive` is called meanwhile;
     an error that it raises ends the process, too.
     """
     until = time.time() + STEP_SECONDS
@@ -60,7 +60,7 @@ def run(command, alive):
 
 
 def digest_of(python):
-    """The digest of an interpreter's tpulm; None where it has none."""
+    """The digest of an interpreter's tpulm; None if it has none."""
     try:
         done = subprocess.run([python, HERE / "digest.py"], capture_output=True, text=True, timeout=300)
     except OSError:

@@ -1,4 +1,4 @@
-"""Writes what `tpulm cloud smoke` wants to know of a VM to the bucket, then deletes the VM. For Python 3.8 and newer."""
+"""Writes the facts that `tpulm cloud smoke` checks to the bucket, then deletes the VM. For Python 3.8 and newer."""
 
 import json
 import platform
@@ -30,7 +30,7 @@ SEEN_LOOKS = 6  # before the deletion, so that others can still read the guest a
 
 
 def run(agent):
-    """Whatever happens, the VM deletes itself."""
+    """Write the facts; whatever happens, the VM deletes itself."""
     with logged():
         say("this VM is looked at, and deletes itself")
         found = {

@@ -30,7 +30,7 @@ class Unreachable(Exception):
 
 
 def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECONDS):
-    """(status, body, headers) of an answer; server errors, and no answer, are retried. Raises Unreachable."""
+    """(status, body, headers) of the answer; server errors and missing answers are retried. Raises Unreachable."""
     until, pause = time.time() + patience, 0.5
     while True:
         try:
@@ -62,7 +62,7 @@ class Metadata:
     def node(self):
         """(project, zone, name) of the TPU node that this VM belongs to.
 
-        The VM itself is in a project of Google's, under another name: the node's own metadata names it, else tpu-env, as in
+        The VM itself is in one of Google's projects, under another name; our own metadata names the node, else tpu-env, as in
         MaxText's multihost_job.py.
         """
         env = dict(re.findall(r"^(\w+): '(.*)'$", self.attribute("tpu-env") or "", re.MULTILINE))
@@ -112,7 +112,7 @@ class Bucket:
         self._checked("write " + name, *self._request(url, "POST", data, patience))
 
     def names(self, beginning):
-        """Below the prefix."""
+        """The names of objects, below the prefix."""
         found, page = [], ""
         while True:
             asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
@@ -135,7 +135,7 @@ class Bucket:
         return urllib.parse.quote(self._full(name), safe="")
 
     def _request(self, url, method="GET", data=None, patience=PATIENCE_SECONDS):
-        """(status, body), with a new token after a refusal."""
+        """(status, body); retried with a new token after a 401."""
         fresh = False
         while True:
             if fresh or time.time() > self._token_until:
@@ -148,12 +148,12 @@ class Bucket:
 
 
 def die_with_parent():
-    """For a new process: it ends with its parent, which would not know of it once restarted."""
+    """Have this new process killed when its parent ends, which would not know of it once restarted."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def kill(process):
-    """Whether it is gone then."""
+    """Kill a process; returns whether it is gone."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_SECONDS)
@@ -162,7 +162,7 @@ def kill(process):
 
 @contextlib.contextmanager
 def logged(*kinds):
-    """Print an error of the block, by default any, and go on."""
+    """Print errors of the block, of any kind by default, and suppress them."""
     kinds = kinds or (Exception,)
     try:
         yield

@@ -19,7 +19,7 @@ COMPUTE = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "https://com
 LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))
 LOG_SECONDS = 3 * LOOK_SECONDS  # between uploads of the log
 BEAT_SECONDS = 12 * LOOK_SECONDS
-LOG_BYTES = 1 << 20  # of the log's end are uploaded
+LOG_BYTES = 1 << 20  # uploaded of the log's end
 GONE_SECONDS = 300.0  # without a job in the bucket, until the run counts as over
 LONGEST_PAUSE_SECONDS = 300.0  # before a failed supervisor is restarted
 
@@ -30,8 +30,8 @@ class Keeper:
         self.workdir = (self.metadata.attribute("tpulm-workdir") or "").rstrip("/")
         self.bucket = Bucket(self.workdir + "/cloud", self.metadata)
         self.log_path = HOME / "supervisor.log"
-        self.gone_since = None  # when the job was first not there
-        self.process = None  # of the supervisor
+        self.gone_since = None  # when the job was first missing
+        self.process = None  # the supervisor's process id
         self._logged = (0.0, -1)
         self._beaten = (0.0, "")
 
@@ -47,7 +47,7 @@ class Keeper:
             time.sleep(60)
 
     def supervise(self):
-        """Until the run is over, whatever happens."""
+        """Run the supervisor until the run is over, whatever happens."""
         python, pause = None, LOOK_SECONDS
         while not self.is_over():
             begun = time.time()
@@ -85,7 +85,7 @@ class Keeper:
         self.tell(f"the supervisor has ended with exit code {child.returncode}")
 
     def is_over(self):
-        """False where the bucket does not answer."""
+        """False if the bucket does not answer."""
         try:
             content = self.bucket.get("job.json")
             if content is None:
@@ -127,7 +127,7 @@ class Keeper:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def delete_self(self):
-        """A Compute Engine VM is in the user's own project, under its own name."""
+        """Unlike a TPU VM, this one is in the user's own project, under its own name."""
         zone = (self.metadata.get("instance/zone") or "").rpartition("/")[2]
         place = "{}/compute/v1/projects/{}/zones/{}".format(COMPUTE, self.metadata.get("project/project-id"), zone)
         delete(self.metadata, place, "instances/{}".format(self.metadata.get("instance/name")))
