@@ -1,6 +1,6 @@
-"""From files of raw text to clean documents that are read a random part at a time.
+"""From files of raw text to clean documents, which are read back in random parts.
 
-`scatter` reads every source once and leaves W/corpus; `read_part` and `sample_texts` read it back. Files and their formats are
+`scatter` reads every source once and writes W/corpus; `read_part` and `sample_texts` read it back. Files and their formats are
 in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decides in `identity`.
 """
 

@@ -1,10 +1,10 @@
-"""Cleaning, a batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
+"""Cleaning, one batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
 
-A line end is "\\n" or "\\r\\n"; every other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank.
-First the matches of `remove` are deleted, document by document. With `whitespace = "collapse"`, "\\r\\n" becomes "\\n", a run
-of blanks becomes one space, and blanks around line ends and white space around documents go. Then personal data are replaced,
-if asked for, runs of more than `max_repeats` equal characters are cut, digits aside (1000000 is a number), and documents are
-left out by length and by language. But for `remove`, cleaning a second time changes nothing.
+A line end is "\\n" or "\\r\\n"; all other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank. First the
+matches of `remove` are deleted, document by document, and Unicode is normalized. With `whitespace = "collapse"`, "\\r\\n"
+becomes "\\n", a run of blanks becomes one space, and blanks around line ends and white space around documents are removed.
+Then personal data are replaced, if requested, runs of more than `max_repeats` equal characters are cut, except digits (1000000
+is a number), and documents are left out by length and by language. Except for `remove`, cleaning twice changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tpulm.corpus.documents import DocumentBatch, Reason, Samples
 from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 from tpulm.runtime.interrupt import time_limit
 
-# What str.isspace() accepts, but for the space and "\n". Two dozen searches for one of them are as fast as one for a class.
+# What str.isspace() accepts, except the space and "\n". Two dozen searches for one character are as fast as one for a class.
 _ODD_BLANKS: Final = (
     *"\t\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680", *map(chr, range(0x2000, 0x200B)), *"\u2028\u2029\u202f\u205f\u3000"
 )  # fmt: skip
@@ -32,9 +32,9 @@ _SPACES = re.compile("  +")
 _LINES_AT_EDGE = re.compile(r"(?<!\n)\n++\0\n*+|\0\n++")  # possessive: linear on long runs of line ends
 
 _NORMALIZED_AT_ONCE: Final = 512  # characters
-_LEAST_FIRST: Final = -64  # of UTF-8, read as int8: a byte below it goes on with a character
+_LEAST_FIRST: Final = -64  # of UTF-8, read as int8: lower bytes continue a character
 
-_MATCHING_SECONDS: Final = 30.0  # of the processor, for a megabyte, which takes most patterns a tenth of one
+_MATCHING_SECONDS: Final = 30.0  # of CPU time per megabyte; most patterns take 0.1
 _TOO_SLOW: Final = (
     "needs more than 30 seconds for a megabyte of text: nested repetitions such as (a+)+ try every way to divide a text; "
     "make them possessive (a++) or say what may not follow ([^》]*》)"
@@ -45,24 +45,24 @@ _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 class Cleaned(NamedTuple):
     documents: list[bytes]  # UTF-8
-    text: str  # the same, NUL between them
+    text: str  # the same, separated by NUL
     sizes: np.ndarray  # int64, bytes of each document
     characters: np.ndarray  # int64, of each document
 
 
 class Cleaner:
-    """Applies the settings and counts, by reason, what it leaves out."""
+    """Applies the settings, and counts by reason what it leaves out."""
 
     def __init__(self, config: CleaningConfig):
         self._config = config
         repeats = config.max_repeats
         self._keep = repeats or 0
         self._languages = LanguageFilter(config.languages) if config.languages else None
-        self.replaced: Counter[str] = Counter()  # of all batches, by kind
-        self.removed_matches: Counter[str] = Counter()  # the same, by pattern
+        self.replaced: Counter[str] = Counter()  # in all batches, by kind
+        self.removed_matches: Counter[str] = Counter()  # in all batches, by pattern
         self.removed_characters: Counter[str] = Counter()
-        self.languages: Counter[str] = Counter()  # of documents long enough to stay, where other languages do not
-        self.samples = Samples()  # of what is left out, and of what is replaced
+        self.languages: Counter[str] = Counter()  # of documents that pass the length limits, if languages are filtered
+        self.samples = Samples()  # of what is left out, deleted or replaced
         self._remove = [re.compile(pattern) for pattern in config.remove]
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
 
@@ -89,7 +89,7 @@ class Cleaner:
         return Cleaned(documents, b"\0".join(documents).decode(), sizes[kept], characters[kept])
 
     def _without(self, pattern: re.Pattern[str], text: str, separator: str) -> str:
-        """The documents without what matches in each of them: no match reaches into the next."""
+        """Delete the matches of `pattern`, document by document: no match spans two of them."""
         documents, name = text.split(separator), pattern.pattern
         with time_limit(_MATCHING_SECONDS, f"corpus.cleaning.remove: '{name}' {_TOO_SLOW}"):
             found = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
@@ -108,7 +108,7 @@ class Cleaner:
         return text if form == "none" or text.isascii() else _normalized(text, separator, form)
 
     def _by_length(self, text: str, separator: str, lengths: np.ndarray, skipped: Counter[str]) -> np.ndarray:
-        """Which documents stay; each other one is counted under the first reason that holds."""
+        """Which documents are kept, bool [N]; the others are counted under the first reason that applies."""
         config = self._config
         empty = lengths == 0
         if config.whitespace == "keep":
@@ -130,7 +130,7 @@ class Cleaner:
     def _by_language(
         self, text: str, separator: str, kept: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
     ) -> np.ndarray:
-        """Which of the kept documents are in a language that is wanted, or cannot be told."""
+        """Which documents are in a wanted or uncertain language, bool [N]; only those in `kept` are examined."""
         reason: Reason = "other_language"
         documents, wanted = text.split(separator), np.ones(len(kept), bool)
         for index in np.flatnonzero(kept).tolist():
@@ -145,7 +145,7 @@ class Cleaner:
 
 
 def _normalized(text: str, separator: str, form: _Form) -> str:
-    """Halves where that is not needed stay as they are. Nothing composes across a separator, or is reordered."""
+    """Normalize half by half, skipping normalized halves. No characters compose or are reordered across a separator."""
     if unicodedata.is_normalized(form, text):
         return text
     middle = text.find(separator, len(text) // 2) if len(text) > _NORMALIZED_AT_ONCE else -1
@@ -156,14 +156,14 @@ def _normalized(text: str, separator: str, form: _Form) -> str:
 
 
 def _lengths(data: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes and characters of each document, int64 [N] each; in the UTF-8 the separator stands after each of them."""
+    """Bytes and characters of each document, int64 [N] each; `data` is UTF-8 with the separator after each document."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(separator)) + 1
     starts = np.append(0, ends[:-1])
     sizes = ends - starts - 1
     if data.isascii():
         return sizes, sizes
     begins = np.frombuffer(data, np.int8) >= _LEAST_FIRST
-    return sizes, np.add.reduceat(begins, starts, dtype=np.int32).astype(np.int64) - 1  # the separator is one, too
+    return sizes, np.add.reduceat(begins, starts, dtype=np.int32).astype(np.int64) - 1  # without the separator
 
 
 def _collapse(text: str, separator: str) -> str:
@@ -181,8 +181,8 @@ def _collapse(text: str, separator: str) -> str:
     return _LINES_AT_EDGE.sub("\0", text) if "\n" in text else text
 
 
-# Personal data are found by form alone: an order's number that is written like a telephone number goes, too, and a name is not
-# found. Digits that are not grouped are only taken for a telephone number after a "+".
+# Personal data are found only by form: an order number written like a telephone number is replaced too, and names are not
+# found. Ungrouped digits count as a telephone number only after a "+".
 EMAIL, PHONE = "<email>", "<phone>"
 _CONTEXT: Final = 60  # characters of a sample on each side
 _LINE_END: Final = re.compile(r"[\n\0]")
@@ -205,7 +205,7 @@ _FORMS: Final = {"email": (_EMAIL, "@", EMAIL), "phone": (_PHONE, "", PHONE)}
 
 
 def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Samples) -> str:
-    """The text with a placeholder for each of these kinds ("email", "phone"); how many there were is added to `counts`."""
+    """The text with data of these kinds ("email", "phone") replaced by placeholders, whose numbers are added to `counts`."""
     for kind in kinds:
         form, sign, placeholder = _FORMS[kind]
         if sign in text:
@@ -218,13 +218,13 @@ def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Sam
 
 
 def _with_context(text: str, found: re.Match[str]) -> str:
-    """The line it stands in, near it."""
+    """The match in brackets, with nearby text of its line."""
     before = _LINE_END.split(text[max(0, found.start() - _CONTEXT) : found.start()])[-1]
     after = _LINE_END.split(text[found.end() : found.end() + _CONTEXT])[0]
     return f"{before}[{found[0]}]{after}"
 
 
-_CHARACTERS: Final = 1_000  # of a document are looked at: enough to tell, and 97 languages are compared
+_CHARACTERS: Final = 1_000  # examined per document: enough to tell, and 97 languages are compared
 _CERTAIN: Final = 0.5  # of the probability
 _UNCERTAIN: Final = "uncertain"
 
@@ -235,10 +235,10 @@ class Recognized(NamedTuple):
 
 
 class LanguageFilter:
-    """Recognizes documents in other languages, by py3langid (Lui and Baldwin 2012; Barbaresi).
+    """Recognizes the languages of documents, with py3langid (Lui and Baldwin 2012; Barbaresi).
 
-    What is too short to say, or holds no words, stays. Raises ConfigError for a language that cannot be recognized, and
-    MissingExtra without the package.
+    Documents that are too short to tell, or have no words, are kept. Raises ConfigError for a language that cannot be
+    recognized, and MissingExtra without the package.
     """
 
     def __init__(self, languages: Sequence[str]):
@@ -257,7 +257,7 @@ class LanguageFilter:
 
 
 def languages_version() -> str:
-    """The version of what decides: another one may decide otherwise."""
+    """The package and its version: another version may decide differently."""
     return f"py3langid {_package().__version__}"
 
 

@@ -1,4 +1,4 @@
-"""Documents as readers hand them on, a megabyte at a time, and input that cannot be used: an error, or left out and counted."""
+"""Batches of documents, about a megabyte each, and unusable input, which is an error, or left out and counted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, Literal, NamedTuple
 
 from tpulm.errors import DataError, shorten
 
-# Why a document, or the rest of a file, is not in the corpus. The first group is faults of the input and stops the run unless
-# on_error = "skip", the next one of labelled examples alone; then pages of a wiki that are no articles; the last is what the
-# cleaning settings ask for.
+# Why a document, or the rest of a file, is not in the corpus. First, faults of the input, which stop the run unless
+# on_error = "skip"; then one of labelled examples only; then wiki pages that are not articles; last, what cleaning and sampling
+# leave out.
 Reason = Literal[
     "undecodable", "nul_character", "not_unicode", "too_large", "not_json", "no_field", "not_text", "malformed_row",
     "broken_file",
@@ -19,16 +19,16 @@ Reason = Literal[
     "redirect", "other_namespace", "no_wikitext",
     "empty", "too_short", "too_long", "other_language", "sampled_out",
 ]  # fmt: skip
-Fault = tuple[Reason, str] | None  # why something cannot be used, and the message; None: it can
+Fault = tuple[Reason, str] | None  # why something is unusable, and a message; None: it is usable
 
-UNDECODABLE: Final = "\udc80"  # stands for a byte that did not decode; no codec yields it by itself
+UNDECODABLE: Final = "\udc80"  # stands for an undecodable byte; no codec produces it by itself
 
-# One document, one line, one field: more than this is taken for a mistake (a file without line ends), and bounds memory.
+# Of a document, a line or a field: anything longer is taken for a mistake (a file without line ends). Bounds memory.
 MAX_DOCUMENT_BYTES: Final = 8 << 20
 
 
 class Wording(NamedTuple):
-    """What messages call the settings of whoever reads; {} is a value."""
+    """How messages refer to the settings of the caller; {} is a value."""
 
     skip: str = 'on_error = "skip"'
     format: str = "set format = '{}'"
@@ -40,12 +40,12 @@ CORPUS: Final = Wording()
 
 
 class Faults:
-    """Counts what one piece of the corpus leaves out; in "stop" mode a fault of the input raises DataError instead."""
+    """Counts the records that are left out; in "stop" mode a fault of the input raises DataError instead."""
 
     def __init__(self, on_error: Literal["stop", "skip"], name: str = "", wording: Wording = CORPUS):
         self.wording = wording
         self.on_error: Literal["stop", "skip"] = on_error
-        self.name = name  # the file being read; "" where a place says more than a number
+        self.name = name  # the file being read; "" if the places given to `add` name it
         self.skipped: Counter[str] = Counter()
         self.samples = Samples()
 
@@ -54,7 +54,7 @@ class Faults:
         return self.on_error == "stop"
 
     def add(self, reason: Reason, message: str, place: str) -> None:
-        """One unusable record at `place` ("line 7"). Raises DataError in "stop" mode."""
+        """Count one unusable record at `place` ("line 7"), or raise DataError in "stop" mode."""
         if self.stops:
             left_out = (
                 "the readable part of such files is used"
@@ -67,12 +67,12 @@ class Faults:
         self.leave_out(reason, f"{self.name}, {place}: {message}")
 
     def leave_out(self, reason: Reason, sample: str) -> None:
-        """One record that is none of the corpus's documents, and no fault: counted."""
+        """Count one record that is left out, in "stop" mode too."""
         self.skipped[reason] += 1
         self.samples.keep(reason, [sample])
 
 
-_OF_A_PIECE: Final = 3  # of each reason
+_OF_A_PIECE: Final = 3  # samples per reason
 _OF_ALL: Final = 20
 _CHARACTERS: Final = 200
 
@@ -80,7 +80,7 @@ Removed = dict[str, tuple[str, ...]]  # samples by reason
 
 
 class Samples:
-    """Keeps the first few of each reason."""
+    """Keeps the first few samples of each reason."""
 
     def __init__(self) -> None:
         self._kept: dict[str, list[str]] = {}
@@ -89,11 +89,11 @@ class Samples:
         return len(self._kept.get(reason, ())) < _OF_A_PIECE
 
     def add(self, reason: str, texts: Iterable[str]) -> None:
-        """Texts of the corpus, of which the beginning is kept."""
+        """Keep the beginnings of texts of the corpus."""
         self.keep(reason, (shorten(" ".join(text[: 2 * _CHARACTERS].split()), _CHARACTERS, quoted=False) for text in texts))
 
     def keep(self, reason: str, shown: Iterable[str]) -> None:
-        """What is to be shown as it is."""
+        """Keep samples unchanged."""
         kept = self._kept.setdefault(reason, [])
         kept.extend(islice(shown, _OF_A_PIECE - len(kept)))
 
@@ -102,7 +102,7 @@ class Samples:
 
 
 def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> Removed:
-    """Samples of all pieces: the first of each, then the second of each, …, without repetitions."""
+    """Samples of all pieces, by reason: the first of each piece, then the second, …, without repetitions."""
     by_reason: dict[str, list[Iterable[str]]] = {}
     for part in parts:
         for reason, texts in part.items():
@@ -117,7 +117,7 @@ BATCH_BYTES: Final = 1 << 20
 
 
 class DocumentBatch(NamedTuple):
-    """At least one document. Documents hold neither the separator nor NUL, and encode as UTF-8."""
+    """One or more documents. They contain neither the separator nor NUL, and can be encoded as UTF-8."""
 
     text: str
     separator: str  # "\n" or "\0"
@@ -127,7 +127,7 @@ class DocumentBatch(NamedTuple):
 
 
 class Batcher:
-    """Gathers single documents into batches, refusing those that hold NUL or are not Unicode."""
+    """Gathers documents into batches, refusing those with NUL, undecodable bytes or lone surrogates."""
 
     def __init__(self, faults: Faults, place: Callable[[int], str] = "line {}".format):
         self._faults = faults
@@ -142,11 +142,11 @@ class Batcher:
         self._characters += len(document)
 
     def full(self) -> Iterator[DocumentBatch]:
-        """The documents so far as a batch, if they are enough for one."""
+        """Yield the documents so far as a batch, if there are enough for one."""
         return self.flush() if self._characters >= BATCH_BYTES or len(self._documents) >= BATCH_BYTES // 8 else iter(())
 
     def flush(self) -> Iterator[DocumentBatch]:
-        """The documents so far as a batch, if there are any."""
+        """Yield the documents so far as a batch, if there are any."""
         documents, numbers = self._documents, self._numbers
         self._documents, self._numbers, self._characters = [], [], 0
         text = "\0".join(documents)
@@ -166,7 +166,7 @@ class Batcher:
 
 
 def find_fault(document: str) -> Fault:
-    """Why a text cannot be used, with a message, or None."""
+    """Why a document is unusable, with a message, or None."""
     if UNDECODABLE in document:
         return "undecodable", "bytes that do not decode."
     if "\0" in document:

@@ -1,9 +1,9 @@
-"""What a document's hash decides: its part, and, by bits that do not depend on those, holdout, sample and copies.
+"""What a document's hash decides: its part and, by independent bits, holdout split, sample and copies.
 
-A key is two 64-bit hashes: the first half of XXH3-128 of the cleaned UTF-8 text, and XXH3-64 of its letters and digits alone.
+A key is two 64-bit hashes: the first half of XXH3-128 of the cleaned UTF-8 text, and XXH3-64 of its letters and digits only.
 Documents are kept in the order of their keys, and a part is a range of the first half. Every other choice compares a mix of the
 second half with a threshold; each purpose mixes with its own constant, so the choices are independent of each other. Texts that
-differ in marks, spaces or capitals alone are thus held out, or trained on, together.
+differ only in punctuation, spaces or case are thus held out, or trained on, together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 class Keys(NamedTuple):
-    """The two halves, uint64 [N] each."""
+    """The two halves of N keys, uint64 [N] each."""
 
     high: np.ndarray
     low: np.ndarray
@@ -41,15 +41,15 @@ class Keys(NamedTuple):
         return Keys(self.high[index], self.low[index])
 
     def order(self) -> np.ndarray:
-        """The permutation that sorts; equal keys keep their order."""
+        """The permutation that sorts the keys; equal keys keep their order."""
         order = np.argsort(self.high, kind="stable")
         high, low = self.take(order)
-        # Of a corpus, first halves are equal only where the whole keys are, so that this has sorted both.
+        # In a corpus, first halves are equal only where whole keys are, so this has sorted both.
         mixed = bool(((high[1:] == high[:-1]) & (low[1:] < low[:-1])).any())
         return np.lexsort((self.low, self.high)) if mixed else order
 
     def are_new(self) -> np.ndarray:
-        """Which of ascending keys differ from the one before; bool [N]."""
+        """Which of these ascending keys differ from the previous one; bool [N]."""
         new = np.ones(len(self.high), bool)
         new[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
         return new
@@ -67,9 +67,9 @@ def keys_of(documents: Sequence[bytes]) -> Keys:
 
 
 def keys_of_texts(documents: Sequence[bytes], text: str) -> Keys:
-    """Keys whose second half tells nothing but letters and digits (`letters`), or the whole of a text that has none.
+    """Keys whose second half depends only on letters and digits (`letters`), or on the whole text if it has none.
 
-    `text` is all documents, NUL between them.
+    `text` is all documents, separated by NUL.
     """
     essences = letters(text)
     if b"" in essences:
@@ -79,8 +79,8 @@ def keys_of_texts(documents: Sequence[bytes], text: str) -> Keys:
 
 
 def letters(text: str) -> list[bytes]:
-    """The letters, digits and combining marks (Unicode categories L, N, Mn, Mc, but for variation selectors) of each document
-    of a text that has NUL between them, with simple case folding, in UTF-8."""
+    """The letters, digits and combining marks (Unicode categories L, N, Mn, Mc, except variation selectors) of each document in
+    a text that separates them by NUL, with simple case folding, in UTF-8."""
     table = _folded()
     if text.isascii():
         return text.encode().translate(bytes(table[:256].astype(np.uint8)), _DROPPED_ASCII).split(b"\0")
@@ -95,7 +95,7 @@ def letters(text: str) -> list[bytes]:
 
 @functools.cache
 def _folded() -> np.ndarray:
-    """What each code point becomes, 0 where it goes; uint32 [_TABLE]."""
+    """What each code point becomes, 0 if it is dropped; uint32 [_TABLE]."""
     table = np.zeros(_TABLE, np.uint32)
     for code in range(_TABLE):
         character = chr(code)
@@ -107,7 +107,7 @@ def _folded() -> np.ndarray:
 
 
 def draw(keys: Keys, purpose: Purpose) -> np.ndarray:
-    """A number for each document, uniform in [0, 2**64), from the second half of its key."""
+    """A number for each document, uniform in [0, 2**64), from the second half of its key; uint64 [N]."""
     return mix(keys.low + np.uint64(purpose * 0x9E3779B97F4A7C15 % RANGE))
 
 
@@ -119,25 +119,25 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def below(draws: np.ndarray, threshold: int) -> np.ndarray:
-    """draws < threshold, for a threshold in [0, 2**64] (the last does not fit the type)."""
+    """draws < threshold, for a threshold in [0, 2**64] (2**64 itself does not fit in uint64)."""
     return np.ones(len(draws), bool) if threshold >= RANGE else draws < np.uint64(threshold)
 
 
 def threshold_of(fraction: float) -> int:
-    """The threshold that a share of `fraction` of all draws lies below."""
+    """The threshold below which a `fraction` of all draws lies."""
     return min(RANGE, int(fraction * RANGE))
 
 
 def part_range(part: int, num_parts: int) -> tuple[int, int]:
-    """The first halves of a part's keys lie in [low, high)."""
+    """The range [low, high) of the first halves of a part's keys."""
     return -(-part * RANGE // num_parts), -(-(part + 1) * RANGE // num_parts)
 
 
 def holdout_threshold(fraction: float, smallest: int, largest: int) -> int:
-    """Documents whose holdout draw lies below this are held out.
+    """The threshold below which a document's holdout draw holds it out.
 
     `smallest` and `largest` are the extreme draws of the corpus. With at least two different documents the one with the
-    smallest draw is always held out and the one with the largest is always trained on, so neither side of a tiny corpus is
+    smallest draw is always held out and the one with the largest is always trained on, so neither split of a tiny corpus is
     empty. A single document is trained on.
     """
     return min(max(threshold_of(fraction), smallest + 1), largest) if smallest < largest else 0

@@ -1,4 +1,4 @@
-"""What the corpus stage leaves behind for good: what was read and kept, where the spill is, whether that still holds."""
+"""The corpus manifest: what was read and kept, where the spill is, and whether sources or settings have changed since."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import Run
 from tpulm.errors import ConfigError, StorageError, WorkFolderMismatch
 
-FORMAT_VERSION: Final = 4  # 4: what is held out goes by letters and digits
+FORMAT_VERSION: Final = 4  # 4: the holdout split depends only on letters and digits
 
 
 class Record(BaseModel):
@@ -30,7 +30,7 @@ class Record(BaseModel):
 
 
 class Sums(Record):
-    """Numbers, and tables of numbers, which are added field by field."""
+    """Counts and tables of counts, which are added field by field."""
 
     def __add__(self, other: Self) -> Self:
         def total(one: Any, two: Any) -> Any:
@@ -44,21 +44,21 @@ class Sums(Record):
 class InputRecord(Record):
     """One file as it was read."""
 
-    within: str  # its name in the folder, or below the fixed part of the glob, that its source is; where that lay is not kept
+    within: str  # its path within its source's folder, or the fixed part of its glob, whose own location is not recorded
     source: int
     format: str
     compression: str | None
     encoding: str
-    offset: int = 0  # where it begins in the file, of a large dump that is read in stretches
-    bytes: int  # of the raw file, or stretch
+    offset: int = 0  # where its byte range begins, if it is part of a large dump
+    bytes: int  # of the raw file, or byte range
     read_bytes: int  # fewer when a limit ended the reading
     sha256: str  # of the bytes read
     modified_ns: int  # not part of the corpus's identity
 
 
 class Counts(Sums):
-    """Documents kept, exact duplicates included; those left out, by reason; what was replaced in all, by kind; and what was
-    deleted, by pattern."""
+    """Documents kept, including exact duplicates; documents left out, by reason; replacements in all documents, by kind; and
+    deletions, by pattern."""
 
     documents: int = 0
     bytes: int = 0
@@ -67,13 +67,13 @@ class Counts(Sums):
     replaced: dict[str, int] = {}
     removed_matches: dict[str, int] = {}
     removed_characters: dict[str, int] = {}
-    languages: dict[str, int] = {}  # of documents as recognized, those left out included; empty where nobody asked
+    languages: dict[str, int] = {}  # of documents as recognized, including those left out; empty without a language filter
 
 
 class PieceRecord(Record):
-    """A stretch of files of one source, and its spill."""
+    """Consecutive files of one source, and their spill."""
 
-    settings: str  # hash of everything but the files that its content depends on
+    settings: str  # hash of everything but the files that the content depends on
     inputs: tuple[InputRecord, ...]
     counts: Counts
     runs: tuple[Run, ...]
@@ -102,7 +102,7 @@ class CorpusManifest(Record):
     holdout_below: int  # the threshold of holdout draws
     limit_reached: bool  # max_documents or max_bytes ended the reading
     pieces: tuple[PieceSpill, ...]
-    fingerprint: str  # of all that determines the documents: file contents in order and settings, no paths and no times
+    fingerprint: str  # of all that determines the documents: file contents in order, and settings; no paths or times
 
 
 def pieces_folder(workdir: str | os.PathLike[str]) -> PurePath:
@@ -118,7 +118,7 @@ def manifest_path(workdir: str | os.PathLike[str]) -> PurePath:
 
 
 def removed_path(workdir: str | os.PathLike[str]) -> PurePath:
-    """Samples of what was left out, by reason."""
+    """The file with samples of what was left out, by reason."""
     return storage.as_path(workdir) / "corpus" / "removed.json"
 
 
@@ -128,7 +128,7 @@ def load_removed(workdir: str | os.PathLike[str]) -> Removed:
 
 
 def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
-    """The manifest, or None where the corpus stage has not finished."""
+    """The manifest, or None if the corpus stage has not finished."""
     path = manifest_path(workdir)
     if not storage.exists(path):
         return None
@@ -150,13 +150,13 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
             for record in inputs
         ],
         "settings": config.model_dump(mode="json", exclude={"sources"}),
-        "counts": counts.model_dump(mode="json", exclude={"languages"}),  # which decide nothing that `skipped` does not say
+        "counts": counts.model_dump(mode="json", exclude={"languages"}),  # whose effect is in `skipped`
     }
     return hash_json(value)
 
 
 def reading_settings(config: CorpusConfig, source: int, file: InputFile | InputRecord) -> dict[str, Any]:
-    """What decides how the bytes of a file become documents, and how often they count."""
+    """The settings that determine how the bytes of a file become documents, and how often they count."""
     names = READERS[file.format].settings
     settings = config.sources[source].model_dump(mode="json", include={*names, "on_error", "weight"})
     return {**settings, "format": file.format, "compression": file.compression, "encoding": file.encoding}
@@ -167,11 +167,10 @@ def hash_json(value: Any) -> str:
 
 
 def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.PathLike[str], *, part_bytes: int) -> None:
-    """Raise WorkFolderMismatch if the settings or the files differ from those that made the manifest.
+    """Raise WorkFolderMismatch if the settings or the files differ from those of the manifest.
 
-    A corpus none of whose files can be found any more is no mismatch: the work folder may have moved to another machine.
-    Nor is another version of Python, with other text of its own, nor a dataset that cannot be looked at from here and now.
-    Paths are not compared, contents are.
+    It is not a mismatch if no file of the corpus is found (the work folder may have moved to another machine), if the version
+    of Python, and with it Python's text, differs, or if a dataset cannot be accessed now. Contents are compared, not paths.
     """
     away: set[int] = set()
     try:
@@ -191,7 +190,7 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
 
 
 def _is_there(source: SourceConfig) -> bool:
-    """Whether this machine has the source's files; what any machine can reach says nothing of that."""
+    """Whether this machine has the source's files; False for a dataset on the Hub, which any machine can reach."""
     if source.format == "hub" and not is_folder(source.path):
         return False
     try:
@@ -201,7 +200,7 @@ def _is_there(source: SourceConfig) -> bool:
 
 
 def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[object]:
-    # The sources are compared file by file: where they lie does not matter, nor by which pattern they are named.
+    # The sources are compared file by file: neither their location nor the pattern that names them matters.
     theirs, ours = (RunConfig(corpus=item.model_copy(update={"sources": ()})) for item in (manifest.config, config))
     yield from differences(theirs, ours)
     if manifest.part_bytes != part_bytes:
@@ -238,7 +237,7 @@ def _difference(record: InputRecord, file: InputFile) -> str:
 
 
 def is_unchanged(record: InputRecord, file: InputFile) -> bool:
-    """Whether a file still has the bytes that were read: by size and time if they are the same, else by its hash."""
+    """Whether a file still has the bytes that were read: by name, size and time if these are equal, else by its hash."""
     if file.sha256:
         return record.sha256 == file.sha256
     if record.offset != file.offset:

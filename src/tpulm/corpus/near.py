@@ -1,28 +1,26 @@
-"""Near-duplicates: of documents that share a MinHash band only the first in the order of the corpus stays.
+"""Near-duplicates: of documents that share a MinHash band, only the first in corpus order is kept.
 
-MinHash with banding (Broder 1997; Leskovec et al., chapter 3): a document is the set of its shingles,
-`SHINGLE_WORDS` words in a row, without regard to case and marks. Where words are not written apart (Chinese, kana)
-each character counts as one. The smallest of the shingles' hashes is the same for
-two documents with the probability of their Jaccard similarity s; a band is `rows` such minima, and of `bands` bands at least
-one is the same with the probability 1 - (1 - s^rows)^bands.
+MinHash with banding (Broder 1997; Leskovec et al., chapter 3): a document is the set of its shingles, each `SHINGLE_WORDS`
+consecutive words, ignoring case and punctuation. In scripts without spaces (Chinese, kana) each character counts as a word.
+The smallest shingle hash of two documents is the same with a probability equal to their Jaccard similarity s. A band is `rows`
+such minima, and at least one of `bands` bands is the same with probability 1 - (1 - s^rows)^bands.
 
 Libraries were measured on the same shingles (benchmarks/near.py). rensa 0.5 is 1.4 to 1.9 times as fast for long texts and
-has 0.3 to 0.8 of the speed for short ones, since its signatures come out as Python lists. They changed with its last version,
-and the shingles would still be ours. datasketch has a tenth to a fifth of the speed. gaoya keeps its signatures to itself, in
-memory.
+0.3 to 0.8 times as fast for short ones, since it returns signatures as Python lists. They changed with its last version, and
+the shingles would still be our code. datasketch is a tenth to a fifth as fast. gaoya keeps its signatures private, in memory.
 
-Two passes over what `scatter` left, of independent, restartable tasks. The first writes the band hashes of each piece:
+Two passes over the spill consist of independent, restartable tasks. The first writes the band hashes of each piece:
 
-    W/corpus/pieces/near/000000.….bands    for each run of the spill, a row of hashes for each band; uint64
+    W/corpus/pieces/near/000000.….bands    for each run of the spill, one row of hashes per band; uint64
 
-The second sorts one band of the whole corpus, a range of hashes at a time, and writes the keys of the documents that are not
-the first with their hash. Their union is what `keys_between` reads:
+The second sorts one band of the whole corpus, a range of hashes at a time, and writes the keys of documents that are not the
+first with their hash. `keys_between` reads the union:
 
     W/corpus/pieces/near/003.….keys        of one band
-    W/corpus/pieces/near/duplicates.keys   of all; keys in ascending order, uint64 pairs
+    W/corpus/pieces/near/duplicates.keys   of all bands; ascending keys, uint64 pairs
 
-A document whose first copy goes is gone with all its copies, so a key says all. The rule needs no clusters: if A is like B and
-B like C, B goes because of A, and C because of B, though B is gone.
+Exact copies share a key and are removed together, so keys suffice. The rule needs no clusters: if A resembles B and B
+resembles C, B is removed because of A, and C because of B, although B is removed itself.
 """
 
 from __future__ import annotations
@@ -46,14 +44,14 @@ from tpulm.runtime.hosts import Hosts
 from tpulm.runtime.workers import Runner, TaskProgress, report, run_tasks
 
 _DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
-_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for the sorting
-_RANGES_WRITTEN: Final = 64  # of the union of all bands
+_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for sorting
+_RANGES_WRITTEN: Final = 64  # in which the union of all bands is written
 
 
 class _SpilledPiece(NamedTuple):
     number: int
     runs: tuple[Run, ...]
-    digest: str  # of what its documents are
+    digest: str  # identifies its documents
 
     def bands_path(self, workdir: str, bands: Banding) -> PurePath:
         return near_folder(workdir) / f"{self.number:06d}.{bands.bands}x{bands.rows}.{self.digest}.bands"
@@ -77,7 +75,7 @@ def mark_near_duplicates(
     hosts: Hosts,
     progress: Progress,
 ) -> None:
-    """Find them all, from the spill of every piece. Killed and run again, it repeats at most a task of each worker."""
+    """Find all near-duplicates in the pieces. Killed and run again, it repeats at most one task per worker."""
     runner = runner or partial(run_tasks, workers=workers)
     bands, place = banding(threshold), os.fspath(workdir)
     pieces = [
@@ -110,12 +108,12 @@ def mark_near_duplicates(
 
 
 def keys_between(workdir: str | os.PathLike[str], low: int = 0, high: int = RANGE) -> Keys:
-    """The keys of the near-duplicates with low <= first half < high, ascending."""
+    """The keys of near-duplicates with low <= first half < high, ascending."""
     return _keys_between(_union_path(workdir), low, high)
 
 
 def contains(known: Keys, keys: Keys) -> np.ndarray:
-    """Which of `keys` are among the `known`; bool [N]."""
+    """Which of `keys` are among `known`; bool [N]."""
     both = joined([known, keys])
     order = both.order()  # stable: of equal keys a known one comes first
     new = both.take(order).are_new()
@@ -150,7 +148,7 @@ def _hash_piece(piece: _SpilledPiece, bands: Banding, workdir: str) -> int:
 
 
 def _compare_band(band: int, pieces: Sequence[_SpilledPiece], bands: Banding, workdir: str, path: str) -> int:
-    """Write the keys of the documents that are not the first with their hash; how many."""
+    """Write the keys of documents that are not the first with their hash; returns their number."""
     total = sum(piece.documents for piece in pieces)
     ranges = max(1, -(-total // _MOST_ENTRIES))
     found = []
@@ -177,7 +175,7 @@ class _Entries(NamedTuple):
 
 
 def _entries(piece: _SpilledPiece, band: int, bands: Banding, workdir: str, first: int, last: int) -> _Entries:
-    """Hashes of a band that lie in [first, last), and the keys of their documents, in the order of the piece."""
+    """The hashes of one band in [first, last), and the keys of their documents, in the piece's order."""
     ranges = storage.open_ranges(piece.bands_path(workdir, bands))
     found, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
     for run, item in zip(piece.runs, SpillReader(spill_path(workdir, piece.number), piece.runs).slices(), strict=True):
@@ -196,7 +194,7 @@ def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
             stream.write(_to_bytes(_distinct(joined([_keys_between(band, low, high) for band in band_files]))))
 
 
-_PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])  # of a file of keys
+_PAIR: Final = np.dtype([("high", "<u8"), ("low", "<u8")])  # one key in a file
 
 
 def _to_bytes(keys: Keys) -> bytes:
@@ -206,13 +204,13 @@ def _to_bytes(keys: Keys) -> bytes:
 
 
 def _distinct(keys: Keys) -> Keys:
-    """Each once, ascending."""
+    """The distinct keys, ascending."""
     keys = keys.take(keys.order())
     return keys.take(keys.are_new())
 
 
 def _keys_between(path: PurePath, low: int, high: int) -> Keys:
-    """The keys in a file that has them in ascending order."""
+    """The keys with low <= first half < high in a file of ascending keys."""
     info = storage.info(path)
     size = 0 if info is None else info.size // _PAIR.itemsize
     ranges = storage.open_ranges(path)
@@ -239,13 +237,13 @@ class Banding(NamedTuple):
     rows: int
 
     def probability(self, similarity: np.ndarray) -> np.ndarray:
-        """That documents of this Jaccard similarity share a band."""
+        """The probability that documents of this Jaccard similarity share a band."""
         return 1.0 - (1.0 - similarity**self.rows) ** self.bands
 
 
 @lru_cache
 def banding(threshold: float) -> Banding:
-    """The one whose probability comes nearest to a step at the threshold: the least area between the two."""
+    """The banding whose probability is closest to a step at the threshold, by the area between the two."""
     similarity = (np.arange(2000) + 0.5) / 2000
     wanted = similarity >= threshold
     choices = [Banding(bands, rows) for rows in range(1, 33) for bands in range(1, MOST_HASHES // rows + 1)]
@@ -253,7 +251,7 @@ def banding(threshold: float) -> Banding:
 
 
 def band_hashes(documents: Sequence[str], banding: Banding) -> np.ndarray:
-    """uint64 [bands, N]. A document without a single letter or digit is like itself alone."""
+    """Hashes, uint64 [bands, N]. A document without letters and digits resembles only its exact copies."""
     shingles, ends = _shingles(documents)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     found = np.zeros((banding.bands, len(documents)), np.uint64)
@@ -274,7 +272,7 @@ def band_hashes(documents: Sequence[str], banding: Banding) -> np.ndarray:
 
 
 def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes of all shingles, and how many there are up to and with each document."""
+    """The hashes of all shingles, and their number up to and including each document."""
     lowered = [document.lower() for document in documents]
     points = np.frombuffer("".join(lowered).encode("utf-32-le"), "<u4")
     sizes = np.fromiter(map(len, lowered), np.int64, len(lowered))
@@ -290,7 +288,7 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     ends = np.searchsorted(first[is_word], np.cumsum(sizes))
     counts = np.diff(ends, prepend=0)
 
-    # Sums go on into the next document: only a short one's shingle is kept of those, without what is not its own.
+    # Sums run on into the next document. Those are dropped, except a short document's only one, less the words of the next.
     hashes, kept = np.zeros(len(words), np.uint64), np.ones(len(words), bool)
     for place in range(SHINGLE_WORDS):
         mixed = mix(words[place:] + np.uint64(place + 1))
@@ -304,7 +302,7 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hash_stretches(points: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """A hash of points[first:last] for each pair: differences of a running polynomial modulo 2^64, brought to one degree."""
+    """A hash of points[first:last] for each pair: differences of a running polynomial modulo 2^64, shifted to one degree."""
     powers, inverses = _powers(1 << max(10, (len(points) + 1).bit_length()))
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(points.astype(np.uint64)) * powers[: len(points)])])
     return mix((running[last] - running[first]) * inverses[first])

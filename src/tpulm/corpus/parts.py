@@ -1,4 +1,4 @@
-"""Reading the spill back: a part, which is a random share of the corpus, or a sample of all of it."""
+"""Read the spill: a part, which is a random share of the corpus, or a sample of the whole corpus."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Part(NamedTuple):
 
     train: list[str]  # with weights applied: all first copies, then all second copies, …
     holdout: list[str]
-    duplicates: int  # documents that were exact copies of one before them
-    near_duplicates: int  # that were nearly a copy of one before them
-    left_out: int  # training documents that a weight below one dropped
-    added: int  # copies that weights above one added
-    removed: Removed  # samples of the two kinds of duplicates
+    duplicates: int  # exact copies of an earlier document
+    near_duplicates: int  # near-duplicates of an earlier document
+    left_out: int  # training documents dropped by a weight below one
+    added: int  # copies added by weights above one
+    removed: Removed  # samples of both kinds of duplicates
 
 
 def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: int) -> Part:
-    """Part number `part` of `manifest.num_parts`. Memory is bounded by `part_bytes` (and one document).
+    """Read part number `part` of `manifest.num_parts`. Memory is bounded by `part_bytes` (plus one document).
 
-    Of exact duplicates the first in the order of the sources counts, and with it that source's weight. A weight of 2.3 gives
-    two copies of each training document and a third of those that their hash chooses; held-out documents are never copied.
+    Of exact duplicates the first in source order is kept, with its source's weight. A weight of 2.3 gives two copies of each
+    training document and a third copy of 30% of them, chosen by hash; held-out documents are never copied.
     """
     low, high = part_range(part, manifest.num_parts)
     slices, weights = _slices(workdir, manifest, low, high)
@@ -59,7 +59,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     keys, order, repeat = keys.take(~held), order[~held], repeat[~held]
     weight = np.repeat(np.array(weights, np.float64), np.array([len(item.ends) for item in slices], np.int64))[order]
     copies = _copies(keys, weight)
-    # All first copies in the order of keys, then all second ones: copies of a document are far apart.
+    # All first copies in key order, then all second ones, …: copies of a document are far apart.
     places = np.repeat(np.arange(len(order)), copies)
     number = np.arange(len(places)) - np.repeat(np.cumsum(copies) - copies, copies) + repeat[places]
     chosen = order[places[np.argsort(number, kind="stable")]]
@@ -75,16 +75,16 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
 
 
 def some_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, about_bytes: int) -> list[str]:
-    """A random part of the corpus of about so many bytes; nothing else is read."""
+    """Random documents of the corpus, of about `about_bytes` in all; nothing else is read."""
     high = min(RANGE, about_bytes * RANGE // max(1, manifest.counts.bytes))
     slices, _ = _slices(workdir, manifest, 0, high)
     return [document for item in slices for document in item.documents()]
 
 
 def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> Iterator[list[str]]:
-    """Training documents, each once and without regard to weights, at most `max_bytes` of UTF-8, a list for each part.
+    """Training documents, at most `max_bytes` of UTF-8, each once whatever its weight; one list per part.
 
-    Chosen by hash from the whole corpus: all of it if it is small enough. Raises DataError if not even one document fits.
+    They are chosen by hash from the whole corpus, or are all of it if it is small enough. Raises DataError if no document fits.
     """
     threshold = _sample_threshold(workdir, manifest, max_bytes)
     for part in range(manifest.num_parts):
@@ -99,7 +99,7 @@ def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_
 
 
 def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int, high: int) -> np.ndarray:
-    """Which of these keys, of a range, are of near-duplicates; bool [N]."""
+    """Which of these keys, all in [low, high), belong to near-duplicates; bool [N]."""
     if manifest.config.near_duplicates is None:
         return np.zeros(len(keys.high), bool)
     return contains(keys_between(workdir, low, high), keys)
@@ -108,7 +108,7 @@ def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest,
 def _slices(
     workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int = 0, high: int = RANGE
 ) -> tuple[list[Slice], list[float]]:
-    """The slices of a range of keys, in the order of the sources, and the weight of each."""
+    """The slices of a range of keys, in source order, and the weight of each slice."""
 
     def slices_of(index: int) -> list[Slice]:
         return list(SpillReader(spill_path(workdir, index), manifest.pieces[index].runs).slices(low, high))
@@ -122,7 +122,7 @@ def _slices(
 
 
 def _each(function: Callable[[Item], Result], items: Iterable[Item], workdir: str | os.PathLike[str]) -> Iterator[Result]:
-    """The results in order; from Cloud Storage several are waited for at once."""
+    """The results in order; calls run concurrently for Cloud Storage."""
     if not storage.is_remote(workdir):
         yield from map(function, items)
         return
@@ -131,7 +131,7 @@ def _each(function: Callable[[Item], Result], items: Iterable[Item], workdir: st
 
 
 def _merged(keys: list[Keys]) -> tuple[Keys, np.ndarray, np.ndarray]:
-    """Sorted keys, the order that sorts them, and how many equal keys come before each."""
+    """The sorted keys, the permutation that sorts them, and how many equal keys precede each; int64 [N]."""
     merged = joined(keys)
     order = merged.order()
     merged = merged.take(order)
@@ -151,7 +151,7 @@ def _in_sample(keys: Keys, manifest: CorpusManifest, threshold: int) -> np.ndarr
 
 
 def _sample_threshold(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> int:
-    """The largest threshold of sample draws below which documents have at most `max_bytes`."""
+    """The largest threshold of sample draws below which documents have at most `max_bytes` in all."""
     if manifest.counts.bytes <= max_bytes:
         return RANGE
     share = 1.25 * max_bytes / manifest.counts.bytes  # a little more, since held-out and repeated documents do not count
@@ -168,9 +168,9 @@ def _sample_threshold(workdir: str | os.PathLike[str], manifest: CorpusManifest,
 
 
 def _smallest_draws(workdir: str | os.PathLike[str], manifest: CorpusManifest, threshold: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted sample draws below `threshold`, one a different document, and the bytes of all documents up to each.
+    """The sorted sample draws below `threshold`, one per distinct document, and the cumulative bytes up to each.
 
-    Reads keys and lengths of the whole corpus, a run at a time, and no text.
+    Reads the keys and lengths of the whole corpus, one run at a time, and no text.
     """
     all_keys, all_lengths = [], [np.zeros(0, np.int64)]
     for index, piece in enumerate(manifest.pieces):

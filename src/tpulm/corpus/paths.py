@@ -1,4 +1,4 @@
-"""The files that a path of a configuration stands for: a file, a folder or a glob, on this machine or in Cloud Storage."""
+"""Find the files that a path in the configuration names: a file, a folder or a glob, local or in Cloud Storage."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LEAST_ALIKE: Final = 0.6
 
 
 def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
-    """The files that a file's name, a folder or a glob stands for, by path, in the order of their names.
+    """The files that a file name, a folder or a glob matches, by path, sorted by name.
 
-    Raises ConfigError where there are none.
+    Raises ConfigError if there are none.
     """
     try:
         return _find_paths(storage.as_path(pattern))
@@ -41,7 +41,7 @@ def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:
 
 
 def name_within(path: str, pattern: str) -> str:
-    """The name of a found file below the folder, or the fixed part of the glob, that found it; printable."""
+    """A file's path relative to the folder, or the fixed part of the glob, that found it; printable."""
     whole = storage.as_path(pattern)
     root = next(folder for folder in (whole, *whole.parents) if not glob.has_magic(str(folder)))
     name = PurePath(os.path.relpath(path, root)) if not storage.is_remote(path) else storage.as_path(path).relative_to(root)
@@ -49,14 +49,14 @@ def name_within(path: str, pattern: str) -> str:
 
 
 def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
-    """The same of gs:// paths, by the names that the bucket lists."""
+    """`_find_paths` for gs:// paths, by listing the bucket."""
     info = storage.info(path)
     if info is not None:
         return {str(path): info}
     magic = glob.has_magic(str(path))
     root = next(folder for folder in (path, *path.parents) if not glob.has_magic(str(folder)))
     matches = _matcher(path.relative_to(root).parts) if magic else lambda parts: True
-    beginning = re.split(r"[*?[]", path.relative_to(root).as_posix())[0] if magic else ""  # spares a listing of all else
+    beginning = re.split(r"[*?[]", path.relative_to(root).as_posix())[0] if magic else ""  # limits the listing
     below = {name: found for name, found in storage.walk(root, beginning=beginning).items() if not _is_hidden(name)}
     found = {f"{root}/{name}": below[name] for name in sorted(below, key=lambda name: name.split("/")) if matches(name)}
     if not found:
@@ -67,8 +67,8 @@ def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
 
 
 def _matcher(parts: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name relative to the root matches the glob, or lies in a folder that does."""
-    from fsspec.utils import glob_translate  # a tenth of a second that local runs do without
+    """A test of whether a name relative to the root, or a folder that contains it, matches the glob."""
+    from fsspec.utils import glob_translate  # takes 0.1 s, which local runs are spared
 
     if any("**" in part and part != "**" for part in parts):
         raise ConfigError(f"{'/'.join(parts)}: in Cloud Storage ** stands for whole folders; write a/**/b* or use one *")
@@ -118,7 +118,7 @@ def _matching(pattern: Path) -> list[str]:
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """The files in a folder and its folders, hidden ones aside. Links are followed."""
+    """The files below a folder, except hidden ones. Links are followed."""
     visited: set[str] = set()
 
     def fail(error: OSError) -> None:
@@ -142,7 +142,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _near(path: PurePath) -> str:
-    """What there is instead, in the last folder that exists: the nearest name, else some names."""
+    """A hint on what exists instead, in the last folder that exists: the nearest name, else some names."""
     real = (folder for folder in path.parents if not storage.is_remote(folder) or bucket_and_name(folder)[0])
     parent = next((folder for folder in real if not glob.has_magic(str(folder)) and storage.is_folder(folder)), None)
     if parent is None:
@@ -155,7 +155,7 @@ def _near(path: PurePath) -> str:
 
 
 def _alike(wanted: str, names: Sequence[str]) -> str:
-    """`suggest`, of names that are alike without what follows the first dot: all files that end in .tsv are, else."""
+    """`suggest` from the names that are similar up to their first dot; a shared suffix would make all .tsv files similar."""
     stem = wanted.partition(".")[0]
     near = [name for name in names if SequenceMatcher(None, stem, name.partition(".")[0]).ratio() >= _LEAST_ALIKE]
     return suggest(wanted, near)

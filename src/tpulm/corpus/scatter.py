@@ -1,7 +1,7 @@
-"""The corpus stage: every source is read once, and its documents are spilled where parts can be cut from them.
+"""The corpus stage: every source is read once, and its documents are written to spills, from which parts are read.
 
 The unit of work and of restart is a piece: a few files of one source, read, cleaned and spilled by one process. Killed at any
-moment and run again, the stage reads only the pieces that were not finished, and the result is the same.
+moment and run again, the stage reads only the unfinished pieces, and the result is the same.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_tasks
 from tpulm.storage.paths import printable
 
-_PIECE_BYTES: Final = 64 << 20  # of text; many small files share a piece, a large file is one
+_PIECE_BYTES: Final = 64 << 20  # of text; small files share a piece, a large file is one piece
 _SHARED_PARTS: Final = 8
 _WORTH_SHARING_BYTES: Final = 2_000_000
-_WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; a second's work on one core, as long as starting a pool takes
+_WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; takes one core a second, as long as starting a pool
 
 
 def scatter(
@@ -67,19 +67,19 @@ def scatter(
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> CorpusManifest:
-    """Fill W/corpus; where that was finished before, only check that nothing changed since.
+    """Write W/corpus; if it is complete already, only check that nothing has changed since.
 
-    What was finished may have lost its documents to `remove_spill` (see `has_spill`): they are not read again, since the
-    dataset has them. Raises ConfigError for sources that are not there, DataError for input that cannot be used or an empty
-    corpus, and WorkFolderMismatch if the folder holds another corpus. `workers`, `runner` (by default a pool of so many
-    processes) and `hosts`, which share the pieces, do not change the result.
+    A complete corpus is not read again if `remove_spill` has deleted its documents (see `has_spill`), since the dataset has
+    them. Raises ConfigError for missing sources, DataError for unusable input or an empty corpus, and WorkFolderMismatch if the
+    folder holds another corpus. `workers`, `runner` (by default a pool of `workers` processes) and `hosts`, which share the
+    pieces, do not change the result.
     """
     manifest = load_manifest(workdir)
     if manifest is not None:
         verify(manifest, config, workdir, part_bytes=part_bytes)
         return manifest
     files = find_files(config.sources)
-    Cleaner(config.cleaning)  # what is wrong with the settings had better be said now
+    Cleaner(config.cleaning)  # raises errors in the settings early
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
     if hosts.is_first:
         _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
@@ -104,7 +104,7 @@ def scatter(
 
 
 def _of_all_hosts(pieces: Sequence[Piece], records: Sequence[PieceRecord]) -> list[PieceRecord]:
-    """With a limit the first host has read all there is; else the others have left their records beside its own."""
+    """The records of all hosts: with a limit, those of the first, which reads everything; else each has written its own."""
     if any(record.limit_reached for record in records):
         return list(records)
     found = [finished(piece) for piece in pieces]
@@ -147,13 +147,13 @@ def _write_manifest(
 
 
 def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
-    """For a small corpus as many as two, four or eight cores can share evenly, which do not get too small by that."""
+    """The number of parts. A small corpus gets 2, 4 or 8, if they stay large enough, which cores can share evenly."""
     shared = min(_SHARED_PARTS, max(1, text_bytes // _WORTH_SHARING_BYTES))
     return max(-(-text_bytes // part_bytes), 1 << shared.bit_length() - 1)
 
 
 def _without_places(config: CorpusConfig) -> CorpusConfig:
-    """The settings with the last name of each path alone: a manifest is the same wherever its text lay."""
+    """The settings with only the last name of each path: a manifest does not depend on where the text is."""
     sources = [
         source.model_copy(update={"path": printable(PurePath(source.path).name), "data_dir": None}) for source in config.sources
     ]
@@ -161,17 +161,17 @@ def _without_places(config: CorpusConfig) -> CorpusConfig:
 
 
 def has_spill(workdir: str | os.PathLike[str], manifest: CorpusManifest) -> bool:
-    """Whether the documents are still there."""
+    """Whether the documents still exist."""
     return all(storage.exists(spill_path(workdir, index)) for index in range(len(manifest.pieces)))
 
 
 def remove_spill(workdir: str | os.PathLike[str]) -> None:
-    """Delete the documents, which nobody needs once the dataset is complete; the manifest stays."""
+    """Delete the documents, which are not needed once the dataset is complete; the manifest stays."""
     storage.remove(pieces_folder(workdir))
 
 
 def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
-    """Half-written files of a killed attempt, and pieces that this corpus does not have."""
+    """Remove half-written files of a killed attempt, and pieces that this corpus does not have."""
     expected = {near_folder("").name, *(path.name for piece in pieces for path in (piece.spill, piece.record))}
     for path in storage.list_folder(folder):
         if path.name not in expected:
@@ -181,13 +181,13 @@ def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
 def _read_in_parallel(
     pieces: Sequence[Piece], config: CorpusConfig, workers: int | None, runner: Runner | None, progress: Progress
 ) -> list[PieceRecord]:
-    """In a pool of processes, or one after another where that is not worth it."""
+    """Read in a pool of processes, or one piece after another if a pool is not worth it."""
     records = {piece.number: record for piece in pieces if (record := finished(piece)) is not None}
     waiting = [piece for piece in pieces if piece.number not in records]
     if runner is None or isinstance(runner, WorkerPool):
         workers = min(runner.workers if runner else workers or count_cores(), len(waiting))
         if runner is not None and waiting:
-            runner.warm_up()  # for the stages to come, if not for this one
+            runner.warm_up()  # for later stages, if not for this one
         if workers <= 1 or sum(piece.text_bytes for piece in waiting) <= _WORTH_A_POOL_BYTES:
             return _read_in_order(pieces, config, progress)
         runner = runner or partial(run_tasks, workers=workers)
@@ -203,12 +203,12 @@ def _read_in_parallel(
 
 
 def _numbered(piece: Piece, readers: Mapping[str, Reader]) -> tuple[int, PieceRecord]:
-    READERS.update(readers)  # a worker has not registered what its parent has
+    READERS.update(readers)  # a worker lacks what its parent has registered
     return piece.number, scatter_piece(piece, report)
 
 
 def _read_in_order(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
-    """With a limit, how much of a piece is read depends on the pieces before it."""
+    """Read in sequence: with a limit, how much of a piece is read depends on the pieces before it."""
     limits, documents = Limits(config.max_documents, config.max_bytes), DocumentRate(progress)
     records: list[PieceRecord] = []
     for piece in pieces:
@@ -254,7 +254,7 @@ def _empty(config: CorpusConfig, counts: Counts) -> str:
 
 
 class Limits(NamedTuple):
-    """How much of the corpus is still wanted when a piece begins; None: all of it."""
+    """How much of the corpus may still be kept when a piece begins; None: no limit."""
 
     documents: int | None = None
     bytes: int | None = None
@@ -285,11 +285,11 @@ class Piece(NamedTuple):
 
     @property
     def text_bytes(self) -> int:
-        """A guess."""
+        """An estimate."""
         return sum(expected_text_bytes(file) for file in self.files)
 
     def settings(self) -> str:
-        """A hash of what the spill depends on besides the bytes of the files."""
+        """A hash of everything but the files' bytes that the spill depends on."""
         reading = [reading_settings(self.config, file.source, file) for file in self.files]
         cleaning = self.config.cleaning.model_dump(mode="json")
         decides = [languages_version()] if self.config.cleaning.languages else []
@@ -314,7 +314,7 @@ def cut_into_pieces(files: Iterable[InputFile], config: CorpusConfig, workdir: s
 
 
 def finished(piece: Piece) -> PieceRecord | None:
-    """The record of a piece that an earlier attempt finished, if its files and settings are still the same."""
+    """The record of a piece if an earlier attempt finished it with the same files and settings, else None."""
     spill = storage.info(piece.spill)
     if spill is None or not storage.exists(piece.record):
         return None
@@ -333,7 +333,7 @@ def finished(piece: Piece) -> PieceRecord | None:
 def scatter_piece(
     piece: Piece, advance: Callable[[float], None] = lambda amount: None, kept: Callable[[int], None] = lambda documents: None
 ) -> PieceRecord:
-    """Read the files once and write the spill, then its record. `advance` is told the raw bytes read, `kept` the documents."""
+    """Read the files once and write the spill, then its record. `advance` gets the raw bytes read, `kept` the documents."""
     source = piece.config.sources[piece.files[0].source]
     faults = Faults(source.on_error)
     inputs: list[InputRecord] = []
@@ -369,7 +369,7 @@ def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> I
 
 
 class _PieceWriter:
-    """Takes batches to the spill: cleaned, sampled, up to the limits; and counts."""
+    """Cleans and samples batches, adds them to the spill up to the limits, and counts."""
 
     def __init__(self, piece: Piece, spill: SpillWriter, faults: Faults):
         self._piece = piece
@@ -381,7 +381,7 @@ class _PieceWriter:
         self.limit_reached = piece.limits.reached
 
     def keep(self, batch: DocumentBatch) -> int:
-        """How many of its documents stay."""
+        """Clean a batch and add it to the spill; returns how many documents are kept."""
         documents, text, sizes, characters = self._cleaner.clean(batch, self._faults.skipped)
         if not documents:
             return 0

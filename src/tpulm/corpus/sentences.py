@@ -1,7 +1,7 @@
-"""Sentences, by rule: Korean, Japanese, Chinese and English well, other languages by their marks, and line ends.
+"""Rule-based sentence splitting: Korean, Japanese, Chinese and English well, other languages by punctuation and line ends.
 
-The segments of BERT are made of these, so a boundary too few or too many costs little, while speed counts: one compiled
-expression finds candidates, and one is looked at in Python only where a full stop may belong to an abbreviation.
+BERT's segments are made of sentences, so a missing or extra boundary costs little, while speed matters: one compiled regular
+expression finds candidates, and Python examines one only if its full stop may belong to an abbreviation.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _CLOSING = r"\"'”’»」』）)］\]｝}〉》】〕〗"
 _MARKS = ".!?…。！？｡"
 _LOWER = "a-zà-öø-ÿα-ωа-яё"
 
-# After the first of a run of marks (only there, or long runs would take quadratic time), by kind:
-# - full-width: no space needed; not within 「…。」と, where the sentence goes on after the quotation;
-# - Korean without the space: 재밌어요.진짜, after a syllable that ends sentences, or after "!" and "?";
-# - Latin: white space, and no small letter after it;
-# - of other scripts: nothing;
-# - a line end, unless a small letter shows that the line was only wrapped.
+# What follows the first of a run of marks (only the first, or long runs would take quadratic time), by kind:
+# - full-width: no space needed; not in 「…。」と, where the sentence continues after the quotation;
+# - Korean without a space: 재밌어요.진짜, after a syllable that ends sentences, or after "!" and "?";
+# - Latin: white space, and no lower-case letter after it;
+# - other scripts: anything;
+# - a line end: no lower-case letter, which shows that the line was only wrapped.
 _CANDIDATE: Final = re.compile(
     rf"""
     [{_MARKS}．।॥؟۔።։།\n] (?<![{_MARKS}][{_MARKS}])
@@ -35,7 +35,7 @@ _CANDIDATE: Final = re.compile(
     re.VERBOSE,
 )
 
-# Polite endings that close a Korean sentence even where its writer left out the full stop.
+# Polite endings that end a Korean sentence even without a full stop.
 _KOREAN_ENDING: Final = re.compile(r"(?:니다|[어아해네세에예군까게데지나래대]요) +(?=[가-힣A-Za-z0-9\"'“‘(])")
 
 _ABBREVIATIONS: Final = frozenset({
@@ -49,7 +49,7 @@ _BEFORE_NUMBERS: Final = frozenset({
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences in order, without the white space around them. Nothing but white space is lost."""
+    """The sentences in order, without surrounding white space. Nothing else is lost."""
     sentences: list[str] = []
     begin = 0
     for match in _CANDIDATE.finditer(text):
@@ -74,7 +74,7 @@ def _append(sentences: list[str], sentence: str) -> None:
 
 
 def _ends_sentence(text: str, begin: int, mark: int, end: int) -> bool:
-    """Whether the full stop at `mark` ends a sentence, and not an abbreviation, an initial or a list's number."""
+    """Whether the full stop at `mark` ends a sentence, rather than an abbreviation, an initial or a list number."""
     before = text[mark - 1 : mark]
     if not (before.isascii() and before.isalnum()):
         return True

@@ -1,8 +1,8 @@
-"""From the sources of a configuration to the files they mean, in an order that depends on names alone.
+"""From the sources of a configuration to their files, in an order that depends only on names.
 
-A folder stands for all files below it, a glob for what it matches (`**` descends), a dataset for the files of its split;
-hidden files are ignored. Files of one source come in the order of their names, or in the dataset's own, sources in the order
-they are written. A file that is reached twice is refused: which weight and format it should have would be a guess.
+A folder means all files below it, a glob the files that it matches (`**` descends), a dataset the files of its split; hidden
+files are ignored. Sources keep the order of the configuration; files of one source are sorted by name, or as in the dataset.
+A file that is reached twice is an error: its weight and format would be ambiguous.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 
 
 def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None) -> list[InputFile]:
-    """Every file of every source, datasets prepared where they are not yet.
+    """Every file of every source; datasets are prepared if necessary.
 
-    With `away`, for a corpus that was read before, nothing is prepared or downloaded, and sources that this machine cannot
-    look at now (no network, no package for it) are left out, and their indices added to the set. Raises ConfigError for what
-    is missing, matches nothing, or is reached twice; and Unavailable where the Hub does not answer.
+    With `away`, for a corpus that was read before, nothing is prepared or downloaded; sources that this machine cannot access
+    now (no network, or a missing package) are left out, and their indices added to the set. Raises ConfigError for what is
+    missing, matches nothing, or is reached twice, and Unavailable if the Hub does not respond.
     """
     if not sources:
         raise ConfigError(
@@ -78,7 +78,7 @@ def _files_of(source: SourceConfig, index: int, *, first_time: bool) -> list[Inp
 
 
 def _stretches(file: InputFile) -> list[InputFile]:
-    """The file itself, or, of a large dump, what several processes can read at once."""
+    """The file itself, or byte ranges of a large dump that several processes can read at once."""
     if file.format != "wikipedia" or file.compression != "bzip2":
         return [file]
     edges = [0, *stream_offsets(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
@@ -98,14 +98,14 @@ def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[Source
 
 
 def suffixes(path: str) -> tuple[str, Compression | None]:
-    """What a file's name says of it: "reviews.TSV.gz" -> (".tsv", "gzip")."""
+    """A file's suffix and compression, by name: "reviews.TSV.gz" -> (".tsv", "gzip")."""
     name = PurePath(path)
     compression = _COMPRESSIONS.get(name.suffix.lower())
     return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 
 def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
-    """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) is text."""
+    """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) means text."""
     suffix, compression = suffixes(path)
     path = printable(path)
     if source.format == "auto":
@@ -131,9 +131,9 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
 def read_texts(
     sources: Sequence[SourceConfig], cleaning: CleaningConfig | None = None, skipped: Counter[str] | None = None
 ) -> Iterator[list[str]]:
-    """The documents of the sources in order, cleaned if so asked and never de-duplicated, in batches of about a megabyte.
+    """The documents of the sources in order, cleaned if requested, never deduplicated, in batches of about a megabyte.
 
-    What is left out is counted in `skipped`. Raises as `scatter` does for what is not there or cannot be read.
+    Documents left out are counted in `skipped`. Raises as `scatter` does for missing or unreadable sources.
     """
     cleaner = None if cleaning is None else Cleaner(cleaning)
     for file in find_files(sources):

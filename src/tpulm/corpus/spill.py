@@ -1,8 +1,8 @@
 """Cleaned documents on disk, in runs sorted by key, so that a part of the corpus is one range of each run.
 
-A run holds as many documents as memory allows at once. In the file it is: the texts, each followed by NUL, padded to a
-multiple of 8 bytes; then three arrays of little-endian uint64, one entry a document: first half of the key, second half, and
-where its text ends. Within a run documents with equal keys keep their order in the source.
+A run holds as many documents as memory allows at once. It is stored as the texts, each followed by NUL, padded to a multiple
+of 8 bytes, then three arrays of little-endian uint64 with one entry per document: the first half of the key, the second half,
+and where the text ends. Within a run, documents with equal keys keep their source order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, joined
 from tpulm.errors import StorageError
 
-_RUN_BYTES: Final = 96 << 20  # of memory, texts and what is needed to sort them
-_DOCUMENT_OVERHEAD: Final = 100  # bytes of memory a document costs beside its text
+_RUN_BYTES: Final = 96 << 20  # of memory, for texts and for sorting them
+_DOCUMENT_OVERHEAD: Final = 100  # bytes of memory per document besides its text
 _WRITE_DOCUMENTS: Final = 1 << 16  # put in order at once
-_WRITE_BYTES: Final = 4 << 20  # as well, or one document
+_WRITE_BYTES: Final = 4 << 20  # put in order at once, or one document
 
 
 class Run(NamedTuple):
@@ -40,13 +40,13 @@ class Run(NamedTuple):
 
 
 def spill_bytes(runs: Sequence[Run]) -> int:
-    """The size of the file."""
+    """The size of a spill with these runs."""
     return runs[-1].end if runs else 0
 
 
 @contextlib.contextmanager
 def new_spill(path: PurePath) -> Iterator[SpillWriter]:
-    """A spill that is written under a temporary name and takes its own when the block ends without an error."""
+    """Write a spill under a temporary name; it is renamed when the block ends without an error."""
     with storage.stream_aside(path) as stream:
         writer = SpillWriter(stream)
         yield writer
@@ -54,12 +54,12 @@ def new_spill(path: PurePath) -> Iterator[SpillWriter]:
 
 
 class SpillWriter:
-    """Gathers documents and writes them out in sorted runs."""
+    """Gathers documents and writes them in sorted runs."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
         self._text = bytearray()  # NUL after each document
-        self._ends: list[np.ndarray] = []  # of each document's NUL in it, int64 [N] each
+        self._ends: list[np.ndarray] = []  # of documents with their NUL, int64 [N] each
         self._keys: list[Keys] = []
         self._cost = 0
         self.runs: list[Run] = []
@@ -74,7 +74,7 @@ class SpillWriter:
             self.write_run()
 
     def write_run(self) -> None:
-        """Write what was gathered. Raises OSError."""
+        """Write the gathered documents. Raises OSError."""
         if not self._text:
             return
         text, keys, ends = np.frombuffer(self._text, np.uint8), joined(self._keys), np.concatenate(self._ends)
@@ -93,7 +93,7 @@ class SpillWriter:
 
 
 def _blocks(ends: np.ndarray, max_bytes: int, max_documents: int) -> Iterator[slice]:
-    """All documents, so many at a time, or one that is larger; `ends`: int64 [N], bytes up to the end of each."""
+    """Slices of documents up to both limits, or of one larger document; `ends`: cumulative bytes, int64 [N]."""
     first = start = 0
     while first < len(ends):
         last = int(np.searchsorted(ends, start + max_bytes, "right"))
@@ -103,7 +103,7 @@ def _blocks(ends: np.ndarray, max_bytes: int, max_documents: int) -> Iterator[sl
 
 
 def _in_order(text: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The documents at `starts`, of `sizes` bytes, one after another; uint8. Those of one size are copied at once."""
+    """The documents at `starts`, of `sizes` bytes, concatenated; uint8. Those of equal size are copied at once."""
     ends = np.cumsum(sizes)
     copied = np.empty(int(ends[-1]), np.uint8)
     by_size = np.argsort(sizes, kind="stable")
@@ -114,12 +114,12 @@ def _in_order(text: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.nda
 
 
 def _windows(data: np.ndarray, size: int) -> np.ndarray:
-    """Every stretch of so many bytes as one element, sharing memory."""
+    """Every window of `size` bytes as one element, sharing memory with `data`."""
     return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))
 
 
 class SpillReader:
-    """One spill, opened for reading by ranges of keys; only what is asked for is read."""
+    """Reads one spill by ranges of keys, and nothing outside them."""
 
     def __init__(self, path: PurePath, runs: Sequence[Run]):
         size, info = spill_bytes(runs), storage.info(path)
@@ -133,7 +133,7 @@ class SpillReader:
         self._runs = runs
 
     def slices(self, low: int = 0, high: int = RANGE) -> Iterator[Slice]:
-        """The documents with low <= first half < high, a slice for each run, runs in source order."""
+        """The documents with low <= first half < high, one slice per run, runs in source order."""
         for run in self._runs:
             first, last = self._place(run, low), self._place(run, high)
             if first < last:
@@ -152,10 +152,9 @@ class SpillReader:
 
 
 def place_of(key: int, count: int, read: Callable[[int, int], np.ndarray]) -> int:
-    """How many of `count` ascending numbers lie below `key`; `read` gives those at [first, last), uint64.
+    """How many of `count` ascending numbers are below `key`; `read` returns numbers [first, last), uint64.
 
-    Keys are uniform, so that the place is about a share of the whole; a window around it is read, and a larger one if it is
-    not in there.
+    Keys are uniform, so the result is about `count` * `key` / 2^64; a window around it is read, then larger ones if it misses.
     """
     if key <= 0 or key >= RANGE or not count:
         return count if key > 0 else 0
@@ -169,7 +168,7 @@ def place_of(key: int, count: int, read: Callable[[int, int], np.ndarray]) -> in
 
 
 class Slice(NamedTuple):
-    """Documents in the order of their keys; their text stays where it is until it is asked for."""
+    """Documents in the order of their keys; their text is read on request."""
 
     keys: Keys
     ends: np.ndarray  # uint64: where each document's NUL ends, counted from the first document
@@ -177,18 +176,18 @@ class Slice(NamedTuple):
     offset: int  # of the first document in the spill
 
     def lengths(self) -> np.ndarray:
-        """Bytes of each document, int64."""
+        """The bytes of each document, int64 [N]."""
         return np.diff(self.ends.astype(np.int64), prepend=0) - 1
 
     def text(self) -> memoryview:
-        """NUL after each document."""
+        """UTF-8, with NUL after each document."""
         return memoryview(self.spill.read(self.offset, self.offset + int(self.ends[-1])))
 
     def documents(self) -> list[str]:
         return str(self.text(), "utf-8").split("\0")[:-1]
 
     def some_documents(self, index: np.ndarray) -> list[str]:
-        """The documents at `index` (ascending); on this machine the others are not read if they are many."""
+        """The documents at `index` (ascending); on a local disk the others are not read if they are the majority."""
         if 2 * len(index) > len(self.ends):
             documents = self.documents()
             return documents if len(index) == len(documents) else [documents[number] for number in index.tolist()]
@@ -199,7 +198,7 @@ class Slice(NamedTuple):
         return b"".join([text[start:end] for start, end in pairs]).decode().split("\0")[:-1]
 
     def blocks(self, max_bytes: int) -> Iterator[list[str]]:
-        """All documents in order, some at a time: about so many bytes of text, or one document."""
+        """All documents in order, in lists of up to `max_bytes` of text, or of one document."""
         ends, start = self.ends.astype(np.int64), 0
         for some in _blocks(ends, max_bytes, len(ends)):
             end = int(ends[some.stop - 1])

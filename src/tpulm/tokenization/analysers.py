@@ -1,11 +1,11 @@
-"""Word boundaries in languages that spaces do not separate: morphological analysers, which are optional packages.
+"""Word boundaries in languages that do not separate words by spaces: morphological analysers, as optional packages.
 
-`mecab`: MeCab with the dictionary UniDic in its lite edition, for Japanese (the packages fugashi and unidic-lite).
-`kiwi`: Kiwi with the model that its package brings, for Korean (kiwipiepy).
+`mecab`: MeCab with the UniDic dictionary in its lite edition, for Japanese (the packages fugashi and unidic-lite).
+`kiwi`: Kiwi with the model in its package, for Korean (kiwipiepy).
 
-Input is sanitized first: MeCab ends a text at a NUL, nothing can encode a lone surrogate, and both keep a whole text in memory,
-several hundred bytes a character. So a NUL counts as U+FFFD, and a text is analysed line by line, long lines in pieces of
-`LONGEST_PIECE` characters, split at a blank or a full stop where there is one.
+Input is sanitized first: MeCab ends a text at NUL, a lone surrogate cannot be encoded, and both keep a whole text in memory,
+several hundred bytes per character. So NUL counts as U+FFFD, and a text is analysed line by line, long lines in pieces of up to
+`LONGEST_PIECE` characters, split at a blank or a full stop if there is one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import numpy as np
 from tpulm.errors import MissingExtra, installing
 
 Name = Literal["mecab", "kiwi"]
-CHARACTERS_AT_ONCE: Final = 1 << 15  # a few seconds of an analyser, after which progress is reported
+CHARACTERS_AT_ONCE: Final = 1 << 15  # takes an analyser a few seconds, after which progress is reported
 LONGEST_PIECE: Final = 4096  # characters; MeCab counts a morpheme's bytes in 16 bits
 
-# name -> the extra that brings it, and the packages whose versions decide what it finds
+# name -> the extra that installs it, and the packages whose versions determine its results
 _EXTRAS: Final = {"mecab": "ja", "kiwi": "ko"}
 _PACKAGES: Final = {"mecab": ("fugashi", "unidic-lite"), "kiwi": ("kiwipiepy", "kiwipiepy_model")}
 _KIWI_MODEL: Final = "cong"  # the one in its package; explicit, so that a new default changes nothing
 
 _LINE = re.compile(r"[^\n]+")
 _LAST_BLANK = re.compile(r".*[\s。．！？.!?]", re.DOTALL)
-# Vowels and finals of a Hangul syllable in letters, half-width voice marks, joiners, variation selectors, skin tones: with the
-# marks of all scripts, what belongs to the character before.
+# What belongs to the previous character, besides the marks of all scripts: vowels and finals of conjoining Hangul, half-width
+# voice marks, joiners, variation selectors, skin tones.
 _BELONGS_BEFORE = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff]")
 _JOINER: Final = "\u200d"
 
@@ -47,13 +47,13 @@ class Analyser(Protocol):
     def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
         """The morphemes of each text in order, as written there, with their offsets. None contains blanks.
 
-        Contracted ones may begin at the same character.
+        Contracted morphemes may begin at the same character.
         """
         ...
 
 
 def versions(name: Name) -> dict[str, str]:
-    """The analyser's name, and package -> version of what it consists of. Raises MissingExtra."""
+    """The analyser's name, and package -> version for its packages. Raises MissingExtra."""
     try:
         return {"name": name, **{package: metadata.version(package) for package in _PACKAGES[name]}}
     except metadata.PackageNotFoundError as error:
@@ -62,7 +62,7 @@ def versions(name: Name) -> dict[str, str]:
 
 @cache
 def load(name: Name) -> Analyser:
-    """Ready to use; takes a second and up to half a gigabyte. Raises MissingExtra."""
+    """Load an analyser; takes a second and up to half a gigabyte. Raises MissingExtra."""
     try:
         return Mecab() if name == "mecab" else Kiwi()
     except ImportError as error:
@@ -87,7 +87,7 @@ def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarra
 
 
 def cut(text: str) -> list[TextSpan]:
-    """The lines of a text, long ones in several pieces, with characters that break an analyser replaced one by one."""
+    """The lines of a text, long ones in several pieces, with NUL replaced by U+FFFD."""
     pieces = []
     for line in _LINE.finditer(text.replace("\0", "\ufffd")):
         offset, rest = line.start(), line.group()
@@ -110,7 +110,7 @@ def _is_inside(text: str, place: int) -> bool:
 
 
 class Mecab:
-    """Opened as transformers' BertJapaneseTokenizer opens it."""
+    """MeCab, opened as transformers' BertJapaneseTokenizer opens it."""
 
     def __init__(self) -> None:
         import unidic_lite
@@ -131,7 +131,7 @@ class Mecab:
 
 
 class Kiwi:
-    """Single-threaded: work is divided among processes."""
+    """Kiwi, single-threaded: work is divided among processes."""
 
     def __init__(self) -> None:
         import kiwipiepy

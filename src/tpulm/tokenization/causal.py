@@ -1,6 +1,6 @@
-"""Tokenizers of other people's causal models, which lack [CLS], [SEP] and [MASK] and begin texts in their own way.
+"""Tokenizers of third-party causal models, which lack [CLS], [SEP] and [MASK] and begin texts in their own way.
 
-The tokenizer's own file says what precedes a prompt (GPT-2: nothing; Llama: a beginning-of-text token), unless
+The tokenizer's file says what precedes a prompt (GPT-2: nothing; Llama: a beginning-of-text token), unless
 tokenizer_config.json has `add_bos_token`, which takes precedence in transformers too.
 """
 
@@ -26,13 +26,13 @@ from tpulm.tokenization.tokenization import Tokenization
 _MODEL = ("generation_config.json", "config.json")  # the former takes precedence
 GPT2_VOCABULARY, GPT2_MERGES = "vocab.json", "merges.txt"
 _VERSION = "#version"  # how the first line of merges.txt begins
-GPT2_ADDED = "added_tokens.json"  # older than added_tokens_decoder of tokenizer_config.json
+GPT2_ADDED = "added_tokens.json"  # an older form of added_tokens_decoder in tokenizer_config.json
 _NAMED = ("unk_token", "bos_token", "eos_token", "pad_token")
 _USUAL = "<|endoftext|>"
 
 
 class CausalTokenization(Tokenization):
-    """For generation only: the first end-of-text token fills all roles of special tokens.
+    """For generation only: the first end-of-text token fills the roles of all special tokens.
 
     `begin` is the id that starts a text without a prompt, `ends` are the ids that end one.
     """
@@ -50,7 +50,7 @@ class CausalTokenization(Tokenization):
         return frozenset(self._ends)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of a prompt with the special tokens its file adds; of an empty one at least the token that begins a text."""
+        """The ids of a prompt with the special tokens its file adds; an empty one has at least the token that begins a text."""
         return super().encode_one(text, special_tokens) or ([self._begin] if special_tokens else [])
 
     def causal(self) -> Tokenization:
@@ -58,7 +58,7 @@ class CausalTokenization(Tokenization):
 
 
 def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None = None) -> Tokenization:
-    """The tokenizer in the folder of a causal model: as `load` gives it if it begins and ends texts as ours do, else theirs.
+    """The tokenizer in a causal model's folder: as `load` reads it if it begins and ends texts as ours do, else as it is.
 
     Reads tokenizer.json, vocab.json with merges.txt, or a vocab.txt (to which `config` applies, as in `load`). Raises as `load`
     does, and DataError if no token ends a text.
@@ -94,7 +94,7 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
 def _ids(
     key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
 ) -> list[int]:
-    """The ids that the model's files state under "…_id", else the id of the token that the tokenizer's files name."""
+    """The ids stated as "…_id" in the model's files, else the id of the token named in the tokenizer's files."""
     stated = next((values[f"{key}_id"] for values in found if values.get(f"{key}_id") is not None), None)
     if stated is None:
         name = settings.token(key)
@@ -139,7 +139,7 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
 
 
 def _read_ids(path: PurePath) -> dict[str, int]:
-    """An object of tokens and their ids, which must fit into the library's 32 bits."""
+    """A JSON object from tokens to ids, which must fit in the library's 32 bits."""
     ids = storage.read_given_object(path)
     wrong = next((token for token, index in ids.items() if type(index) is not int or not 0 <= index < 1 << 32), None)
     if wrong is not None:
@@ -149,7 +149,7 @@ def _read_ids(path: PurePath) -> dict[str, int]:
 
 
 def _read_merges(path: PurePath) -> list[tuple[str, str]]:
-    """A pair a line, the most important first."""
+    """The merges, one pair per line, the most important first."""
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(storage.read_text(path).split("\n"), start=1):
         line = line.removesuffix("\r")
@@ -163,7 +163,7 @@ def _read_merges(path: PurePath) -> list[tuple[str, str]]:
 
 
 def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: GivenSettings) -> None:
-    """Tokens that are matched in a text before it is split into words, and those that were added after the vocabulary."""
+    """Add the tokens that are matched in a text before it is split into words, and those added after the vocabulary."""
     wanted: dict[int, AddedToken] = {}
     older = _read_ids(folder / GPT2_ADDED) if storage.exists(folder / GPT2_ADDED) else {}
     for name, index in older.items():

@@ -1,4 +1,4 @@
-"""Several tokenizers on the same text: what is unknown, how many tokens it takes, how fast, and what they have in common.
+"""Compare tokenizers on the same text: unknown tokens, numbers of tokens, speed, and overlap of vocabularies.
 
 Users name tokenizers as NAME=PATH:SETTINGS, of which only PATH is required. A vocab.txt does not say how text is normalized, so
 its settings are given here: "bert/vocab.txt:uncased".
@@ -35,15 +35,15 @@ from tpulm.tokenization.report import Fit, TextTally, TokenTally
 from tpulm.tokenization.tokenization import Tokenization
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
-_USUAL_LENGTHS = (128, 512)  # rows of BERT's two phases
+_USUAL_LENGTHS = (128, 512)  # sequence lengths of BERT's two phases
 _SPEED_BYTES = 2_000_000
 LONGEST_DOCUMENT = 1 << 20  # characters; the rest is left out, to bound memory
-_SLICE_BYTES = 1 << 17  # of text that is handed on at a time
+_SLICE_BYTES = 1 << 17  # of text yielded at a time
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """The forms A and B of two vocabularies: `share` is |A∩B| / |A|, `jaccard` |A∩B| / |A∪B|."""
+    """Overlap of the forms A and B of two vocabularies: `both` is |A∩B|, `share` |A∩B| / |A|, `jaccard` |A∩B| / |A∪B|."""
 
     both: int
     share: float
@@ -55,7 +55,7 @@ class Lengths:
     """Lengths of the documents in tokens."""
 
     percentiles: dict[str, int]  # "5" to "99", and "max"
-    share_over: dict[int, float]  # of documents longer than these
+    share_over: dict[int, float]  # length -> share of longer documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +72,15 @@ class Measured(Fit):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Words are what blanks separate; characters do not count blanks. Tokenizers are named by their labels."""
+    """Words are separated by blanks, which do not count as characters. Tokenizers are named by their labels."""
 
     sample: str  # which text was read
-    is_whole: bool  # it is all of the corpus
+    is_whole: bool  # whether that is all of the corpus
     documents: int
     words: int
     characters: int
     text_bytes: int
-    speed_bytes: int  # of these, how many the speed was measured on
+    speed_bytes: int  # how many of these speed was measured on
     tokenizers: Mapping[str, Measured]
     overlaps: Mapping[str, Mapping[str, Overlap]]  # [A][B]
     contrasts: Sequence[Contrast]
@@ -90,7 +90,7 @@ class Comparison:
         return f"On {self.sample}: {self.documents:,} documents, {self.words:,} words, {self.characters:,} characters."
 
     def as_json(self) -> dict[str, Any]:
-        """For json.dumps."""
+        """The comparison for json.dumps."""
         value = asdict(self)
         for one in value["tokenizers"].values():
             del one["length_curve"]
@@ -110,9 +110,9 @@ def compare(
     speed_bytes: int = _SPEED_BYTES,
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Read the sample once and encode it with all. Memory grows only with distinct lengths and unknown words.
+    """Read the sample once and encode it with all candidates. Memory grows only with distinct lengths and unknown words.
 
-    `contrasts`: how many passages to show on which they differ; `repetitions`: of the measurement of speed. Raises DataError if
+    `contrasts`: how many passages to show on which they differ; `repetitions`: how often to measure speed. Raises DataError if
     there is no text.
     """
     tokenizations = {one.label: one.tokenization for one in candidates}
@@ -199,7 +199,7 @@ class _Named(NamedTuple):
 
 
 def load_candidates(given: Sequence[str], *, progress: Progress = SILENT) -> list[Candidate]:
-    """Raises ConfigError for impossible names and settings and for duplicates; otherwise as `load` does."""
+    """Load tokenizers that the user names. Raises ConfigError for invalid names, settings and duplicates, else as `load`."""
     if len(given) < 2:
         raise ConfigError(
             "a comparison needs two tokenizers or more: name another one. 'tpulm tokenizer report' looks at one alone."
@@ -220,7 +220,7 @@ def load_candidates(given: Sequence[str], *, progress: Progress = SILENT) -> lis
 
 
 def _parse(text: str) -> _Named:
-    if text and not storage.is_remote(text) and Path(text).expanduser().exists():  # a path may have = and : in it
+    if text and not storage.is_remote(text) and Path(text).expanduser().exists():  # a path may contain = and :
         return _Named("", storage.as_path(text), (), text)
     match = _FORM.fullmatch(text)
     if match is None:
@@ -239,7 +239,7 @@ def _load(one: _Named, progress: Progress) -> Tokenization:
     path = one.path / "tokenizer" if storage.is_folder(one.path / "tokenizer") else one.path  # of a work folder
     folder = storage.is_folder(path)
     if not folder and not storage.exists(path):
-        find_paths(str(path))  # says what there is instead
+        find_paths(str(path))  # raises an error that says what there is instead
     says_itself = storage.exists(path / TOKENIZER) if folder else path.suffix in (".json", ".model")
     if one.settings and says_itself:
         raise ConfigError(
@@ -298,7 +298,7 @@ class TextSample:
             yield from self._file(source, round((self._max_bytes - self.read_bytes) * share))
 
     def _file(self, source: SourceConfig, allowed: int) -> Iterator[list[str]]:
-        """Whole documents, until one exceeds the allowance."""
+        """Whole documents, until they reach `allowed` bytes."""
         documents: list[str] = []
         here = gathered = 0
         batches = corpus.read_texts([source])
@@ -357,9 +357,9 @@ class Reservoir:
 
 @dataclass(frozen=True)
 class Speed:
-    """Megabytes of UTF-8 a second, each the median of all repetitions.
+    """Megabytes of UTF-8 per second, each the median of all repetitions.
 
-    `bulk` is `Tokenization.encode` that has seen no text yet, `library` the tokenizers library's `encode_batch_fast`, new, too.
+    `bulk` is `Tokenization.encode`, `library` the tokenizers library's `encode_batch_fast`; neither has seen text before.
     """
 
     bulk: float
@@ -369,7 +369,7 @@ class Speed:
 def measure_speed(
     tokenizations: Sequence[Tokenization], texts: list[str], *, repetitions: int = 5, progress: Progress = SILENT
 ) -> list[Speed]:
-    """In turns, so that other load on the machine affects all alike; building a tokenizer is not counted."""
+    """Measure in turns, so that other load on the machine affects all alike; building a tokenizer is not counted."""
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     seconds: list[tuple[list[float], list[float]]] = [([], []) for _ in tokenizations]
     progress.start("tokenizer: speed", total=repetitions * len(tokenizations), unit="measurements")

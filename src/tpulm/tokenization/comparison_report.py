@@ -1,4 +1,4 @@
-"""A comparison as tables, for the terminal and the page alike, and as an HTML page."""
+"""A comparison as tables, for both the terminal and the HTML page, and as that page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tpulm import pages
 from tpulm.readable import percent, size, visible
 from tpulm.tokenization.comparison import PERCENTILES, Comparison, Measured
 
-_MOST_SCRIPTS = 5  # as many as stand side by side on 80 columns
+_MOST_SCRIPTS = 5  # as many as fit in 80 columns
 _MOST_SCRIPTS_OF_PAGE = 8
-_CURVE_POINTS = 400  # more would not be seen
+_CURVE_POINTS = 400  # more would not be visible
 
 
 class Table(NamedTuple):
@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 def tables(comparison: Comparison, *, most_scripts: int = _MOST_SCRIPTS) -> list[Table]:
-    """Every table but that of pairs has a row for each tokenizer."""
+    """All tables have one row per tokenizer, except that of pairs."""
     measured, overlaps = comparison.tokenizers, comparison.overlaps
     some = next(iter(measured.values()))
     scripts = some.scripts[:most_scripts]
@@ -91,7 +91,7 @@ def contrast_tables(comparison: Comparison) -> list[Table]:
 
 
 def page(comparison: Comparison) -> str:
-    """HTML, in one file that needs no other."""
+    """The comparison as a self-contained HTML page."""
     measured = comparison.tokenizers
     longest = max(max(*one.lengths.share_over, one.lengths.percentiles["max"]) for one in measured.values())
     return pages.render(
@@ -114,5 +114,5 @@ def page(comparison: Comparison) -> str:
 
 
 def _thinned(curve: Iterable[tuple[int, float]]) -> Iterable[tuple[int, float]]:
-    """The last one of the points that a screen shows at one height."""
+    """For each height that a screen can show, the last point of the curve."""
     return {round(share * _CURVE_POINTS): (length, share) for length, share in curve}.values()

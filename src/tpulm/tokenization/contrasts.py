@@ -1,9 +1,9 @@
-"""The passages of a text that best show how tokenizers differ: those that suit one best, or worst.
+"""The passages of a text that best show how tokenizers differ: those that suit one of them best, or worst.
 
-A tokenizer's cost of a passage is its tokens per character, where an unknown token counts for all characters it hides, or a
+A tokenizer's cost of a passage is its tokens per character. An unknown token counts once for each character it hides, or a
 vocabulary would look efficient by knowing nothing. A side is one tokenizer that wins, or loses, against all others; its margin
-is the difference in cost to the next best (or next worst) one. The sides take turns, so that a tokenizer which is bad
-throughout does not fill the list.
+is the difference in cost to the next best (or next worst) one. The sides take turns, so that a tokenizer that is bad throughout
+does not fill the list.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tpulm.tokenization.report import CountedTokens, TokenTally
 from tpulm.tokenization.special import is_slot
 from tpulm.tokenization.tokenization import Tokenization
 
-_LEAST_DISTINCT = 10  # characters of a passage: "ㅋㅋㅋㅋㅋㅋ…" would fill every list
-_KEPT_CHARACTERS = 2_000  # of a document
-_KEPT_DOCUMENTS = 50  # of each side, of which the best passages are taken
-_MOST_ALIKE = 0.4  # fraction of words or letter trigrams that two of the passages shown have in common
-_PASSAGE = re.compile(r"(?:\S(?:.{0,58}\S)?(?!\S)|\S{60})\s*", re.DOTALL)  # words side by side, or a part of a long one
+_LEAST_DISTINCT = 10  # distinct characters of a passage: "ㅋㅋㅋㅋㅋㅋ…" would fill every list
+_KEPT_CHARACTERS = 2_000  # per document
+_KEPT_DOCUMENTS = 50  # per side, from which the best passages are taken
+_MOST_ALIKE = 0.4  # fraction of words or letter trigrams that two passages shown may have in common
+_PASSAGE = re.compile(r"(?:\S(?:.{0,58}\S)?(?!\S)|\S{60})\s*", re.DOTALL)  # consecutive words, or a part of a long one
 
 
 class ShownToken(NamedTuple):
-    """A token of a passage. `text` is what it stands for, made displayable; for an unknown one, the text of the passage."""
+    """A token of a passage. `text` is its displayable text, or the passage's text for an unknown token."""
 
     token: str
     text: str
@@ -40,7 +40,7 @@ class ShownToken(NamedTuple):
 
 @dataclass(frozen=True)
 class Contrast:
-    """This text costs `tokenizer` less than any other (`best`), or more. Tokenizers are labels."""
+    """A text that costs `tokenizer` less than all others (`best`), or more. Tokenizers are named by their labels."""
 
     tokenizer: str
     best: bool
@@ -62,13 +62,13 @@ class Contrasts:
     """Keeps the documents of a stream with the largest margins of each side."""
 
     def __init__(self, tokenizations: Mapping[str, Tokenization]):
-        ways = (True, False) if len(tokenizations) > 2 else (True,)  # of two, one wins what the other loses
+        ways = (True, False) if len(tokenizations) > 2 else (True,)  # with two, one wins what the other loses
         self._tokenizations = tokenizations
         self._number = 0
         self._kept: dict[_Side, list[tuple[float, int, str]]] = {_Side(one, way): [] for way in ways for one in tokenizations}
 
     def add(self, text: str, tokens: Iterable[CountedTokens]) -> None:
-        self._number -= 1  # of equals the first is kept
+        self._number -= 1  # of equal margins the first is kept
         cost = self._cost(text, tokens)
         for side, kept in self._kept.items():
             margin = side.margin(cost)
@@ -78,7 +78,7 @@ class Contrasts:
                     heapq.heappop(kept)
 
     def found(self, count: int) -> tuple[Contrast, ...]:
-        """The best passages of these documents, no two of them alike."""
+        """Up to `count` of the best passages in the kept documents, no two of them alike."""
         kept = {text for documents in self._kept.values() for _, _, text in documents}
         passages = sorted({passage.strip() for text in kept for passage in _PASSAGE.findall(text) if _is_varied(passage)})
         counted = [TokenTally(made).add(passages) for made in self._tokenizations.values()]
@@ -135,7 +135,7 @@ def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, kno
     if index == made.special.unknown or form is None:
         begins = start == 0 or text[start - 1].isspace() or text[start : start + 1].isspace()
         return ShownToken(token, visible(text[start:stop].strip()), begins, index == made.special.unknown)
-    written = visible(form.text)  # of bytes: "⟨E3 81⟩"
+    written = visible(form.text)  # bytes as "⟨E3 81⟩"
     return ShownToken(token, written if isinstance(form.text, bytes) else written.replace(" ", "␣"), form.begins_word, False)
 
 
@@ -143,18 +143,18 @@ def _piece(text: str, start: int, stop: int, index: int, made: Tokenization, kno
 
 # WordPiece marks the continuation of a word ("##ing"); SentencePiece ("▁the") and byte-level BPE ("Ġthe") mark the space before
 # a word. A token's form is free of these marks, so that the tokens of different vocabularies can be compared.
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that the vocabulary does not have
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte of a character that is not in the vocabulary
 
 
 class Form(NamedTuple):
-    """`text` is bytes where a token is a byte by name, or a part of a character."""
+    """A token's text without marks; bytes if the token is a named byte, or a part of a character."""
 
     text: str | bytes
     begins_word: bool
 
 
 def forms(tokenization: Tokenization) -> dict[int, Form]:
-    """Id -> form, of all tokens but the special ones and unused slots."""
+    """Id -> form, for all tokens except special tokens and unused slots."""
     specification = json.loads(tokenization.canonical_json)
     special = {token["id"] for token in specification["added_tokens"] if token["special"]} | set(tokenization.special)
     byte_level = _is_byte_level(specification)

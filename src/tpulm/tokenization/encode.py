@@ -2,8 +2,8 @@
 
 The ids are those of the `tokenizers` library, by definition. tokie gives the same ids ten times faster for the tokenizers that
 `_engine` knows, but its Unicode tables differ, as do some of its rules for blanks and controls. So it only gets texts whose
-code points the two were seen to treat alike, by this tokenizer and in the contexts below. The library encodes all other texts,
-and everything for other tokenizers and on platforms without a wheel of tokie (docs/design/encoding.md).
+code points the two were seen to treat alike, with this tokenizer and in the contexts below. The library encodes all other
+texts, and everything for other tokenizers and on platforms without a wheel of tokie (docs/design/encoding.md).
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ except ImportError:
     tokie = None
 
 LIBRARY: Final = f"tokenizers {tokenizers.__version__}"
-ENGINE: Final = "tokie 0.1.4"  # which pyproject.toml pins: the contexts were found with this version
+ENGINE: Final = "tokie 0.1.4"  # pinned in pyproject.toml: the contexts were found with this version
 _AT_ONCE: Final = 1 << 20  # characters
-_BY_LIBRARY_AT_ONCE: Final = 1 << 18  # its results take a hundred bytes a token
-_FIRST_CHARACTERS: Final = 1 << 13  # an encoder sees are compared in any case
+_BY_LIBRARY_AT_ONCE: Final = 1 << 18  # its results take a hundred bytes per token
+_FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees: always compared
 _LONGEST: Final = 1 << 13  # characters of a text for the engine
 _AGREES, _DIFFERS = 1, 2
 _BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout", "ignore_merges")
 
-# Where a word begins whatever else is there; Metaspace would put a space before what follows a line end.
+# Where a word begins in any context; not line ends for Metaspace, which would put a space before what follows.
 _SPACES, _BLANKS = re.compile(r"(?<=\S)(?= \S)"), re.compile(r"(?<=\S)(?=[ \n]\S)")
 
 # Circled and squared letters.
 _CIRCLED = re.compile("[\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
 
-# At the beginning, inside and at the end of words, beside numbers, marks, an accent, Hangul, a Chinese character.
+# At the beginning, inside and at the end of words, next to numbers, marks, an accent, Hangul, a Chinese character.
 _AMONG_LETTERS: Final = "{c} a{c}1{c} {c}{c}\u0301.{c}한{c}漢"
-# Blanks and controls also beside each other, and before what English contracts.
+# Blanks and controls also next to each other, and before English contractions.
 _AMONG_BLANKS: Final = (
     "{c}",
     "{c} {c}{c}a{c}b 한{c}글 1{c}2.{c},{c} {c}\u0301{c}a\u0301\u0327{c}漢{c}字\n{c}\n\n{c}\t{c}'{c}s",
@@ -63,7 +63,7 @@ _AMONG_BLANKS: Final = (
 
 
 class Encoded(NamedTuple):
-    """The ids of N texts one after another: `ids` uint32 [T], and how many each has: `lengths` int32 [N]."""
+    """The concatenated ids of N texts, `ids` uint32 [T], and how many each text has, `lengths` int32 [N]."""
 
     ids: np.ndarray
     lengths: np.ndarray
@@ -89,17 +89,17 @@ class Encoder:
         self._was_checked = False
 
     def encode(self, texts: list[str]) -> Encoded:
-        """A lone surrogate counts as U+FFFD."""
+        """The ids of the texts. A lone surrogate counts as U+FFFD."""
         parts = [NOTHING]
         for some in slices(texts, _AT_ONCE):
             try:
                 parts.append(self._encode(some))
-            except (UnicodeEncodeError, TypeError):  # what a lone surrogate leads to
+            except (UnicodeEncodeError, TypeError):  # caused by a lone surrogate
                 parts.append(self._encode(list(map(without_surrogates, some))))
         return joined(parts)
 
     def check(self, texts: list[str]) -> bool:
-        """Whether an engine gives the library's ids for these texts; after the first difference it is no longer used."""
+        """Whether the engine, if any, gives the library's ids for these texts; after a difference it is no longer used."""
         self._was_checked = True
         if self.engine is not None and not same(self.encode(texts), _by_library(self._library, texts)):
             self.engine = None
@@ -127,7 +127,7 @@ class Encoder:
         return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
 
     def _apart(self, texts: list[str], is_slow: np.ndarray) -> Encoded:
-        """Some by the engine, the others by the library."""
+        """Encode slow texts with the library, the others with the engine."""
         assert self.engine is not None
         fast = self.engine.encode([text for text, slow in zip(texts, is_slow, strict=True) if not slow])
         slow = _by_library(self._library, [text for text, slow in zip(texts, is_slow, strict=True) if slow])
@@ -136,7 +136,7 @@ class Encoder:
         return Encoded(np.concatenate(found), np.fromiter(map(len, found), np.int32, len(found)))
 
     def _try(self, points: np.ndarray) -> None:
-        """Learn on which of these code points the engine and the library agree."""
+        """Find out on which of these code points the engine and the library agree."""
         assert self.engine is not None
         characters = list(map(chr, points.tolist()))
         templates = [(_AMONG_LETTERS,) if one.isalnum() else _AMONG_BLANKS for one in characters]
@@ -176,7 +176,7 @@ class _Engine(NamedTuple):
         return Encoded(ids, lengths.astype(np.int32))
 
     def pieces(self, text: str) -> list[str]:
-        """A text in pieces if it is long; [] if it cannot be cut. tokie cuts from 65,536 bytes on, which changes ids."""
+        """A text in pieces if it is long; [] if it cannot be cut. tokie cuts texts from 65,536 bytes, which changes ids."""
         begin, found = 0, []
         while len(text) - begin > _LONGEST:
             cut = self.cuts.search(text, begin + _LONGEST // 2, begin + _LONGEST)
@@ -188,26 +188,25 @@ class _Engine(NamedTuple):
 
 
 def _composing() -> list[int]:
-    """Code points that NFC composes with the character before, except marks, which are stripped by then."""
+    """Code points that NFC composes with the previous character."""
     decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
     seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
     return [*seconds, *range(0x1100, 0x1200)]  # and conjoining Hangul, which has no decompositions in that table
 
 
 def _is_of_a_word(character: str) -> bool:
-    """Whether tokie counts to words what GPT-2's expression, or the Unicode it knows, does not: Ⅻ, ⓐ, letters of new scripts. A
-    trial may miss that: ids differ only where the vocabulary merges bytes of both sides."""
+    """Whether tokie takes a character into a word where GPT-2's expression, or its Unicode, does not: Ⅻ, ⓐ, letters of new
+    scripts. A trial may miss this: ids differ only where the vocabulary merges bytes of both sides."""
     return unicodedata.category(character) in ("Nl", "Cn") or _CIRCLED.match(character) is not None
 
 
 def _engine(specification: dict[str, Any]) -> _Engine | None:
-    """For a tokenizer.json for which tokie agrees with the library except at single code points: BERT's WordPiece, GPT-2's BPE,
-    and Unigram as trained here."""
+    """An engine if tokie agrees with the library except at some code points: for BERT's WordPiece, GPT-2's BPE, our Unigram."""
     if tokie is None or any(not token["special"] for token in specification["added_tokens"]):
         return None
     vocabulary = specification["model"]["vocab"]
     known = _known(specification)
-    if known is None or (isinstance(vocabulary, dict) and max(vocabulary.values()) >= len(vocabulary)):  # it has gaps
+    if known is None or (isinstance(vocabulary, dict) and max(vocabulary.values()) >= len(vocabulary)):  # ids have gaps
         return None
     normalizer, lowers = known
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as file:
@@ -218,7 +217,7 @@ def _engine(specification: dict[str, Any]) -> _Engine | None:
 
 
 def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool] | None:
-    """The normalizer for tokie, and whether to lower-case text first; None if tokie is not to be used."""
+    """The normalizer for tokie, and whether to lower-case text first; None if tokie cannot be used."""
     model, normalizer, pre_tokenizer = (specification[part] for part in ("model", "normalizer", "pre_tokenizer"))
     match model["type"], steps(normalizer, "normalizers"), steps(pre_tokenizer, "pretokenizers"):
         case "WordPiece", [{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True} as bert, *rest], [
@@ -235,7 +234,7 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
         ] if is_byte_level(model) and not any(map(model.get, _BPE_VARIATIONS)):
             return None, bool(lowers)
         case "Unigram", [] | [{"type": "Lowercase"}] as lowers, _ if is_unigram(pre_tokenizer):
-            # Sums of such scores are exact, so both choose the same of equally good paths.
+            # Sums of such scores are exact, so both choose the same among equally good paths.
             return (None, bool(lowers)) if all((1024 * score).is_integer() for _, score in model["vocab"]) else None
     return None
 

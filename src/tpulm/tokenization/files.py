@@ -1,4 +1,4 @@
-"""Tokenizer files: saving a folder that transformers' AutoTokenizer reads, and loading that or other people's formats."""
+"""Tokenizer files: saving a folder that transformers' AutoTokenizer reads, and loading such folders or third-party formats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def save(
     inputs: Mapping[str, Any] | None = None,
     model_max_length: int | None = None,
 ) -> None:
-    """Write the folder; an older tokenizer in it is replaced.
+    """Write the folder, replacing an older tokenizer in it.
 
     `inputs` (anything JSON can hold) goes into the manifest. `model_max_length` is the model's number of positions, for
     transformers' truncation. Raises StorageError.
@@ -63,7 +63,7 @@ def save(
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The manifest (format_version, fingerprint, algorithm, vocab_size, special, inputs), or None where none was finished."""
+    """The manifest (format_version, fingerprint, algorithm, vocab_size, special, inputs), or None if there is none."""
     path = storage.as_path(folder) / MANIFEST
     if not storage.exists(path):
         return None
@@ -85,7 +85,7 @@ def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], mode
         **names,
         **_bert_settings(tokenization),
         "added_tokens_decoder": {str(token["id"]): {name: token[name] for name in attributes} for token in added},
-        "clean_up_tokenization_spaces": False,  # the decoder in tokenizer.json does what is to be done
+        "clean_up_tokenization_spaces": False,  # the decoder in tokenizer.json does what is needed
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": model_max_length or _UNLIMITED,
         "padding_side": "right",
@@ -96,7 +96,7 @@ def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], mode
 
 
 def _bert_settings(tokenization: Tokenization) -> dict[str, bool]:
-    """How a WordPiece vocabulary reads text, in the settings of transformers' BertTokenizer; empty if not BERT's normalizer.
+    """A WordPiece tokenizer's normalization as settings of transformers' BertTokenizer; {} if the normalizer is not BERT's.
 
     For readers of vocab.txt alone, whose defaults (lower-case, no accents, hence Hangul as letters) fit few vocabularies.
     """
@@ -120,11 +120,11 @@ def _vocabulary_file(tokenization: Tokenization) -> str:
 
 
 def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *, progress: Progress = SILENT) -> Tokenization:
-    """Read a folder (one written by `save`, or any with a tokenizer.json or vocab.txt), a tokenizer.json, SentencePiece's
+    """Load a folder (one written by `save`, or any with a tokenizer.json or vocab.txt), a tokenizer.json, SentencePiece's
     .model, or a vocab.txt.
 
     A vocab.txt does not say how text is normalized: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
-    StorageError for files that cannot be read, DataError for vocabularies that cannot be used.
+    StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if `config.morphemes` does not apply.
     """
     source, config = storage.as_path(path), config or TokenizerConfig()
     if storage.is_folder(source):
@@ -135,7 +135,7 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     if source.suffix == ".json":
         read = read_tokenizer
     else:
-        from tpulm.tokenization.sentencepiece_model import read  # and protobuf: a twentieth of a second
+        from tpulm.tokenization.sentencepiece_model import read  # imports protobuf, which takes 0.05 s
     found = _with_specials(read(source), source)
     if segmenter is not None and found.segmenter is None:
         raise ConfigError(
@@ -146,14 +146,14 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
 
 
 class Vocabulary(NamedTuple):
-    """What a model must know of a tokenizer before it can be compiled."""
+    """What must be known of a tokenizer before a model is compiled."""
 
     vocab_size: int
     special: SpecialTokens
 
 
 def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None) -> Vocabulary:
-    """The vocabulary of the tokenizer at `path`, else of the one that `config` names or will train."""
+    """The vocabulary of the tokenizer at `path`, else of the one that `config` names or asks to train."""
     path = path or config.path
     if path is None:
         return Vocabulary(config.vocab_size, special.TRAINED)
@@ -162,7 +162,7 @@ def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None
 
 
 def vocab_size_of(path: PurePath) -> int:
-    """The number of ids of a tokenizer.json, even of one that `load` cannot use."""
+    """The largest id, plus one, of a tokenizer.json, even of one that `load` cannot use."""
     specification = _specification_of(storage.read_bytes(path), path)
     vocabulary = specification["model"]["vocab"]
     ids = range(len(vocabulary)) if isinstance(vocabulary, list) else vocabulary.values()
@@ -186,10 +186,10 @@ def _from_folder(folder: PurePath, config: TokenizerConfig, progress: Progress) 
 
 
 def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mapping[str, Any], source: PurePath) -> None:
-    """Raises StorageError if a file of a folder that `save` wrote was changed since."""
+    """Raise StorageError if a file in a folder written by `save` has changed since."""
     recorded = manifest["fingerprint"]
     if hashlib.sha256(content).hexdigest() == recorded:
-        tokenization.fingerprint = recorded  # computing it takes longer
+        tokenization.fingerprint = recorded  # saves computing it
     if tokenization.fingerprint != recorded:
         raise StorageError(
             f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
@@ -201,7 +201,7 @@ def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mappi
 
 
 def read_tokenizer(path: PurePath) -> Tokenizer:
-    """A tokenizer.json as it is, without padding and truncation, which the dataset does. Raises DataError."""
+    """A tokenizer.json as it is, except for padding and truncation, which the dataset does. Raises DataError."""
     return _tokenizer_of(storage.read_bytes(path), path)
 
 
@@ -222,7 +222,7 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
-    """With special tokens located by what the files beside `path` declare, or by their usual names, and put around texts."""
+    """Locate the special tokens, as declared in files beside `path` or by their usual names, and put them around texts."""
     settings = read_settings(path.parent)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
@@ -243,7 +243,7 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
 
 
 def _segmenter_beside(path: PurePath) -> Segmenter | None:
-    """What the tokenizer_config.json beside a tokenizer says of morphemes."""
+    """The segmenter declared in the tokenizer_config.json beside a tokenizer, if any."""
     return declared_segmenter(read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG))
 
 
@@ -286,7 +286,7 @@ def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress
 
 
 def _read_vocabulary(path: PurePath) -> dict[str, int]:
-    """A token a line; the number of the line, from 0, is its id."""
+    """Token -> id: one token per line, whose number, from 0, is the id."""
     try:
         lines = storage.read_bytes(path).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:

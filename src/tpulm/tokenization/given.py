@@ -1,4 +1,4 @@
-"""Reading files of other people's tokenizers: the JSON settings beside them, and the tokenizers library's untyped errors."""
+"""Reading third-party tokenizer files: the JSON settings beside them, and the tokenizers library's untyped errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpulm.progress import held_stderr
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter takes precedence
-_PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is no Exception and has no name to import
+_PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is not an Exception and cannot be imported
 _SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
 _LARGEST_ID: Final = 10_000_000  # tables have a row for every id
 _CHARACTERS: Final = " ".join(map(chr, (*range(0xD800), *range(0xE000, 0x10000))))
@@ -71,13 +71,13 @@ class GivenSettings(_Given):
     eos_token: GivenToken | None = None
 
     def token(self, key: str) -> str | None:
-        """The text of the token that stands under a key."""
+        """The text of the token under a key, if any."""
         found: GivenToken | None = getattr(self, key)
         return None if found is None else found.content
 
 
 def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> GivenSettings:
-    """The settings of those files that exist. Raises DataError naming file and key for a value of the wrong type."""
+    """The settings in the files that exist. Raises DataError naming file and key for a value of the wrong type."""
     values: dict[str, Any] = {}
     for name in names:
         if storage.exists(folder / name):
@@ -104,9 +104,9 @@ def guarded(location: str, problem: str = "the tokenizers library cannot read it
 
 
 def check_usable(tokenizer: Tokenizer, location: str, *, has_compiled_rules: bool = False) -> None:
-    """Raises DataError for a tokenizer that was read, but fails at text: without a token for unknown characters, or damaged.
+    """Raise DataError for a tokenizer that loads but fails on text: without a token for unknown characters, or damaged.
 
-    `has_compiled_rules`: SentencePiece's table is used as it is, so that damage in it shows at single characters.
+    `has_compiled_rules`: SentencePiece's table is used unchanged, so damage in it shows only at single characters.
     """
     with guarded(location, "the tokenizers library reads it, but cannot encode text with it, so it is damaged or incomplete"):
         if has_compiled_rules:

@@ -1,8 +1,8 @@
-"""Where tokens stand in the original text: character offsets that survive normalizers and analysers.
+"""Character offsets of tokens in the original text, across normalizers and analysers.
 
-The library keeps offsets itself, and they are right except where a normalizer composes several characters (an accent,
-conjoining Hangul, half-width voice marks), which NFC and NFKC shift, and wherever SentencePiece's table drops one. Such texts
-are normalized here in chunks that never interact, and a token that comes from a chunk has the offsets of the whole chunk.
+The library's own offsets are right, except where a normalizer composes several characters (an accent, conjoining Hangul,
+half-width voice marks), which NFC and NFKC shift, and wherever SentencePiece's table drops one. Such texts are normalized here
+in chunks that never interact, and a token that comes from a chunk has the offsets of the whole chunk.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _EACH: Final = Regex(r"[\s\S]")
 
 
 class Aligned(NamedTuple):
-    """The ids of N texts as `Encoded` has them, and for each token the characters it comes from: `spans` int64 [T, 2], without
-    blanks at their ends; begin and end are equal of a token that comes from no visible character."""
+    """The ids of N texts as in `Encoded`, and for each token the characters it comes from: `spans` int64 [T, 2], without blanks
+    at their ends; begin and end are equal for a token that comes from no visible character."""
 
     ids: np.ndarray
     lengths: np.ndarray
@@ -37,14 +37,14 @@ class Aligned(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """A text that was made of another one, and for each of its characters the characters there: int64 [characters, 2]."""
+    """A text derived from another, and for each of its characters the span in the other; int64 [characters, 2]."""
 
     text: str
     spans: np.ndarray
 
     @classmethod
     def given(cls, text: str) -> Self:
-        """A text as it comes, but that each lone surrogate is U+FFFD, and a pair of them its character."""
+        """An original text, in which each lone surrogate becomes U+FFFD, and a pair of them its character."""
         if _SURROGATE.search(text):
             return cls.of_parts((without_surrogates(match.group()), *match.span()) for match in _CHARACTER.finditer(text))
         places = np.arange(len(text) + 1)
@@ -52,13 +52,13 @@ class Derived(NamedTuple):
 
     @classmethod
     def of_parts(cls, parts: Iterable[tuple[str, int, int]]) -> Self:
-        """Each part comes from the characters between two offsets."""
+        """Join (text, begin, end), where each text comes from the characters [begin, end)."""
         listed = list(parts)
         spans = np.array([part[1:] for part in listed], np.int64).reshape(-1, 2)
         return cls("".join(part[0] for part in listed), np.repeat(spans, [len(part[0]) for part in listed], axis=0))
 
     def back(self, spans: np.ndarray) -> np.ndarray:
-        """The same spans, of this text, in the one that it was made of."""
+        """Map spans in this text to spans in the one it was derived from; int64 [N, 2]."""
         if not len(self.spans):
             return np.zeros_like(spans)
         last = len(self.spans) - 1
@@ -69,7 +69,7 @@ class Derived(NamedTuple):
         return Derived(later.text, self.back(later.spans))
 
     def mapped(self, function: Callable[[str], str]) -> Derived:
-        """What a function makes of it that acts on a character and its marks, and looks no further."""
+        """Apply a function that acts on a character and its marks, without looking further."""
         expected = function(self.text)
         if not _has_marks(self.text):
             found = Derived.of_parts((function(c), at, at + 1) for at, c in enumerate(self.text))
@@ -83,9 +83,9 @@ class Derived(NamedTuple):
 
 
 def subsequence(text: str, of: str) -> np.ndarray:
-    """Where the visible characters of `text` stand in another text, which has them all in this order: int64 [characters, 2].
+    """The spans of the visible characters of `text` in `of`, which has them all in this order; int64 [characters, 2].
 
-    A blank has the place at which the next one may begin.
+    A blank gets an empty span, where the next character may begin.
     """
     places, at = list[tuple[int, int]](), 0
     for character in text:
@@ -96,7 +96,7 @@ def subsequence(text: str, of: str) -> np.ndarray:
 
 
 class Aligner:
-    """`library` is a tokenizer that adds no special tokens."""
+    """Encodes with offsets. `library` is a tokenizer that adds no special tokens."""
 
     def __init__(self, library: Tokenizer):
         specification = json.loads(library.to_str())
@@ -105,7 +105,7 @@ class Aligner:
             (step["type"] in _IN_CONTEXT, _normalizer({**specification, "normalizer": step}))
             for step in steps(specification["normalizer"], "normalizers")
         ]
-        self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong where it drops one
+        self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong if it drops one
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
         self._unnormalized.encode_special_tokens = True
 
@@ -166,14 +166,14 @@ def _words(text: str) -> list[int]:
 
 @cache
 def _continues(character: str) -> bool:
-    """Whether a normal form may join it to the character before, or move it."""
+    """Whether Unicode normalization may join a character to the previous one, or move it."""
     first = unicodedata.normalize("NFKD", character)[0]
     return unicodedata.combining(first) != 0 or first in _seconds()
 
 
 @cache
 def _seconds() -> frozenset[str]:
-    """The characters that NFC composes with the one before, and conjoining Hangul's vowels and finals."""
+    """The characters that NFC composes with the previous one, and conjoining Hangul's vowels and finals."""
     decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
     seconds = (int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<"))
     return frozenset(map(chr, chain(seconds, range(0x1160, 0x1200))))

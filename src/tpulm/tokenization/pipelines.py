@@ -20,18 +20,18 @@ CONTINUATION = "##"
 SPACE = "▁"  # how Unigram's vocabulary writes the space before a word
 MAX_WORD_CHARACTERS = 100  # WordPiece: a longer word is unknown as a whole, as in Google's code
 
-# Unigram: letters with their marks and digits together, other visible signs together, each with the space before it; line ends
-# and other blanks apart. Without it a Japanese line would be one word, and the trainer's time and memory explode.
+# Unigram: letters, their marks and digits together; other visible characters together; each with the space before it; line ends
+# and other blanks apart. Otherwise a Japanese line would be one word, and the trainer's time and memory would explode.
 _UNIGRAM_WORDS = rf"{SPACE}?[\p{{L}}\p{{M}}\p{{N}}]+|{SPACE}?[^\s\p{{L}}\p{{M}}\p{{N}}{SPACE}]+|\s+|{SPACE}"
 
 
 def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     """BERT's normalizer and pre-tokenizer.
 
-    Stripping accents decomposes every character first, and Google's code leaves it so, which breaks a Hangul syllable into
+    Stripping accents first decomposes every character. Google's code leaves it decomposed, which breaks a Hangul syllable into
     three letters. Here it is composed again, unless `as_google`: a vocabulary made with their code expects the letters.
 
-    With `config.morphemes` the text comes as words with spaces between them, and is split there.
+    With `config.morphemes` the input is morphemes separated by spaces, and is split only there.
     """
     tokenizer = Tokenizer(wordpiece_model({}))
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
@@ -66,7 +66,7 @@ def bpe(config: TokenizerConfig) -> Tokenizer:
 
 
 def unigram(config: TokenizerConfig) -> Tokenizer:
-    """SentencePiece's spaces, words bounded at punctuation, bytes for rare characters."""
+    """SentencePiece's spaces, words split at punctuation, bytes for rare characters."""
     tokenizer = Tokenizer(models.Unigram())
     _set_normalizer(tokenizer, config)
     tokenizer.pre_tokenizer = unigram_words("always")
@@ -75,7 +75,7 @@ def unigram(config: TokenizerConfig) -> Tokenizer:
 
 
 def unigram_words(prepend_scheme: Literal["always", "never"]) -> pre_tokenizers.PreTokenizer:
-    """What cuts text for our Unigram; "always" puts a space before each text."""
+    """The pre-tokenizer of our Unigram; "always" puts a space before each text."""
     metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=prepend_scheme)
     return pre_tokenizers.Sequence([metaspace, pre_tokenizers.Split(Regex(_UNIGRAM_WORDS), "isolated")])
 
@@ -90,7 +90,7 @@ def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 
 
 def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
-    """Whether a pre-tokenizer of tokenizer.json is that of `unigram`, whatever it puts before a text."""
+    """Whether a pre-tokenizer of tokenizer.json is that of `unigram`, with any prepend scheme."""
     match pre_tokenizer:
         case {
             "type": "Sequence",
@@ -104,9 +104,9 @@ def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
 
 
 def add_special_tokens(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
-    """Make the five tokens known as special, and frame texts as [CLS] A [SEP] B [SEP] with types 0 and 1."""
+    """Register the five tokens as special, and frame texts as [CLS] A [SEP] B [SEP] with token types 0 and 1."""
     names = {index: tokenizer.id_to_token(index) for index in sorted(set(tokens))}
-    spaced = tokenizer.model.__class__.__name__ != "WordPiece"  # these models write the space before a word into the word
+    spaced = tokenizer.model.__class__.__name__ != "WordPiece"  # these models include the space before a word in the word
     tokenizer.add_special_tokens(
         [AddedToken(name, lstrip=spaced and index == tokens.mask, normalized=False) for index, name in names.items()]
     )
@@ -123,7 +123,7 @@ def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
 
 
 def frame_causal(tokenizer: Tokenizer, begin: int | None) -> None:
-    """Begin texts with this token, if any, and leave them open at the end, as a causal model has them."""
+    """Begin texts with this token, if any, and add nothing at the end, as causal models expect."""
     names = [] if begin is None else [tokenizer.id_to_token(begin)]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[*names, "$A"], pair=[*names, "$A", *names, "$B"], special_tokens=[(name, begin) for name in names]
@@ -142,7 +142,7 @@ def _set_normalizer(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
 
 # -- byte-level vocabularies --
 
-# Visible bytes of Latin-1 are written as themselves, the others from U+0100 on (GPT-2, encoder.py, bytes_to_unicode).
+# Visible Latin-1 bytes are written as themselves, the others as U+0100 and up (GPT-2, encoder.py, bytes_to_unicode).
 _VISIBLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS: Final = tuple(byte for byte in range(256) if byte not in _VISIBLE)
 _BYTE_OF: Final = {chr(byte): byte for byte in _VISIBLE} | {chr(0x100 + number): byte for number, byte in enumerate(_OTHERS)}
@@ -154,7 +154,7 @@ def to_byte_characters(text: str) -> str:
 
 
 def from_byte_characters(token: str) -> bytes | None:
-    """None for a token added under its own name, which is not in this notation."""
+    """The bytes of a token; None for an added token, which is not in this notation."""
     try:
         return bytes(map(_BYTE_OF.__getitem__, token))
     except KeyError:
@@ -170,25 +170,25 @@ def is_byte_level(model: Mapping[str, Any]) -> bool:
 
 # Corpus text may contain "[SEP]". The library's own switch, `encode_special_tokens`, stops the search for special tokens, but a
 # model may still know the name as a word (Unigram and word-level vocabularies do). So a copy renames them to something no text
-# contains, and leaves out merges that would produce one. Ids, scores and everything else stay.
+# contains, and leaves out merges that would produce one. Ids, scores and everything else are unchanged.
 _HIDING: Final = f"\U0010fffc{secrets.token_hex(8)}"  # differs in each process, so no text can be crafted to contain it
 
 
 class Specified(NamedTuple):
-    """A tokenizer, and its tokenizer.json parsed: writing and parsing one takes as long as encoding many a text."""
+    """A tokenizer and its parsed tokenizer.json: writing and parsing one takes as long as encoding many texts."""
 
     tokenizer: Tokenizer
     specification: dict[str, Any]
 
 
 def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens) -> Specified:
-    """A copy without special tokens added or truncation, in which the names of special tokens and slots are plain text."""
+    """A copy without special tokens, padding or truncation, in which names of special tokens and slots are plain text."""
     specification = json.loads(tokenizer.to_str())
     names = {tokenizer.id_to_token(index) for index in specials}
     names |= {token["content"] for token in specification["added_tokens"] if token["special"]}
     model = specification["model"]
     tokens = [token for token, _ in model["vocab"]] if isinstance(model["vocab"], list) else model["vocab"]
-    names |= {token for token in tokens if token.startswith("[") and special.is_slot(token)}  # the former for speed
+    names |= {token for token in tokens if token.startswith("[") and special.is_slot(token)}  # startswith() for speed
     if is_byte_level(model):
         names -= set(BYTE_CHARACTERS)  # a byte without a token would be dropped silently
     hidden = {name: f"{_HIDING}{name}{_HIDING}" for name in names if name is not None}
@@ -211,7 +211,7 @@ def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens) -> Spec
 
 def _merges_without(names: Collection[str], model: Mapping[str, Any]) -> list[list[str]]:
     """The merges of a BPE model that neither produce one of these tokens nor continue from one."""
-    cut = len(model["continuing_subword_prefix"] or "")  # from the second half, where the two are joined
+    cut = len(model["continuing_subword_prefix"] or "")  # dropped from the second half when the two are joined
     return [
         [first, second]
         for first, second in model["merges"]

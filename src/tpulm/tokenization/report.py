@@ -23,7 +23,7 @@ from tpulm.tokenization.training import count_characters
 
 _EXCERPT_CHARACTERS = 60
 _ENOUGH_CHARACTERS = 20  # shorter documents are not ranked by tokens per character
-_WORD = re.compile(r"\S+")  # as str.split() has it
+_WORD = re.compile(r"\S+")  # as in str.split()
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class ScriptCoverage:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Words are what blanks separate; characters do not count blanks. Special tokens are counted nowhere."""
+    """Words are separated by blanks, which do not count as characters. Special tokens are not counted."""
 
     vocab_size: int
     tokens_used: int  # distinct ids that occurred
     tokens: int
     unknown_tokens: int
     unknown_rate: float  # of the tokens
-    unknown_words: float  # share of the words that are unknown in part or as a whole
+    unknown_words: float  # share of the words that are partly or wholly unknown
     unknown_characters: float  # share of the characters
     tokens_per_word: float
     tokens_per_character: float
@@ -61,11 +61,11 @@ class Fit:
 class CountedTokens(NamedTuple):
     tokens: int
     unknown_tokens: int
-    hidden_characters: int  # those that stand behind the unknown tokens
+    hidden_characters: int  # those in unknown tokens
 
     @property
     def cost(self) -> int:
-        """Tokens, where an unknown one counts once for each character it hides."""
+        """The number of tokens, with an unknown one counted once for each character it hides."""
         return self.tokens - self.unknown_tokens + self.hidden_characters
 
 
@@ -77,7 +77,7 @@ class TextTally:
         self.characters: Counter[str] = Counter()
 
     def add(self, text: str) -> list[str]:
-        """Its words."""
+        """Count a text; returns its words."""
         words = text.split()
         self.characters.update("".join(words))
         self.documents += 1
@@ -110,7 +110,7 @@ class TokenTally:
         for index, (start, stop) in zip(ids, encoding.offsets, strict=True):
             if index == unknown_id:
                 unknown.append((start, stop))
-            elif start < end and (again := text[max(start, split_until) : min(stop, end)]):  # begun by a token before it
+            elif start < end and (again := text[max(start, split_until) : min(stop, end)]):  # begun by an earlier token
                 self._split.update(again)
                 split_until = max(split_until, min(stop, end))
             if stop > end:
@@ -160,7 +160,7 @@ _NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "
 
 @cache
 def script_of(character: str) -> str:
-    """ "Latin", "Hangul", "Han", …; "digits", "marks", "punctuation" and "symbols" for what all share; "other" for the rest."""
+    """ "Latin", "Hangul", "Han", …; "digits", "marks", "punctuation" and "symbols" for shared ones; "other" for the rest."""
     match unicodedata.category(character)[0]:
         case "N":
             return "digits"
@@ -198,7 +198,7 @@ class TokenizerReport(Fit):
     documents: int
     words: int
     characters: int
-    unknown_texts: tuple[tuple[str, int], ...]  # the commonest texts of unknown tokens, and how often they occurred
+    unknown_texts: tuple[tuple[str, int], ...]  # the most frequent texts of unknown tokens, and how often they occurred
     most_unknown: tuple[DocumentReport, ...]
     most_tokens: tuple[DocumentReport, ...]  # per character
 
@@ -283,14 +283,14 @@ def _most_tokens(documents: Iterable[DocumentReport], worst: int) -> list[Docume
     return sorted(found, key=lambda item: (-item.tokens / item.characters, item.number))[:worst]
 
 
-UNKNOWN_WARNING: Final = 0.02  # fraction of the tokens from which the vocabulary fits poorly
+UNKNOWN_WARNING: Final = 0.02  # fraction of unknown tokens from which the vocabulary fits poorly
 UNKNOWN_REFUSED: Final = 0.3  # … and from which it does not fit at all
 _SHOWN = 8  # characters, and words
 _WORDS_TRIED = 20_000
 
 
 class Unknowns(NamedTuple):
-    """Unknown tokens of texts, and the commonest characters and words that make them."""
+    """Unknown tokens of texts, and the most frequent characters and words that cause them."""
 
     tokens: int
     unknown: int
@@ -322,7 +322,7 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
 
 
 def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:
-    """The commonest strings with an unknown token in them."""
+    """The most frequent strings that contain an unknown token."""
     tried = [string for string, _ in counts.most_common(_WORDS_TRIED)]
     ids, lengths = tokenization.encode(tried)
     hits = np.repeat(np.arange(len(tried)), lengths)[ids == tokenization.special.unknown]

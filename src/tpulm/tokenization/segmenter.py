@@ -1,12 +1,12 @@
 """Splitting text into morphemes before the subword model sees it, as Tohoku University's Japanese BERTs do.
 
-A text becomes its morphemes with a space between them; the tokenizer that follows splits at spaces and nowhere else. So the
-stock library trains and encodes as usual, and needs no analyser.
+A text becomes its morphemes separated by spaces, and the tokenizer after it splits only at spaces. So the stock library trains
+and encodes as usual, and needs no analyser.
 
-`mecab` is transformers' BertJapaneseTokenizer with unidic_lite: NFKC, MeCab's surfaces, each lower-cased if that is set.
-Its ids are the same, except for texts with a NUL or with lines longer than analysers.py takes at once. `kiwi` is the equivalent
-for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together. transformers has no
-equivalent.
+`mecab` does what transformers' BertJapaneseTokenizer does with unidic_lite: NFKC, then MeCab's surface forms, each lower-cased
+if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once. `kiwi` is the
+equivalent for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together.
+transformers has no equivalent of it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _DICTIONARY: Final = "unidic_lite"
 
 
 class Segmenter(NamedTuple):
-    """Two are equal if they split alike; the analyser is loaded on first use."""
+    """Splits texts. Two segmenters are equal if they split alike; the analyser is loaded on first use."""
 
     analyser: analysers.Name
     lowercase: bool = False
 
     def segment(self, texts: list[str]) -> list[str]:
-        """The texts as morphemes with one space between them. Raises MissingExtra."""
+        """The texts as morphemes separated by one space. Raises MissingExtra."""
         joined = self._joined([self._normalized(without_surrogates(text)) for text in texts])
         return [self._lowered(text) for text in joined]
 
     def segment_aligned(self, texts: list[Derived]) -> list[Derived]:
-        """The same for texts without surrogates, with the characters that each character comes from."""
+        """`segment` for texts without surrogates, with the original characters that each character comes from."""
         normalized = [text.mapped(self._normalized) for text in texts]
         found = list[Derived]()
         for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
@@ -57,17 +57,17 @@ class Segmenter(NamedTuple):
     def _joined(self, texts: list[str]) -> list[str]:
         analyser = analysers.load(self.analyser)
         words = _surfaces(texts, analyser) if self.analyser == "mecab" else _stretches(texts, analyser)
-        # Split again: some of Python's blanks, at which transformers splits, are symbols to MeCab.
+        # Split again: some white space of Python, at which transformers splits, is a symbol to MeCab.
         return [" ".join(" ".join(some).split()) for some in words]
 
     def segment_around(self, text: str, names: list[str]) -> str:
-        """The same, leaving the names of special tokens as they are."""
+        """`segment` for one text, leaving the names of special tokens unchanged."""
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
         parts[::2] = self.segment(parts[::2])
         return " ".join(filter(None, parts))
 
     def settings(self) -> dict[str, Any]:
-        """For tokenizer_config.json. transformers refuses "kiwi" by name, which is better than silently different tokens."""
+        """Entries of tokenizer_config.json. transformers refuses "kiwi", which is better than silently different tokens."""
         return {
             "do_lower_case": self.lowercase,
             "do_subword_tokenize": True,
@@ -80,7 +80,7 @@ class Segmenter(NamedTuple):
 
 
 def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | None:
-    """What a tokenizer_config.json asks for. Raises DataError for an unknown analyser or dictionary."""
+    """The segmenter that a tokenizer_config.json declares, if any. Raises DataError for an unknown analyser or dictionary."""
     if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None
     kind: Any = settings.word_tokenizer_type

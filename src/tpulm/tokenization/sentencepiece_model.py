@@ -1,7 +1,7 @@
-"""Reading SentencePiece's .model files as a stock tokenizer with the same ids, which any reader of tokenizer.json understands.
+"""Read SentencePiece's .model files as stock tokenizers with the same ids, which any reader of tokenizer.json understands.
 
-The file states what the library does to a text: its normalization as a compiled table, whether a space is prepended, whether
-spaces are merged. The message is as in sentencepiece's src/sentencepiece_model.proto.
+The file says what SentencePiece does to a text: the normalization as a compiled table, whether a space is prepended, whether
+spaces are merged. The message is that of sentencepiece's src/sentencepiece_model.proto.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PACKAGE: Final = "tpulm.sentencepiece"
 _UNIGRAM, _BPE = 1, 2  # kinds of models
 _OTHERS: Final = {3: "words", 4: "characters"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of pieces
-_NEVER, _ALWAYS = -1000.0, 1000.0  # scores of pieces that never match text, and of those that always do
+_NEVER, _ALWAYS = -1000.0, 1000.0  # scores of pieces that never match text, and that always do
 
 
 def read(path: PurePath) -> Tokenizer:
-    """The tokenizer, with the special tokens that an encoder needs and the file lacks ([PAD], [CLS], [SEP], [MASK]) at the end.
+    """The tokenizer, with the special tokens that an encoder needs and the file lacks ([PAD], [CLS], [SEP], [MASK]) appended.
 
-    Ids are the library's, except where two segmentations are equally likely ("...." as "..." and "."), between which it decides
-    by rounding errors, and for characters with several combining marks in an order that Unicode's normal forms change.
+    Ids are SentencePiece's, except where two segmentations are equally likely ("...." as "..." and "."), between which it
+    decides by rounding errors, and for characters with several combining marks in an order that Unicode normalization changes.
     Raises DataError for other files, and for kinds of models that `tokenizers` has no equivalent of.
     """
     model = _parsed(path)
@@ -62,16 +62,16 @@ def read(path: PurePath) -> Tokenizer:
     with guarded(str(path), "the tokenizers library cannot have such a model"):
         tokenizer = _tokenizer(model, unknown)
         tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())  # scores as they are once they were written: the last bit may differ
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())  # scores as after saving, which may change the last bit
     check_usable(tokenizer, str(path), has_compiled_rules=bool(normalizer.precompiled_charsmap))
     return tokenizer
 
 
 def _names(pieces: Sequence[Any], path: PurePath) -> list[str]:
-    """Raises DataError for a piece that is not UTF-8 or whose score is not finite."""
+    """The text of each piece. Raises DataError for a piece that is not UTF-8 or whose score is not finite."""
     names: list[str] = []
     for number, piece in enumerate(pieces):
-        if isinstance(piece.piece, bytes):  # as protobuf gives what is not UTF-8
+        if isinstance(piece.piece, bytes):  # how protobuf returns what is not UTF-8
             raise DataError(f"piece {number:,} is not UTF-8: the file is damaged", location=str(path))
         names.append(piece.piece)
         if not math.isfinite(piece.score):
@@ -100,7 +100,7 @@ def _unigram(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models
 
 
 def _bpe(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.BPE:
-    """The library merges the two neighbours that make the piece of the highest score: a merge for each way to make one."""
+    """SentencePiece merges the two neighbours that make the piece with the highest score: one merge per way to make a piece."""
     vocabulary = {piece.piece: index for index, piece in enumerate(pieces)}
     mergeable = {piece.piece: piece.score for piece in pieces if piece.type == _NORMAL}
     merges = [
@@ -115,7 +115,7 @@ def _bpe(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.BPE
 
 def _normalizer(settings: Any) -> normalizers.Normalizer:
     steps: list[normalizers.Normalizer] = []
-    if b"nfkc" in settings.name:  # the table alone does not compose what the library looks up a grapheme at a time
+    if b"nfkc" in settings.name:  # the table alone does not compose everything, since it is looked up by grapheme
         steps.append(normalizers.NFKC())
     if settings.precompiled_charsmap:
         steps.append(normalizers.Precompiled(settings.precompiled_charsmap))

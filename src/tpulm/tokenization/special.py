@@ -1,8 +1,8 @@
-"""Special tokens: their names and ids, and how they are found in other people's vocabularies.
+"""Special tokens: their names and ids, and how they are found in third-party vocabularies.
 
-A vocabulary trained here begins as Google's later ones do, and as the Korean BERT and ELECTRA ones do: [PAD]=0, [UNK]=1,
-[CLS]=2, [SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (Google's English vocabularies have ninety-nine slots between
-[PAD] and [UNK]. Five fixed ids are easier to remember, and using a slot later moves nothing.)
+A vocabulary trained here begins like Google's later ones and those of the Korean BERT and ELECTRA: [PAD]=0, [UNK]=1, [CLS]=2,
+[SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (Google's English vocabularies have ninety-nine slots between [PAD] and
+[UNK]. Five fixed ids are easier to remember, and using a slot later shifts no ids.)
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
 
 PAD, UNKNOWN, CLS, SEP, MASK = TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Of every vocabulary trained here: a model can be compiled before it exists.
+# Of all vocabularies trained here: a model can be compiled before its vocabulary exists.
 TRAINED = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 
-# role -> the names it goes by, and the key under which Hugging Face's tokenizer_config.json states it
+# role -> its usual names, and its key in Hugging Face's tokenizer_config.json
 _NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unknown": ("[UNK]", "<unk>"),
@@ -39,7 +39,7 @@ def is_slot(token: str) -> bool:
 
 
 def absent(vocabulary: Collection[str]) -> list[str]:
-    """Our names for the roles that no usual name in the vocabulary fills."""
+    """Our names for the roles that have no usual name in the vocabulary."""
     return [
         token for token, names in zip(TOKENS, _NAMES.values(), strict=True) if not any(name in vocabulary for name in names)
     ]
@@ -48,7 +48,7 @@ def absent(vocabulary: Collection[str]) -> list[str]:
 def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, str] | None = None) -> SpecialTokens:
     """Find every role's token by the name `declared` for it, else by the usual names.
 
-    Raises DataError that lists what is missing and what was there instead.
+    Raises DataError, listing what is missing and what there is instead.
     """
     declared = declared or {}
     found: dict[str, int] = {}

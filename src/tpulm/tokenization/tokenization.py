@@ -34,7 +34,7 @@ class Tokenization:
         self.segmenter = segmenter  # cuts texts into morphemes before the tokenizer sees them
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenization, (self._tokenizer, self.special, self.segmenter)  # not what has been computed of them
+        return Tokenization, (self._tokenizer, self.special, self.segmenter)  # without cached properties
 
     def __repr__(self) -> str:
         return f"Tokenization({self.algorithm}, {self.vocab_size:,} tokens, {self.fingerprint[:12]})"
@@ -83,7 +83,7 @@ class Tokenization:
     def encode_with_offsets(self, texts: list[str]) -> Aligned:
         """The ids as `encode` gives them, and the characters of the original text that each token comes from.
 
-        Behind a normalizer that takes a character apart (Hangul into letters), several tokens come from one character.
+        With a normalizer that decomposes characters (Hangul into letters), several tokens may come from one character.
         """
         texts = list(texts)
         derived = [Derived.given(text) for text in texts]
@@ -96,10 +96,10 @@ class Tokenization:
         return Aligner(without_special_names(self._tokenizer, self.special).tokenizer)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
-        """The ids of one text: [CLS] … [SEP] around it ([SEP] before it where `causal` made this), and a literal "[MASK]" in it
-        is the mask token.
+        """The ids of one text, with [CLS] … [SEP] around it ([SEP] before it if made by `causal`); a literal "[MASK]" in it is
+        the mask token.
 
-        With `special_tokens` false, what `encode` gives.
+        With `special_tokens` false, as `encode`.
         """
         if not special_tokens:
             return self.encode([text]).ids.tolist()
@@ -112,7 +112,7 @@ class Tokenization:
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=not special_tokens)
 
     def token(self, index: int) -> str:
-        """The token of an id as the vocabulary writes it."""
+        """The token of an id, as the vocabulary writes it. Raises DataError."""
         token = self._tokenizer.id_to_token(int(index))
         if token is None:
             raise DataError(f"id {index} has no token: ids of this vocabulary end at {self.vocab_size - 1:,}")
@@ -136,9 +136,9 @@ class Tokenization:
         return False
 
     def word_starts(self) -> np.ndarray:
-        """bool [V]: whether a token of each id begins a word, wherever it stands.
+        """Whether the token of each id begins a word, wherever it stands; bool [V].
 
-        In a byte-level vocabulary line ends and tabs do too. The first token of a text always begins one.
+        In a byte-level vocabulary line ends and tabs do too. The first token of a text always begins a word.
         """
         starts = np.ones(self.vocab_size, bool)
         for token, index in self.vocabulary().items():
@@ -147,15 +147,15 @@ class Tokenization:
         return starts
 
     def causal(self) -> Tokenization:
-        """The same for a causal model: `encode_one` puts [SEP] before a text, as every text of causal rows has it."""
+        """The same tokenizer for a causal model: `encode_one` puts [SEP] before a text, as in causal rows."""
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         frame_causal(tokenizer, self.special.sep)
         return Tokenization(tokenizer, self.special)
 
     def plain(self) -> Tokenizer:
-        """A stock tokenizer that adds nothing and takes special tokens' names for plain text; has offsets, unlike `encode`.
+        """A stock tokenizer that adds nothing and takes special tokens' names as plain text; has offsets, unlike `encode`.
 
-        Raises ConfigError where morphemes are cut first: the stock tokenizer would not, and offsets would be of other text.
+        Raises ConfigError with a segmenter: the stock tokenizer would skip it, and offsets would be those of other text.
         """
         if self.segmenter is not None:
             raise ConfigError(

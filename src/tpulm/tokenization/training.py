@@ -1,21 +1,21 @@
-"""Training a tokenizer on a sample of the corpus: WordPiece, byte-level BPE or Unigram, by the library's trainers.
+"""Train a tokenizer on a sample of the corpus: WordPiece, byte-level BPE or Unigram, with the library's trainers.
 
-The same texts and settings give the same vocabulary every time, which the trainers alone do not
+The same texts and settings give the same vocabulary every time, which the trainers alone do not guarantee
 (docs/design/tokenizer-determinism.md has the measurements):
 
-- WordPiece's numbers the "##" characters in the order of a randomly seeded hash table, and breaks ties between equally frequent
-  pairs by those numbers: two runs give a third of the tokens other numbers. Here every character and every "##" character is
-  given to it as a token from the start, in sorted order, and nothing random is left.
-- Unigram's sums probabilities in the order of such a table and over threads, so scores differ between two runs in the eleventh
-  digit, and the scores given to rare characters, which it numbers in that order, in the second. Here rare characters all get
-  the lowest score; scores are rounded to multiples of 1/1024; the trainer is asked for some pieces too many, and the cut is
-  made afterwards, by rounded score and then by the piece itself. Sums of such scores are exact, so that which of two paths is
-  better never depends on what stands before them in a text (encode.py relies on it).
+- WordPiece's trainer numbers the "##" characters in the order of a randomly seeded hash table, and breaks ties between equally
+  frequent pairs by those numbers: two runs give a third of the tokens different ids. Here every character and every "##"
+  character is given to it as a token from the start, in sorted order, so nothing random is left.
+- Unigram's trainer sums probabilities in the order of such a table and over threads, so scores differ between two runs in the
+  eleventh digit, and those of rare characters, which it numbers in that order, in the second. Here all rare characters get the
+  lowest score; scores are rounded to multiples of 1/1024; the trainer is asked for some extra pieces, and the cut is made
+  afterwards, by rounded score and then by the piece itself. Sums of such scores are exact, so which of two paths is better
+  never depends on the text before them (encode.py relies on it).
 
-Which characters get a token of their own: Chinese and Japanese corpora hold over ten thousand, most of them a handful of times.
-The most frequent ones first (ties by code point), as long as they occur at least `min_frequency` times and their tokens fit
-into half of the vocabulary. WordPiece, to which the rest is unknown, always takes as many as it needs to write 99 % of the
-text. Unigram writes the rest in bytes.
+Not every character gets its own token: Chinese and Japanese corpora contain over ten thousand, most of them a few times. The
+most frequent ones come first (ties by code point), as long as they occur at least `min_frequency` times and their tokens fit
+in half of the vocabulary. WordPiece, for which the rest is unknown, always takes as many as it needs to write 99 % of the text.
+Unigram writes the rest in bytes.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from tpulm.tokenization.pipelines import CONTINUATION, MAX_WORD_CHARACTERS, SPAC
 from tpulm.tokenization.segmenter import Segmenter
 from tpulm.tokenization.tokenization import Tokenization
 
-BYTES = [f"<0x{value:02X}>" for value in range(256)]  # as Unigram writes what has no token
-# How much of the distinct words is trained on, the most frequent ones first: bounds memory (1 GB, Unigram 1.5 GB) and time.
+BYTES = [f"<0x{value:02X}>" for value in range(256)]  # how Unigram writes characters without a token
+# Total size of the distinct words trained on, the most frequent first: bounds memory (1 GB, Unigram 1.5 GB) and time.
 _WORDPIECE_CHARACTERS, _BPE_BYTES, _UNIGRAM_CHARACTERS = 5_000_000, 6_000_000, 2_500_000
-_LEAST_COVERAGE = 0.99  # WordPiece, of the text's characters: more unknown words than that leaves is a mistake, not a choice
-_SHRINKING = 0.5  # of Unigram's pieces survive a round; the library's 0.75 takes twice as long for half a percent fewer tokens
+_LEAST_COVERAGE = 0.99  # WordPiece, of the text's characters: less leaves so many unknown words that it must be a mistake
+_SHRINKING = 0.5  # fraction of Unigram's pieces kept per round; the library's 0.75 takes twice as long for 0.5% fewer tokens
 _LONGEST_WORD = 200  # Unigram, characters; longer ones are cut for training
-_SPARE = 50  # Unigram: the trainer is asked for one in this many pieces more than needed
+_SPARE = 50  # Unigram: one extra piece is requested from the trainer for this many
 _RARE_STEP = 1e-4  # by which the trainer spaces the scores of characters that no piece needs
-_STEPS = 1024  # of a score, from one whole number to the next
-_NEVER = -1000.0  # the score of what text must not match: special tokens, slots, and bytes, which are reached by fallback only
-_ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that those names can be spelt
+_STEPS = 1024  # scores are multiples of 1 / _STEPS
+_NEVER = -1000.0  # the score of what text must not match: special tokens, slots, and bytes, which only the fallback uses
+_ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that these names can be spelled
 _BATCH_WORDS = 20_000  # given to a trainer at once
 _POLL_SECONDS = 0.2
 _CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words
 
-# Where pipelines always begin a word: all before a single space, two of them between letters and marks.
+# Where pipelines always begin a word: all of them before a single space, two of them also between letters and marks.
 _SPACES = re.compile(r"(?<=\S)(?= \S)")
 _LETTERS, _MARKS = "A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3", r",.!?:;()\u3001\u3002\u300c\u300d\u2026"
 _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS}])|(?<=[{_MARKS}])(?=[{_LETTERS}])")
@@ -141,7 +141,7 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
 
 
 def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.BPE:
-    """A model of exactly `config.vocab_size` tokens, the five special ones and the slots among them."""
+    """A model of exactly `config.vocab_size` tokens, including the five special ones and the slots."""
     reserved = [*special.TOKENS, *special.slots(config.unused_slots)]
     bytes_as_characters = pre_tokenizers.ByteLevel.alphabet()
     least = len(reserved) + len(bytes_as_characters)
@@ -166,7 +166,7 @@ def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress =
 
 
 def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.Unigram:
-    """A model of exactly `config.vocab_size` tokens: special ones, slots, 256 bytes, then pieces by falling score."""
+    """A model of exactly `config.vocab_size` tokens: special ones, slots, 256 bytes, then pieces by descending score."""
     reserved = [*special.TOKENS, *special.slots(config.unused_slots), *BYTES]
     least = len(reserved) + 2 * len(_ALWAYS)
     if config.vocab_size < least:
@@ -206,7 +206,7 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
 
 
 def _cut(words: Iterable[tuple[str, int]], kept: frozenset[str]) -> Counter[str]:
-    """The words without the characters that get no token, and in parts where they are very long."""
+    """The words without the characters that get no token; very long words are cut into parts."""
     within = re.compile(f"[{re.escape(''.join(sorted(kept)))}]{{1,{_LONGEST_WORD}}}")
     parts: Counter[str] = Counter()
     for word, count in words:
@@ -219,7 +219,7 @@ def _cut(words: Iterable[tuple[str, int]], kept: frozenset[str]) -> Counter[str]
 
 
 def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, float]]:
-    """The `wanted` best pieces, all single characters among them, with scores that are the same in every run."""
+    """The `wanted` best pieces, including all single characters, with scores that are the same in every run."""
     lowest = min(trained.values())
     characters = {piece for piece in trained if len(piece) == 1}
     rare_below = lowest + _RARE_STEP * len(characters)
@@ -233,17 +233,17 @@ def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, flo
 
 # -- counting words --
 
-# Trainers look at distinct words and how often each occurs, so the counts depend neither on the order of the text nor on how it
-# was batched, and a chunk that occurs a thousand times is normalized once.
+# Trainers only use distinct words and how often each occurs, which depends neither on the order of the text nor on its batches;
+# a chunk that occurs a thousand times is normalized once.
 
 
 def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progress = SILENT) -> Counter[str]:
-    """How often each word occurs, words being what `pipeline`'s normalizer and pre-tokenizer make of the texts.
+    """How often each word occurs in the texts, as split by `pipeline`'s normalizer and pre-tokenizer.
 
-    Words of a byte-level pipeline are counted as the text that they stand for: in Japanese that takes two thirds of the memory.
+    Words of a byte-level pipeline are counted as the text they stand for, which takes two thirds of the memory for Japanese.
     Raises DataError when there is nothing but blanks.
     """
-    # WhitespaceSplit splits at spaces alone, and Metaspace, a sequence, puts a space before what has none.
+    # WhitespaceSplit splits only at spaces, and Metaspace, in a sequence, puts a space before what has none.
     at_marks = isinstance(pipeline.pre_tokenizer, pre_tokenizers.BertPreTokenizer | pre_tokenizers.ByteLevel)
     cuts = _SPACES_AND_MARKS if at_marks else _SPACES
     words: Counter[str] = Counter()
@@ -271,7 +271,7 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
 
 
 def interruptible(words: Mapping[str, int], progress: Progress = SILENT) -> Iterator[tuple[str, int]]:
-    """The words and their counts, for a pass over millions of them: it ends when a stop is requested."""
+    """The words and their counts, for a pass over millions of them; raises Stopped when a stop is requested."""
     for number, item in enumerate(words.items()):
         if number % 100_000 == 0:
             interrupt.check("no tokenizer was written yet")
@@ -282,8 +282,8 @@ def interruptible(words: Mapping[str, int], progress: Progress = SILENT) -> Iter
 def most_frequent(
     words: Mapping[str, int], max_size: int, progress: Progress = SILENT, *, size_of: Callable[[str], int] = len
 ) -> Mapping[str, int]:
-    """The most frequent distinct words of `max_size` in all; of words that are equally frequent, a choice by hash."""
-    sizes: Counter[int] = Counter()  # of all words that occur so often
+    """The most frequent distinct words, of `max_size` in all; equally frequent words are chosen by hash."""
+    sizes: Counter[int] = Counter()  # total size of the words with each count
     for word, count in words.items():
         sizes[count] += size_of(word)
     if sum(sizes.values()) <= max_size:
@@ -317,7 +317,7 @@ def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -
         normalized = normalizer.normalize_str(chunk) if normalizer else chunk
         split = pre_tokenizer.pre_tokenize_str(normalized)
         if is_byte_level:
-            text = normalized.encode().decode()  # a copy: the library leaves UTF-8 in the strings that it was given
+            text = normalized.encode().decode()  # a copy: the library caches UTF-8 in the strings it is given
             for _, (start, end) in split:
                 words[text[start:end]] += count
         else:
@@ -329,7 +329,7 @@ def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -
 
 
 class Alphabet(NamedTuple):
-    """The characters kept, and the share of the text's characters that they write."""
+    """The characters kept, and the share of the text that they make up."""
 
     characters: frozenset[str]
     coverage: float
@@ -344,7 +344,7 @@ def choose_alphabet(
     min_frequency: int,
     least_coverage: float,
 ) -> Alphabet:
-    """Choose by the rule above; `tokens_each` says how many tokens a character takes, `reserved` how many are taken already.
+    """Choose by the rule in the module's docstring; a character takes `tokens_each` tokens, `reserved` ones are taken already.
 
     Raises ConfigError, with the smallest possible vocabulary, when `least_coverage` of the text cannot be written.
     """
@@ -369,7 +369,7 @@ def choose_alphabet(
 
 
 def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
-    """How often each character occurs in words that come with their counts."""
+    """How often each character occurs in words with these counts."""
     occurrences: Counter[str] = Counter()
     for word, count in words:
         for character in word:
@@ -378,7 +378,7 @@ def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
 
 
 def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[str, int], progress: Progress = SILENT) -> None:
-    """Train `tokenizer`'s model on `words`, each counted as often as it says.
+    """Train `tokenizer`'s model on `words`, a mapping from each word to its count.
 
     The library cannot be interrupted and holds no Python lock while it computes, so it runs in a thread: a requested stop
     raises Stopped at once, and the thread ends with the process.
@@ -387,7 +387,7 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
     taken = 0
 
     def batches() -> Iterator[list[str]]:
-        """Every word as often as it occurred, in sorted order: the trainer has no other way to take counts."""
+        """Every word as often as it occurred, in sorted order: the trainer does not accept counts."""
         nonlocal taken
         repeated = itertools.chain.from_iterable(itertools.repeat(word, words[word]) for word in sorted(words))
         while batch := list(itertools.islice(repeated, _BATCH_WORDS)):
@@ -397,7 +397,7 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
     def work() -> None:
         try:
             tokenizer.train_from_iterator(batches(), trainer)
-        except BaseException as error:  # a panic of the library is no Exception
+        except BaseException as error:  # a panic of the library is not an Exception
             failures.append(error)
 
     told, total, is_choosing = 0, sum(words.values()), False
@@ -410,7 +410,7 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
             progress.advance(taken - told)
             told = taken
         elif told == total and not is_choosing:
-            progress.start("Training the tokenizer")  # the library does not say how far it is
+            progress.start("Training the tokenizer")  # the library does not report progress
             is_choosing = True
         interrupt.check("no tokenizer was written yet")
     if failures:

@@ -1,4 +1,4 @@
-"""The reader of each corpus format, under its name in one table."""
+"""The table of readers, by the name of their corpus format."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["FORMATS", "READERS", "Batcher", "DocumentBatch", "Input", "Lines", "
 
 
 class Reader(NamedTuple):
-    """How the files of a format become documents."""
+    """How the files of one format are found and read."""
 
     read: Callable[[Input], Iterator[DocumentBatch]]
-    settings: frozenset[str] = frozenset({"text_field"})  # of the source, that decide what the documents are
-    find: Callable[[SourceConfig, int, bool], list[InputFile]] | None = None  # the files of a dataset; None: those at the path
+    settings: frozenset[str] = frozenset({"text_field"})  # source settings that affect the documents
+    find: Callable[[SourceConfig, int, bool], list[InputFile]] | None = None  # a dataset's files; None: the files at the path
 
 
 READERS: Final[dict[str, Reader]] = {
@@ -51,10 +51,10 @@ def register(
     suffixes: Iterable[str] = (),
     settings: Iterable[str] = ("text_field",),
 ) -> None:
-    """From now on `format = name` reads files with `read`, as does `format = "auto"` where a name ends in one of `suffixes`.
+    """Make `format = name` read files with `read`, and `format = "auto"` too for file names that end in one of `suffixes`.
 
-    `settings` names the settings of the source that decide what the documents are; when they change, the corpus is another.
-    `read` must be importable: worker processes import it.
+    `settings` names the source settings that affect the documents; other values make another corpus. `read` must be
+    importable: worker processes import it.
     """
     CORPUS_FORMATS.add(name)
     READERS[name] = Reader(read, frozenset(settings))
@@ -68,5 +68,5 @@ def read_documents(
     faults: Faults,
     advance: Callable[[float], None] = lambda amount: None,
 ) -> Iterator[DocumentBatch]:
-    """The documents of a file in order, in batches of about a megabyte. Unusable records go to `faults`."""
+    """The documents of a file in order, in batches of about a megabyte. Unusable records are reported to `faults`."""
     return READERS[file.format].read(Input(file, source, stream, faults, advance))

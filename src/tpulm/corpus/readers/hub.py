@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face Hub, "hub:NAME", and folders in the same form, "hub:./folder": their data files, and access.
+"""Datasets of the Hugging Face Hub, "hub:NAME", and local folders of the same form, "hub:./folder".
 
-A dataset is a repository at a commit: its files are known by that commit, and read from there. Files of a folder are known by
-their bytes, as all other files on this machine are.
+A dataset is a repository at a commit: its files are identified by the commit, and read from there. Files of a folder are
+identified by their bytes, like all other local files.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ if TYPE_CHECKING:
 
 _ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
-# Of a read, 5 seconds apart, 20 for a server that is not available, 60 for one that is asked too often; within each the
-# client's own, half a minute of them.
+# Of a read: 5 seconds apart, 20 if the server is unavailable, 60 if it limits the rate. Each includes half a minute of the
+# client's own retries.
 _RETRIES: Final = 3
 _PATHS_A_REQUEST: Final = 500
-_ROWS: Final = 1000  # at once
-_NETWORK: Final = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")  # packages whose errors may pass
+_ROWS: Final = 1000  # read at once
+_NETWORK: Final = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")  # whose errors may be temporary
 _PAGE: Final = "https://huggingface.co/datasets"
 
 
 def is_folder(path: str) -> bool:
-    """Whether "hub:…" is a folder in the form of a dataset of the Hub, not a name there."""
+    """Whether "hub:…" names a local folder rather than a dataset on the Hub."""
     return path.removeprefix("hub:").startswith((".", "/", "~"))
 
 
 def find_data_files(source: SourceConfig, index: int, download: bool) -> list[InputFile]:
-    """The files of the source's split, in the dataset's order; `download` brings them here if it is not to be streamed.
+    """The files of the source's split, in the dataset's order; with `download` they are downloaded unless streamed.
 
-    Raises ConfigError for what the dataset does not have or is no dataset, Unavailable where the Hub does not answer, and
-    MissingExtra.
+    Raises ConfigError if there is no such dataset, config or split, Unavailable if the Hub does not respond, and MissingExtra.
     """
     library()
     commit = "" if is_folder(source.path) else _commit(source)
@@ -72,7 +71,7 @@ def find_data_files(source: SourceConfig, index: int, download: bool) -> list[In
 
 
 def _open_builder(source: SourceConfig, commit: str) -> Any:
-    """The library's own view of the dataset, at a commit."""
+    """The library's builder of the dataset at a commit."""
     folder = _folder(source)
     if folder is not None and (folder / "state.json").is_file():
         raise ConfigError(
@@ -83,7 +82,7 @@ def _open_builder(source: SourceConfig, commit: str) -> Any:
         if folder is not None:
             return library().load_dataset_builder(str(folder), source.config)
         builder = _builder_on_the_hub(_name(source), source.config, commit)
-        if not isinstance(builder.config.data_files, Mapping):  # one of the library's cache, where the Hub refused
+        if not isinstance(builder.config.data_files, Mapping):  # from the library's cache, since the Hub refused
             from huggingface_hub import HfApi
 
             HfApi().auth_check(_name(source), repo_type="dataset")
@@ -95,7 +94,7 @@ def _open_builder(source: SourceConfig, commit: str) -> Any:
 
 
 def _split_of(builder: Any, source: SourceConfig) -> str:
-    """The name of the split. Raises ConfigError where there is none of it."""
+    """The name of the source's split. Raises ConfigError if the dataset lacks it."""
     files = builder.config.data_files
     if not isinstance(files, Mapping):
         raise ConfigError(
@@ -110,7 +109,7 @@ def _split_of(builder: Any, source: SourceConfig) -> str:
 
 
 def names_of(builder: Any, source: SourceConfig) -> list[str]:
-    """The split's data files in the dataset's order, by their names in it."""
+    """The names of the split's data files, relative to the dataset and in its order."""
     urls = [str(url) for url in builder.config.data_files[_split_of(builder, source)]]
     folder = _folder(source)
     return [os.path.relpath(url, folder) if folder is not None else _ON_THE_HUB.sub("", url) for url in urls]
@@ -122,12 +121,12 @@ def _builder_on_the_hub(name: str, config: str | None, commit: str) -> Any:
 
 
 def _wrong_config(source: SourceConfig, commit: str) -> str | None:
-    """What to choose instead, if it is the configuration that is wrong."""
+    """The error message if the configuration is wrong, else None."""
     folder = _folder(source)
     place = str(folder) if folder is not None else _name(source)
     try:
         known = list(library().get_dataset_config_names(place, revision=commit or None))
-    except Exception:  # then it is something else that is wrong
+    except Exception:  # then something else is wrong
         return None
     if source.config is not None and source.config not in known:
         return (
@@ -139,7 +138,7 @@ def _wrong_config(source: SourceConfig, commit: str) -> str | None:
 
 
 def _commit(source: SourceConfig) -> str:
-    """The commit that the revision is now: the first request, so that no network is noticed at once."""
+    """The revision's current commit: the first request, so that a missing network is noticed at once."""
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -187,7 +186,7 @@ def _folder(source: SourceConfig) -> Path | None:
 
 @functools.cache
 def library() -> Any:
-    """The package datasets, silent and with bounded patience. Raises MissingExtra."""
+    """The package datasets, silenced and with few retries. Raises MissingExtra."""
     try:
         import datasets
         import huggingface_hub
@@ -211,7 +210,7 @@ def unavailable(source: SourceConfig, why: str) -> Unavailable:
 
 
 def explained(source: SourceConfig, error: BaseException) -> TpulmError:
-    """The error to raise instead of one of the libraries'."""
+    """The error to raise instead of a library's."""
     if isinstance(error, TpulmError):
         return error
     name = source.path.removeprefix("hub:")
@@ -245,7 +244,7 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
 
 
 def _is_network(error: BaseException) -> bool:
-    """Whether it may go well at another time: no network, no answer, or a server's own failure."""
+    """Whether a retry may succeed later: no network, no response, or a server failure."""
     return any(
         isinstance(one, (ConnectionError, TimeoutError))
         or any(kind.__module__.startswith(_NETWORK) for kind in type(one).__mro__)
@@ -263,12 +262,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def read_hub(given: Input) -> Iterator[DocumentBatch]:
-    """Raises DataError for a file without the column, and Unavailable where the Hub does not answer any more."""
+    """Read a data file. Raises DataError if it lacks the column, and Unavailable if the Hub stops responding."""
     file, source, stream, faults, advance = given
     builder = _open_builder(source, file.sha256)
     if not file.sha256:
         stream.exhaust()
-    left = file.bytes if file.sha256 else 0  # progress is told by the text that comes out, in bytes of the file
+    left = file.bytes if file.sha256 else 0  # bytes; progress is estimated from the size of the tables read
     batcher = Batcher(faults, place=lambda row: f"row {row}")
     path: list[str] = []
     row = 0
@@ -289,7 +288,7 @@ def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults)
         for table in () if dataset is None else dataset.with_format("arrow").iter(batch_size=_ROWS):
             number += table.num_rows
             yield table
-    except Exception as error:  # of parsers, of Arrow and of the network
+    except Exception as error:  # from parsers, Arrow or the network
         if file.sha256 and _is_network(error):
             raise Unavailable(
                 f"{source.path}: the Hugging Face Hub stopped answering while {file.within} was read ({error}); run the same "
@@ -302,12 +301,12 @@ def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults)
 
 
 def _part(builder: Any, file: InputFile, source: SourceConfig) -> Any:
-    """What of the split belongs to the file: all parts in order are the split; None where nothing does."""
+    """The file's share of the split, None if it is empty; all shares in order are the split."""
     split, names = _split_of(builder, source), names_of(builder, source)
     index, count = names.index(file.within), len(names)
     if not source.streaming:
-        builder.download_and_prepare()  # done before, by whoever found the files
+        builder.download_and_prepare()  # already done when the files were found
         return builder.as_dataset(split).shard(count, index, contiguous=True)
     dataset = builder.as_streaming_dataset(split)
-    parts = min(count, dataset.num_shards)  # a file each, unless the library sees it otherwise
+    parts = min(count, dataset.num_shards)  # one per file, unless the library shards differently
     return dataset.shard(parts, index, contiguous=True) if index < parts else None

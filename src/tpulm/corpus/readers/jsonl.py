@@ -1,4 +1,4 @@
-"""JSON lines: an object a line, whose `text_field` is the document."""
+"""JSON Lines: one object per line, whose `text_field` is the document."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
 
-_MOST_VALUES: Final = 500_000  # of a record: each takes up to 100 bytes of memory, and three of the file
-_FEW_CHARACTERS: Final = 1 << 16  # which cannot hold enough values to matter
+_MOST_VALUES: Final = 500_000  # per record: each takes up to 100 bytes of memory, and as few as three of the file
+_FEW_CHARACTERS: Final = 1 << 16  # a line this short cannot have too many values
 
 
 def read_jsonl(given: Input) -> Iterator[DocumentBatch]:
-    """`text_field` "a.b" is the "b" of the object under "a", unless the object has a key "a.b"."""
+    """Read a file. `text_field` "a.b" means "b" of the object under "a", unless the record has a key "a.b"."""
     faults, text_field = given.faults, given.source.text_field
     batcher = Batcher(faults)
     for lines in given.lines():
@@ -31,7 +31,7 @@ def read_jsonl(given: Input) -> Iterator[DocumentBatch]:
 
 
 def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
-    """The value on each line that is not blank, with the line's number."""
+    """The number and the parsed value of each non-blank line."""
     for number, line in enumerate(lines.split(), lines.first):
         if not line or line.isspace():
             faults.skipped["empty"] += 1
@@ -48,7 +48,7 @@ def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
 
 
 class UnusableRecord(Exception):
-    """A record without what is looked for in it; its reader makes a fault of it."""
+    """A record lacks the value that is looked for; its reader reports a fault."""
 
     def __init__(self, reason: Reason, message: str):
         super().__init__(message)
@@ -57,7 +57,7 @@ class UnusableRecord(Exception):
 
 
 def find_value(record: Any, field: str, advice: str = "Set text_field.") -> Any:
-    """What `record` has under `field`, whose dots descend unless a key holds them. Raises UnusableRecord."""
+    """The value of `field` in `record`; dots descend, unless `field` is itself a key. Raises UnusableRecord."""
     place, value = "the record", record
     path = [field] if isinstance(record, dict) and field in record else field.split(".")
     for name in path:
@@ -80,7 +80,7 @@ def _find_text(record: Any, text_field: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value from the user's data as a message can show it."""
+    """A value of the user's data, shortened for a message."""
     return shorten(json.dumps(value, ensure_ascii=False, default=str), quoted=False)
 
 

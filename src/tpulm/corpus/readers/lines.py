@@ -1,6 +1,6 @@
-"""A file as decoded stretches of whole lines, read once and hashed as it is read.
+"""A file as decoded chunks of whole lines, read once and hashed as it is read.
 
-Memory is bounded whatever a file expands to: by the size of a piece, and by the window that its compression may ask for.
+Memory is bounded, however far a file expands, by the size of a chunk and by the window of the compression.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tpulm.storage.paths import printable
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
 _RAW_BYTES: Final = 64 << 10  # read at once
-_PIECE_BYTES: Final = 1 << 20  # uncompressed, handed on at once
-_ZSTD_BYTES: Final = 1 << 10  # decoded at once: python-zstandard has no limit on the output, and four bytes can be 128 KiB
+_PIECE_BYTES: Final = 1 << 20  # uncompressed, yielded at once
+_ZSTD_BYTES: Final = 1 << 10  # decoded at once: python-zstandard cannot limit its output, and four bytes can become 128 KiB
 _WINDOW_BYTES: Final = 128 << 20  # zstd --long=27 and xz -9 need no more
 _MAKE: dict[Compression, Callable[[], Any]] = {
     "gzip": lambda: zlib.decompressobj(wbits=31),
@@ -39,20 +39,20 @@ _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, V
 
 
 class InputFile(NamedTuple):
-    """One file to read, and how."""
+    """One file to read, and how to read it."""
 
-    path: str  # "" for the text that ships with Python; "hub:…" for a file of the Hub
-    within: str  # its name within the folder or glob of its source: what is written down of where it lies
+    path: str  # "" for the text that ships with Python; "hub:…" for a file on the Hub
+    within: str  # its path within its source's folder or glob, the only location that is recorded
     source: int  # index in the configuration
     format: str  # a name in `readers.READERS`
     compression: Compression | None
     encoding: str  # Python's name for it
     bytes: int
     modified_ns: int
-    # What it is known by beforehand, instead of a hash of what is read: of Python's text, or the commit of the Hub it is of.
+    # Known in advance, instead of a hash of what is read: the hash of Python's text, or the commit of a file on the Hub.
     sha256: str = ""
-    # A large dump of Wikipedia is read in several stretches, each a file of its own here:
-    offset: int = 0  # where it begins
+    # A large Wikipedia dump is read as several byte ranges, each an InputFile:
+    offset: int = 0  # where the range begins
     length: int | None = None  # None: up to the end
 
     @property
@@ -62,7 +62,7 @@ class InputFile(NamedTuple):
 
 
 class ByteStream:
-    """Reads one file once, or the `length` bytes of it from `offset`. `read_bytes` and `sha256()` are of what was read, raw."""
+    """Reads one file, or `length` bytes of it from `offset`, once. `read_bytes` and `sha256()` cover the raw bytes read."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ByteStream:
         self.compression: Compression | None = compression
         self.offset = offset
         self.read_bytes = 0
-        self.at_end = False  # of the file: all was read, and nothing follows
+        self.at_end = False  # the end of the file was reached
         self.torn = False  # the compressed data ended early: the last record is incomplete
         self._length = length
         self._faults = faults
@@ -133,7 +133,7 @@ class ByteStream:
                         yield text
                 except _ERRORS as error:
                     self._break(_reason(error), written)
-                    for _ in raw:  # the hash is of the whole file
+                    for _ in raw:  # the hash covers the whole file
                         pass
                     return
                 data = data[at_once:]
@@ -152,7 +152,7 @@ class ByteStream:
 
 
 class Input(NamedTuple):
-    """What a reader is given: a file, the settings of its source, and whom to tell of faults and progress."""
+    """A reader's input: a file, the settings of its source, and where to report faults and progress."""
 
     file: InputFile
     source: SourceConfig
@@ -161,7 +161,7 @@ class Input(NamedTuple):
     advance: Callable[[float], None]
 
     def lines(self) -> Iterator[Lines]:
-        """The decoded text in stretches of whole lines."""
+        """The decoded text in chunks of whole lines."""
         return read_lines(self.stream, self.file.encoding, self.faults)
 
 
@@ -170,7 +170,7 @@ def open_file(file: InputFile, faults: Faults, advance: Callable[[float], None] 
 
 
 def _bounded(decoder: Any, compression: Compression, data: bytes | memoryview) -> Iterator[bytes]:
-    """What the decoder makes of all of `data`, a piece at a time."""
+    """Decode all of `data`, yielding up to `_PIECE_BYTES` at a time."""
     if compression == "zstd":
         text = decoder.decompress(data)
         yield from (text[start : start + _PIECE_BYTES] for start in range(0, len(text), _PIECE_BYTES))
@@ -181,7 +181,7 @@ def _bounded(decoder: Any, compression: Compression, data: bytes | memoryview) -
             yield text
         if decoder.eof or len(text) < _PIECE_BYTES:
             return
-        data = decoder.unconsumed_tail if compression == "gzip" else b""  # the others keep what they have not read
+        data = decoder.unconsumed_tail if compression == "gzip" else b""  # the others buffer unread input
 
 
 def _reason(error: Exception) -> str:
@@ -206,7 +206,7 @@ _SIGNATURES = {
 
 
 def find_codec(encoding: str) -> str:
-    """Python's canonical name of an encoding. Raises ConfigError, with the nearest name, for one that it does not have."""
+    """Python's canonical name of an encoding. Raises ConfigError, suggesting the nearest name, for an unknown one."""
     try:
         info = codecs.lookup(encoding)
     except (LookupError, ValueError) as error:
@@ -222,14 +222,14 @@ def find_codec(encoding: str) -> str:
 
 
 class Lines(NamedTuple):
-    """Whole lines; "\\n" ends each, except perhaps the last line of the file. Nothing else ends a line."""
+    """Whole lines, each ended by "\\n", except perhaps the last line of the file. Nothing else ends a line."""
 
     text: str
     first: int  # number of the first line, from 1
-    suspect: bool  # NUL or undecodable bytes are in it
+    suspect: bool  # it contains NUL or undecodable bytes
 
     def joined(self) -> str:
-        """The lines with "\\n" between them: "\\r\\n" is a line end too, and the last one is taken off."""
+        """The lines with "\\n" between them; "\\r\\n" is a line end too, and the last line end is removed."""
         text = self.text.replace("\r\n", "\n") if "\r" in self.text else self.text
         return text.removesuffix("\n")
 
@@ -238,10 +238,10 @@ class Lines(NamedTuple):
 
 
 def read_lines(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Lines]:
-    """The file in stretches of about `BATCH_BYTES`. A last line that was cut off by broken compression is left out."""
+    """The file in chunks of about `BATCH_BYTES`. A last line truncated by broken compression is left out."""
     tail: list[str] = []  # the beginning of a line
     tail_bytes = 0
-    line = 1  # of the tail
+    line = 1  # the tail's line number
     dropping = False  # inside a line that is too long
     for text in _decoded(stream, encoding, faults):
         start = 0
@@ -276,7 +276,7 @@ def _checked(text: str, line: int, faults: Faults) -> Lines:
 def _decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
     """The text, without a byte-order mark at its start, about `BATCH_BYTES` of the file at a time.
 
-    In "stop" mode undecodable bytes raise DataError with their place; in "skip" mode each becomes `UNDECODABLE`.
+    In "stop" mode undecodable bytes raise DataError with their position; in "skip" mode each becomes `UNDECODABLE`.
     """
     make = codecs.getincrementaldecoder(encoding)
     decoder = make("strict" if faults.stops else "tpulm.mark")
@@ -286,7 +286,7 @@ def _decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]
         try:
             text = decoder.decode(data, final)
         except UnicodeDecodeError as error:
-            held = len(error.object) - len(data)  # bytes of a character that began in the data before
+            held = len(error.object) - len(data)  # bytes of a character that began in the previous data
             again = make("ignore")
             again.setstate(before)
             line += again.decode(data[: max(0, error.start - held)]).count("\n")
@@ -306,7 +306,7 @@ def _decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]
 
 
 def _gathered(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """About `BATCH_BYTES` at a time, and whether they are the last."""
+    """The bytes, about `BATCH_BYTES` at a time, and whether they are the last."""
     held: list[bytes] = []
     held_bytes = 0
     for piece in pieces:
@@ -325,10 +325,10 @@ _TOO_LARGE = (
 
 
 def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, offset: int) -> str:
-    """What is wrong with the bytes at `offset` in the file, and what could be done about it."""
+    """A message on undecodable bytes at `offset` in the file and what to do about them."""
     data = error.object
     message = f"the bytes '{data[error.start : min(error.end, error.start + 16)].hex(' ')}' are not {encoding}."
-    begins = offset == error.start and not encoding.startswith(("utf-16", "utf-32"))  # `data` are the beginning of the file
+    begins = offset == error.start and not encoding.startswith(("utf-16", "utf-32"))  # `data` is the beginning of the file
     for signature, advice in _SIGNATURES.items():
         if begins and data.startswith(signature):
             return f"{message} " + advice.format(

@@ -1,4 +1,4 @@
-"""Parquet: a document a row, in the string column `text_field`; dots descend into structs."""
+"""Parquet: one document per row, in the string column `text_field`; dots descend into structs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS: Final = 1024  # decoded at once, at most
-_DECODED_BYTES: Final = 8 << 20  # about as much as that, where rows are long
+_DECODED_BYTES: Final = 8 << 20  # decoded at once, about, if rows are long
 _LARGEST_PAGE: Final = 64 << 20  # decompressed
-_LARGE_PAGE: Final = 16 << 20  # of larger ones a row at a time
+_LARGE_PAGE: Final = 16 << 20  # with larger ones, one row at a time
 _HEADER_BYTES: Final = 64 << 10
-_DICTIONARY, _DELTA_BYTE_ARRAY = 2, 7  # a page type and an encoding: what stands there once may be used any number of times
+_DICTIONARY, _DELTA_BYTE_ARRAY = 2, 7  # a page type and an encoding whose values may each be used many times
 
 
 def read_parquet(given: Input) -> Iterator[DocumentBatch]:
-    """Raises DataError for a file without the column, or whose column holds no strings, whatever `on_error` says."""
+    """Read a file. Raises DataError if the column is missing or does not hold strings, whatever `on_error` is."""
     text_field, faults = given.source.text_field, given.faults
     path: list[str] = []
 
@@ -39,7 +39,7 @@ def read_parquet(given: Input) -> Iterator[DocumentBatch]:
 def add_texts(
     column: Any, within: Sequence[str], first: int, text_field: str, batcher: Batcher, faults: Faults
 ) -> Iterator[DocumentBatch]:
-    """Full batches of the strings of an Arrow column, of rows from the number `first` on; `within` are the fields below it."""
+    """Full batches of the strings of an Arrow column whose first row has number `first`; `within`: the path in its structs."""
     import pyarrow as pa
     import pyarrow.compute as compute  # half a second to import, and few corpora need it
 
@@ -67,16 +67,16 @@ def add_texts(
 def read_stretches(
     stream: ByteStream, choose: Callable[[pa.Schema], list[str] | None], faults: Faults
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Up to 1,024 rows at a time, with the number of the first, from 0. `choose` names the columns to read; None: all.
+    """Up to 1,024 rows at a time, with the number of the first one, from 0. `choose` names the columns to read; None: all.
 
-    Fewer rows where they are long, by the sizes of the file's pages, which are looked at first: Arrow decodes pages whole.
+    Long rows are read fewer at a time, judging by the sizes of the file's pages, since Arrow decodes whole pages.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     row = 0
     stream.exhaust()
-    # A copy, so that a bucket that does not answer is never taken for a broken file.
+    # A local copy, so that a bucket that does not respond is not mistaken for a broken file.
     with storage.local_copy(stream.path) as file_here, storage.open_read(file_here) as source:
         try:
             file = parquet.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20)
@@ -90,7 +90,7 @@ def read_stretches(
 
 
 class _Page(NamedTuple):
-    """What the header of a page says."""
+    """The header of a page."""
 
     kind: int
     bytes: int  # decompressed
@@ -101,7 +101,7 @@ class _Page(NamedTuple):
 
 
 def _rows_at_once(source: BinaryIO, metadata: Any, columns: list[str] | None) -> int:
-    """How many rows take about `_DECODED_BYTES`, whatever they are. Raises ValueError for a page that is too large."""
+    """How many rows take about `_DECODED_BYTES` at worst. Raises ValueError for a page that is too large."""
     row_bytes = once_bytes = largest = 0.0
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
@@ -137,10 +137,10 @@ def _pages(source: BinaryIO, chunk: Any) -> Iterator[_Page]:
 
 
 def _page(data: bytes) -> _Page:
-    """The header that `data` begins with (parquet-format, PageHeader, in Thrift's compact protocol)."""
+    """Parse the header at the start of `data` (parquet-format, PageHeader, in Thrift's compact protocol)."""
     try:
         fields, size = _struct(data, 0)
-        details = next(fields[name] for name in (5, 7, 8) if name in fields)  # of data, a dictionary, data of version 2
+        details = next(fields[name] for name in (5, 7, 8) if name in fields)  # of a data page, dictionary page, data page v2
         encoding = details[4 if 8 in fields else 2]
         return _Page(fields[1], fields[2], fields[3], details[1], encoding, size)
     except (IndexError, KeyError, StopIteration, TypeError) as error:
@@ -148,7 +148,7 @@ def _page(data: bytes) -> _Page:
 
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """Integers and structures by the number of the field, and where the structure ends; the other fields are stepped over."""
+    """The integer and struct fields, by field number, and where the struct ends; other fields are skipped."""
     fields: dict[int, Any] = {}
     number = 0
     while data[at]:
@@ -184,7 +184,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:
-    """The names from a top-level column down to the strings."""
+    """The path from a top-level column to the strings. Raises DataError."""
     import pyarrow as pa
 
     path = [text_field] if text_field in schema.names else text_field.split(".")
@@ -206,7 +206,7 @@ def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str
 
 
 def values_of(column: Any) -> Iterator[Any]:
-    """Each value of an Arrow array; the UnicodeDecodeError itself for one that is not UTF-8, which Arrow does not check."""
+    """Each value of an Arrow array; a UnicodeDecodeError in place of one that is not UTF-8, which Arrow does not check."""
     try:
         yield from column.to_pylist()
         return

@@ -1,4 +1,4 @@
-"""Text that ships with Python: the documentation strings of its standard library and the topics of `help()`.
+"""Text that ships with Python: the docstrings of its standard library and the topics of `help()`.
 
 It needs no download, so the quickstart and a first try use it. It differs between versions of Python.
 """
@@ -34,7 +34,7 @@ class PythonFile(NamedTuple):
 
 
 def list_python_files() -> list[PythonFile]:
-    """The files of the standard library, in the order of their names."""
+    """The files of the standard library, sorted by name."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files: list[PythonFile] = []
     for folder, folders, names in os.walk(root):
@@ -52,7 +52,7 @@ def list_python_files() -> list[PythonFile]:
 
 
 def find_text(source: SourceConfig, index: int, first_time: bool) -> list[InputFile]:
-    """All of it as one file, known by its hash."""
+    """All of Python's text as one file, identified by its hash."""
     if source.path:
         raise ConfigError(f"corpus.sources[{index}]: format 'python' reads Python's own text; leave out path '{source.path}'")
     files = list_python_files()
@@ -61,7 +61,7 @@ def find_text(source: SourceConfig, index: int, first_time: bool) -> list[InputF
 
 
 def hash_python_files(files: list[PythonFile]) -> str:
-    """sha256 over names and contents: changes with the version of Python."""
+    """SHA-256 of names and contents, in hexadecimal; it changes with the version of Python."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.name}\0".encode())
@@ -70,7 +70,7 @@ def hash_python_files(files: list[PythonFile]) -> str:
 
 
 def read_python_text(given: Input) -> Iterator[DocumentBatch]:
-    """A document for each documentation string, in the order of files and lines, and for each topic."""
+    """One document for each docstring, in the order of files and lines, and for each topic."""
     batcher = Batcher(given.faults)
     for file in list_python_files():
         source = storage.read_bytes(file.path)
@@ -93,7 +93,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "lineno", 1), text
-        # Definitions are statements, and statements lie in bodies: expressions need no visit.
+        # Definitions are statements, which occur only in bodies: expressions need no visit.
         bodies = [
             statement for name in ("body", "handlers", "orelse", "finalbody", "cases") for statement in getattr(node, name, ())
         ]

@@ -1,7 +1,7 @@
-"""csv and tsv: a header, then a document a row, in the column `text_field`.
+"""CSV and TSV: a header, then one document per row, in the column `text_field`.
 
-csv follows RFC 4180: a field in double quotes may hold commas, line ends and doubled quotes. tsv follows its IANA registration:
-a line is a row, a tab ends a field, and quotes are characters like any other, as in GLUE or NSMC files.
+CSV follows RFC 4180: a field in double quotes may contain commas, line ends and doubled quotes. TSV follows its IANA
+registration: a line is a row, a tab ends a field, and quotes are ordinary characters, as in GLUE or NSMC files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, F
 from tpulm.corpus.readers.lines import Input, Lines
 from tpulm.errors import DataError, shorten, suggest
 
-_MOST_CELLS: Final = 100_000  # of a row
+_MOST_CELLS: Final = 100_000  # per row
 OpenQuote = Literal["fault", "error"]
 _NEVER_CLOSED: Final = (
     "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
@@ -23,7 +23,7 @@ _NEVER_CLOSED: Final = (
 
 
 def read_table(given: Input) -> Iterator[DocumentBatch]:
-    """Raises DataError for a header without the column, whatever `on_error` says."""
+    """Read a file. Raises DataError if the header lacks the column, whatever `on_error` is."""
     kind: Literal["csv", "tsv"] = "csv" if given.file.format == "csv" else "tsv"
     rows = read_rows(given.lines(), kind, given.faults)
     _, header = next(rows, (0, None))
@@ -40,10 +40,10 @@ def read_table(given: Input) -> Iterator[DocumentBatch]:
 def read_rows(
     stretches: Iterable[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, open_quote: OpenQuote = "fault"
 ) -> Iterator[tuple[int, list[str]]]:
-    """The header and then each row with as many cells, with the number of the line it begins on; other rows are faults.
+    """The header, then each row with as many cells, each with the number of its first line; other rows are faults.
 
-    A csv's quote that is never closed takes all rows after it along: with `open_quote` "error" it is a DataError whatever
-    `on_error` says, unless the file itself is torn.
+    An unclosed quote in a CSV file swallows all rows after it: with `open_quote` "error" it raises DataError, whatever
+    `on_error` is, unless the file itself is truncated.
     """
     rows = _csv_rows(stretches, faults, open_quote) if kind == "csv" else _tsv_rows(stretches)
     header = next((row for row in rows if row[1]), None)
@@ -84,16 +84,16 @@ def _csv_rows(stretches: Iterable[Lines], faults: Faults, open_quote: OpenQuote)
 
 
 def _is_open_quote(error: csv.Error, *, lines: int) -> bool:
-    """Whether the row took the rest of the file, or so many `lines` that its field grew beyond all limits."""
+    """Whether a quote is unclosed: the row took the rest of the file, or several `lines` until it was too large."""
     return "unexpected end of data" in str(error) or ("field limit" in str(error) and lines > 1)
 
 
 class _RowLines:
-    """The lines, with their ends; an error where a row takes more of them than a document may have."""
+    """Iterates over lines with their ends; raises csv.Error if a row is larger than a document may be."""
 
     def __init__(self, stretches: Iterable[Lines]):
         self._lines = _with_ends(stretches)
-        self.characters = 0  # of the row that is being read
+        self.characters = 0  # of the current row
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -139,7 +139,7 @@ def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], fau
 
 
 def separator_advice(header: list[str], kind: Literal["csv", "tsv"], wording: Wording) -> str:
-    """What a header of one long name says about its file, with a leading space; else ""."""
+    """Advice, with a leading space, on a header of one name that contains another separator; else ""."""
     marks = {"\t": "tabs", ";": "semicolons", "|": "bars"} | ({",": "commas"} if kind == "tsv" else {})
     found = next((mark for mark in marks if mark in header[0]), None) if len(header) == 1 else None
     if found is None:

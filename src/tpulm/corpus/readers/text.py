@@ -1,4 +1,4 @@
-"""Plain text: a document a line, a document between blank lines, or a document a file."""
+"""Plain text: one document per line, per paragraph (between blank lines), or per file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers.lines import Input
 
-# One or more lines that hold nothing but blanks; a form feed or U+2028 does not end a line.
+# One or more blank lines; a form feed or U+2028 does not end a line.
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
 
 
 def read_text(given: Input) -> Iterator[DocumentBatch]:
-    """A last document that broken compression has cut off is left out."""
+    """Read a file. A last document truncated by broken compression is left out."""
     return _each_line(given) if given.source.documents == "line" else _long_documents(given)
 
 
@@ -30,7 +30,7 @@ def _each_line(given: Input) -> Iterator[DocumentBatch]:
 
 
 def _long_documents(given: Input) -> Iterator[DocumentBatch]:
-    """What stands between blank lines, or the whole file."""
+    """Paragraphs, or the whole file as one document."""
     batcher = Batcher(given.faults)
     document = _OpenDocument(given.faults)
     for lines in given.lines():
@@ -48,7 +48,7 @@ def _long_documents(given: Input) -> Iterator[DocumentBatch]:
 
 
 class _OpenDocument:
-    """A document that may go on in the next stretch."""
+    """A document that may continue in the next chunk."""
 
     def __init__(self, faults: Faults):
         self._faults = faults

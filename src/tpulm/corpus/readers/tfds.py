@@ -1,7 +1,7 @@
-"""Datasets of TensorFlow Datasets, "tfds:NAME[/CONFIG][:VERSION]": where one is prepared, and the files of its splits.
+"""TensorFlow Datasets, "tfds:NAME[/CONFIG][:VERSION]": preparing a dataset, and reading the shards of its splits.
 
-A dataset lies in data_dir/NAME[/CONFIG]/VERSION, as ArrayRecord shards beside JSON that describes them. Nothing here, and
-nothing that reads them, needs TensorFlow.
+A dataset is stored in data_dir/NAME[/CONFIG]/VERSION, as ArrayRecord shards with JSON that describes them. Nothing here needs
+TensorFlow, except some datasets' generators.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<vers
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 DESCRIPTION: Final = "dataset_info.json"
 _MOST_RECORDS: Final = 1024  # decoded at once
-_EXPANSION: Final = 4  # of records over the compressed shard, a guess
+_EXPANSION: Final = 4  # of records over the compressed shard: a guess
 _WIKI40B_HEADS: Final = re.compile(r"\s*_START_(?:ARTICLE|SECTION|PARAGRAPH)_\s*")
 
 
 class NotPrepared(ConfigError):
-    """The dataset is not there; the message says where it was looked for."""
+    """The dataset is missing; the message says where it was looked for."""
 
 
 class DatasetName(NamedTuple):
@@ -62,14 +62,14 @@ def parse(path: str) -> DatasetName:
 
 
 def _data_dir_of(source: SourceConfig) -> PurePath:
-    """Where its datasets are prepared; by default TensorFlow Datasets' own place, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
+    """The folder of prepared datasets; by default that of TensorFlow Datasets, $TFDS_DATA_DIR or ~/tensorflow_datasets."""
     return storage.as_path(source.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
 def find_shards(source: SourceConfig, index: int, prepare: bool) -> list[InputFile]:
-    """The files that hold the source's split, in order; with `prepare` the dataset is prepared where it is not yet.
+    """The shards of the source's split, in order; with `prepare` a missing dataset is prepared.
 
-    Raises ConfigError where that cannot be done, and for what is no dataset, split or ArrayRecord; and MissingExtra.
+    Raises MissingExtra, and ConfigError if preparing fails, there is no such dataset or split, or shards are not ArrayRecord.
     """
     data_dir = _data_dir_of(source)
     try:
@@ -101,12 +101,12 @@ def find_shards(source: SourceConfig, index: int, prepare: bool) -> list[InputFi
 
 
 def command(source: SourceConfig, *, folder: PurePath | None) -> str:
-    """What prepares the dataset elsewhere."""
+    """The command that prepares the dataset elsewhere."""
     return f"tfds build {source.path.removeprefix('tfds:')} --file_format=array_record --data_dir={folder or 'FOLDER'}"
 
 
 def _find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
-    """The folder of the version that is meant; of several the newest."""
+    """The folder of the named version, by default the newest."""
     place = data_dir / name.name
     if name.config:
         place /= name.config
@@ -135,7 +135,7 @@ def _find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
 
 
 def _configs(place: PurePath, names: list[str]) -> list[str]:
-    """The configurations of a dataset that has some."""
+    """The prepared configurations of a dataset; [] if it has none."""
     if not storage.exists(place / ".config" / "metadata.json"):
         return []
     return sorted(name for name in names if not name.startswith(".") and storage.is_folder(place / name))
@@ -147,11 +147,11 @@ def _as_numbers(version: str) -> list[int]:
 
 @contextlib.contextmanager
 def described(folder: PurePath) -> Iterator[Any]:
-    """TensorFlow Datasets' own view of a prepared dataset: `info` with splits and features."""
+    """The TensorFlow Datasets builder of a prepared dataset, whose `info` has its splits and features."""
     tfds = library()
     with contextlib.ExitStack() as stack:
         here = folder
-        if not isinstance(folder, Path):  # its descriptions alone, with this package's patience and credentials
+        if not isinstance(folder, Path):  # only the JSON files, with this package's retries and credentials
             here = stack.enter_context(_descriptions(folder))
         try:
             with deprecations_ignored():
@@ -166,7 +166,7 @@ def described(folder: PurePath) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def deprecations_ignored() -> Iterator[None]:
-    """The library uses old names of protobuf's, which is not the user's concern."""
+    """Ignore the library's use of old protobuf names, which does not concern the user."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
@@ -182,13 +182,13 @@ def _descriptions(folder: PurePath) -> Iterator[Path]:
 
 
 def _parts_of(builder: Any, source: SourceConfig) -> list[Any]:
-    """Which records of which shards the source's split is: objects with `filename`, `skip` and `take`."""
+    """The shards of the source's split and the records in them: objects with `filename`, `skip` and `take`."""
     names = list(builder.info.splits)
     split = source.split or "train"
     try:
         with deprecations_ignored():
             return list(builder.info.splits[split].file_instructions)
-    except Exception as error:  # of several types, by what is wrong with it
+    except Exception as error:  # of several types, depending on the mistake
         near = suggest(split, names)
         raise ConfigError(
             f"{source.path} has no split '{split}'.{near} The splits: {', '.join(names)}; 'train[:10%]', 'train[1000:]' and "
@@ -208,7 +208,7 @@ def library() -> Any:
 
 
 def _prepare_dataset(source: SourceConfig) -> None:
-    """Download the dataset and write its shards into its data_dir. Raises ConfigError with what to do instead."""
+    """Download the dataset and write its shards to its data_dir. Raises ConfigError saying what to do instead."""
     tfds = library()
     name, folder = parse(source.path), _data_dir_of(source)
     tfds.disable_progress_bar()
@@ -218,7 +218,7 @@ def _prepare_dataset(source: SourceConfig) -> None:
             _check_generator(type(builder).__module__)
             _check_network(builder.url_infos or ())
             builder.download_and_prepare()
-    except Exception as error:  # downloads, generators of 200 datasets and what they import raise all kinds
+    except Exception as error:  # downloads, the generators of 200 datasets and their imports raise all kinds
         raise ConfigError(
             f"{source.path} is not prepared in {folder}, and cannot be here: {_cause(error)}\n"
             "Prepare it on a machine with a network and TensorFlow, in a folder or bucket that this one reads, and name that "
@@ -227,14 +227,14 @@ def _prepare_dataset(source: SourceConfig) -> None:
 
 
 def _check_generator(module: str) -> None:
-    """Raise ModuleNotFoundError for one that uses TensorFlow, before anything is downloaded, where that is not installed."""
+    """Raise ModuleNotFoundError, before any download, if the generator uses TensorFlow and that is not installed."""
     if hasattr(sys.modules[module], "tf") and importlib.util.find_spec("tensorflow") is None:
         raise ModuleNotFoundError("its generator imports it", name="tensorflow")
 
 
 def _check_network(urls: Iterable[str]) -> None:
-    """Raise ConnectionError where nothing that is to be downloaded can be: the library itself tries for minutes."""
-    if getproxies():  # which may know addresses that this machine does not
+    """Raise ConnectionError if no host of the downloads has an address: the library itself would retry for minutes."""
+    if getproxies():  # a proxy may know addresses that this machine does not
         return
     hosts = {host for url in urls if (host := urlsplit(url).hostname)}
     for host in hosts:
@@ -249,7 +249,7 @@ def _check_network(urls: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Without the library's own account, and that of requests it repeats."""
+    """Suppress the library's output and the log of retried requests."""
     retries = logging.getLogger("urllib3.connectionpool")
     level = retries.level
     retries.setLevel(logging.ERROR)
@@ -261,7 +261,7 @@ def _silence() -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """In a line; the library wraps what happened in other errors, and lists its 200 datasets after an unknown name."""
+    """The root cause in one line; the library wraps errors in others, and lists its 200 datasets after an unknown name."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, ModuleNotFoundError):
@@ -278,7 +278,7 @@ def _cause(error: BaseException) -> str:
 
 
 def read_tfds(given: Input) -> Iterator[DocumentBatch]:
-    """Raises DataError for a dataset without the feature, or whose feature is no single string, whatever `on_error` says."""
+    """Read a shard. Raises DataError if the feature is missing or not a single string, whatever `on_error` is."""
     _, source, stream, faults, _ = given
     folder = storage.as_path(stream.path).parent
     name = PurePath(stream.path).name
@@ -299,7 +299,7 @@ def read_tfds(given: Input) -> Iterator[DocumentBatch]:
                 "undecodable", f"'{source.text_field}' is not UTF-8 (byte {error.start} of the text).", f"record {number}"
             )
             continue
-        except Exception as error:  # of protobuf, or of the library's checks
+        except Exception as error:  # from protobuf or the library's checks
             faults.add("broken_file", f"not an example as described ({error}). Prepare it again.", f"record {number}")
             continue
         batcher.add(plain_wiki40b(text) if is_wiki40b else text, number)
@@ -308,16 +308,16 @@ def read_tfds(given: Input) -> Iterator[DocumentBatch]:
 
 
 def plain_wiki40b(text: str) -> str:
-    """Without Wiki-40B's markers: titles, section heads and paragraphs (which `_NEWLINE_` parts) become lines."""
+    """The text without Wiki-40B's markers: titles, section headings and paragraphs (split at `_NEWLINE_`) become lines."""
     return _WIKI40B_HEADS.sub("\n", text).replace("_NEWLINE_", "\n").strip()
 
 
 def _records(stream: ByteStream, first: int, last: int, faults: Faults) -> Iterator[tuple[int, bytes]]:
-    """The records of a stretch with their numbers in the shard."""
+    """Records [first, last) of a shard, with their numbers."""
     from array_record.python.array_record_module import ArrayRecordReader
 
     number = first
-    # A copy, so that a bucket that does not answer is never taken for a broken file.
+    # A local copy, so that a bucket that does not respond is not mistaken for a broken file.
     with storage.local_copy(stream.path) as here:
         reader = None
         try:
@@ -337,12 +337,12 @@ def _records(stream: ByteStream, first: int, last: int, faults: Faults) -> Itera
             )
         finally:
             if reader is not None:
-                with contextlib.suppress(RuntimeError):  # said above, and again by a broken file's reader
+                with contextlib.suppress(RuntimeError):  # reported above; a broken file's reader raises it again
                     reader.close()
 
 
 def _parser(features: Any, text_field: str, faults: Faults) -> tuple[Any, list[str]]:
-    """What decodes the one feature of a record, and the way down to it in what comes out."""
+    """A function that decodes only this feature of a record, and the path to the feature in its result."""
     import numpy as np
     from tensorflow_datasets.core.example_parser import ExampleParserNp
 

@@ -1,6 +1,6 @@
-"""Dumps of a wiki as MediaWiki exports them (pages-articles.xml.bz2): a document is the running text of an article.
+"""MediaWiki dumps (pages-articles.xml.bz2): a document is the running text of an article.
 
-Left out and counted: redirects, pages of other namespaces (talk, files, templates), and pages that are no wikitext (modules).
+Left out and counted: redirects, pages in other namespaces (talk, files, templates), pages that are not wikitext (modules).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tpulm.errors import DataError, MissingExtra, installing
 _ARTICLES: Final = "0"  # the main namespace, in every wiki
 _HIDDEN: Final = ("6", "14", "-2")  # files, categories, media: links to them show no text
 _LONGEST_ARTICLE: Final = 2 << 20  # characters; MediaWiki itself allows as many bytes
-_LONGEST_PAGE: Final = 4 << 20  # bytes of XML, of which an article is most
-_ELEMENT_BYTES: Final = 256  # as which an element counts: of the memory that it takes beside its text
+_LONGEST_PAGE: Final = 4 << 20  # bytes of XML, mostly an article
+_ELEMENT_BYTES: Final = 256  # of memory that an element takes besides its text
 _FED_BYTES: Final = 64 << 10  # parsed at once
-_ENGLISH: Final = frozenset(["file", "image", "category", "media"])  # understood in every language's wiki
+_ENGLISH: Final = frozenset(["file", "image", "category", "media"])  # valid in wikis of all languages
 
 
 def read_wikipedia(given: Input) -> Iterator[DocumentBatch]:
-    """Raises DataError for XML that is no dump of a wiki, whatever `on_error` says."""
+    """Read a dump. Raises DataError if the XML is not a MediaWiki dump, whatever `on_error` is."""
     try:
         import mwparserfromhell  # noqa: F401
     except ImportError as error:
@@ -50,7 +50,7 @@ def read_wikipedia(given: Input) -> Iterator[DocumentBatch]:
 
 
 def _hidden_of_site(stream: ByteStream, faults: Faults) -> set[str]:
-    """As the head of the file says, which a stretch from the middle of it does not have."""
+    """Names of hidden namespaces, from the head of the file, which a byte range from its middle lacks."""
     head = ByteStream(stream.path, stream.compression, faults)
     names = {
         (namespace.text or "").lower()
@@ -62,7 +62,7 @@ def _hidden_of_site(stream: ByteStream, faults: Faults) -> set[str]:
 
 
 def _wikitext(page: Element, number: int, faults: Faults) -> str | None:
-    """The text of an article's newest revision; None for what is counted as left out."""
+    """The text of an article's newest revision; None for a page that is left out and counted."""
     title = page.findtext("title", "")
     if page.findtext("ns", _ARTICLES).strip() != _ARTICLES:
         faults.leave_out("other_namespace", title)
@@ -82,7 +82,7 @@ def _wikitext(page: Element, number: int, faults: Faults) -> str | None:
 
 
 def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
-    """`siteinfo` and each `page`, their names without the namespace of the XML; what was handed on is forgotten."""
+    """`siteinfo` and each `page`, named without the XML namespace; each is cleared when the next one is requested."""
     parser = XMLPullParser(["start", "end"])
     root: Element | None = None
     pieces, pages = stream.pieces(), 0
@@ -115,7 +115,7 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
             f"the XML is broken or no dump of articles ({error}). Download the file again.",
             f"after page {pages}",
         )
-        for _ in pieces:  # the hash is of the whole file
+        for _ in pieces:  # the hash covers the whole file
             pass
 
 
@@ -138,16 +138,16 @@ def _no_dump(faults: Faults, why: str) -> DataError:
     )
 
 
-_STREAM: Final = re.compile(rb"BZh[1-9]1AY&SY")  # a header and that of its first block
+_STREAM: Final = re.compile(rb"BZh[1-9]1AY&SY")  # a stream's header and that of its first block
 _WINDOW_BYTES: Final = 256 << 10
 _REACH_BYTES: Final = 8 << 20  # streams have a megabyte or less
-_BLOCK_BYTES: Final = 1 << 20  # compressed: 900 KB of text, and so a whole one
+_BLOCK_BYTES: Final = 1 << 20  # compressed: enough for a block, which has 900 KB of text
 
 
 def stream_offsets(path: str, size: int, every: int) -> list[int]:
-    """Offsets at which a stream begins with a page, about `every` bytes apart; none of a file that is one stream.
+    """The offsets of bzip2 streams that begin with a page, about `every` bytes apart; [] if the file is one stream.
 
-    A large dump is many bzip2 streams of 100 pages each, one after another.
+    A large dump is a sequence of bzip2 streams of 100 pages each.
     """
     found: list[int] = []
     if size < 2 * every:
@@ -163,7 +163,7 @@ def stream_offsets(path: str, size: int, every: int) -> list[int]:
 
 
 def _next_stream(file: BinaryIO, position: int) -> int | None:
-    """The first one at or after `position` that begins with a page."""
+    """The offset of the first stream at or after `position` that begins with a page; None if it is far away."""
     start, window = position, b""
     while start + len(window) < position + _REACH_BYTES:
         file.seek(start + len(window))
@@ -174,7 +174,7 @@ def _next_stream(file: BinaryIO, position: int) -> int | None:
         for found in _STREAM.finditer(window):
             if _begins_with_page(file, start + found.start()):
                 return start + found.start()
-        start, window = start + max(0, len(window) - 9), window[-9:]  # a header may lie across two windows
+        start, window = start + max(0, len(window) - 9), window[-9:]  # a header may span two windows
     return None
 
 
@@ -187,16 +187,14 @@ def _begins_with_page(file: BinaryIO, offset: int) -> bool:
 
 
 _COMMENT: Final = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-# Elements whose content is no running text; an end that is missing is taken to be that of the line.
+# Elements whose content is not running text; one without a closing tag ends with its line.
 _ELEMENTS: Final = (
     "ref|gallery|math|chem|ce|timeline|imagemap|syntaxhighlight|source|pre|score|hiero|templatedata|graph|mapframe|maplink|"
     "inputbox|categorytree|table|ol|ul|dl|indicator|h[1-6]"
 )
 _TAG: Final = re.compile(rf"<(/?)({_ELEMENTS})\b[^<>]*?(/?)>", re.IGNORECASE)
-_LONGEST_ELEMENT: Final = 200_000  # characters: so far its end is looked for
-_AT_ONCE: Final = (
-    1 << 16
-)  # characters that mwparserfromhell reads, which takes a few hundred times as many bytes; or a paragraph
+_LONGEST_ELEMENT: Final = 200_000  # characters in which a closing tag is looked for
+_AT_ONCE: Final = 1 << 16  # characters, of mwparserfromhell's input (it takes a few hundred bytes for each) and of a paragraph
 _HEADING: Final = re.compile(r"={1,6}[^=].*=\s*")
 _TEMPLATE: Final = re.compile(r"\{\{|\}\}")
 _LINK: Final = re.compile(r"\[\[|\]\]")
@@ -207,18 +205,18 @@ _EMPTY_BRACKETS: Final = re.compile(r"[ \u00a0]?[(（][\s,;:、，–—-]*[)）
 _AFTER_BRACKET: Final = re.compile(r"([(（])[\s,;:]+")
 _BEFORE_BRACKET: Final = re.compile(r"[\s,;:]+([)）])")
 _SPACE_BEFORE: Final = re.compile(r" +(?=[,.;:!?](?:\s|$))")
-_LISTED: Final = ("*", "#", ":", ";", "|", "!")  # at the start of a line: of a list, or left over of a table
+_LISTED: Final = ("*", "#", ":", ";", "|", "!")  # begin a line of a list, or a table's remnant
 _TEXT_OF: Final = re.compile(r"(?:lang(?:-[a-z-]+)?|nowrap|nobr|small|big|nihongo|transl|script|ipa)\Z", re.IGNORECASE)
 
 
 def plain_text(markup: str, hidden: Collection[str]) -> str:
-    """The paragraphs of an article, one a line, without lists, tables and headings.
+    """The paragraphs of an article, one per line, without lists, tables and headings.
 
-    That is what BERT's authors kept of Wikipedia ("only the text passages", Devlin et al. 2018, 3.1). What stands between
-    paragraphs is taken out here; what stands within them (links, emphasis, entities) is read by mwparserfromhell, which took
-    seven times as long when it was given all. `hidden`: namespaces, in small letters, whose links show no text.
+    This is what BERT's authors kept of Wikipedia ("only the text passages", Devlin et al. 2018, 3.1). Markup between paragraphs
+    is removed here; markup within them (links, emphasis, entities) is parsed by mwparserfromhell, which took seven times as
+    long for whole articles. `hidden`: lower-case namespaces whose links show no text.
     """
-    import mwparserfromhell  # with the extra
+    import mwparserfromhell  # optional
 
     text = _COMMENT.sub("", markup)
     text = _without_elements(text)
@@ -232,7 +230,7 @@ def plain_text(markup: str, hidden: Collection[str]) -> str:
         mwparserfromhell.parse(some, skip_style_tags=True).strip_code(normalize=True, collapse=False) for some in _cut(text)
     )
     text = _SWITCH.sub("", _REMAINS.sub("", text)).replace("\u00a0", " ")
-    text = _BEFORE_BRACKET.sub(r"\1", _AFTER_BRACKET.sub(r"\1", _EMPTY_BRACKETS.sub("", text)))  # where templates stood
+    text = _BEFORE_BRACKET.sub(r"\1", _AFTER_BRACKET.sub(r"\1", _EMPTY_BRACKETS.sub("", text)))  # where templates were
     lines = (line.lstrip(" ,;:").rstrip() for line in _SPACE_BEFORE.sub("", text).split("\n"))
     return "\n".join(line for line in lines if any(map(str.isalnum, line)))
 
@@ -243,7 +241,7 @@ def _is_running_text(line: str) -> bool:
 
 
 def _cut(text: str) -> Iterator[str]:
-    """Whole lines, up to `_AT_ONCE` characters of them."""
+    """The text in pieces of whole lines, up to `_AT_ONCE` characters."""
     while len(text) > _AT_ONCE:
         end = text.rindex("\n", 0, _AT_ONCE)
         yield text[:end]
@@ -252,7 +250,7 @@ def _cut(text: str) -> Iterator[str]:
 
 
 def _without_elements(text: str) -> str:
-    """Those within others go with them. Of one whose end is missing, what follows on its line."""
+    """Remove elements and what is in them. One without a closing tag is removed up to the end of its line."""
     kept: list[str] = []
     position = 0
     while (tag := _TAG.search(text, position)) is not None:
@@ -263,7 +261,7 @@ def _without_elements(text: str) -> str:
 
 
 def _end_of(name: str, text: str, position: int) -> int:
-    """Where an element ends whose opening tag ends at `position`."""
+    """The end of the element whose opening tag ends at `position`."""
     depth = 1
     for tag in _tags_named(name.lower()).finditer(text, position, position + _LONGEST_ELEMENT):
         closing, alone = tag.groups()
@@ -280,7 +278,7 @@ def _tags_named(name: str) -> re.Pattern[str]:
 
 
 def _without_templates(text: str) -> str:
-    """What {{…}} encloses goes, but for the few that only say how their text is to be shown."""
+    """Remove templates, {{…}}, except the text of the few that only format it."""
     return _without_nested(text, _TEMPLATE, "{{", _shown_of_template)
 
 
@@ -296,7 +294,7 @@ def _shown_of_template(content: str) -> str:
 
 
 def _without_links(text: str, hidden: Collection[str]) -> str:
-    """Links to files and categories, which may hold other links, and those to the same article in another language."""
+    """Remove links to files and categories, which may contain links, and links to the article in other languages."""
 
     def shown(content: str) -> str:
         namespace, colon, _ = content.partition(":")
@@ -308,7 +306,7 @@ def _without_links(text: str, hidden: Collection[str]) -> str:
 
 
 def _without_nested(text: str, mark: re.Pattern[str], opening: str, shown: Callable[[str], str]) -> str:
-    """What brackets enclose replaced by what `shown` makes of it, inner ones first. One without an end is up to its line's."""
+    """Replace bracketed parts by `shown(content)`, inner ones first. An unclosed one is removed up to the end of its line."""
     if opening not in text:
         return text
     stack: list[list[str]] = [[]]
@@ -329,7 +327,7 @@ def _without_nested(text: str, mark: re.Pattern[str], opening: str, shown: Calla
 
 
 def _without_tables(text: str) -> str:
-    """A table is from a line that begins with {| to one that begins with |}; one without an end is up to the next heading."""
+    """Remove tables: from a line that begins with {| to one that begins with |}, or to the next heading if unclosed."""
     if "{|" not in text:
         return text
     kept: list[str] = []
