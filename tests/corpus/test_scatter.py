@@ -362,6 +362,18 @@ def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], t
     assert sum(progress.total for progress in heard) == sum(file.bytes for file in alone.inputs)
 
 
+@pytest.mark.parametrize("limit", [1, 1500, 1_000_000])
+def test_with_a_limit_one_host_reads_for_all(sources: list[str], tmp_path: Path, limit: int):
+    config = CorpusConfig.model_validate({"sources": sources, "max_documents": limit})
+    alone = scatter(config, tmp_path / "alone", part_bytes=10_000)
+    channel = Together()
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(
+            lambda index: scatter(config, tmp_path / "w", part_bytes=10_000, hosts=Hosts(index, 2, channel=channel)), range(2)
+        )
+        assert list(found) == [alone, alone]
+
+
 def test_characters_and_bytes_differ(scattered: Callable, write: Callable):
     counts = scattered(write("a.txt", "한국어\nab")).manifest.counts
     assert (counts.documents, counts.bytes, counts.characters) == (2, 11, 5)

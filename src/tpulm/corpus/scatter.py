@@ -90,7 +90,7 @@ def scatter(
     records = _read_in_order(mine, config, progress) if limited else _read_in_parallel(mine, config, workers, runner, progress)
     hosts.barrier("corpus read")
     if hosts.are_several and len(records) < len(pieces):
-        records = _of_all_hosts(pieces, records)
+        records = _of_all_hosts(pieces, Limits(config.max_documents, config.max_bytes))
     if config.near_duplicates is not None:
         mark_near_duplicates(
             records, workdir, config.near_duplicates, runner=runner, workers=workers, hosts=hosts, progress=progress
@@ -103,15 +103,18 @@ def scatter(
     return manifest
 
 
-def _of_all_hosts(pieces: Sequence[Piece], records: Sequence[PieceRecord]) -> list[PieceRecord]:
-    """The records of all hosts: with a limit, those of the first, which reads everything; else each has written its own."""
-    if any(record.limit_reached for record in records):
-        return list(records)
-    found = [finished(piece) for piece in pieces]
-    for piece, record in zip(pieces, found, strict=True):
+def _of_all_hosts(pieces: Sequence[Piece], limits: Limits) -> list[PieceRecord]:
+    """The records that all hosts have written; with a limit, those of the first host, which reads everything up to it."""
+    records: list[PieceRecord] = []
+    for piece in pieces:
+        record = finished(piece._replace(limits=limits))
         if record is None:
             raise StorageError(f"{piece.record} is not there, though the host that made it said so; run the same command again")
-    return [record for record in found if record is not None]
+        records.append(record)
+        limits = limits.after(record.counts)
+        if record.limit_reached:
+            break
+    return records
 
 
 def _write_manifest(
