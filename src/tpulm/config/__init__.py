@@ -1,7 +1,7 @@
-"""What a run is: frozen models, one per component, and how a run file becomes one.
+"""The configuration of a run: frozen models, one per component, and how a run file becomes one.
 
-`load(reference, overrides)` resolves a recipe's name or a run file to a `RunConfig`; `canonical_json` is the one way a
-configuration is written down and compared. Importing this package loads pydantic and nothing heavier.
+`load(reference, overrides)` resolves a recipe's name or a run file to a `RunConfig`. `canonical_json` is the form in which
+configurations are saved and compared. Importing this package loads nothing heavier than pydantic.
 """
 
 from tpulm.config.finetune import FinetuneConfig

@@ -1,4 +1,4 @@
-"""The settings of fine-tuning: how a pretrained encoder is trained on labelled texts."""
+"""The settings of fine-tuning a pretrained encoder on labelled text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tpulm.config.schema import (
 )
 from tpulm.errors import ConfigError
 
-# By task: the metrics that may choose the best epoch, the default first, and which of their values is best.
-# tpulm.finetuning.register_task adds others.
+# By task: the metrics that can select the best epoch, the default first, and whether their highest or lowest value is best.
+# tpulm.finetuning.register_task adds tasks.
 METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
     "classification": {"accuracy": "highest", "macro_f1": "highest", "matthews": "highest"},
     "tag": {"entity_f1": "highest"},
@@ -35,42 +35,44 @@ METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
 }
 TASKS: Final = Names(*METRICS)
 METRIC_NAMES: Final = Names(*(name for metrics in METRICS.values() for name in metrics))
-LEAST_LENGTH: Final = 8  # tokens of a row
+LEAST_LENGTH: Final = 8  # tokens per row
 
 
 class FinetuneConfig(Settings):
-    """What is not set follows the encoder's architecture (`for_architecture`) and the task."""
+    """Defaults of None depend on the encoder's architecture (`for_architecture`) and the task."""
 
     task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
-    from_scratch: bool = False  # random weights in place of the pretrained ones: what tells how much these are worth
-    # tokens of a row (of embed and retrieve, of a text); None: a classifier's own, else 128, of questions with their texts 384
+    from_scratch: bool = False  # random instead of pretrained weights: a baseline that shows what pretraining is worth
+    # tokens per row (embed, retrieve: per text); None: that of an existing classifier, else 128, or 384 for qa
     max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None
-    pooling: Literal["mean", "cls"] | None = (
-        None  # of embed and retrieve: the mean of a text's tokens, or the first; None: mean
-    )
-    doc_stride: Annotated[int, Field(ge=0)] | None = None  # tokens that a window of a long text shares with the last; None: 128
-    max_answer_length: Positive | None = None  # tokens of an answer in a text; None: 30
-    # by how much "no answer" must be better than the best one, where texts may have none; None: 0
+    # embed, retrieve: a text's vector is the mean of its tokens' or the first token's; None: mean
+    pooling: Literal["mean", "cls"] | None = None
+    doc_stride: Annotated[int, Field(ge=0)] | None = None  # qa: tokens by which windows of a long text overlap; None: 128
+    max_answer_length: Positive | None = None  # qa: tokens; None: 30
+    # qa: how far "no answer" must outscore the best answer, if some questions have none; None: 0
     null_score_diff_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    # whose script compares answers; None: korquad for Hangul, jsquad for Chinese characters and kana, else squad
+    # qa: the benchmark whose scoring script to follow; None: korquad for Hangul, jsquad for Chinese characters and kana, else
+    # squad
     answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
     epochs: Positive = 3
-    batch_size: Positive = 32  # rows, over all devices
-    learning_rate: PositiveFloat | None = None  # None: bert 5e-5, electra 1e-4
-    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # None: bert 1.0 (none), electra 0.8
+    batch_size: Positive = 32  # rows per step, over all devices
+    learning_rate: PositiveFloat | None = None  # the peak; None: electra 1e-4, others 5e-5
+    # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: electra 0.8, others 1.0
+    # (no decay)
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     warmup_fraction: Fraction = 0.1  # of all steps
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
-    clip_norm: PositiveFloat | None = 1.0
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # of layers and attention; None: as the model says
-    group_by_length: bool = True  # batches of rows of like length: less padding
-    dev_fraction: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1  # of the training file, where no dev file is given
-    # chooses the best epoch, on dev; None: accuracy or pearson
+    clip_norm: PositiveFloat | None = 1.0  # of the global gradient norm; None: no clipping
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # in layers and attention; None: the model's
+    group_by_length: bool = True  # batches have rows of similar length: less padding
+    dev_fraction: Annotated[float, Field(gt=0.0, le=0.5)] = 0.1  # of the training file, if there is no dev file
+    # selects the best epoch, on dev; None: the task's default, such as accuracy, pearson or entity_f1
     metric: Annotated[str, AfterValidator(METRIC_NAMES.check), METRIC_NAMES] | None = None
-    patience: Positive | None = 3  # epochs without a better dev metric after which training ends; None: never
-    seed: Seed = 0  # of the head's first values, the order of rows and dropout; several runs count up from it
-    seeds: Annotated[int, Field(ge=1, le=100)] = 1
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: as in pretraining; scores in float32 on a CPU
+    patience: Positive | None = 3  # early stopping: epochs without a better dev metric; None: never stop early
+    seed: Seed = 0  # of the head's initial weights, row order and dropout; of several seeds, the first
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1  # number of runs: seed, seed + 1, …
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: as in pretraining; on a CPU, scores are in float32
     log_every_steps: Positive = 50
     checkpoint: CheckpointConfig = CheckpointConfig()
     hardware: HardwareConfig = HardwareConfig()
@@ -86,18 +88,18 @@ class FinetuneConfig(Settings):
 
     @property
     def chosen_by(self) -> str:
-        """The metric that chooses the best epoch."""
+        """The metric that selects the best epoch."""
         return self.metric or next(iter(METRICS[self.task]))
 
     def is_better(self, value: float, than: float) -> bool:
         return value < than if METRICS[self.task][self.chosen_by] == "lowest" else value > than
 
     def for_architecture(self, architecture: str, max_positions: int, classifier_length: int | None = None) -> FinetuneConfig:
-        """With what depends on the model filled in. ELECTRA's values are its authors', BERT's from the published range.
+        """Fill in what depends on the model. ELECTRA's values are its authors', BERT's are from the published range.
 
-        A classifier's rows stay as long as they were (`classifier_length`), so that its scores do.
+        An existing classifier keeps its row length (`classifier_length`), so that its scores stay the same.
 
-        Raises ConfigError for rows longer than the model reads.
+        Raises ConfigError if rows are longer than the model's maximum.
         """
         if (self.max_length or 0) > max_positions:
             raise ConfigError(f"max_length {self.max_length} exceeds the {max_positions} positions that the model reads")
@@ -110,9 +112,10 @@ class FinetuneConfig(Settings):
         return self.model_copy(update=filled)
 
     def training(self, steps: int, *, batch_size: int, steps_per_epoch: int) -> TrainConfig:
-        """What the training loop is told: `batch_size` rows of `steps` steps are computed, and each epoch is scored.
+        """The training loop's settings: `steps` steps of `batch_size` rows, and an evaluation after each epoch.
 
-        AdamW with its default of bias correction: small sets train unsteadily without (Mosbach et al. 2021, section 5.1).
+        AdamW keeps its default, bias correction: without it, training on small data sets is unstable (Mosbach et al. 2021,
+        section 5.1).
         """
         assert self.learning_rate is not None
         optimizer = OptimizerConfig(

@@ -1,7 +1,7 @@
-"""Which class of Hugging Face's transformers a model's settings fit.
+"""Which class of Hugging Face's transformers fits a model's settings.
 
-Only such models are trained: what comes out of a run is a folder that transformers loads with its own code, and it computes the
-same numbers.
+Only models with such a class are trained: transformers loads the folder that a run exports with its own code, and computes the
+same values.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 
 class Layout(NamedTuple):
-    """One class of transformers, and what our settings must be for it; settings not named are free."""
+    """One class of transformers, and the settings that it requires; all others are free."""
 
     model_type: str  # theirs, in config.json
     class_name: str
-    needs: Mapping[str, Any]  # setting -> the value, or what the value must be in
+    needs: Mapping[str, Any]  # setting -> its value, or a range of values
 
 
 _AS_PUBLISHED = {
@@ -72,9 +72,9 @@ LAYOUTS = (
 
 
 def layout_of(settings: Mapping[str, Any]) -> Layout:
-    """The layout that the settings (of `ModelConfig`, with "next_sentence" where it is known) fit.
+    """The layout that fits the settings: those of `ModelConfig`, and "next_sentence" if known.
 
-    Raises ValueError that says what keeps them from fitting the nearest.
+    Raises ValueError naming the nearest layout and the settings that differ from it.
     """
     candidates = [layout for layout in LAYOUTS if layout.needs["architecture"] == settings["architecture"]]
     nearest = min(candidates, key=lambda layout: len(_misfits(layout, settings)))

@@ -1,4 +1,4 @@
-"""Every setting with its type, default and meaning, as the classes say it: for `tpulm settings` and docs/settings.md."""
+"""Every setting with its type, default and meaning, from the source code: for `tpulm settings` and docs/settings.md."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _BOUNDS: Final = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 class Setting(NamedTuple):
     name: str
     type: str
-    default: str  # as a run file writes it
-    meaning: str  # "" where the name says it all
+    default: str  # as written in a run file
+    meaning: str  # "" if the name says it all
 
     @property
     def default_words(self) -> str:
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The settings of one table of a file; `many` where the file may have several such tables."""
+    """The settings of one table of a file; `many` if the file may have several such tables."""
 
     name: str
     many: bool
@@ -39,7 +39,7 @@ class Group(NamedTuple):
 
 
 def groups_of(model: type[BaseModel], name: str = "", *, many: bool = False) -> Iterator[Group]:
-    """The model's own settings, then those of each group below it."""
+    """The model's own settings, then those of each nested model."""
     meanings, hints = _meanings(model), get_type_hints(model, include_extras=True)
     settings, below = list[Setting](), list[Group]()
     for field, info in model.model_fields.items():
@@ -54,7 +54,7 @@ def groups_of(model: type[BaseModel], name: str = "", *, many: bool = False) -> 
 
 
 def type_words(kind: Any) -> str:
-    """`int | None` -> "whole number or none"; bounds as signs."""
+    """A type in words: `int | None` -> "whole number or none"; bounds as ≥, >, ≤, <."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         if names := [item for item in arguments if isinstance(item, Names)]:
@@ -89,7 +89,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _meanings(model: type[BaseModel]) -> dict[str, str]:
-    """The comment at the end of each field's line, or on the lines above it."""
+    """The comment of each field: the lines above it and the end of its own line, joined by spaces."""
     found, above = dict[str, str](), list[str]()
     for line in inspect.getsource(model).splitlines():
         if comment := re.match(r"    # (.+)$", line):

@@ -1,4 +1,4 @@
-"""From a recipe's name or a run file, and overrides, to a `RunConfig`; and back to canonical JSON."""
+"""Resolve a recipe's name or a run file, with overrides, to a `RunConfig`; write and compare it as canonical JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tpulm.config.schema import RunConfig, TokenizerConfig, is_table
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
-# Of [model], what has no part in which weights there are and what they compute: a run may set these otherwise.
+# Settings of [model] that change neither the parameters nor what they compute: a run that starts from a model may change them.
 FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
 _FREE_OF_TOKENIZER = "allow_unknown"
-OPTIMIZER_FILE = "optimizer.safetensors"  # of a model's folder: the optimizer's moments
+OPTIMIZER_FILE = "optimizer.safetensors"  # in a model's folder: the optimizer's moments
 _SHA256 = re.compile("[0-9a-f]{64}")
-_OF_ONE_RUN = ("description", "language")  # true of the run that states them, not of one that extends it
+_OF_ONE_RUN = ("description", "language")  # of the run that sets them; one that extends it does not inherit them
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -44,8 +44,8 @@ def load(
 ) -> RunConfig:
     """The configuration of a recipe (by name) or of a run file (.toml, or a canonical .json).
 
-    `overrides` are "train.steps=1000" strings, whose right-hand side is read as TOML (or, failing that, as a plain string),
-    or a mapping of dotted names to values. `start` is a model to go on from. Raises ConfigError, naming the file and the key.
+    `overrides` are "train.steps=1000" strings, whose right-hand side is parsed as TOML or else taken as a plain string, or a
+    mapping of dotted names to values. `start` is a model to train further. Raises ConfigError naming the file and the key.
     """
     reference = str(reference)
     values, stated = _values(reference, seen=())
@@ -64,7 +64,7 @@ def load(
 
 
 def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> FinetuneConfig:
-    """The settings of fine-tuning: the defaults, and "epochs=5" strings or a mapping over them. Raises ConfigError."""
+    """The settings of fine-tuning: defaults, overridden by "epochs=5" strings or a mapping. Raises ConfigError."""
     values: dict[str, Any] = {}
     for key, value in parse_overrides(overrides).items():
         _assign(values, key, value)
@@ -72,7 +72,7 @@ def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> Finetune
 
 
 def finetune_settings(config: FinetuneConfig | None, settings: Mapping[str, Any]) -> FinetuneConfig:
-    """`config`, or the defaults and `settings` by name over them. Raises ConfigError where both are given."""
+    """`config`, or the defaults overridden by `settings`. Raises ConfigError if both are given."""
     if config is None:
         return load_finetune(settings)
     if settings:
@@ -89,11 +89,11 @@ def from_json(text: str | bytes, origin: str = "run.json") -> RunConfig:
 
 
 def canonical_json(config: BaseModel) -> str:
-    """Every field, sorted keys: equal configurations give equal bytes."""
+    """All fields with sorted keys, so that equal configurations give equal bytes."""
     return json.dumps(config.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-# How a run is carried out and what it is called, not what it makes: these may differ between the attempts at one run.
+# How a run is carried out and what it is called, which does not change its result: these may differ when it resumes.
 _FREE = (
     "name",
     "description",
@@ -114,7 +114,7 @@ _LONG = 60  # characters of a value
 
 
 class Change(NamedTuple):
-    """A setting, dotted, with its value before and now; None: there is none. As text "train.steps: 1000 -> 2000"."""
+    """A setting by its dotted name, with its values before and now, None if missing. Its str: "train.steps: 1000 -> 2000"."""
 
     name: str
     before: Any
@@ -123,25 +123,25 @@ class Change(NamedTuple):
     def __str__(self) -> str:
         texts = [_show(self.before), _show(self.now)]
         common = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
-        if max(map(len, texts)) > _LONG and common > _LONG // 2:  # two long paths, say: their ends tell them apart
+        if max(map(len, texts)) > _LONG and common > _LONG // 2:  # for instance two long paths, which differ at their ends
             texts = [f"…{text[common - 10 :]}" for text in texts]
         before, now = (text if len(text) <= _LONG else f"{text[: _LONG - 1]}…" for text in texts)
         return f"{self.name}: {before} -> {now}"
 
     @property
     def is_free(self) -> bool:
-        """Whether the setting has no part in what a run makes."""
+        """Whether the setting does not change the result of a run."""
         return any(self.name == free or self.name.startswith(f"{free}.") for free in _FREE)
 
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[Change]:
-    """What differs; nothing for two attempts at the same run."""
+    """The settings that differ and change the result; none for the same run, resumed."""
     found = changes(ours.model_dump(mode="json"), theirs.model_dump(mode="json"))
     return [change for change in found if not change.is_free]
 
 
 def changes(before: Any, now: Any, name: str = "") -> list[Change]:
-    """Every value of nested JSON objects, and of lists of them, that differs."""
+    """All values that differ between nested JSON objects, or lists of them."""
     if before == now:
         return []
     if is_table(before) and is_table(now):
@@ -154,7 +154,7 @@ def changes(before: Any, now: Any, name: str = "") -> list[Change]:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables by dotted name."""
+    """The dotted names and values of nested tables."""
     for key, value in values.items():
         name = f"{prefix}.{key}" if prefix else key
         if is_table(value):
@@ -164,13 +164,13 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def flattened(config: BaseModel) -> dict[str, Any]:
-    """Every setting that has a value, by dotted name, but the paths of texts."""
+    """All settings that are not None, by dotted name, except the corpus's sources."""
     found = flatten(config.model_dump(mode="json"))
     return {name: value for name, value in found if value is not None and name != "corpus.sources"}
 
 
 def listed(lines: Sequence[object]) -> str:
-    """The lines of a message about changes, indented; of many the first."""
+    """The lines of a message about changes, indented, and truncated if there are many."""
     more = [f"and {len(lines) - _MOST_LISTED} more"] if len(lines) > _MOST_LISTED else []
     return "\n".join(f"  {line}" for line in [*lines[:_MOST_LISTED], *more])
 
@@ -188,12 +188,12 @@ def _show(value: Any) -> str:
 
 
 class _Values(NamedTuple):
-    all: dict[str, Any]  # with what a recipe or file extends merged below it
-    stated: dict[str, Any]  # what a file says itself; of a recipe nothing
+    all: dict[str, Any]  # merged over those of what the file extends
+    stated: dict[str, Any]  # only those that the file sets itself; empty for a recipe
 
 
 def _values(reference: str, seen: tuple[str, ...]) -> _Values:
-    """The nested mappings of a recipe or file. `seen`: who extended it, outermost first."""
+    """The values of a recipe or file. `seen` are the files that extend it, outermost first."""
     is_recipe = reference in list_recipes()
     if is_recipe:
         text, folder = recipe_text(reference), None
@@ -226,9 +226,9 @@ def _values(reference: str, seen: tuple[str, ...]) -> _Values:
 
 
 def _parse(text: str | bytes, origin: str, folder: PurePath | None) -> dict[str, Any]:
-    """What a run file holds, its paths made absolute."""
+    """The values of a run file, with absolute paths."""
     try:
-        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors begin a file with a mark
+        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors write a byte order mark
         values: Any = storage.parse_json(decoded) if origin.endswith(".json") else storage.parse_toml(decoded)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from error
@@ -247,7 +247,7 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
     def absolute(path: Any) -> Any:
         if not isinstance(path, str) or path in ("", "none") or "://" in path or path.startswith("tfds:"):
             return path
-        if path.startswith("hub:"):  # a name on the Hub, or a folder that is written as one
+        if path.startswith("hub:"):  # a name on the Hub, or a local folder
             name = path.removeprefix("hub:")
             return f"hub:{absolute(name)}" if name.startswith((".", "/", "~")) else path
         return str((folder or Path.cwd()) / storage.as_path(path))
@@ -275,7 +275,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """By name, what `--set NAME=VALUE` gives."""
+    """The values of `--set NAME=VALUE`, by name."""
     if isinstance(overrides, Mapping):
         return dict(overrides)
     parsed: dict[str, Any] = {}
@@ -309,20 +309,21 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 class Start(NamedTuple):
-    """A finished model in the words of a run file."""
+    """A finished model to start from, as settings of a run file."""
 
     folder: str  # as train.start_from names it
     model: Mapping[str, Any]  # all of [model]
-    tokenizer: Mapping[str, Any]  # all of [tokenizer] that matters beside its path
+    tokenizer: Mapping[str, Any]  # [tokenizer]: the path, and all settings that matter beside it
     next_sentence: bool  # whether it has the head for data.next_sentence
-    moments: bool  # whether the optimizer's lie there too
+    moments: bool  # whether the optimizer's are there too
 
 
 def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: Start, reference: str) -> dict[str, Any]:
-    """`values`, the settings of a run, with those of the model in their place; its tokenizer may be another file.
+    """The settings of a run, `values`, with [model], [tokenizer] and `train.start_from` replaced by those of `start`; the run
+    may set another tokenizer file.
 
-    `stated` are those among them that the run file or an override says itself: they must not contradict the model, whereas what
-    a run file extends gives way. Raises ConfigError naming every setting that does not fit.
+    `stated` are the settings that the run file or an override sets itself. They must not contradict the model; those that the
+    run file inherits are replaced. Raises ConfigError naming every setting that does not fit.
     """
     model, train, data = (_group(stated, name) for name in ("model", "train", "data"))
     wrong = _contradictions("model", model, start.model)
@@ -367,7 +368,7 @@ def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: St
 
 def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     group = values.get(name, {})
-    return group if is_table(group) else {}  # what else it is, validation will say
+    return group if is_table(group) else {}  # validation reports anything else
 
 
 def _contradictions(prefix: str, stated: Mapping[str, Any], start: Mapping[str, Any]) -> list[str]:

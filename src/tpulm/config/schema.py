@@ -1,6 +1,8 @@
-"""The settings of a run. Every model is frozen and refuses unknown keys; a function takes the one it needs.
+"""The settings of a run. Every model is frozen and rejects unknown keys; a function takes only the one it needs.
 
-Counts are whole numbers, fractions lie in [0, 1], and units are in the names. "none" unsets a setting that may be None.
+Counts are integers, fractions lie in [0, 1], and names include units. "none" unsets a setting that may be None.
+
+The comments in the models are the users' documentation (`config.reference`): `tpulm settings` and docs/settings.md show them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tpulm.errors import suggest
 
 
 class Names:
-    """What a setting may be; code that registers another one adds its name."""
+    """The allowed values of a setting. Code that registers another one adds its name."""
 
     def __init__(self, *names: str):
         self._names = dict.fromkeys(names)
@@ -37,12 +39,12 @@ class Names:
 
 
 def is_table(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether a value of a run file is a table of settings by name."""
+    """Whether a value from a run file is a table."""
     return isinstance(value, dict)
 
 
 def settings_class(annotation: Any) -> type[BaseModel] | None:
-    """The settings that a field's annotation names, itself or within a list or a union."""
+    """The settings class in a field's annotation, alone or inside a list or a union; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for item in get_args(annotation) if (found := settings_class(item))), None)
@@ -56,7 +58,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _none_by_name(cls, values: Any) -> Any:
-        """TOML has no null: "none" unsets a setting that may be unset."""
+        """TOML has no null: "none" stands for it where a setting may be None."""
         if not is_table(values):
             return values
         may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
@@ -65,7 +67,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic takes true for 1."""
+        """pydantic would accept true as 1."""
         if isinstance(value, bool):
             kinds = str(cls.model_fields[info.field_name or ""].annotation)
             if "bool" not in kinds and ("int" in kinds or "float" in kinds):
@@ -73,7 +75,7 @@ class Settings(BaseModel):
         return value
 
 
-DATASETS: Final = ("tfds", "hub")  # what the path of a dataset begins with, before a colon
+DATASETS: Final = ("tfds", "hub")  # prefixes of dataset paths, before a colon
 # tpulm.corpus.readers.register adds others
 CORPUS_FORMATS: Final = Names("auto", "text", "jsonl", "csv", "tsv", "parquet", "wikipedia", "python", *DATASETS)
 _OF_DATASETS: Final[dict[str, tuple[str, ...]]] = {
@@ -86,26 +88,27 @@ _OF_DATASETS: Final[dict[str, tuple[str, ...]]] = {
 
 
 class SourceConfig(Settings):
-    """One place text comes from: a file, a folder, a glob (`**` descends), or a dataset, "tfds:NAME" or "hub:NAME"."""
+    """A source of text: a file, a folder, a glob (`**` matches subfolders), or a dataset, "tfds:NAME" or "hub:NAME"."""
 
-    path: str = ""  # relative to the run file; may stay empty only for format "python"
-    # auto: by the file's name, or by what the path of a dataset begins with
+    path: str = ""  # relative to the run file; required unless format is "python"
+    # auto: from the file name, or the "tfds:" or "hub:" of a dataset's path
     format: Annotated[str, AfterValidator(CORPUS_FORMATS.check), CORPUS_FORMATS] = "auto"
-    documents: Literal["line", "paragraph", "file"] = "line"  # text only: a document a line, between blank lines, or a file
-    text_field: str = "text"  # jsonl key (dots descend), csv/tsv/parquet column, or feature of a dataset
+    # text only: one document per line, per paragraph (paragraphs are separated by blank lines) or per file
+    documents: Literal["line", "paragraph", "file"] = "line"
+    text_field: str = "text"  # jsonl key (nested: "a.b"), csv, tsv or Parquet column, or dataset feature
     encoding: str = "utf-8"
-    on_error: Literal["stop", "skip"] = "stop"  # bad bytes or records: an error, or left out and counted
-    weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5 keeps half of them
-    split: str | None = None  # datasets only; None: "train". Of tfds also slices and sums: "train[:10%]", "train+test"
-    data_dir: str | None = None  # tfds only: where it is, or will be, prepared; None: ~/tensorflow_datasets
-    config: str | None = None  # hub only: the subset; None: the default one
-    revision: str | None = None  # hub only: branch, tag or commit; None: main
-    streaming: bool = True  # hub only; false: into the cache of the library `datasets` first
+    on_error: Literal["stop", "skip"] = "stop"  # at bad bytes or records: raise an error, or skip and count them
+    weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5: a random half of them
+    split: str | None = None  # datasets only; None: "train". tfds also takes "train[:10%]" and "train+test"
+    data_dir: str | None = None  # tfds only: the folder of prepared datasets; None: ~/tensorflow_datasets
+    config: str | None = None  # hub only: the configuration (subset); None: the default one
+    revision: str | None = None  # hub only: a branch, tag or commit; None: main
+    streaming: bool = True  # hub only; false: download to the cache of the library `datasets` first
 
     @model_validator(mode="before")
     @classmethod
     def _kind_of_dataset(cls, values: Any) -> Any:
-        """The format of a dataset follows from its path, and its split is written out: equal sources are then equal."""
+        """Set a dataset's format from its path, and its default split, so that equivalent sources compare equal."""
         if not is_table(values) or not isinstance(path := values.get("path"), str):
             return values
         kind, colon, _ = path.partition(":")
@@ -147,16 +150,18 @@ SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train
 
 
 class CleaningConfig(Settings):
-    """What is done to each document before anything else sees it. What is left out is counted by reason."""
+    """How each document is cleaned before anything else sees it. Dropped documents are counted by reason."""
 
     unicode_form: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "NFC"
-    whitespace: Literal["keep", "collapse"] = "collapse"  # collapse: runs of blanks become one space; line ends stay
-    min_characters: NonNegative = 1
-    max_characters: Positive | None = None  # longer documents are left out
-    max_repeats: Annotated[int, Field(ge=2)] | None = None  # "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ" with 3
-    languages: tuple[str, ...] = ()  # ["ko", "en"]: documents that are recognized as another one are left out; (): all stay
-    replace: tuple[Literal["email", "phone"], ...] = ()  # what looks like one becomes "<email>" or "<phone>"
-    remove: tuple[str, ...] = ()  # regular expressions: each match is deleted before all else, as ruby: ["《[^》]*》"]
+    whitespace: Literal["keep", "collapse"] = "collapse"  # collapse: runs of spaces, tabs etc. become one space; line ends stay
+    min_characters: NonNegative = 1  # shorter documents are dropped
+    max_characters: Positive | None = None  # longer documents are dropped
+    # cut longer runs of one character, except digits: with 3, "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ"
+    max_repeats: Annotated[int, Field(ge=2)] | None = None
+    languages: tuple[str, ...] = ()  # ["ko", "en"]: drop documents recognized as another language; []: keep all
+    replace: tuple[Literal["email", "phone"], ...] = ()  # anything that looks like one becomes "<email>" or "<phone>"
+    # regular expressions whose matches are deleted first; ["《[^》]*》"] deletes Aozora Bunko's ruby
+    remove: tuple[str, ...] = ()
 
     @field_validator("remove")
     @classmethod
@@ -172,15 +177,16 @@ class CleaningConfig(Settings):
 
 
 class CorpusConfig(Settings):
-    sources: tuple[SourceConfig, ...] = ()  # or a list of paths, where these say it all
+    sources: tuple[SourceConfig, ...] = ()  # or a list of paths, if the other defaults suit
     cleaning: CleaningConfig = CleaningConfig()
-    deduplicate: bool = True  # exact duplicates of the cleaned text
-    # of documents this alike only the first stays: the Jaccard similarity of their stretches of five words; 0.8 is usual
+    deduplicate: bool = True  # drop documents whose cleaned text is an exact duplicate
+    # of documents at least this similar, keep only the first: Jaccard similarity of five-word shingles; 0.8 is usual
     near_duplicates: Annotated[float, Field(ge=0.3, le=0.95)] | None = None
-    max_documents: Positive | None = None  # demo mode: the first documents, and no further reading
-    max_bytes: Positive | None = None  # demo mode: the first bytes of text (UTF-8, after decoding)
-    sample_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # a random share, chosen by hash
-    holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01  # kept from training, chosen by hash
+    max_documents: Positive | None = None  # demo mode: read only this many documents
+    max_bytes: Positive | None = None  # demo mode: read only this many bytes of text (as UTF-8)
+    sample_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # fraction of the documents to use, chosen by hash
+    # fraction of the documents held out from training, for validation, chosen by hash
+    holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
 
     @model_validator(mode="after")
     def _near_needs_exact(self) -> Self:
@@ -200,20 +206,21 @@ class CorpusConfig(Settings):
 
 
 class TokenizerConfig(Settings):
-    """Trained on a random sample of the corpus, or taken from `path` (vocab.txt, tokenizer.json, SentencePiece's .model)."""
+    """Trained on a random sample of the corpus, or loaded from `path`."""
 
-    path: str | None = None
-    algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe works on bytes; unigram falls back to bytes
-    vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000
+    path: str | None = None  # vocab.txt, tokenizer.json or SentencePiece's .model; None: train one
+    algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe: byte-level; unigram: with byte fallback
+    vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000  # including special tokens
     lowercase: bool = False
     strip_accents: bool = False
-    split_cjk: bool = True  # each Chinese character a word of its own (wordpiece without morphemes only)
-    # wordpiece only: texts are cut into morphemes first (mecab: Japanese, kiwi: Korean), by all who use the model
+    split_cjk: bool = True  # wordpiece without morphemes only: each Chinese character is a word of its own
+    # wordpiece only: split text into morphemes first (mecab: Japanese, kiwi: Korean); all users of the model need the analyser
     morphemes: Literal["none", "mecab", "kiwi"] = "none"
-    min_frequency: Positive = 2  # of a word or a merge
-    unused_slots: NonNegative = 0  # [unused0], [unused1], … for later use
-    sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # at most this much text is used for training
-    allow_unknown: bool = False  # go on where the vocabulary does not fit: where 30 % or more of the text's tokens are unknown
+    min_frequency: Positive = 2  # a word or merge must occur this often
+    unused_slots: NonNegative = 0  # tokens reserved for later: [unused0], [unused1], …
+    sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # text that the tokenizer is trained on, at most
+    # continue even if the vocabulary does not fit the text: 30 % or more of its tokens are unknown
+    allow_unknown: bool = False
 
     @model_validator(mode="after")
     def _morphemes_of_wordpiece(self) -> Self:
@@ -223,20 +230,22 @@ class TokenizerConfig(Settings):
 
 
 class DataConfig(Settings):
-    """How documents become rows of `sequence_length` token ids."""
+    """How documents become rows of `sequence_length` token ids, the examples of a batch."""
 
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] = 128
-    rows: Literal["segments", "packed", "causal"] = "segments"  # causal: for a decoder, documents joined by [SEP]
-    next_sentence: bool = False  # segments only: half of the rows get a random second segment, as in BERT
-    short_fraction: Fraction = 0.1  # segments only: rows that aim at a random shorter length
-    single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: rows of one segment
-    # for train.objective.whole_words: words are an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's
+    # segments: one or two segments of text, [CLS] A [SEP] B [SEP], as in BERT; packed: several documents per row; causal: for a
+    # decoder, documents joined by [SEP]
+    rows: Literal["segments", "packed", "causal"] = "segments"
+    next_sentence: bool = False  # segments only: half of the rows get a random segment B, as in BERT
+    short_fraction: Fraction = 0.1  # segments only: fraction of rows with a random, shorter target length
+    single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: fraction with one segment
+    # for train.objective.whole_words: mask an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's words
     word_boundaries: Literal["none", "mecab", "kiwi"] = "none"
-    # text of one part of the dataset: the unit of restart and of memory
+    # text in one part of the dataset, the unit in which preparation resumes and holds text in memory
     part_bytes: Annotated[int, Field(ge=10_000)] = 16_000_000
-    block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows compressed together
-    # as many versions of the text, with pairs, short lengths and packing drawn again, which epochs take in turn; each takes the
-    # disk space of the first, and a tenth of its time
+    block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows compressed as one block
+    # versions of the text, with pairs, short lengths and packing drawn anew; epochs take turns. Each further version takes as
+    # much disk space as the first, and a tenth of the time
     dupe_factor: Positive = 1
     seed: NonNegative = 0
 
@@ -248,13 +257,14 @@ class DataConfig(Settings):
 
 
 class GeneratorConfig(Settings):
-    """ELECTRA's generator, as shares of the discriminator (Clark et al. 2020, sections 3.2 and 3.3)."""
+    """ELECTRA's generator, its size relative to the discriminator's (Clark et al. 2020, sections 3.2 and 3.3)."""
 
-    width: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25  # of hidden_size; heads of 64 and 4 times as wide feed-forward follow
-    depth: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of num_layers
-    own_embeddings: bool = False  # the source's untied_generator_embeddings
-    own_layers: bool = True  # the source's untied_generator; false: the discriminator's layers serve both
-    # the discriminator's embeddings are the generator's, which its loss does not reach, and a difference that it learns
+    # its hidden size, as a fraction of hidden_size; its heads have size 64, its feed-forward is 4 times as wide
+    width: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    depth: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # its layers, as a fraction of num_layers
+    own_embeddings: bool = False  # true: the generator has its own (google-research/electra: untied_generator_embeddings)
+    own_layers: bool = True  # true: the generator has its own (untied_generator); false: it shares the discriminator's
+    # the discriminator's embeddings are the generator's, which its loss does not update, plus a learned difference
     # (gradient-disentangled embedding sharing, He et al. 2021, "DeBERTaV3", section 3.3); exported as one table
     disentangled_embeddings: bool = False
 
@@ -282,35 +292,35 @@ _MODERNBERT: dict[str, Any] = {
 
 
 class ModelConfig(Settings):
-    # what it is, and with it what it is trained to do: masked tokens, replaced tokens, the next token
-    # modernbert has defaults of its own: pre-norm, rotary, gated, GELU, no biases, no token types, no dropout, global_every 3
+    # bert and modernbert are trained to predict masked tokens, electra to detect replaced ones, decoder to predict the next.
+    # modernbert has defaults of its own: pre-norm, RoPE, gated, GELU, no biases, no token types, no dropout, global_every 3
     architecture: Literal["bert", "modernbert", "electra", "decoder"] = "bert"
     num_layers: Positive = 12
     hidden_size: Positive = 768
     num_heads: Positive = 12
-    intermediate_size: Positive = 3072
-    embedding_size: Positive | None = None  # electra: a projection follows where it differs; None: hidden_size
+    intermediate_size: Positive = 3072  # width of the feed-forward
+    embedding_size: Positive | None = None  # electra only; projected to hidden_size if it differs; None: hidden_size
     max_positions: Positive = 512
-    token_types: NonNegative = 2  # bert only; 0: no embedding of them, which packed rows do not need
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    norm_position: Literal["post", "pre"] = "post"  # post: as published; pre: steadier for deep models
+    token_types: NonNegative = 2  # bert, electra; 0 (EuroBERT's layout): no such embedding; packed rows need none
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1  # after embeddings, attention and feed-forward
+    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1  # of attention weights
+    norm_position: Literal["post", "pre"] = "post"  # post: as in BERT; pre: more stable for deep models
     norm_epsilon: PositiveFloat = 1e-12
-    activation: Literal["gelu_tanh", "gelu", "relu", "silu"] = "gelu_tanh"  # gelu_tanh: Google's BERT; gelu: exact erf
-    norm: Literal["layer", "rms"] = "layer"  # rms: no mean, no bias (Zhang and Sennrich 2019)
-    biases: bool = True  # of all linear maps and layer norms
-    feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up (Shazeer 2020)
-    positions: Literal["learned", "rotary"] = "learned"  # rotary: queries and keys are turned (Su et al. 2021)
-    rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # the longest wavelength, over 2 pi
-    global_every: Positive = 1  # modernbert only: of so many layers the first sees all of a text, the others a window
-    local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # tokens in it, half of them on each side
-    local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # rotary_theta of the layers with a window
-    tied_output: bool = True  # logits are products with the token embeddings; false: with a table of their own
-    masked_head: Literal["transform", "plain"] = "transform"  # bert only; plain: logits straight from the last layer
-    initializer_range: PositiveFloat = 0.02
-    # what is added to the residual stream begins smaller, by sqrt(2 num_layers) (Shoeybi et al. 2019)
+    activation: Literal["gelu_tanh", "gelu", "relu", "silu"] = "gelu_tanh"  # gelu_tanh: Google's BERT; gelu: exact (erf)
+    norm: Literal["layer", "rms"] = "layer"  # layer: LayerNorm; rms: RMSNorm, no mean, no bias (Zhang and Sennrich 2019)
+    biases: bool = True  # of all linear layers and LayerNorms
+    feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up, as in SwiGLU (Shazeer 2020)
+    positions: Literal["learned", "rotary"] = "learned"  # rotary: RoPE on queries and keys (Su et al. 2021)
+    rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # RoPE base: the longest wavelength over 2 pi
+    global_every: Positive = 1  # modernbert only: attention is global in every n-th layer, from the first on, else local
+    local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # tokens that local attention spans, half on each side
+    local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # RoPE base of local layers
+    tied_output: bool = True  # output weights are the token embeddings; false: separate weights
+    masked_head: Literal["transform", "plain"] = "transform"  # bert only; plain: logits directly from the last layer
+    initializer_range: PositiveFloat = 0.02  # standard deviation of initial weights
+    # divide the initial weights of what is added to the residual stream by sqrt(2 num_layers) (Shoeybi et al. 2019)
     depth_scaled_init: bool = False
-    generator: GeneratorConfig | None = None  # electra only, which always has one
+    generator: GeneratorConfig | None = None  # electra only, and always set there
 
     @model_validator(mode="before")
     @classmethod
@@ -364,7 +374,7 @@ class ModelConfig(Settings):
             )
 
     def identity(self) -> dict[str, Any]:
-        """JSON of what a checkpoint is of: without settings that came after version 0.2 where they are at their defaults."""
+        """As JSON, to identify a checkpoint's model: settings added after version 0.2 are omitted at their defaults."""
         dumped = self.model_dump(mode="json")
         for name in ("global_every", "local_window", "local_theta", "depth_scaled_init"):
             if dumped[name] == type(self).model_fields[name].default:
@@ -384,22 +394,23 @@ class ModelConfig(Settings):
 
 
 class ObjectiveConfig(Settings):
-    """What is predicted. BERT: 15 % of the tokens, of these 80 % [MASK], 10 % random, 10 % unchanged (section 3.1).
+    """What is predicted. BERT: 15 % of the tokens, of which 80 % become [MASK], 10 % a random token, 10 % stay (section 3.1).
 
-    ELECTRA: the generator predicts 15 %, 85 % [MASK] and 15 % unchanged; the discriminator tells which tokens were replaced.
+    ELECTRA: the generator predicts 15 %, of which 85 % become [MASK] and 15 % stay; the discriminator detects replaced tokens.
     """
 
-    # None: mlm for bert, rtd (replaced-token detection) for electra, clm for a decoder
+    # mlm: masked, clm: causal language modeling, rtd: replaced-token detection. None: mlm for bert and modernbert, rtd for
+    # electra, clm for a decoder
     name: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
-    mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15
-    evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # so that runs compare
-    max_predictions: Positive | None = None  # a row; None: what mask_fraction needs of a full row
-    whole_words: bool = False  # bert, electra: in training whole words are drawn, as Google's later BERTs, not tokens
-    mask_token_fraction: Fraction | None = None  # None: bert 0.8, electra 0.85
-    random_token_fraction: Fraction | None = None  # None: bert 0.1, electra 0
-    generator_weight: PositiveFloat = 1.0  # electra: of the generator's loss in the sum
-    discriminator_weight: PositiveFloat = 50.0  # electra: of the discriminator's
-    temperature: PositiveFloat = 1.0  # electra: of the generator's samples
+    mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # of the tokens
+    evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # in evaluation, so that runs are comparable
+    max_predictions: Positive | None = None  # per row, at most; None: mask_fraction of a full row
+    whole_words: bool = False  # encoders: mask whole words in training, like Google's later BERTs
+    mask_token_fraction: Fraction | None = None  # of the predicted tokens, become [MASK]; None: electra 0.85, else 0.8
+    random_token_fraction: Fraction | None = None  # of the predicted tokens, become a random one; None: electra 0, else 0.1
+    generator_weight: PositiveFloat = 1.0  # electra: weight of the generator's loss in the sum
+    discriminator_weight: PositiveFloat = 50.0  # electra: weight of the discriminator's loss
+    temperature: PositiveFloat = 1.0  # electra: sampling temperature of the generator
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
@@ -409,25 +420,25 @@ class ObjectiveConfig(Settings):
 
 
 class OptimizerConfig(Settings):
-    """AdamW as BERT's, epsilon 1e-6 and no decay on norms and biases, but with Adam's bias correction."""
+    """By default AdamW like BERT's (epsilon 1e-6, no weight decay on norms and biases), but with Adam's bias correction."""
 
-    # muon: orthogonalized updates of the layers' matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982, so that AdamW's
-    # learning rates serve), AdamW for the rest
+    # muon: orthogonalized updates for the layers' matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982, so that AdamW's
+    # learning rates apply), AdamW for all other parameters
     name: Literal["adamw", "lamb", "muon"] = "adamw"
-    learning_rate: PositiveFloat = 1e-4
+    learning_rate: PositiveFloat = 1e-4  # the peak, after warmup
     schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"  # wsd: warmup, stable, decay
-    warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of the steps
-    warmup_kind: Literal["replace", "multiply"] = "replace"  # replace: Google's BERT; multiply: ELECTRA
-    decay_steps: NonNegative | None = None  # wsd: length of the last phase; None: a tenth of the steps
-    decay_type: Literal["linear", "1-sqrt"] = "linear"  # wsd: 1-sqrt falls faster at first (ModernBERT)
-    end_fraction: Fraction = 0.0  # of learning_rate, at the last step (linear, cosine, wsd)
+    warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of train.steps
+    warmup_kind: Literal["replace", "multiply"] = "replace"  # warmup replaces (BERT) or multiplies (ELECTRA) the decay
+    decay_steps: NonNegative | None = None  # wsd: length of the final decay; None: a tenth of train.steps
+    decay_type: Literal["linear", "1-sqrt"] = "linear"  # wsd: 1-sqrt decays faster at first (ModernBERT)
+    end_fraction: Fraction = 0.0  # of learning_rate, reached at the last step (linear, cosine, wsd)
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: PositiveFloat = 1e-6
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
-    bias_correction: bool = True  # false: the original BERT and ELECTRA, whose early updates are up to 6 times as large
-    clip_norm: PositiveFloat | None = 1.0  # of the global gradient
-    # the rate of a layer is this share of the one's above it; None: the same for all
+    bias_correction: bool = True  # false: as in the original BERT and ELECTRA; early updates are up to 6 times as large
+    clip_norm: PositiveFloat | None = 1.0  # of the global gradient norm; None: no clipping
+    # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: the same for all
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
     def warmup(self, total_steps: int) -> int:
@@ -438,30 +449,30 @@ class OptimizerConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    """When checkpoints are made and which are kept; a stop on request always makes one."""
+    """When checkpoints are saved and which are kept. A requested stop always saves one."""
 
     every_minutes: PositiveFloat | None = 10.0
     every_steps: Positive | None = None
-    keep: Annotated[int, Field(ge=2)] = 3  # the last ones; never fewer than two, so that one may be damaged
-    keep_every_steps: Positive | None = None  # these stay for good
+    keep: Annotated[int, Field(ge=2)] = 3  # the latest; at least two, in case one is damaged
+    keep_every_steps: Positive | None = None  # multiples of this are kept forever
 
 
 class TrainConfig(Settings):
-    steps: Positive = 1_000_000
-    batch_size: Positive = 256  # rows, over all devices
+    steps: Positive = 1_000_000  # optimizer updates
+    batch_size: Positive = 256  # rows per step, over all devices
     seed: Seed = 0
-    start_from: str | None = None  # a model folder or work folder whose weights are taken
-    start_optimizer: bool = False  # and the optimizer's moments that lie beside them; false: a fresh optimizer
+    start_from: str | None = None  # a model folder or work folder to load initial weights from
+    start_optimizer: bool = False  # also load the optimizer's moments from there; false: a fresh optimizer
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
-    # auto: bfloat16, or float32 on a CPU without instructions for it; decided when a run begins, and kept where it goes on
+    # auto: bfloat16, or float32 on a CPU without bfloat16 instructions; decided when a run starts, kept when it resumes
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     checkpoint: CheckpointConfig = CheckpointConfig()
     log_every_steps: Positive = 100
-    evaluate_every_steps: Positive | None = None  # None: a tenth of the steps; always at the end
-    evaluation_rows: Positive = 4096  # of the holdout, at most, during training; all of it at the end
-    on_nan: Literal["stop", "skip"] = "stop"  # skip: go back to the last checkpoint and leave the batch out, counted
-    # a logged loss this many times the lowest so far counts as NaN does
+    evaluate_every_steps: Positive | None = None  # None: a tenth of train.steps; always at the end
+    evaluation_rows: Positive = 4096  # held-out rows, at most, during training; all at the end
+    on_nan: Literal["stop", "skip"] = "stop"  # skip: resume from the last checkpoint without those rows, and count them
+    # a logged loss above this many times the lowest so far is treated like NaN; None: never
     spike_factor: Annotated[float, Field(gt=1.0)] | None = 3.0
 
     @model_validator(mode="after")
@@ -474,47 +485,48 @@ class TrainConfig(Settings):
 
 
 class HardwareConfig(Settings):
-    """How the work is laid out on devices. Not part of a run's identity: it may differ between attempts."""
+    """How a run is distributed over devices. Not part of its identity: a resumed run may have other values."""
 
-    # what to compute on: auto, a TPU where the machine has one; any, whatever JAX finds; a named one is found or the run stops
+    # auto: a TPU if the machine has one; any: whatever JAX finds; a named platform must be found, or the run stops
     platform: Literal["auto", "any", "cpu", "gpu", "tpu"] = "auto"
-    data: Positive | Literal["auto"] = "auto"  # devices along the mesh axis that splits the batch
-    fsdp: Positive = 1  # … that splits batch and parameters
-    tensor: Positive = 1  # … that splits the layers' inner dimensions
-    microbatch_size: Positive | None = None  # rows a device computes at once; None: all of its share
-    # kept of a layer for its backward pass: everything, the results of products only, or its input; the rest is computed again
-    remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: "dots" on a TPU, else "none"; less on a full GPU
-    # layers as straight code, which is faster, or as a loop, which compiles several times as fast
-    unroll: bool | Literal["auto"] = "auto"  # auto: as straight code on a CPU, and on a TPU from 50,000 steps on
-    flash_attention: bool = True  # attention by our own kernels: of rows of 512 and more on TPUs from v4 on, of 128 on GPUs
+    data: Positive | Literal["auto"] = "auto"  # devices along the mesh axis that shards the batch
+    fsdp: Positive = 1  # devices along the mesh axis that shards the batch and the parameters
+    tensor: Positive = 1  # tensor parallelism: devices along the mesh axis that shards heads, feed-forward and vocabulary
+    microbatch_size: Positive | None = None  # rows that a device computes at once, accumulating gradients; None: all its rows
+    # what a layer saves for its backward pass: everything (none), matrix products (dots) or its input (full); the rest is
+    # rematerialized.
+    remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: dots on a TPU, else none; on a GPU, less if it does not fit
+    # true: unrolled layers, which run faster; false: a loop over them (scan), which compiles several times as fast.
+    unroll: bool | Literal["auto"] = "auto"  # auto: true on a CPU, and on a TPU from 50,000 steps on
+    flash_attention: bool = True  # use our own attention kernels: for rows of 512 and more on TPUs from v4 on, of 128 on GPUs
 
 
 class TrackConfig(Settings):
-    """Where else what a run logs is sent. Keys come from the environment (WANDB_API_KEY, MLFLOW_TRACKING_URI, …)."""
+    """Trackers that metrics are also sent to. Keys come from the environment (WANDB_API_KEY, MLFLOW_TRACKING_URI, …)."""
 
-    to: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()  # W/tensorboard is written anyway
-    project: Annotated[str, Field(min_length=1)] = "tpulm"  # in the tracker: its project or experiment
+    to: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()  # TensorBoard files are always written, to W/tensorboard
+    project: Annotated[str, Field(min_length=1)] = "tpulm"  # the tracker's project or experiment
 
 
 class PhaseConfig(Settings):
-    """A stretch of the steps, and what differs in it; weights and the optimizer's state go on, each has rows of its own."""
+    """Consecutive steps with settings of their own. Weights and optimizer state carry over; each phase has its own rows."""
 
-    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; those of all phases make 1
-    sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data], and so on
-    batch_size: Positive | None = None
-    max_predictions: Positive | None = None
-    mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    # clm: an encoder predicts each token from those before it, before a phase of mlm (arXiv 2507.00994)
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; the shares of all phases add up to 1
+    sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data]
+    batch_size: Positive | None = None  # None: as in [train]
+    max_predictions: Positive | None = None  # None: as in [train.objective]
+    mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # None: as in [train.objective]
+    # clm: an encoder learns to predict the next token, before a phase of mlm (arXiv 2507.00994). None: as in [train.objective]
     objective: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
 
 
 class RunConfig(Settings):
-    """A whole run, as written to W/run.json."""
+    """A run, as saved in W/run.json (W: the work folder)."""
 
     name: str = "run"
     description: str = ""
-    language: str | None = None  # a BCP 47 tag for the model card, such as "ko"
-    recipe: str | None = None  # that the settings began with, by its name; it changes nothing, a report compares with it
+    language: str | None = None  # BCP 47 tag for the model card, such as "ko"
+    recipe: str | None = None  # the recipe that the run extends; changes nothing, reports compare with it
     corpus: CorpusConfig = CorpusConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
@@ -522,7 +534,7 @@ class RunConfig(Settings):
     train: TrainConfig = TrainConfig()
     hardware: HardwareConfig = HardwareConfig()
     track: TrackConfig = TrackConfig()
-    phases: tuple[PhaseConfig, ...] = ()  # none: one, of all steps; short rows first and long ones last cost least
+    phases: tuple[PhaseConfig, ...] = ()  # []: a single phase; short rows first and long rows last cost least
 
     @model_validator(mode="after")
     def _phases_add_up(self) -> Self:
@@ -540,7 +552,7 @@ class RunConfig(Settings):
         return self
 
     def _trainable(self, where: str, objective: str | None) -> None:
-        """Whether a built-in objective can train the model's parameters; others say it themselves."""
+        """Raise unless a built-in objective can train the model's parameters; registered objectives check this themselves."""
         fitting = {"decoder": ("clm",), "electra": ("rtd",)}.get(self.model.architecture, ("mlm", "clm"))
         if objective in ("mlm", "rtd", "clm") and objective not in fitting:
             raise ValueError(
@@ -560,7 +572,7 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
-        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # or it could never be exported
+        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # raises if it could not be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")
@@ -568,7 +580,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _words(self) -> Self:
-        """What whole-word masking needs, and who says where words begin."""
+        """Check what whole-word masking and morphemes need: one source of word boundaries, and no decoder."""
         decoder, morphemes = self.model.architecture == "decoder", self.tokenizer.morphemes != "none"
         if self.train.objective.whole_words and decoder:
             raise ValueError("train.objective.whole_words is for masked models; a decoder predicts every token: leave it out")
@@ -590,10 +602,10 @@ class RunConfig(Settings):
 
 
 class Phase(NamedTuple):
-    """Steps `first_step` + 1 to `last_step`; `config` is the run's with the phase's own data and batch.
+    """Steps `first_step` + 1 to `last_step`; `config` is the run's, with the phase's own data, batch and objective.
 
-    `config.train.steps` stays the whole run's: learning-rate schedules go over all phases. `folder` is where its dataset lies
-    under the work folder; phases with the same data settings share one, and each goes on where the one before it ended.
+    `config.train.steps` stays the whole run's, since learning-rate schedules span all phases. `folder` is its dataset's, under
+    the work folder; phases with the same data settings share a dataset, and each continues where the last one ended.
     """
 
     number: int  # from 1
@@ -601,14 +613,14 @@ class Phase(NamedTuple):
     last_step: int
     config: RunConfig
     folder: str
-    first_cursor: int  # rows of other datasets that the run has visited before; the rest of the cursor counts this one's
+    first_cursor: int  # rows of other datasets visited before; the rest of the cursor counts this one's rows
 
 
 def phases_of(config: RunConfig) -> tuple[Phase, ...]:
-    """Those that have a step at least, in order: one in a run that names none."""
+    """The phases with at least one step, in order; a run that sets none has one."""
     steps = config.train.steps
     phases: list[Phase] = []
-    rows: dict[str, int] = {}  # visited, by dataset
+    rows: dict[str, int] = {}  # rows visited, by dataset
     reached, share = 0, 0.0
     for settings in config.phases or (PhaseConfig(share=1.0),):
         share += settings.share
@@ -625,7 +637,7 @@ def phases_of(config: RunConfig) -> tuple[Phase, ...]:
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> Phase:
-    """The one that goes on after `step` steps, or the last one when all are done."""
+    """The phase that continues after `step` steps, or the last one if all are done."""
     return next((phase for phase in phases if step < phase.last_step), phases[-1])
 
 

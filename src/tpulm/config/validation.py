@@ -1,4 +1,4 @@
-"""From values of unknown origin to settings, or to an error that names the origin, the key, the value and the fix."""
+"""Validate values from files and users. Errors name the origin, the key, the value and the fix."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tpulm.config.schema import settings_class
 from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
-_SHOWN = 10  # mistakes of one file
-_PLAIN = {  # what pydantic says in the words of Python
+_SHOWN = 10  # mistakes per file
+_PLAIN = {  # in place of pydantic's messages, which use Python's words
     "model_type": "Input should be a group of settings",
     "dict_type": "Input should be a table of names and values",
     "tuple_type": "Input should be a list",
@@ -24,13 +24,13 @@ _KNOWN = " Known: "
 
 
 def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
-    """Raises ConfigError with a line for each thing that is wrong."""
+    """Validate `values`. Raises ConfigError with one line per mistake."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         lines = [_explain(item, kind) for item in error.errors(include_url=False)]
         told = set[str]()
-        for number, line in enumerate(lines):  # what is known of a table is told once
+        for number, line in enumerate(lines):  # list the known settings of a table once
             said, sign, known = line.partition(_KNOWN)
             lines[number] = said if known in told else line
             told.update({known} if sign else ())
@@ -39,7 +39,7 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
 
 
 def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
-    """The same of a file that came with somebody's model. Raises DataError, on one line."""
+    """Validate a file that came with somebody's model. Raises DataError, in one line."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -48,7 +48,7 @@ def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Confi
 
 
 def recorded(kind: type[_Config], values: Mapping[str, Any], path: PurePath) -> _Config:
-    """The same of a file that tpulm wrote. Raises StorageError."""
+    """Validate a file that tpulm wrote. Raises StorageError."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -72,7 +72,7 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
 
 
 def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The settings class that a dotted path leads to."""
+    """The settings class at a dotted path; None if there is none."""
     group: type[BaseModel] | None = kind
     for name in path:
         if group is None:
