@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
-from tpulm.nn.attention import EVERYTHING, Reach, attention
+from tpulm.nn.attention import EVERYTHING, AttentionWindow, attention
 from tpulm.runtime.memory import keep_between_steps
 
 TOKENS, HEADS, HEAD_SIZE = 8192, 2, 64
@@ -34,22 +34,22 @@ def main() -> None:
     keep_between_steps()
     if not (tpu_chips() or nvidia_driver()):
         jax.config.update("jax_platforms", "cpu")
-    cases = {(name, length): made(reach, length) for length in options.lengths for name, reach in REACHES.items()}
+    cases = {(name, length): made(window, length) for length in options.lengths for name, window in WINDOWS.items()}
     times: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
     for _ in range(options.rounds):
         for case, run in cases.items():
             begun, processor_begun = time.perf_counter(), time.process_time()
             run()
             times[case].append((1000 * (time.perf_counter() - begun), 1000 * (time.process_time() - processor_begun)))
-    for name in REACHES:
+    for name in WINDOWS:
         medians = {length: map(statistics.median, zip(*times[name, length], strict=True)) for length in options.lengths}
         print(name, *(f"{length}: {clock:.1f} ms ({busy:.1f})" for length, (clock, busy) in medians.items()), sep="  ")
 
 
-REACHES = {"window": Reach(64, 64), "everything": EVERYTHING}
+WINDOWS = {"window": AttentionWindow(64, 64), "everything": EVERYTHING}
 
 
-def made(reach: Reach, length: int) -> Callable[[], Any]:
+def made(window: AttentionWindow, length: int) -> Callable[[], Any]:
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     shape = (TOKENS // length, HEADS, length, HEAD_SIZE)
     arrays = [jax.random.normal(key, shape, dtype) for key in jax.random.split(jax.random.key(0), 3)]
@@ -58,7 +58,7 @@ def made(reach: Reach, length: int) -> Callable[[], Any]:
     @jax.jit
     def gradients(*arrays: jax.Array) -> Any:
         def loss(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            mixed = attention(query, key, value, segments, seeds=None, dropout_rate=0.0, reach=reach, keep_weights=False)
+            mixed = attention(query, key, value, segments, seeds=None, dropout_rate=0.0, window=window, keep_weights=False)
             return jnp.sum(jnp.square(mixed.astype(jnp.float32)))
 
         return jax.grad(loss, (0, 1, 2))(*arrays)

@@ -49,7 +49,7 @@ def test_epochs_hardly_share_pairs_of_rows(rows: int, batch_size: int) -> None:
 def test_a_window_takes_its_rows_from_few_blocks() -> None:
     order = Order(list_blocks([100_000], 512), 0)
     for first in range(0, 100_000, 10_000):
-        assert np.unique(order.places(first, min(first + 10_000, 100_000)).block).size <= 2 * 33
+        assert np.unique(order.locations(first, min(first + 10_000, 100_000)).block).size <= 2 * 33
 
 
 @given(st.lists(PARTS, min_size=1, max_size=3), st.integers(1, 7), st.integers(0, 200), st.integers(1, 100))

@@ -15,7 +15,7 @@ from tpulm.dataset.layouts import Marks, fill
 from tpulm.dataset.pretraining_records import Kind, Rows, layout_of, read_rows, shape_of
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Vocabulary
 
@@ -64,10 +64,10 @@ def test_layouts_give_the_rows_back() -> None:
 
 
 def test_mask_and_types_are_what_the_objective_derives() -> None:
-    """What `read_rows` accepts is what `describe` will say of the row."""
+    """What `read_rows` accepts is what `encoder_input` makes of the row."""
     records = [electra(row) for row in random_rows(50, single=0.3)]
     ids = jnp.asarray(read(records, "electra").tokens.astype(np.int32))
-    tokens = describe(ids, row_kind="segments", special=SpecialTokens(PAD, UNK, CLS, SEP, MASK))
+    tokens = encoder_input(ids, row_kind="segments", special=SpecialTokens(PAD, UNK, CLS, SEP, MASK))
     np.testing.assert_array_equal(tokens.types, [features["segment_ids"] for features in records])
     np.testing.assert_array_equal(np.asarray(tokens.segments) == 0, [features["input_mask"] for features in records])
 

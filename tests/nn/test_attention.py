@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attend, attention, attention_spec
+from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attend, attention, attention_spec
 from tpulm.nn.dropout import DropoutSeeds, dropout, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.nn.params import TruncatedNormal, initialize
 
@@ -25,32 +25,32 @@ def some_seeds() -> DropoutSeeds:
 
 
 def plain(
-    query: jax.Array, key: jax.Array, value: jax.Array, seeds: DropoutSeeds | None, rate: float, reach: Reach
+    query: jax.Array, key: jax.Array, value: jax.Array, seeds: DropoutSeeds | None, rate: float, window: AttentionWindow
 ) -> jax.Array:
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key) / jnp.sqrt(jnp.float32(K))
     allowed = SEGMENTS[:, None, :, None] == SEGMENTS[:, None, None, :]
     ahead = np.arange(L)[None, :] - np.arange(L)[:, None]
-    allowed = allowed & (ahead >= -(L if reach.before is None else reach.before))[None, None]
-    allowed = allowed & (ahead <= (L if reach.after is None else reach.after))[None, None]
+    allowed = allowed & (ahead >= -(L if window.before is None else window.before))[None, None]
+    allowed = allowed & (ahead <= (L if window.after is None else window.after))[None, None]
     weights = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhlm,bhmk->bhlk", dropout(weights, rate=rate, seeds=seeds), value)
 
 
 @pytest.mark.parametrize(
-    ("rate", "reach", "keep_weights"),
+    ("rate", "window", "keep_weights"),
     [
         (0.0, EVERYTHING, True),
         (0.3, EVERYTHING, True),
         (0.0, CAUSAL, True),
         (0.3, CAUSAL, True),
         (0.3, EVERYTHING, False),
-        (0.0, Reach(3, 3), True),  # in one piece
-        (0.0, Reach(2, 2), True),  # by blocks of two tokens
-        (0.0, Reach(2, 2), False),
-        (0.0, Reach(1, 1), True),
+        (0.0, AttentionWindow(3, 3), True),  # in one piece
+        (0.0, AttentionWindow(2, 2), True),  # by blocks of two tokens
+        (0.0, AttentionWindow(2, 2), False),
+        (0.0, AttentionWindow(1, 1), True),
     ],
 )
-def test_value_and_gradients_are_those_of_the_formula(rate: float, reach: Reach, keep_weights: bool):
+def test_value_and_gradients_are_those_of_the_formula(rate: float, window: AttentionWindow, keep_weights: bool):
     seeds = some_seeds() if rate else None
     arrays = [normal(i, B, H, L, K) for i in range(3)]
     g = normal(3, B, H, L, K)
@@ -59,11 +59,11 @@ def test_value_and_gradients_are_those_of_the_formula(rate: float, reach: Reach,
     def both(*arrays: jax.Array) -> Any:
         ours, pull = jax.vjp(
             lambda q, k, v: attention(
-                q, k, v, SEGMENTS, seeds=seeds, dropout_rate=rate, reach=reach, keep_weights=keep_weights
+                q, k, v, SEGMENTS, seeds=seeds, dropout_rate=rate, window=window, keep_weights=keep_weights
             ),
             *arrays,
         )
-        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, seeds, rate, reach), *arrays)
+        theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, seeds, rate, window), *arrays)
         return (ours, *pull(g)), (theirs, *expected_pull(g))
 
     for ours, theirs in zip(*both(*arrays), strict=True):
@@ -75,8 +75,8 @@ def test_a_token_sees_its_own_segment_alone(causal: bool):
     params = initialize(attention_spec(H * K, H, TruncatedNormal(0.5)), jax.random.key(0))
     x = normal(1, B * L, H * K)
 
-    reach = CAUSAL if causal else EVERYTHING
-    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, seeds=None, reach=reach))
+    window = CAUSAL if causal else EVERYTHING
+    layer = jax.jit(lambda x: attend(params, x, SEGMENTS, dtype=jnp.float32, dropout_rate=0.0, seeds=None, window=window))
 
     def run(x: jax.Array) -> np.ndarray:
         return np.asarray(layer(x)).reshape(B, L, -1)

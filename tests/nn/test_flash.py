@@ -43,7 +43,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
         return flash.flash_attention(query, key, value, segments, **of_kernel)
 
     def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return attention(query, key, value, segments, **settings, reach=CAUSAL if causal else EVERYTHING)
+        return attention(query, key, value, segments, **settings, window=CAUSAL if causal else EVERYTHING)
 
     check_values_and_gradients(kernel, plain, (B, H, L, K))
 

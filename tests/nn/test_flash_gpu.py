@@ -11,7 +11,7 @@ import pytest
 from kernels import check_values_and_gradients, on_devices
 
 from tpulm.nn import flash_gpu
-from tpulm.nn.attention import CAUSAL, EVERYTHING, Reach, attention, has_kernels, kernels_agree
+from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attention, has_kernels, kernels_agree
 from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
 
 B, H, L, K = 2, 2, 384, 16
@@ -19,23 +19,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is dep
 
 
 @pytest.mark.parametrize(
-    ("reach", "rate", "devices"), [(EVERYTHING, 0.1, 2), (CAUSAL, 0.1, 1), (CAUSAL, 0.0, 1), (Reach(64, 64), 0.0, 1)]
+    ("window", "rate", "devices"), [(EVERYTHING, 0.1, 2), (CAUSAL, 0.1, 1), (CAUSAL, 0.0, 1), (AttentionWindow(64, 64), 0.0, 1)]
 )
 @pytest.mark.devices
-def test_values_and_gradients_are_those_of_plain_attention(reach: Reach, rate: float, devices: int) -> None:
+def test_values_and_gradients_are_those_of_plain_attention(window: AttentionWindow, rate: float, devices: int) -> None:
     """Rows of several blocks, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[250], [L]]), place // 100, -1)
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
     seeds = seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
     settings: dict[str, Any] = {"seeds": seeds if rate else None, "dropout_rate": rate}
-    of_kernel = {**settings, "before": reach.before, "after": reach.after, "rows": on_devices(devices), "interpret": True}
+    of_kernel = {**settings, "before": window.before, "after": window.after, "rows": on_devices(devices), "interpret": True}
 
     def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         return flash_gpu.flash_attention(query, key, value, segments, **of_kernel)
 
     def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return attention(query, key, value, segments, **settings, reach=reach)
+        return attention(query, key, value, segments, **settings, window=window)
 
     check_values_and_gradients(kernel, plain, (B, H, L, K))
 
@@ -60,14 +60,14 @@ def test_rows_that_it_is_for() -> None:
     assert [size for size in (8, 32, 64, 96, 128, 256) if flash_gpu.is_faster(512, size)] == [32, 64, 128]
 
 
-@pytest.mark.parametrize("reach", [EVERYTHING, Reach(64, 64)])
-def test_it_is_lowered_for_a_gpu(reach: Reach) -> None:
+@pytest.mark.parametrize("window", [EVERYTHING, AttentionWindow(64, 64)])
+def test_it_is_lowered_for_a_gpu(window: AttentionWindow) -> None:
     """Without one: types and shapes that Triton's language has not are refused here."""
     array = jax.ShapeDtypeStruct((B, H, 512, 64), jnp.bfloat16)
     seeds: Any = jax.ShapeDtypeStruct((B, 1, 512, 1), jnp.uint32)
 
     def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, seeds: DropoutSeeds) -> Any:
-        settings: dict[str, Any] = {"seeds": seeds, "dropout_rate": 0.1, "before": reach.before, "after": reach.after}
+        settings: dict[str, Any] = {"seeds": seeds, "dropout_rate": 0.1, "before": window.before, "after": window.after}
 
         def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
             return flash_gpu.flash_attention(query, key, value, segments, **settings, rows=on_devices(1))

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 from tpulm.special_tokens import SpecialTokens
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
@@ -19,7 +19,7 @@ def test_segments_rows():
         ],
         jnp.int32,
     )
-    tokens = describe(rows, row_kind="segments", special=SPECIAL)
+    tokens = encoder_input(rows, row_kind="segments", special=SPECIAL)
     np.testing.assert_array_equal(tokens.types, [[0, 0, 0, 0, 1, 1, 1, 0, 0], [0] * 9, [0, 0, 1, 1, 0, 0, 0, 0, 0], [0] * 9])
     np.testing.assert_array_equal(
         tokens.segments, [[0, 0, 0, 0, 0, 0, 0, -1, -1], [0] * 9, [0, 0, 0, 0, -1, -1, -1, -1, -1], [-1] * 9]
@@ -36,7 +36,7 @@ def test_packed_rows():
         ],
         jnp.int32,
     )
-    tokens = describe(rows, row_kind="packed", special=SPECIAL)
+    tokens = encoder_input(rows, row_kind="packed", special=SPECIAL)
     np.testing.assert_array_equal(tokens.segments, [[0, 0, 0, 0, 1, 1, 1, 2, 2], [0, 0, 0, -1, -1, -1, -1, -1, -1], [-1] * 9])
     assert tokens.positions is not None
     np.testing.assert_array_equal(tokens.positions, [[0, 1, 2, 3, 0, 1, 2, 0, 1], [0, 1, 2, 0, 0, 0, 0, 0, 0], [0] * 9])
@@ -52,7 +52,7 @@ def test_causal_rows():
         ],
         jnp.int32,
     )
-    tokens = describe(rows, row_kind="causal", special=SPECIAL)
+    tokens = encoder_input(rows, row_kind="causal", special=SPECIAL)
     np.testing.assert_array_equal(tokens.segments, [[0, 0, 1, 1, 1, 2, 3, 3, 3], [1, 1, 2, -1, -1, -1, -1, -1, -1], [-1] * 9])
     assert tokens.positions is not None
     np.testing.assert_array_equal(tokens.positions, [[0, 1, 0, 1, 2, 0, 0, 1, 2], [0, 1, 0, 0, 0, 0, 0, 0, 0], [0] * 9])

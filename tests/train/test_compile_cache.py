@@ -26,9 +26,9 @@ def long(x):
     return x
 
 program._LEAST_SECONDS = 0.2  # a machine may be fast
-program.keep_compiled(storage.as_path({WORKDIR!r}))
+program.enable_compilation_cache(storage.as_path({WORKDIR!r}))
 value = float(jax.jit(long)(jnp.float32(1.0)))
-print(json.dumps([value, *program.compiling(), jax.config.values["jax_compilation_cache_dir"]]))
+print(json.dumps([value, *program.compile_stats(), jax.config.values["jax_compilation_cache_dir"]]))
 """
 
 
@@ -36,14 +36,14 @@ print(json.dumps([value, *program.compiling(), jax.config.values["jax_compilatio
 def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
     """Compiles something in a process of its own: (value, what it compiled, where programs are kept)."""
 
-    def run(**variables: str) -> tuple[float, program.Compiling, str]:
+    def run(**variables: str) -> tuple[float, program.CompileStats, str]:
         environment = {**user_environment, **gcs.environment, **variables}
         if not variables:
             del environment["JAX_COMPILATION_CACHE_DIR"]
         done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         value, *compiled, folder = json.loads(done.stdout)
-        return value, program.Compiling(*compiled), folder
+        return value, program.CompileStats(*compiled), folder
 
     return run
 
@@ -74,6 +74,6 @@ def test_old_programs_make_room(gcs: Emulator):
     folder = storage.as_path(f"{WORKDIR}/compiled")
     for number in range(4):
         storage.write_atomic(folder / f"{number}-cache", b"x" * 100)
-    program.make_room(folder, 250)
+    program.evict_oldest(folder, 250)
     assert sorted(storage.walk(folder)) == ["2-cache", "3-cache"]
-    program.make_room(storage.as_path("gs://nobody-has-this/w/compiled"))
+    program.evict_oldest(storage.as_path("gs://nobody-has-this/w/compiled"))

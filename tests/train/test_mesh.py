@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpulm.config import HardwareConfig
 from tpulm.errors import ConfigError
 from tpulm.nn.params import param, zeros
-from tpulm.train.mesh import BATCH_AXES, check_hosts, layout_batch, make_mesh, parameter_shardings, place
+from tpulm.train.mesh import BATCH_AXES, check_hosts, layout_batch, make_mesh, parameter_shardings, to_global_array
 
 pytestmark = pytest.mark.devices
 
@@ -105,7 +105,7 @@ def test_a_value_that_all_have_is_placed_as_asked(spec: tuple[object, ...]) -> N
     mesh = make_mesh(HardwareConfig(fsdp=2, tensor=2), jax.devices()[:8])
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
     value = np.arange(64, dtype=np.uint16).reshape(8, 8)
-    placed = place(value, sharding)
+    placed = to_global_array(value, sharding)
     assert placed.sharding == sharding and placed.dtype == value.dtype and np.array_equal(placed, value)
 
 
@@ -114,7 +114,7 @@ def test_a_host_places_its_own_share_alone(monkeypatch: pytest.MonkeyPatch) -> N
     mesh = make_mesh(HardwareConfig(), jax.devices()[:8])
     sharding = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
     monkeypatch.setattr(NamedSharding, "is_fully_addressable", property(lambda self: False))
-    placed = place(np.arange(16, dtype=np.int32), sharding)
+    placed = to_global_array(np.arange(16, dtype=np.int32), sharding)
     monkeypatch.undo()
     assert placed.sharding == sharding
     assert [np.asarray(shard.data).tolist() for shard in placed.addressable_shards] == [[2 * i, 2 * i + 1] for i in range(8)]

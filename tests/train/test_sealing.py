@@ -31,7 +31,7 @@ def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
 
 
 def test_a_checkpoint_that_is_whole(sealed: PurePath):
-    assert checkpoint.damage(sealed) is None
+    assert checkpoint.find_damage(sealed) is None
     assert checkpoint.array_checksums(sealed) == ARRAYS
     objects = storage.read_json(sealed / SEAL)["objects"]
     assert list(objects) == ["metadata/x", "state/d/0", "state/manifest.ocdbt"]
@@ -69,12 +69,12 @@ DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
 def test_damage_is_named(sealed: PurePath, kind: str):
     damaging, message = DAMAGES[kind]
     damaging(sealed)
-    assert re.search(message, checkpoint.damage(sealed) or "")
+    assert re.search(message, checkpoint.find_damage(sealed) or "")
 
 
 def test_a_name_more_is_no_damage(sealed: PurePath):
     storage.write_atomic(sealed / "state" / "descriptor", "x")
-    assert checkpoint.damage(sealed) is None
+    assert checkpoint.find_damage(sealed) is None
 
 
 def test_an_outage_is_no_damage(gcs, monkeypatch: pytest.MonkeyPatch):
@@ -84,4 +84,4 @@ def test_an_outage_is_no_damage(gcs, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
     gcs.faults.set(error_rate=1, match=r"objects\.json")
     with pytest.raises(StorageError, match="did not answer"):
-        checkpoint.damage(folder)
+        checkpoint.find_damage(folder)

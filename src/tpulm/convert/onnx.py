@@ -24,7 +24,7 @@ from tpulm.models.electra import Discriminator, Generator
 from tpulm.models.embedding import TextEncoder
 from tpulm.nn.attention import Heads, rotary_frequencies
 from tpulm.nn.layers import Activation, Dense, Norm
-from tpulm.nn.transformer import Layer, place_of
+from tpulm.nn.transformer import Layer, layer_kind
 
 OPSET, IR_VERSION = 17, 8  # of 2022: the first with LayerNormalization
 FILE = "onnx/model.onnx"  # beside the weights, where sentence-transformers and transformers.js look for it
@@ -147,8 +147,8 @@ def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str
     masks: dict[int | None, str] = {None: add("Mul", add("Sub", 1.0, seen), _UNSEEN)}
     turns = dict[float, tuple[str, str]]()
     for number in range(config.num_layers):
-        place = place_of(number, config, causal=False)
-        theta, window = config.local_theta if place.is_local else config.rotary_theta, place.reach.before
+        kind = layer_kind(number, config, causal=False)
+        theta, window = config.local_theta if kind.is_local else config.rotary_theta, kind.window.before
         if config.positions == "rotary" and theta not in turns:
             frequencies = rotary_frequencies(config.hidden_size // config.num_heads, theta)
             angles = add("Mul", add("Unsqueeze", add("Cast", positions, to=1), [1]), frequencies[None])
@@ -157,7 +157,7 @@ def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str
             apart = add("Abs", add("Sub", add("Unsqueeze", positions, [0]), add("Unsqueeze", positions, [1])))
             masks[window] = add("Where", add("Greater", apart, window), _UNSEEN, masks[None])
         layer: Layer = jax.tree.map(lambda leaf, number=number: leaf[number], params.layers)
-        x = _layer(graph, layer, x, config, masks[window], turns.get(theta), norms_input=place.norms_input)
+        x = _layer(graph, layer, x, config, masks[window], turns.get(theta), norms_input=kind.norms_input)
     return graph.norm(params.final_norm, x, config)
 
 

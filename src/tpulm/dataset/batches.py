@@ -15,7 +15,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.dataset.blocks import READ_ROWS, BlockReader
 from tpulm.dataset.manifest import WORD_START, SplitManifest, load_split
-from tpulm.dataset.order import WINDOW_ROWS, Order, Places
+from tpulm.dataset.order import WINDOW_ROWS, Order, RowLocations
 from tpulm.errors import ConfigError, DataError
 
 _READ_THREADS = 2
@@ -86,11 +86,11 @@ class Batches:
         """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] and "word_start": int8 [B/H, L] if the
         dataset has them, and the columns of `of_tokens`}.
         """
-        return with_columns(self._reader.rows(self._places(cursor)), self._of_tokens)
+        return with_columns(self._reader.rows(self._locations(cursor)), self._of_tokens)
 
     def read_ahead(self, cursor: int) -> None:
         """Start reading for the batch one window ahead of this one."""
-        self._reader.start(self._places(cursor + -(-WINDOW_ROWS // self.batch_size) * self.batch_size))
+        self._reader.start(self._locations(cursor + -(-WINDOW_ROWS // self.batch_size) * self.batch_size))
 
     def row_indices(self, cursor: int) -> np.ndarray:
         """The rows of the dataset, counted through its parts, in the batch of all hosts; int64 [B]."""
@@ -115,10 +115,10 @@ class Batches:
         finally:
             iterator.close()
 
-    def _places(self, cursor: int) -> Places:
+    def _locations(self, cursor: int) -> RowLocations:
         """Where this host's rows are."""
         first = cursor - self._first_cursor + self._host_index * self._share
-        return self._order.places(first, first + self._share)
+        return self._order.locations(first, first + self._share)
 
 
 def with_columns(rows: dict[str, np.ndarray], of_tokens: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -185,7 +185,7 @@ def evaluation_batches(
     reader = BlockReader(storage.as_path(folder), manifest, keep_rows=2 * READ_ROWS + share, without=(WORD_START,))
     for first in range(0, num_rows, batch_size):
         begin = min(first + host_index * share, num_rows)
-        batch = reader.rows(reader.places(begin, min(begin + share, num_rows)))
+        batch = reader.rows(reader.locations(begin, min(begin + share, num_rows)))
         yield {name: _filled(rows, share, manifest.rows.special.pad if name == "tokens" else 0) for name, rows in batch.items()}
 
 

@@ -17,7 +17,7 @@ import tensorstore
 from tpulm import storage
 from tpulm.dataset import store
 from tpulm.dataset.manifest import PartRecord, SplitManifest, array_path
-from tpulm.dataset.order import Blocks, Places, list_blocks
+from tpulm.dataset.order import Blocks, RowLocations, list_blocks
 from tpulm.errors import StorageError
 from tpulm.workfolder import is_imported
 
@@ -51,32 +51,32 @@ class BlockReader:
         self.rows_read = 0
         self.rows_delivered = 0
 
-    def start(self, places: Places) -> None:
+    def start(self, locations: RowLocations) -> None:
         """Start reading the blocks of these rows."""
-        for block in np.unique(places.block).tolist():
+        for block in np.unique(locations.block).tolist():
             self._start(block)
 
-    def rows(self, places: Places) -> dict[str, np.ndarray]:
+    def rows(self, locations: RowLocations) -> dict[str, np.ndarray]:
         """The rows, in this order: {"tokens": [rows, L], …}. All reads start before the first is waited for."""
-        total = places.block.size
-        blocks, counts = np.unique(places.block, return_counts=True)
+        total = locations.block.size
+        blocks, counts = np.unique(locations.block, return_counts=True)
         reads = [self._start(block) for block in blocks.tolist()]
-        by_block = np.split(np.argsort(places.block, kind="stable"), np.cumsum(counts)[:-1])
+        by_block = np.split(np.argsort(locations.block, kind="stable"), np.cumsum(counts)[:-1])
         result = {
             name: np.empty((total, *self._format.column_shape(name)), self._format.column_dtype(name)) for name in self.columns
         }
         for block, read, chosen in zip(blocks.tolist(), reads, by_block, strict=False):  # zero rows split into one empty array
             for name, future in read.items():
-                result[name][chosen] = self._wait(block, name, future)[places.offset[chosen]]
+                result[name][chosen] = self._wait(block, name, future)[locations.offset[chosen]]
         with self._lock:
             self.rows_delivered += total
         return result
 
-    def places(self, first: int, last: int) -> Places:
+    def locations(self, first: int, last: int) -> RowLocations:
         """Where rows [first, last) of the dataset are."""
         row = np.arange(first, last)
         block = np.searchsorted(self.blocks.first_row, row, "right") - 1
-        return Places(block, row - self.blocks.first_row[block])
+        return RowLocations(block, row - self.blocks.first_row[block])
 
     def part_of(self, block: int) -> PartRecord:
         return self._sources[int(self.blocks.array[block])][0]

@@ -63,7 +63,7 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
     order = Draws(seed, Purpose.INSPECTION, 1).permutation(chosen.size)
     rows = []
     for number in np.sort(chosen[order[:count]]).tolist():
-        place = reader.places(number, number + 1)
+        place = reader.locations(number, number + 1)
         row = reader.rows(place)
         random_next = bool(row["next_sentence"][0]) if "next_sentence" in row else None
         word_start = row[WORD_START][0] if WORD_START in row else None

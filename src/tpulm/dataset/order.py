@@ -29,7 +29,7 @@ class Blocks(NamedTuple):
     array_first_row: np.ndarray  # int64 [arrays]
 
 
-class Places(NamedTuple):
+class RowLocations(NamedTuple):
     """Where N rows are."""
 
     block: np.ndarray  # int64 [N]
@@ -70,9 +70,9 @@ class Order:
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)  # a batch may span two
         self._window = lru_cache(maxsize=16)(self._draw_window)
 
-    def places(self, first: int, last: int) -> Places:
+    def locations(self, first: int, last: int) -> RowLocations:
         """Where samples [first, last) are."""
-        found: list[Places] = []
+        found: list[RowLocations] = []
         sample = first
         while sample < last:
             number, place = self._find(sample)
@@ -81,14 +81,14 @@ class Order:
             window = self._window(number, index)
             begin = place - (int(epoch.ends[index - 1]) if index else 0)
             end = min(window.block.size, begin + last - sample)
-            found.append(Places(window.block[begin:end], window.offset[begin:end]))
+            found.append(RowLocations(window.block[begin:end], window.offset[begin:end]))
             sample += end - begin
-        return Places(*(np.concatenate(field) for field in zip(*found, strict=True)))
+        return RowLocations(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
     def rows(self, first: int, last: int) -> np.ndarray:
         """The rows of samples [first, last), counted through all arrays; int64."""
-        places = self.places(first, last)
-        return self._blocks.first_row[places.block] + places.offset
+        locations = self.locations(first, last)
+        return self._blocks.first_row[locations.block] + locations.offset
 
     def _find(self, sample: int) -> tuple[int, int]:
         """The epoch of a sample, and its position in the epoch."""
@@ -105,10 +105,10 @@ class Order:
         cuts = np.arange(windows + 1) * count // windows
         return _Epoch(blocks, cuts, ends[cuts[1:] - 1])
 
-    def _draw_window(self, epoch: int, number: int) -> Places:
+    def _draw_window(self, epoch: int, number: int) -> RowLocations:
         drawn = self._epoch(epoch)
         blocks = drawn.blocks[drawn.cuts[number] : drawn.cuts[number + 1]]
         counts = self._blocks.num_rows[blocks]
         before = np.cumsum(counts) - counts
         order = Draws(self._seed, Purpose.ROW_SHUFFLE, epoch, number).permutation(int(counts.sum()))
-        return Places(np.repeat(blocks, counts)[order], (np.arange(order.size) - np.repeat(before, counts))[order])
+        return RowLocations(np.repeat(blocks, counts)[order], (np.arange(order.size) - np.repeat(before, counts))[order])

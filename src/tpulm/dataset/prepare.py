@@ -87,7 +87,7 @@ def prepare(
     source = TextSource(
         text, config, str(tokenization_path), tokenizer.fingerprint, digest(inputs), encoding.by == LIBRARY, analyser
     )
-    if hosts.is_first and (warning := _glance(config, text, corpus_manifest, tokenizer, rows)):
+    if hosts.is_first and (warning := _early_warning(config, text, corpus_manifest, tokenizer, rows)):
         progress.note(f"warning, by a sample: {warning}")
     splits = build_splits(
         workdir,
@@ -329,7 +329,7 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
     raise DataError(f"the {name} is empty ({what}); {fraction}, and begin in a new work folder")
 
 
-def _glance(
+def _early_warning(
     config: DataConfig, corpus_workdir: str | PurePath, manifest: CorpusManifest, tokenizer: Tokenization, rows: RowFormat
 ) -> str:
     """An early warning about rows of kind "segments", from a sample of the corpus; "" if there is none."""

@@ -31,7 +31,7 @@ from tpulm.train.loop import History, Selection, Step, steps_of
 from tpulm.train.program import fastest_compute_dtype, kept_compute_dtype
 from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
-from tpulm.train.tuning import Labelled, Tuning
+from tpulm.train.tuning import FinetuningProgram, Labelled
 
 _FILES = {
     CONFIG,
@@ -94,7 +94,7 @@ class Classifier:
         self._params: SequenceClassifier | None = None  # numpy
         self._outputs: Outputs | None = None
         self._placed: Any = None
-        self._tuning: Tuning | None = None
+        self._tuning: FinetuningProgram | None = None
         if labels is not None:
             self._take_labels(LabelSet.given(labels))
         elif found is not None and found.names and self.task.has_classes:
@@ -324,7 +324,7 @@ class Classifier:
             params = begin_classifier(self.model.params, spec, again=again, seed=seed)
         return params if again or training is None else self.task.scaled(params, training)
 
-    def tuning_of(self, data: Labelled, folder: PurePath | None = None) -> Tuning:
+    def tuning_of(self, data: Labelled, folder: PurePath | None = None) -> FinetuningProgram:
         """The compiled program for as much data: the last one if it fits, so that all seeds share one compilation.
 
         With "auto" it computes in the dtype that trains fastest, or in that of the checkpoints in `folder`. Scores stay in
@@ -337,7 +337,7 @@ class Classifier:
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
         wanted = (num_rows, group, dtype)
         if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != wanted:
-            self._tuning = Tuning(
+            self._tuning = FinetuningProgram(
                 self.model.config,
                 self._of_rows.model_copy(update={"compute_dtype": dtype}),
                 num_rows=num_rows,

@@ -38,7 +38,7 @@ from tpulm.runtime import interrupt
 from tpulm.runtime.hosts import Hosts, Membership
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.distributed import initialize
-from tpulm.train.program import keep_compiled
+from tpulm.train.program import enable_compilation_cache
 from tpulm.train.trackers import Tracking, check_trackers
 from tpulm.train.tuning import Labelled
 from tpulm.workfolder import held, joined
@@ -122,7 +122,7 @@ class _Finetuning:
             check_trackers(config.track)
             storage.check_writable(self._output)
         keep_between_steps()
-        keep_compiled()
+        enable_compilation_cache()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config
         self._task = self._classifier.task

@@ -29,7 +29,7 @@ from tpulm.nn.transformer import (
     apply_stack,
     has_norm_bias,
     initializers,
-    place_of,
+    layer_kind,
     stack_spec,
 )
 
@@ -255,7 +255,7 @@ def forward_flops(
     matrices = 3 if config.feed_forward == "gated" else 2
     projections = 2 * length * (4 * size * size + matrices * size * inner)
     window = min(length, config.local_window + 1)
-    local = sum(place_of(number, config, causal=False).is_local for number in range(config.num_layers))
+    local = sum(layer_kind(number, config, causal=False).is_local for number in range(config.num_layers))
     scores_and_mixing = 2 * 2 * length * size * (local * window + (config.num_layers - local) * length)
     transform = size * size if config.architecture != "decoder" and config.masked_head == "transform" else 0
     head = 2 * predictions * (transform + size * vocab_size)

@@ -24,7 +24,7 @@ from tpulm.nn.layers import PRODUCT, affine, multiply
 from tpulm.nn.params import Initializer, param, parameters, zeros
 
 
-class Reach(NamedTuple):
+class AttentionWindow(NamedTuple):
     """Which keys a query attends to: from position p, those at p - before to p + after (None: no limit)."""
 
     before: int | None = None
@@ -32,7 +32,7 @@ class Reach(NamedTuple):
     first: int = 0  # position of the first query among the keys
 
 
-EVERYTHING, CAUSAL = Reach(), Reach(after=0)
+EVERYTHING, CAUSAL = AttentionWindow(), AttentionWindow(after=0)
 
 
 class Rotation(NamedTuple):
@@ -125,12 +125,12 @@ def attend(
     dtype: DTypeLike,
     dropout_rate: float,
     seeds: DropoutSeeds | None,
-    reach: Reach = EVERYTHING,
+    window: AttentionWindow = EVERYTHING,
     keep_weights: bool = True,
     rope: Rotation | None = None,
     kernels: NamedSharding | None = None,
 ) -> Float[Array, "R D"]:
-    """Self-attention of each token over the tokens of its own segment within `reach`; padding (segment -1) sees only padding.
+    """Self-attention of each token over the tokens of its own segment within `window`; padding (segment -1) sees only padding.
 
     Dropout applies to the attention weights [B, H, L, M], as in BERT; `seeds` number them over H and M. `kernels`: the
     sharding of rows over devices that have attention kernels (flash.py, flash_gpu.py), which are used where they are faster.
@@ -141,10 +141,10 @@ def attend(
         arguments = query, key, value, segments
         dropped: dict[str, Any] = {"seeds": seeds, "dropout_rate": dropout_rate}
         platform = "" if kernels is None else cast("Any", kernels.mesh.devices).flat[0].platform
-        if kernels is not None and _kernel_is_faster(platform, reach, segments.shape[1], query.shape[3]):
-            mixed = _by_kernel(platform, *arguments, **dropped, reach=reach, rows=kernels)
+        if kernels is not None and _kernel_is_faster(platform, window, segments.shape[1], query.shape[3]):
+            mixed = _by_kernel(platform, *arguments, **dropped, window=window, rows=kernels)
         else:
-            mixed = attention(*arguments, **dropped, reach=reach, keep_weights=keep_weights)
+            mixed = attention(*arguments, **dropped, window=window, keep_weights=keep_weights)
     with jax.named_scope("merge"):
         return merge(params.output, mixed, dtype=dtype)
 
@@ -183,10 +183,10 @@ def attention(
     *,
     seeds: DropoutSeeds | None,
     dropout_rate: float,
-    reach: Reach = EVERYTHING,
+    window: AttentionWindow = EVERYTHING,
     keep_weights: bool = True,
 ) -> Float[Array, "B H L K"]:
-    """softmax(query key^T / sqrt(K)) value within segments and reach; softmax and its gradient are float32.
+    """softmax(query key^T / sqrt(K)) value within segments and window; softmax and its gradient are float32.
 
     The custom gradient fixes the order of the products, takes row sums from the output (sum_m w dw = sum_k o do, Dao et al.
     2022, section 3.1), and regenerates the dropout mask instead of storing it. Without `keep_weights` it also recomputes the
@@ -195,10 +195,10 @@ def attention(
     A symmetric window is computed in blocks as long as one side, each block attending to itself and its neighbours: linear
     time and memory in the row's length, if that is a multiple of the block and more than three blocks.
     """
-    length, block = query.shape[2], reach.before
-    if block is None or reach.after != block or length % block or length <= 3 * block:
+    length, block = query.shape[2], window.before
+    if block is None or window.after != block or length % block or length <= 3 * block:
         ids = segments[:, None]
-        return cast("Array", _attention(query, key, value, ids, ids, seeds, dropout_rate, reach, keep_weights))
+        return cast("Array", _attention(query, key, value, ids, ids, seeds, dropout_rate, window, keep_weights))
     assert seeds is None or dropout_rate == 0.0  # ModelConfig ensures it: seeds number whole rows
 
     def blocks(x: Array) -> Array:  # [B, H, L, ...] -> [B, H, blocks, block, ...]
@@ -218,7 +218,7 @@ def attention(
         merged(with_neighbours(blocks(value), 0)),
         merged(ids),
         merged(with_neighbours(ids, _OUTSIDE)),
-        *(None, 0.0, reach._replace(first=block), keep_weights),
+        *(None, 0.0, window._replace(first=block), keep_weights),
     )
     return cast("Array", mixed).reshape(query.shape)
 
@@ -235,11 +235,11 @@ def _attention(
     key_segments: Array,
     seeds: DropoutSeeds | None,
     rate: float,
-    reach: Reach,
+    window: AttentionWindow,
     keep_weights: bool,
 ) -> Array:
     """As `attention`, without blocks; `segments` are the queries' [B, 1 or H, L], `key_segments` the keys' [B, 1 or H, M]."""
-    return _attention_forward(query, key, value, segments, key_segments, seeds, rate, reach, keep_weights)[0]
+    return _attention_forward(query, key, value, segments, key_segments, seeds, rate, window, keep_weights)[0]
 
 
 def _attention_forward(
@@ -250,11 +250,11 @@ def _attention_forward(
     key_segments: Array,
     seeds: DropoutSeeds | None,
     rate: float,
-    reach: Reach,
+    window: AttentionWindow,
     keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
     query, key, value = _laid_out(query), _laid_out(key), _laid_out(value)
-    scores = _scores(query, key, segments, key_segments, reach)
+    scores = _scores(query, key, segments, key_segments, window)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     unnormalized = jnp.exp(scores - highest)
     normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
@@ -267,26 +267,28 @@ def _attention_forward(
     return mixed, (*kept, log_normalizer, mixed, seeds)
 
 
-def _scores(query: Array, key: Array, segments: Array, key_segments: Array, reach: Reach) -> Float[Array, "B H L M"]:
+def _scores(query: Array, key: Array, segments: Array, key_segments: Array, window: AttentionWindow) -> Float[Array, "B H L M"]:
     allowed = segments[..., :, None] == key_segments[..., None, :]
-    if reach.before is not None or reach.after is not None:
+    if window.before is not None or window.after is not None:
         queries, keys = jnp.arange(query.shape[2], dtype=jnp.int32), jnp.arange(key.shape[2], dtype=jnp.int32)
-        ahead = keys[None, :] - (queries[:, None] + reach.first)
-        seen = ahead >= -reach.before if reach.before is not None else jnp.ones_like(ahead, jnp.bool_)
-        seen = seen & (ahead <= reach.after) if reach.after is not None else seen
+        ahead = keys[None, :] - (queries[:, None] + window.first)
+        seen = ahead >= -window.before if window.before is not None else jnp.ones_like(ahead, jnp.bool_)
+        seen = seen & (ahead <= window.after) if window.after is not None else seen
         allowed = allowed & seen[None, None]
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key, preferred_element_type=jnp.float32)
     return jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
 
 
-def _attention_backward(rate: float, reach: Reach, keep_weights: bool, kept: tuple[Any, ...], g: Array) -> tuple[Any, ...]:
+def _attention_backward(
+    rate: float, window: AttentionWindow, keep_weights: bool, kept: tuple[Any, ...], g: Array
+) -> tuple[Any, ...]:
     query, key, value, segments, key_segments, of_softmax, mixed, seeds = kept
     g, dtype = _laid_out(g), query.dtype
     if keep_weights:
         unnormalized, normalizer = of_softmax
         softmax = unnormalized / normalizer
     else:
-        softmax = jnp.exp(_scores(query, key, segments, key_segments, reach) - of_softmax)
+        softmax = jnp.exp(_scores(query, key, segments, key_segments, window) - of_softmax)
     weights = dropout(softmax, rate=rate, seeds=seeds).astype(dtype)
     d_value = _sum_over_queries(weights, g)
     d_weights = jnp.einsum("bhlk,bhmk->bhlm", g, value, preferred_element_type=jnp.float32)
@@ -365,19 +367,20 @@ def has_kernels(device: Any) -> bool:
     return flash.runs_on(device) or flash_gpu.runs_on(device)
 
 
-def _kernel_is_faster(platform: str, reach: Reach, length: int, head_size: int) -> bool:
+def _kernel_is_faster(platform: str, window: AttentionWindow, length: int, head_size: int) -> bool:
     if platform == "gpu":
         return flash_gpu.is_faster(length, head_size)
-    return reach in (EVERYTHING, CAUSAL) and flash.is_faster(length, head_size)
+    return window in (EVERYTHING, CAUSAL) and flash.is_faster(length, head_size)
 
 
-def _by_kernel(platform: str, *arguments: Array, reach: Reach, **settings: Any) -> Array:
+def _by_kernel(platform: str, *arguments: Array, window: AttentionWindow, **settings: Any) -> Array:
     if platform == "gpu":
-        return flash_gpu.flash_attention(*arguments, before=reach.before, after=reach.after, **settings)
-    return flash.flash_attention(*arguments, causal=reach == CAUSAL, **settings)
+        return flash_gpu.flash_attention(*arguments, before=window.before, after=window.after, **settings)
+    return flash.flash_attention(*arguments, causal=window == CAUSAL, **settings)
 
 
-_CHECKED = {"tpu": (EVERYTHING,), "gpu": (EVERYTHING, Reach(64, 64))}  # the reaches that each kernel handles differently
+# The windows that each kernel handles differently.
+_CHECKED = {"tpu": (EVERYTHING,), "gpu": (EVERYTHING, AttentionWindow(64, 64))}
 
 
 def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
@@ -394,10 +397,12 @@ def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
 
         def both(function: Callable[..., Array], **settings: Any) -> list[Array]:
             found = list[Array]()
-            for reach in _CHECKED[platform]:
-                dropped = {"seeds": seeds, "dropout_rate": 0.1} if reach == EVERYTHING else {"seeds": None, "dropout_rate": 0.0}
+            for window in _CHECKED[platform]:
+                dropped = (
+                    {"seeds": seeds, "dropout_rate": 0.1} if window == EVERYTHING else {"seeds": None, "dropout_rate": 0.0}
+                )
                 mixed, pull = jax.vjp(
-                    partial(function, segments=segments, reach=reach, **dropped, **settings), query, key, value
+                    partial(function, segments=segments, window=window, **dropped, **settings), query, key, value
                 )
                 found += [mixed, *pull(g)]
             return found

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, UInt32
 
 from tpulm.config import ModelConfig
-from tpulm.nn.attention import CAUSAL, EVERYTHING, Attention, Reach, Rotation, attend, attention_spec
+from tpulm.nn.attention import CAUSAL, EVERYTHING, Attention, AttentionWindow, Rotation, attend, attention_spec
 from tpulm.nn.dropout import DropoutSeeds, dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import PRODUCT, Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters, stack
@@ -85,21 +85,21 @@ def stack_spec(config: ModelConfig) -> Layer:
     return stack(layer_spec(config), config.num_layers)
 
 
-class Place(NamedTuple):
+class LayerKind(NamedTuple):
     """How a layer differs from the others, by its number."""
 
-    reach: Reach
+    window: AttentionWindow
     is_local: bool  # windowed attention, with the RoPE of local layers
     norms_input: bool  # False: the input is already normalized
 
 
-def place_of(number: int, config: ModelConfig, *, causal: bool) -> Place:
-    """The `Place` of layer `number`. ModernBERT has global attention in every `global_every`-th layer, from the first on, which
-    has no norm before its attention: one follows the embeddings (Warner et al. 2024; transformers' ModernBertEncoderLayer)."""
+def layer_kind(number: int, config: ModelConfig, *, causal: bool) -> LayerKind:
+    """Layers of ModernBERT have global attention if `global_every` divides their number. The first one has no norm before its
+    attention: one follows the embeddings (Warner et al. 2024; transformers' ModernBertEncoderLayer)."""
     is_local = number % config.global_every > 0
     half = config.local_window // 2
-    reach = Reach(half, 0 if causal else half) if is_local else CAUSAL if causal else EVERYTHING
-    return Place(reach, is_local, norms_input=config.architecture != "modernbert" or number > 0)
+    window = AttentionWindow(half, 0 if causal else half) if is_local else CAUSAL if causal else EVERYTHING
+    return LayerKind(window, is_local, norms_input=config.architecture != "modernbert" or number > 0)
 
 
 class Rotations(NamedTuple):
@@ -118,7 +118,7 @@ def apply_layer(
     config: ModelConfig,
     execution: Execution,
     rope: Rotations | None,
-    place: Place,
+    kind: LayerKind,
 ) -> Float[Array, "R D"]:
     pre = config.norm_position == "pre"
     dtype = execution.dtype
@@ -129,7 +129,7 @@ def apply_layer(
             return normalize(norm_params, y, epsilon=config.norm_epsilon, kind=config.norm)
 
     with jax.named_scope("attention"):
-        branch = norm(params.attention_norm, x) if pre and place.norms_input else x
+        branch = norm(params.attention_norm, x) if pre and kind.norms_input else x
         branch = attend(
             params.attention,
             branch,
@@ -137,9 +137,9 @@ def apply_layer(
             dtype=dtype,
             dropout_rate=config.attention_dropout,
             seeds=seeds.weights,
-            reach=place.reach,
+            window=kind.window,
             keep_weights=execution.remat == "none",
-            rope=None if rope is None else rope.local if place.is_local else rope.everywhere,
+            rope=None if rope is None else rope.local if kind.is_local else rope.everywhere,
             kernels=execution.kernels,
         )
         x = x + dropout(branch, rate=config.dropout, seeds=seeds.attention)
@@ -186,9 +186,9 @@ def apply_stack(
     if randomness is not None:
         sites = site_seeds(randomness.key, (config.num_layers, len(LayerSeeds._fields)))
         tokens = token_seeds(randomness.rows, length)
-    places = [place_of(number, config, causal=causal) for number in range(config.num_layers)]
+    kinds = [layer_kind(number, config, causal=causal) for number in range(config.num_layers)]
 
-    def apply(x: Array, layer: Layer, layer_sites: Array | None, place: Place) -> Array:
+    def apply(x: Array, layer: Layer, layer_sites: Array | None, kind: LayerKind) -> Array:
         seeds = None
         if layer_sites is not None and tokens is not None:
             seeds = LayerSeeds(
@@ -196,9 +196,7 @@ def apply_stack(
                 attention=seeds_at(layer_sites[1], tokens, (rows * length, 1)),
                 feed_forward=seeds_at(layer_sites[2], tokens, (rows * length, 1)),
             )
-        x = apply_layer(
-            *(layer, execution.laid(x), segments, seeds), config=config, execution=execution, rope=rope, place=place
-        )
+        x = apply_layer(*(layer, execution.laid(x), segments, seeds), config=config, execution=execution, rope=rope, kind=kind)
         return execution.laid(x)
 
     if execution.remat != "none":
@@ -208,7 +206,7 @@ def apply_stack(
     def straight(x: Array, first: int, end: int) -> Array:
         for number in range(first, end):
             layer, layer_sites = _at((params, sites), number)
-            x = apply(x, layer, layer_sites, places[number])
+            x = apply(x, layer, layer_sites, kinds[number])
         return x
 
     first, round_length = (0, 1) if config.architecture != "modernbert" else (1, config.global_every)
@@ -218,7 +216,7 @@ def apply_stack(
     def loop_round(x: Array, stacked: tuple[Layer, Array | None]) -> tuple[Array, None]:
         for number in range(round_length):
             layer, layer_sites = stacked if round_length == 1 else _at(stacked, number)
-            x = apply(x, layer, layer_sites, places[first + number])
+            x = apply(x, layer, layer_sites, kinds[first + number])
         return x, None
 
     def in_rounds(leaf: Array) -> Array:

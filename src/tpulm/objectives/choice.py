@@ -19,7 +19,7 @@ from tpulm.nn.transformer import Randomness
 from tpulm.objectives.classification import Classification, LabelledInputs
 from tpulm.objectives.interface import Column
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MultipleChoice(Classification):
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         questions, choices, length = batch["tokens"].shape
         ids = batch["tokens"].astype(jnp.int32).reshape(-1, length)
-        tokens = describe(ids, row_kind="segments", special=self.special)
+        tokens = encoder_input(ids, row_kind="segments", special=self.special)
         tokens = jax.tree.map(lambda part: part.reshape(questions, choices, length), tokens)
         number = jnp.arange(choices, dtype=jnp.uint32)[None, :, None] * jnp.uint32(0x9E3779B9)  # 2**32 / golden ratio
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys)[:, None] ^ number)

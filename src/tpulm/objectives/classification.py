@@ -20,7 +20,7 @@ from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Execution, Randomness
 from tpulm.objectives.interface import Column, LossAndSums
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 from tpulm.special_tokens import SpecialTokens
 
 
@@ -83,7 +83,7 @@ class Classification:
         )
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
-        tokens = describe(batch["tokens"].astype(jnp.int32), row_kind="segments", special=self.special)
+        tokens = encoder_input(batch["tokens"].astype(jnp.int32), row_kind="segments", special=self.special)
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys))
 
     def totals(self, inputs: LabelledInputs) -> dict[str, Array]:
@@ -91,7 +91,7 @@ class Classification:
 
     def outputs(self, params: classifier.SequenceClassifier, tokens: Int[Array, "B L"]) -> Float[Array, "B ..."]:
         """What `apply` gives for these ids, without dropout."""
-        return self.apply(params, describe(tokens.astype(jnp.int32), row_kind="segments", special=self.special), None)
+        return self.apply(params, encoder_input(tokens.astype(jnp.int32), row_kind="segments", special=self.special), None)
 
     def apply(
         self, params: classifier.SequenceClassifier, tokens: bert.Tokens, randomness: Randomness | None

@@ -27,7 +27,7 @@ from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import Column, LossAndSums, Setup
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 
 
 class CausalInputs(NamedTuple):
@@ -78,7 +78,7 @@ class CausalLanguageModel(Setup):
         following = jnp.pad(ids[:, 1:], ((0, 0), (0, 1)), constant_values=self.special.pad)
         predicted = following != self.special.pad
         return CausalInputs(
-            tokens=describe(ids, row_kind=self.row_kind, special=self.special),
+            tokens=encoder_input(ids, row_kind=self.row_kind, special=self.special),
             labels=jnp.where(predicted, following, 0),
             weights=predicted.astype(jnp.float32),
             row_seeds=row_seeds(row_keys),

@@ -20,7 +20,7 @@ from tpulm.nn.transformer import Randomness
 from tpulm.objectives.classification import Classification, LabelledInputs
 from tpulm.objectives.interface import Column
 from tpulm.objectives.losses import cross_entropy
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 
 SCALE = 20.0  # factor of the cosines in both losses, as in sentence-transformers
 
@@ -49,7 +49,7 @@ class Embedding(Classification):
         return self.apply(params, self._described(tokens), None)
 
     def _described(self, tokens: Int[Array, "B L"]) -> bert.Tokens:
-        return describe(tokens.astype(jnp.int32), row_kind="packed", special=self.special)
+        return encoder_input(tokens.astype(jnp.int32), row_kind="packed", special=self.special)
 
     def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B T D"]:
         settings: Any = {"config": self.model, "execution": self.execution, "randomness": randomness}

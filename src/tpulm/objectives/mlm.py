@@ -21,7 +21,7 @@ from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import Column, LossAndSums, Setup
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.masking import MaskingConfig, mask_rows, masking_config
-from tpulm.objectives.rows import describe
+from tpulm.objectives.rows import encoder_input
 
 
 class MaskedInputs(NamedTuple):
@@ -95,7 +95,7 @@ class MaskedLanguageModel(Setup):
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
-        tokens = describe(ids, row_kind=self.row_kind, special=self.special)
+        tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
         masked = mask_rows(ids, keys[:, 0], self.masking, word_start=batch["word_start"] if self.masking.whole_words else None)
         return MaskedInputs(
@@ -182,7 +182,7 @@ class NextTokenOfEncoder(MaskedLanguageModel):
 
     def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
-        tokens = describe(ids, row_kind=self.row_kind, special=self.special)
+        tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         follows = (tokens.segments[:, 1:] == tokens.segments[:, :-1]) & (tokens.segments[:, 1:] >= 0)
         predicts = jnp.pad(follows, ((0, 0), (0, 1)))
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)

@@ -17,7 +17,7 @@ from tpulm.special_tokens import SpecialTokens
 RowKind = Literal["segments", "packed", "causal"]
 
 
-def describe(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialTokens) -> Tokens:
+def encoder_input(ids: Int[Array, "B L"], *, row_kind: RowKind, special: SpecialTokens) -> Tokens:
     """The `Tokens` of rows: ids, segments, types and positions.
 
     segments: `[CLS] A [SEP] B [SEP]` and padding. One segment (0); type 1 after the first [SEP] up to and including the second

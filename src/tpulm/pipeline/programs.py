@@ -26,7 +26,7 @@ class Programs:
     def __init__(self, workdir: PurePath, progress: Progress, *, read_only: bool = False):
         """`read_only`: only for evaluation, on one device, while another process trains."""
         self._workdir, self._progress, self._read_only = workdir, progress, read_only
-        self._compiling: dict[int, Future[Program]] = {}
+        self._stats: dict[int, Future[Program]] = {}
 
     def begin(self, phase: Phase) -> None:
         """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
@@ -36,13 +36,13 @@ class Programs:
 
     def check(self) -> None:
         """Raise errors so far, such as a batch that does not divide: better now than after hours of preparation."""
-        for future in self._compiling.values():
+        for future in self._stats.values():
             if future.done():
                 future.result()
 
     def get(self, phase: Phase, made: Vocabulary) -> Program:
         """The program for this run's vocabulary, compiled ahead if that was expected."""
-        if phase.number in self._compiling:
+        if phase.number in self._stats:
             program = self._wait(phase)
             if (program.vocab_size, program.special) == made:
                 return program
@@ -50,7 +50,7 @@ class Programs:
         return self._wait(phase)
 
     def _wait(self, phase: Phase) -> Program:
-        future = self._compiling[phase.number]
+        future = self._stats[phase.number]
         if not future.done():
             watchdog.report("compile")
             self._progress.start("Compiling")
@@ -71,15 +71,15 @@ class Programs:
                 future.set_exception(error)
 
         threading.Thread(target=work, name="compile", daemon=True).start()
-        self._compiling[phase.number] = future
+        self._stats[phase.number] = future
 
 
 def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, read_only: bool) -> Program:
     import jax
 
-    from tpulm.train.program import Program, keep_compiled, kept_compute_dtype
+    from tpulm.train.program import Program, enable_compilation_cache, kept_compute_dtype
 
-    keep_compiled(None if read_only else workdir)
+    enable_compilation_cache(None if read_only else workdir)
     if config.train.compute_dtype == "auto":
         kept = kept_compute_dtype(workdir, read_only=read_only)
         config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})

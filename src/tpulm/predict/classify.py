@@ -15,7 +15,7 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
 from tpulm.objectives.classification import Classification
-from tpulm.train.mesh import make_mesh, parameter_shardings, place
+from tpulm.train.mesh import make_mesh, parameter_shardings, to_global_array
 from tpulm.train.tuning import Forward, make_objective
 
 
@@ -50,7 +50,7 @@ class Outputs:
 
     def place(self, params: Any) -> Any:
         """Put parameters on the devices, as `of` takes them."""
-        return jax.tree.map(place, params, parameter_shardings(self.objective.spec, self._mesh))
+        return jax.tree.map(to_global_array, params, parameter_shardings(self.objective.spec, self._mesh))
 
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """float32 [N, *output_shape]: logits [N, C], or for a regression the number [N, 1]."""

@@ -51,7 +51,7 @@ def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
     storage.write_json(folder / SEAL, {"format_version": FORMAT_VERSION, "objects": objects, "arrays": dict(arrays)})
 
 
-def damage(folder: PurePath) -> str | None:
+def find_damage(folder: PurePath) -> str | None:
     """What is wrong with a checkpoint, or None. Local files are read; Cloud Storage supplies its own checksums.
 
     Raises StorageError if Cloud Storage does not answer, which says nothing about the checkpoint.
@@ -247,7 +247,7 @@ class Checkpoints:
         """
         steps = storage.committed_steps(self._folder)
         for step in reversed(steps):
-            reason = damage(self._folder / str(step))
+            reason = find_damage(self._folder / str(step))
             if reason is None:
                 check_format(self._folder / str(step))
                 return

@@ -29,7 +29,7 @@ from tpulm.runtime.hosts import Hosts, end_now
 
 HEARTBEAT_SECONDS = 20  # with the default of 100 the other hosts would hang for 95
 _SHUTDOWN_SECONDS = 30
-_LAST_WORDS_SECONDS = 25
+_ABORT_HANDLER_SECONDS = 25
 
 _python_api = ctypes.pythonapi
 _python_api.PyOS_getsig.restype = ctypes.c_void_p
@@ -68,7 +68,7 @@ def _explain_abort(hosts: Hosts) -> None:
     global _abort_handler
 
     def on_abort(number: int) -> None:
-        _libc.alarm(_LAST_WORDS_SECONDS)  # ends the process whatever happens below
+        _libc.alarm(_ABORT_HANDLER_SECONDS)  # ends the process whatever happens below
         lost = hosts.lost(wait_seconds=2.0)
         if lost is None:
             lost = PeerLost(

@@ -29,7 +29,7 @@ from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.health import plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
-from tpulm.train.program import Compiled, compiling
+from tpulm.train.program import Compiled, compile_stats
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate
 from tpulm.train.trackers import Tracking
@@ -313,7 +313,7 @@ def _finite(value: float) -> float | None:
 
 
 def _start_values() -> dict[str, Any]:
-    compiled, device = compiling(), jax.devices()[0]
+    compiled, device = compile_stats(), jax.devices()[0]
     kind = processor() if device.platform == "cpu" else device.device_kind
     return {
         "compile_seconds": round(compiled.seconds, 2),

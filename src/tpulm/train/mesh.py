@@ -85,7 +85,7 @@ def check_hosts(mesh: Mesh) -> None:
         )
 
 
-def place(value: np.ndarray, sharding: NamedSharding) -> jax.Array:
+def to_global_array(value: np.ndarray, sharding: NamedSharding) -> jax.Array:
     """The global array of a value that every host holds completely."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)

@@ -33,7 +33,7 @@ from tpulm.nn.transformer import Execution
 from tpulm.objectives import Objective
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
-from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, place, replicated
+from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, replicated, to_global_array
 from tpulm.train.optimizer import Moments, learning_rate, make_optimizer, with_moments
 from tpulm.train.step import (
     StepOutput,
@@ -53,7 +53,7 @@ _LEAST_SECONDS = 0.5  # of compilation, for a program to be cached
 _ours = ""  # the cache folder this process set, if JAX's environment names none
 
 
-class Compiling(NamedTuple):
+class CompileStats(NamedTuple):
     """Compilation statistics of this process."""
 
     seconds: float = 0.0  # in XLA, or reading from the cache
@@ -61,7 +61,7 @@ class Compiling(NamedTuple):
     found: int = 0  # found in the cache
 
 
-_compiling = Compiling()
+_stats = CompileStats()
 
 
 def cache_folder(kind: str) -> Path:
@@ -70,7 +70,7 @@ def cache_folder(kind: str) -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "tpulm" / kind
 
 
-def keep_compiled(workdir: PurePath | None = None) -> None:
+def enable_compilation_cache(workdir: PurePath | None = None) -> None:
     """Enable JAX's persistent compilation cache: local, or in a work folder in a bucket, where a replacement machine finds it.
 
     JAX's keys cover program, compiler, flags and devices; the first of several hosts writes, each file atomically, and programs
@@ -84,7 +84,7 @@ def keep_compiled(workdir: PurePath | None = None) -> None:
     folder: PurePath = cache_folder(COMPILED)
     if workdir is not None and storage.is_remote(workdir):
         folder = _of_this_processor(workdir / COMPILED)
-        make_room(workdir / COMPILED)
+        evict_oldest(workdir / COMPILED)
         storage.orbax_folder(folder)  # JAX accesses the bucket the same way
     if str(folder) == _ours:
         return
@@ -96,24 +96,24 @@ def keep_compiled(workdir: PurePath | None = None) -> None:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "")
 
 
-def compiling() -> Compiling:
+def compile_stats() -> CompileStats:
     """The statistics so far."""
-    return _compiling
+    return _stats
 
 
 @cache
 def _listen() -> None:
     def add(event: str, **_: Any) -> None:
-        global _compiling
+        global _stats
         if event == "/jax/compilation_cache/cache_hits":
-            _compiling = _compiling._replace(found=_compiling.found + 1)
+            _stats = _stats._replace(found=_stats.found + 1)
         elif event == "/jax/compilation_cache/cache_misses":  # sent when a program is added
-            _compiling = _compiling._replace(programs=_compiling.programs + 1)
+            _stats = _stats._replace(programs=_stats.programs + 1)
 
     def add_seconds(event: str, duration_secs: float, **_: Any) -> None:
-        global _compiling
+        global _stats
         if event == "/jax/core/compile/backend_compile_duration":
-            _compiling = _compiling._replace(seconds=_compiling.seconds + duration_secs)
+            _stats = _stats._replace(seconds=_stats.seconds + duration_secs)
 
     jax.monitoring.register_event_listener(add)
     jax.monitoring.register_event_duration_secs_listener(add_seconds)
@@ -127,7 +127,7 @@ def _of_this_processor(folder: PurePath) -> PurePath:
     return folder / f"cpu-{hashlib.sha256(described.encode()).hexdigest()[:8]}"
 
 
-def make_room(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
+def evict_oldest(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
     """Remove the oldest programs beyond `most_bytes` in total; a program needed again is compiled again."""
     try:
         files = sorted(storage.walk(folder).items(), key=lambda item: item[1].modified_ns, reverse=True)
@@ -198,7 +198,7 @@ class Compiled:
 
     def placed(self, params: Any) -> Any:
         """Parameters sharded like the state's."""
-        return jax.tree.map(place, jax.device_get(params), self._shardings.params)
+        return jax.tree.map(to_global_array, jax.device_get(params), self._shardings.params)
 
     def step_at(self, length: int) -> Callable[[TrainState, Mapping[str, jax.Array], jax.Array], StepOutput]:
         """(state, batch, cursor) -> StepOutput for rows of this length, compiled on first use; the state is donated."""
@@ -246,11 +246,11 @@ class Compiled:
 
     def scalar(self, value: int) -> jax.Array:
         """A replicated int32."""
-        return place(np.asarray(value, np.int32), replicated(self.mesh))
+        return to_global_array(np.asarray(value, np.int32), replicated(self.mesh))
 
     def cursor(self, rows: int) -> jax.Array:
         """The number of a batch's first row for the step, as uint32 [2], high word first: a run may visit over 2**32 rows."""
-        return place(np.array(divmod(rows, 1 << 32), np.uint32), replicated(self.mesh))
+        return to_global_array(np.array(divmod(rows, 1 << 32), np.uint32), replicated(self.mesh))
 
     def gathered(self, params: Any) -> Any:
         """Parameters as complete NumPy arrays on every host; all hosts must call this."""
@@ -304,13 +304,13 @@ def execution_on(
     unroll = faster if hardware.unroll == "auto" else hardware.unroll
     split = hardware.fsdp * hardware.tensor > 1
     kernels = hardware.flash_attention and has_kernels(devices[0]) and dtype == "bfloat16" and hardware.tensor == 1
-    if kernels and devices[0].client.runtime_type != _FOR_A_PLAN:
+    if kernels and devices[0].client.runtime_type != _COMPILE_ONLY_RUNTIME:
         _check_kernels(platform)
     rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
     return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, kernels=rows if kernels else None)
 
 
-_FOR_A_PLAN = "compile_only_runtime"  # JAX's name for the client of devices that are not attached
+_COMPILE_ONLY_RUNTIME = "compile_only_runtime"  # JAX's name for the client of devices that are not attached
 
 
 @cache
@@ -429,7 +429,7 @@ class Program(Compiled):
     def evaluation_sums(self) -> Any:
         """Zeros to start an evaluation from: the objective's sums, and the label counts [V]."""
         whole = replicated(self.mesh)
-        return jax.tree.map(lambda leaf: place(np.zeros(leaf.shape, leaf.dtype), whole), self._sums_shape)
+        return jax.tree.map(lambda leaf: to_global_array(np.zeros(leaf.shape, leaf.dtype), whole), self._sums_shape)
 
     def _objective(self, *, evaluation: bool) -> Objective:
         config = self._config

@@ -23,7 +23,7 @@ from tpulm.objectives.classification import Classification
 from tpulm.objectives.embedding import Embedding
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, place, replicated
+from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, replicated, to_global_array
 from tpulm.train.program import BatchShapes, Compiled, execution_on
 
 
@@ -38,7 +38,7 @@ class Labelled(NamedTuple):
     examples: Examples | None = None
 
 
-class Tuning(Compiled):
+class FinetuningProgram(Compiled):
     """Fine-tuning of one model on `num_rows` rows, or on as many groups of up to `group` rows each; runs with different seeds
     share what is compiled.
 
@@ -228,7 +228,7 @@ class Forward:
 
         for batch in ordered_batches(rows.lengths, self._lengths, batch_size=self._batch_size):
             tokens = rows.padded(batch.indices, rows=self._batch_size, length=batch.length, pad=self._objective.special.pad)
-            placed = place(tokens, batch_sharding(self._mesh))
+            placed = to_global_array(tokens, batch_sharding(self._mesh))
             waiting.append((batch.indices, self._at(batch.length)(params, placed)))
             if len(waiting) > _IN_FLIGHT:
                 collect()
