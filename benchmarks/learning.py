@@ -7,8 +7,8 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
 
     A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
     B  the same, tuned: logits at predicted positions only, batches of 64, warm-up, no dropout, bfloat16 where the processor
-       multiplies it, the fastest of three ways to compute it, the learning rate that is ahead of two others when half of the
-       budget is spent
+       multiplies it, the fastest of three ways to compute it, and the learning rate that successive halving leaves: of three
+       that go through half of the budget the best two go to its end
     C  tpulm with B's model and settings
     D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch size, optimizer and whether it
        predicts next tokens first by five pilots of a sixth of the budget, which is less than B's three have
@@ -246,21 +246,26 @@ class Experiment:
     # Pretraining
 
     def pilots(self) -> dict[str, Any]:
-        """B's learning rate, and which of its ways D goes: by the held-out loss after as many minutes for each."""
+        """B's learning rate, by successive halving, and which of its ways D goes, by short runs that end."""
         file = self.settings / "pilots.json"
         if not file.is_file():
             budget = self.options.budget_minutes
             minutes, way = budget / PILOTS, self.way_of_b
             steps = self.steps(way, budget)
-            half = round(steps / 2)
             rates = [Arm(f"B at {rate:g}", way, steps, 0, rate, STOPS) for rate in RATES_OF_B]
             ways = [Arm(one, one, self.steps(one, minutes), 100) for one in WAYS_OF_D]
-            folders = self.pretrain([*((arm, half) for arm in rates), *((arm, arm.steps) for arm in ways)])
-            losses = dict(zip((arm.name for arm in [*rates, *ways]), self.losses(folders), strict=True))
-            rate = min(rates, key=lambda arm: losses[arm.name]).learning_rate
+            losses = self.trial([*((arm, round(steps / 2)) for arm in rates), *((arm, arm.steps) for arm in ways)])
+            finalists = sorted(rates, key=lambda arm: losses[arm.name])[:2]
+            ends = self.trial([(arm, arm.steps) for arm in finalists])
+            rate = min(finalists, key=lambda arm: ends[arm.name]).learning_rate
             chosen = min(WAYS_OF_D, key=lambda way: losses[way])
+            losses |= {f"{name}, whole": loss for name, loss in ends.items()}
             write_json(file, {"minutes": minutes, "losses": losses, "learning_rate": rate, "D": chosen})
         return json.loads(file.read_text())
+
+    def trial(self, arms: Sequence[tuple[Arm, int]]) -> dict[str, float]:
+        """Held-out losses, each after so many steps, by name."""
+        return dict(zip((arm.name for arm, _ in arms), self.losses(self.pretrain(arms)), strict=True))
 
     @cached_property
     def planned(self) -> list[Arm]:
@@ -366,9 +371,8 @@ class Experiment:
             for seed in seeds:
                 arms = [Arm("none", "D-32", steps, seed)]
                 arms += [Arm(way, way, self._of_equal_rows(way, steps), seed) for way in ABLATIONS]
-                folders = self.pretrain([(arm, arm.steps) for arm in arms])
-                for arm, loss in zip(arms, self.losses(folders), strict=True):
-                    losses.setdefault(arm.name, []).append(loss)
+                for name, loss in self.trial([(arm, arm.steps) for arm in arms]).items():
+                    losses.setdefault(name, []).append(loss)
             write_json(file, losses)
         return json.loads(file.read_text())
 
@@ -391,7 +395,7 @@ class Experiment:
                 runs = [run for way in first for run in self.finetunings(way, labels)]
                 jobs = [(name, labels, self.rate_of(name, labels), seed) for name, seed in runs]
                 list(pool.map(lambda job: self.finetuned(*job), jobs))
-        self.tfidf()
+                self.tfidf(labels)
 
     def finetunings(self, way: str, labels: int) -> list[tuple[str, int]]:
         """(model, seed) of each run of a way: its pretraining seeds take the fine-tuning seeds in turn."""
@@ -427,10 +431,9 @@ class Experiment:
         common = {"job": "finetune", "threads": 1, "tokenizer": str(self.tokenizer), "data": str(self.data)}
         return kept_answer(file, {**common, **job})
 
-    def tfidf(self) -> dict[str, Any]:
-        """By number of labels."""
-        job = {"job": "tfidf", "data": str(self.data), "labels": list(self.options.labels)}
-        return kept_answer(self.folder / "tfidf.json", job)
+    def tfidf(self, labels: int) -> dict[str, Any]:
+        job = {"job": "tfidf", "data": str(self.data), "labels": labels}
+        return kept_answer(self.folder / "finetuned" / f"tfidf-{labels}.json", job)
 
     def report(self) -> None:
         learning_report.write(self)

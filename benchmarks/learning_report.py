@@ -67,7 +67,7 @@ def write(experiment: Experiment) -> None:
 
 def cell_of(experiment: Experiment, way: str, labels: int) -> Cell | None:
     if way == "TF-IDF":
-        found = experiment.tfidf()[str(labels)]
+        found = experiment.tfidf(labels)
         return Cell([found["test"]], np.asarray([found["answers"]]))
     runs = [
         experiment.finetuned(name, labels, experiment.rate_of(name, labels), seed)

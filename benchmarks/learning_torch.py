@@ -391,36 +391,27 @@ def answers(model: Any, words: Any, examples: list[Example], types: bool, length
     return found
 
 
-def tfidf(data: str, labels: list[int]) -> dict[str, Any]:
-    """By number of labels: what is best on dev of three strengths of regularization."""
+def tfidf(data: str, labels: int) -> dict[str, Any]:
+    """What is best on dev of three strengths of regularization; of pairs the cosine of both, which learns from no label."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # pyright: ignore[reportMissingImports]
     from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingImports]
 
     train, dev, test = (read(Path(data) / f"{name}.jsonl") for name in ("train", "dev", "test"))
-    true_dev, true_test = labels_of(dev), labels_of(test)
-    result: dict[str, Any] = {}
-    for count in labels:
-        some = train[:count]
-        words = TfidfVectorizer(analyzer="char", ngram_range=(1, 4), sublinear_tf=True, min_df=2 if count > 5_000 else 1)
-        if not isinstance(train[0].label, int):
-            words.fit([part for one in some for part in (one.text, one.pair or "")])
-            found = [_cosines(words, part) for part in (dev, test)]
-            result[str(count)] = {
-                "dev": metric(found[0], true_dev),
-                "test": metric(found[1], true_test),
-                "answers": found[1].tolist(),
-            }
-            continue
-        inputs = words.fit_transform([one.text for one in some])
-        best: dict[str, Any] = {"dev": 0.0}
-        for strength in (1.0, 4.0, 16.0):
-            fitted = LogisticRegression(C=strength, max_iter=1_000).fit(inputs, [one.label for one in some])
-            reached = metric(fitted.predict(words.transform([one.text for one in dev])), true_dev)
-            if reached > best["dev"]:
-                found = fitted.predict(words.transform([one.text for one in test]))
-                best = {"dev": reached, "test": metric(found, true_test), "answers": found.tolist(), "C": strength}
-        result[str(count)] = best
-    return result
+    train, true_dev, true_test = train[:labels], labels_of(dev), labels_of(test)
+    words = TfidfVectorizer(analyzer="char", ngram_range=(1, 4), sublinear_tf=True, min_df=2 if labels > 5_000 else 1)
+    if not isinstance(train[0].label, int):
+        words.fit([part for one in train for part in (one.text, one.pair or "")])
+        found = [_cosines(words, part) for part in (dev, test)]
+        return {"dev": metric(found[0], true_dev), "test": metric(found[1], true_test), "answers": found[1].tolist()}
+    inputs = words.fit_transform([one.text for one in train])
+    best: dict[str, Any] = {"dev": 0.0}
+    for strength in (1.0, 4.0, 16.0):
+        fitted = LogisticRegression(C=strength, max_iter=1_000).fit(inputs, [one.label for one in train])
+        reached = metric(fitted.predict(words.transform([one.text for one in dev])), true_dev)
+        if reached > best["dev"]:
+            found = fitted.predict(words.transform([one.text for one in test]))
+            best = {"dev": reached, "test": metric(found, true_test), "answers": found.tolist(), "C": strength}
+    return best
 
 
 def _cosines(words: Any, examples: list[Example]) -> np.ndarray:
