@@ -98,15 +98,16 @@ C: dict[str, Any] = {  # over bert-mini
     "train.optimizer.schedule": "wsd",  # with the decay from the warm-up on, torch's
     "model.initializer_range": 0.02 / 0.88,  # cut at two deviations, which leaves 0.88 of it
 }
-CLM_SHARE = 0.33
+CLM_SHARE = 0.33  # of laptop-modern's steps
+MASKS_ALONE: dict[str, Any] = {"phases": []}
 WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
-    "D-64": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
-    "D-32": {},
-    "D-16": {"train.batch_size": 16, "train.optimizer.learning_rate": 1e-3},
-    "D-muon": {"train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
-    "D-clm": {"phases": [{"share": CLM_SHARE, "objective": "clm"}, {"share": 1.0 - CLM_SHARE}]},  # then as D-32
+    "D-64": {**MASKS_ALONE, "train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
+    "D-32": MASKS_ALONE,
+    "D-16": {**MASKS_ALONE, "train.batch_size": 16, "train.optimizer.learning_rate": 1e-3},
+    "D-muon": {**MASKS_ALONE, "train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
+    "D-clm": {},  # next tokens for a third of the steps, then as D-32
 }
-ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from laptop-modern, for as many rows as the pilot of D-32
+ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D-32, for as many rows as its pilot
     "no smaller weights for deeper residuals": {"model.depth_scaled_init": False},
     "masks 30 %, then 15 %": {"phases": [{"share": 0.5}, {"share": 0.5, "mask_fraction": 0.15}]},
     "no bias correction": {"train.optimizer.bias_correction": False},
@@ -175,7 +176,7 @@ class Experiment:
         if way == "C":
             recipe, settings = "bert-mini", C
         else:
-            recipe, settings = "laptop-modern", {**WAYS_OF_D, **ABLATIONS}[way]
+            recipe, settings = "laptop-modern", WAYS_OF_D[way] if way in WAYS_OF_D else {**MASKS_ALONE, **ABLATIONS[way]}
         each = max(1, steps // stops)
         settings = {
             **settings,

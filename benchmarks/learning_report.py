@@ -130,7 +130,7 @@ def bootstrap(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> tuple[
 
 def ablation_table(losses: dict[str, list[float]]) -> list[str]:
     """Of each change the held-out losses, and the mean difference to what was changed, seed by seed."""
-    lines = ["| what differs from laptop-modern | held-out losses | mean difference |", "|---|---|---|"]
+    lines = ["| what differs from D-32 | held-out losses | mean difference |", "|---|---|---|"]
     for name, found in losses.items():
         difference = statistics.mean(loss - plain for loss, plain in zip(found, losses["none"], strict=True))
         lines.append(f"| {name} | {', '.join(f'{loss:.3f}' for loss in found)} | {difference:+.3f} |")

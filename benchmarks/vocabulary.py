@@ -38,6 +38,7 @@ def run(options: argparse.Namespace, way: str, seed: int) -> tpulm.Summary:
         "train.batch_size": 16,
         "train.steps": options.steps,
         "train.seed": seed,
+        "phases": [],
         "train.evaluate_every_steps": options.steps,
         "train.optimizer.warmup_steps": round(0.06 * options.steps),
     }
