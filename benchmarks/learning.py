@@ -424,10 +424,21 @@ class Experiment:
         first = self.first_models()[way_of(name)]
         return max(RATES_OF_FINETUNING, key=lambda rate: self.finetuned(first, labels, rate, 0)["dev"])
 
-    def finetuned(self, name: str, labels: int, rate: float, seed: int) -> dict[str, Any]:
+    def is_finetuned(self, way: str, labels: int) -> bool:
+        """Whether all runs of a way are there, and those that chose its learning rate."""
+        first, size = self.first_models()[way], min(labels, self.sizes_with_pilots[-1])
+        if not all(self._finetuned_file(first, size, rate, 0).is_file() for rate in RATES_OF_FINETUNING):
+            return False
+        runs = self.finetunings(way, labels)
+        return all(self._finetuned_file(name, labels, self.rate_of(name, labels), seed).is_file() for name, seed in runs)
+
+    def _finetuned_file(self, name: str, labels: int, rate: float, seed: int) -> Path:
         folder, drawn = self.finetuned_models()[name]
         model = f"{folder.parent.name}{'-random' if drawn else ''}"
-        file = self.folder / "finetuned" / f"{model}-{labels}-{rate:g}-{seed}.json"
+        return self.folder / "finetuned" / f"{model}-{labels}-{rate:g}-{seed}.json"
+
+    def finetuned(self, name: str, labels: int, rate: float, seed: int) -> dict[str, Any]:
+        file, (folder, drawn) = self._finetuned_file(name, labels, rate, seed), self.finetuned_models()[name]
         job = {"folder": str(folder), "from_scratch": drawn, "labels": labels, "learning_rate": rate, "seed": seed}
         common = {"job": "finetune", "threads": 1, "tokenizer": str(self.tokenizer), "data": str(self.data)}
         return kept_answer(file, {**common, **job})

@@ -66,14 +66,17 @@ def write(experiment: Experiment) -> None:
 
 
 def cell_of(experiment: Experiment, way: str, labels: int) -> Cell | None:
+    """None for a way that was not fine-tuned on so many labels."""
     if way == "TF-IDF":
         found = experiment.tfidf(labels)
         return Cell([found["test"]], np.asarray([found["answers"]]))
+    if way not in experiment.first_models() or not experiment.is_finetuned(way, labels):
+        return None
     runs = [
         experiment.finetuned(name, labels, experiment.rate_of(name, labels), seed)
         for name, seed in experiment.finetunings(way, labels)
     ]
-    return Cell([run["test"] for run in runs], np.asarray([run["answers"] for run in runs])) if runs else None
+    return Cell([run["test"] for run in runs], np.asarray([run["answers"] for run in runs]))
 
 
 def pretraining_table(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -99,7 +102,10 @@ def finetuning_table(cells: dict[tuple[str, int], Cell], labels: Sequence[int], 
 
 def chosen_rates(experiment: Experiment) -> list[str]:
     models, sizes = experiment.first_models().items(), experiment.sizes_with_pilots
-    return [f"{way} {', '.join(f'{experiment.rate_of(name, labels):g}' for labels in sizes)}" for way, name in models]
+    return [
+        f"{way} {', '.join(f'{experiment.rate_of(name, labels):g}' for labels in sizes if experiment.is_finetuned(way, labels))}"
+        for way, name in models
+    ]
 
 
 def differences(cells: dict[tuple[str, int], Cell], labels: Sequence[int], truth: np.ndarray) -> list[str]:
