@@ -101,11 +101,11 @@ def finetuning_table(cells: dict[tuple[str, int], Cell], labels: Sequence[int], 
 
 
 def chosen_rates(experiment: Experiment) -> list[str]:
-    models, sizes = experiment.first_models().items(), experiment.sizes_with_pilots
-    return [
-        f"{way} {', '.join(f'{experiment.rate_of(name, labels):g}' for labels in sizes if experiment.is_finetuned(way, labels))}"
-        for way, name in models
-    ]
+    lines = []
+    for way, name in experiment.first_models().items():
+        sizes = [labels for labels in experiment.sizes_with_pilots if experiment.is_finetuned(way, labels)]
+        lines.append(f"{way} {', '.join(f'{experiment.rate_of(name, labels):g}' for labels in sizes) or 'none'}")
+    return lines
 
 
 def differences(cells: dict[tuple[str, int], Cell], labels: Sequence[int], truth: np.ndarray) -> list[str]:
