@@ -222,7 +222,7 @@ class Experiment:
                     one.end()
             medians = {one.name: statistics.median(answer["seconds"] for answer in one.answers) for one in paced}
             found = {one.name: {"first": one.ready["first"], "seconds": medians[one.name]} for one in paced}
-            found["D-clm"] = mean_pace({CLM_SHARE: found["D-clm"], 1.0 - CLM_SHARE: found["D-32"]})
+            found["D-clm"] = of_phases([(CLM_SHARE, found["D-clm"]), (1.0 - CLM_SHARE, found["D-32"])])
             write_json(file, {"paces": found, "processor": processor()})
         return json.loads(file.read_text())
 
@@ -333,13 +333,13 @@ class Experiment:
         for arm in self.planned:
             last = self.pretrained(arm)
             steps = sorted(int(folder.name) for folder in last.parent.iterdir() if folder.name.isdigit())
-            pace, size = self.pace()["paces"][arm.way], self.batch_size(arm.way)
+            size = self.batch_size(arm.way)
             flops_per_row = self.flops_per_row(arm.way)
             scores = self.scored([last.parent / str(step) for step in steps])
             curves[arm.name] = [
                 {
                     "step": step,
-                    "minutes": (pace["first"] + step * pace["seconds"]) / 60,
+                    "minutes": self.minutes(arm, step),
                     "tokens": step * size * 64,
                     "flops": step * size * flops_per_row,
                     **scored,
@@ -347,6 +347,14 @@ class Experiment:
                 for step, scored in zip(steps, scores, strict=True)
             ]
         return curves
+
+    def minutes(self, arm: Arm, step: int) -> float:
+        pace, seconds = self.pace()["paces"][arm.way], 0.0
+        for share, phase in pace.get("phases", [(1.0, pace)]):
+            steps = min(step, round(share * arm.steps))
+            seconds += (phase["first"] + steps * phase["seconds"]) if steps else 0.0
+            step -= steps
+        return seconds / 60
 
     def batch_size(self, way: str) -> int:
         return 8 if way == "A" else 64 if way in WAYS_OF_B else self.ours(way).train.batch_size
@@ -451,10 +459,10 @@ class Experiment:
         learning_report.write(self)
 
 
-def mean_pace(phases: dict[float, dict[str, float]]) -> dict[str, float]:
-    """Of phases by their shares of the steps: each compiles a program of its own."""
-    seconds = sum(share * one["seconds"] for share, one in phases.items())
-    return {"first": sum(one["first"] for one in phases.values()), "seconds": seconds}
+def of_phases(phases: list[tuple[float, dict[str, float]]]) -> dict[str, Any]:
+    """The mean pace of phases by their shares of the steps: each compiles a program of its own."""
+    seconds = sum(share * one["seconds"] for share, one in phases)
+    return {"first": sum(one["first"] for _, one in phases), "seconds": seconds, "phases": phases}
 
 
 def way_of(name: str) -> str:

@@ -61,7 +61,7 @@ def write(experiment: Experiment) -> None:
     record = {"curves": curves, "pace": pace, "pilots": pilots, "budget_minutes": experiment.options.budget_minutes}
     record["scores"] = [{"way": way, "labels": count, "test": cell.scores} for (way, count), cell in cells.items()]
     (folder / "learning.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-    draw(folder, curves, cells, labels)
+    draw(folder, curves, cells, len(read(experiment.data / "train.jsonl")))
     print("\n".join(lines))
 
 
@@ -165,9 +165,7 @@ def tokens_to_match(curves: dict[str, list[dict[str, Any]]]) -> str | None:
     return f"{worst} does not reach the last loss of the best B"
 
 
-def draw(
-    folder: Path, curves: dict[str, list[dict[str, Any]]], cells: dict[tuple[str, int], Cell], labels: Sequence[int]
-) -> None:
+def draw(folder: Path, curves: dict[str, list[dict[str, Any]]], cells: dict[tuple[str, int], Cell], most: int) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -187,7 +185,7 @@ def draw(
         figure.savefig(folder / f"learning-{key}.svg", metadata={"Date": None})
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
     for way, name in NAMES.items():
-        if not (counts := [count for count in labels if (way, count) in cells]):
+        if not (counts := [count for one, count in cells if one == way]):
             continue
         means = [statistics.mean(cells[way, count].scores) for count in counts]
         spread = [statistics.stdev(scores) if len(scores := cells[way, count].scores) > 1 else 0.0 for count in counts]
@@ -195,7 +193,7 @@ def draw(
             "color": colours.get(way[-1], "grey"),
             "ls": {"TF-IDF": ":", "random D": "--"}.get(way, "-"),
         }
-        axes.errorbar(counts, means, yerr=spread, marker="o", capsize=3, label=name, **style)
+        axes.errorbar([min(count, most) for count in counts], means, yerr=spread, marker="o", capsize=3, label=name, **style)
     axes.set(xscale="log", xlabel="labels", ylabel="test score")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
