@@ -11,7 +11,7 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
        that go through half of the budget the best two go to its end
     C  tpulm with B's model and settings
     D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch size, optimizer and whether it
-       predicts next tokens first by five pilots of a sixth of the budget, which is less than B's three have
+       predicts next tokens first by five pilots of a sixth of the budget
 
 beside them: D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
 
@@ -98,14 +98,13 @@ C: dict[str, Any] = {  # over bert-mini
     "train.optimizer.schedule": "wsd",  # with the decay from the warm-up on, torch's
     "model.initializer_range": 0.02 / 0.88,  # cut at two deviations, which leaves 0.88 of it
 }
-CLM_SHARE = 0.33  # of laptop-modern's steps
 MASKS_ALONE: dict[str, Any] = {"phases": []}
 WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
     "D-64": {**MASKS_ALONE, "train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
     "D-32": MASKS_ALONE,
     "D-16": {**MASKS_ALONE, "train.batch_size": 16, "train.optimizer.learning_rate": 1e-3},
     "D-muon": {**MASKS_ALONE, "train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
-    "D-clm": {},  # next tokens for a third of the steps, then as D-32
+    "D-clm": {},  # next tokens in its first phase, then as D-32
 }
 ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D-32, for as many rows as its pilot
     "no smaller weights for deeper residuals": {"model.depth_scaled_init": False},
@@ -222,7 +221,8 @@ class Experiment:
                     one.end()
             medians = {one.name: statistics.median(answer["seconds"] for answer in one.answers) for one in paced}
             found = {one.name: {"first": one.ready["first"], "seconds": medians[one.name]} for one in paced}
-            found["D-clm"] = of_phases([(CLM_SHARE, found["D-clm"]), (1.0 - CLM_SHARE, found["D-32"])])
+            shares = [phase.share for phase in self.ours("D-clm").phases]  # what was paced is the first of them
+            found["D-clm"] = of_phases(list(zip(shares, (found["D-clm"], found["D-32"]), strict=True)))
             write_json(file, {"paces": found, "processor": processor()})
         return json.loads(file.read_text())
 
@@ -290,7 +290,8 @@ class Experiment:
     def pretrained(self, arm: Arm, until: int | None = None) -> Path:
         """The folder of its model after `until` steps, by default its last one; beside it those of its stops, each STEP."""
         folder, until = self.folder / "arms" / arm.folder, until or arm.steps
-        if not (folder / str(until)).is_dir() and not (folder / "diverged.json").is_file():
+        model = folder / str(until)
+        if not model.is_dir() and not diverged(model):
             print(f"{arm.name}: {until:,} of {arm.steps:,} steps, {arm.way}", file=sys.stderr)
             if arm.way == "A" or arm.way in WAYS_OF_B:
                 job = {"steps": arm.steps, "until": until, "seed": arm.seed, "stops": arm.stops, "threads": 1}
@@ -302,7 +303,7 @@ class Experiment:
             else:
                 run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, arm.stops)
                 answer([sys.executable, __file__, *self._arguments(), "--run", str(folder), run.model_dump_json()])
-        return folder / str(until)
+        return model
 
     # Scores
 
@@ -410,7 +411,7 @@ class Experiment:
         """(model, seed) of each run of a way: its pretraining seeds take the fine-tuning seeds in turn."""
         names = [name for name in self.finetuned_models() if way_of(name) == way]
         seeds = self.options.finetune_seeds if labels < 20_000 else 1
-        return [(names[seed % len(names)], seed) for seed in range(seeds) if names]
+        return [(names[seed % len(names)], seed) for seed in range(seeds)]
 
     def finetuned_models(self) -> dict[str, tuple[Path, bool]]:
         """By name: the folder, and whether it starts from random weights."""
@@ -419,7 +420,10 @@ class Experiment:
 
     def first_models(self) -> dict[str, str]:
         """By way: the model of its first pretraining seed."""
-        return {way_of(name): name for name in reversed(self.finetuned_models())}
+        first: dict[str, str] = {}
+        for name in self.finetuned_models():
+            first.setdefault(way_of(name), name)
+        return first
 
     @property
     def sizes_with_pilots(self) -> list[int]:
@@ -460,13 +464,13 @@ class Experiment:
 
 
 def of_phases(phases: list[tuple[float, dict[str, float]]]) -> dict[str, Any]:
-    """The mean pace of phases by their shares of the steps: each compiles a program of its own."""
+    """The mean pace of phases, each with its share of the steps; each compiles its own program."""
     seconds = sum(share * one["seconds"] for share, one in phases)
     return {"first": sum(one["first"] for _, one in phases), "seconds": seconds, "phases": phases}
 
 
 def way_of(name: str) -> str:
-    """Of a model: "B-1" is B's."""
+    """The way of a model: "B" for "B-1"."""
     return name.rpartition("-")[0] or name
 
 

@@ -104,7 +104,7 @@ def korean(source: Path) -> Labelled:
 
 
 def japanese(source: Path) -> Labelled:
-    """Pairs of captions and how alike they are, 0 to 5 (JSTS of JGLUE): test is its valid file, dev an eighth of train."""
+    """Pairs of captions and how alike they are, 0 to 5 (JSTS of JGLUE): test is its valid file, dev 12 % of train."""
 
     def pairs(name: str) -> list[Example]:
         records = [json.loads(line) for line in _lines(source / f"ja/{name}.json.gz")]
@@ -112,9 +112,8 @@ def japanese(source: Path) -> Labelled:
 
     train = sorted(pairs("jsts_train"), key=lambda one: _place(one.text + "\t" + (one.pair or "")))
     texts, others = [one.text for one in train], [one.pair for one in train]
-    split = hold_out(
-        Examples(texts, others, None, [""] * len(train)), None, fraction=0.12
-    )  # pairs that share a caption stay together
+    # pairs that share a caption stay together
+    split = hold_out(Examples(texts, others, None, [""] * len(train)), None, fraction=0.12)
     return Labelled(*([train[number] for number in part] for part in split), test=pairs("jsts_valid"))
 
 

@@ -46,7 +46,8 @@ def write(experiment: Experiment) -> None:
     truth = labels_of(read(experiment.data / "test.jsonl"))
     lines = [f"{pace['processor']}; {experiment.options.budget_minutes:g} minutes an arm", ""]
     lines += [*pretraining_table(curves), ""]
-    lines += [*finetuning_table(cells, labels, len(read(experiment.data / "train.jsonl"))), ""]
+    most = len(read(experiment.data / "train.jsonl"))
+    lines += [*finetuning_table(cells, labels, most), ""]
     lines += ["Learning rates that dev chose: ", "; ".join(chosen_rates(experiment)), ""]
     lines += ["Paces (seconds before the first step's end, seconds of a step): "]
     lines += ["; ".join(f"{way} {one['first']:.1f}, {one['seconds']:.3f}" for way, one in pace["paces"].items()), ""]
@@ -61,7 +62,7 @@ def write(experiment: Experiment) -> None:
     record = {"curves": curves, "pace": pace, "pilots": pilots, "budget_minutes": experiment.options.budget_minutes}
     record["scores"] = [{"way": way, "labels": count, "test": cell.scores} for (way, count), cell in cells.items()]
     (folder / "learning.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-    draw(folder, curves, cells, len(read(experiment.data / "train.jsonl")))
+    draw(folder, curves, cells, most)
     print("\n".join(lines))
 
 
@@ -109,7 +110,7 @@ def chosen_rates(experiment: Experiment) -> list[str]:
 
 
 def differences(cells: dict[tuple[str, int], Cell], labels: Sequence[int], truth: np.ndarray) -> list[str]:
-    """Of arms, on the same labels."""
+    """Differences of two arms' scores with the same labels, and their intervals."""
     lines = []
     for count, (one, other) in itertools.product(labels, COMPARED):
         if (one, count) in cells and (other, count) in cells:

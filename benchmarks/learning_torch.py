@@ -206,6 +206,7 @@ def pretrain(
     while training.done < until:
         losses.append(training.step())
         if not math.isfinite(losses[-1]):
+            print(f"the loss is {losses[-1]} at step {training.done:,}", file=sys.stderr)
             (place / "diverged.json").write_text(json.dumps({"step": training.done}))
             break
         if training.done in due:
@@ -235,12 +236,17 @@ def pace(tokenizer: str, rows: str, texts: str, peer: dict[str, Any], per_round:
     return {}
 
 
-def encoded(tokenizer: Any, examples: list[Example], length: int = LENGTH) -> list[tuple[list[int], list[int]]]:
-    """(ids, types) of each."""
+def encode(tokenizer: Any, texts: list[Any], length: int) -> list[Any]:
+    """The encodings of texts, or of pairs of texts, of at most so many tokens."""
     backend = tokenizer.backend_tokenizer
     backend.enable_truncation(length)
+    return backend.encode_batch(texts)
+
+
+def encoded(tokenizer: Any, examples: list[Example], length: int = LENGTH) -> list[tuple[list[int], list[int]]]:
+    """(ids, types) of each."""
     texts = [one.text if one.pair is None else (one.text, one.pair) for one in examples]
-    return [(one.ids, one.type_ids) for one in backend.encode_batch(texts)]
+    return [(one.ids, one.type_ids) for one in encode(tokenizer, texts, length)]
 
 
 def padded(rows: list[tuple[list[int], list[int]]], pad: int, types: bool) -> dict[str, Any]:
@@ -259,8 +265,7 @@ def score(folders: list[str], tokenizer: str, texts: str) -> dict[str, Any]:
     Bits a character are these by the mean number of characters of a token, of the first 62 tokens of each text.
     """
     words = tokenizer_of(tokenizer)
-    words.backend_tokenizer.enable_truncation(LENGTH)
-    encodings = words.backend_tokenizer.encode_batch(lines_of(Path(texts)))
+    encodings = encode(words, lines_of(Path(texts)), LENGTH)
     rows = [(one.ids, one.type_ids) for one in encodings]
     characters = sum(one.offsets[-2][1] for one in encodings) / sum(len(one.ids) - 2 for one in encodings)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number][0]))
