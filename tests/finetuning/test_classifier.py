@@ -259,8 +259,6 @@ def test_a_training_computes_to_its_end_as_it_began(encoder: Path, tmp_path: Pat
     assert classifier.tuning_of(data, tmp_path).config.compute_dtype == "bfloat16"
     assert classifier.tuning_of(data).config.compute_dtype == "float32"
     here(True)
-    (tmp_path / "compute_dtype.json").unlink()  # as older versions left it, which computed in float32
-    assert classifier.tuning_of(data, tmp_path).config.compute_dtype == "float32"
     assert classifier.tuning_of(data, tmp_path / "new").config.compute_dtype == "bfloat16"
 
 

@@ -20,10 +20,11 @@ from toy_runs import WORDS, toy_config, write_corpus
 from tpulm import accelerators, dataset, pipeline, storage, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig, SourceConfig
-from tpulm.errors import ConfigError, DataError, Stopped, StorageError, WorkFolderMismatch
+from tpulm.errors import CheckpointError, ConfigError, DataError, Stopped, StorageError, WorkFolderMismatch
 from tpulm.pipeline import preparation
 from tpulm.progress import SILENT, PrintedProgress, Progress, Silent
 from tpulm.runtime import interrupt
+from tpulm.train import program as train_program
 from tpulm.train.metrics import read_metrics
 
 pytestmark = pytest.mark.devices
@@ -313,7 +314,6 @@ def test_a_run_computes_to_its_end_as_it_began(
     finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, workdir = finished[0], copied(finished, tmp_path / "w", "checkpoints", "results", "export")
-    (workdir / "compute_dtype.json").unlink()
 
     def dtype() -> str:
         return json.loads((workdir / "results" / "train.json").read_text())["compute_dtype"]
@@ -325,16 +325,33 @@ def test_a_run_computes_to_its_end_as_it_began(
     trained(config, workdir)
     assert dtype() == "bfloat16"
 
-    (workdir / "compute_dtype.json").unlink()  # as older versions left it, which computed in float32
     shutil.rmtree(workdir / "results")
-    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
-    trained(config, workdir)
-    assert dtype() == "float32"
-
-    (workdir / "compute_dtype.json").write_text('{"dtype": "float32"}')
-    shutil.rmtree(workdir / "results")
-    with pytest.raises(StorageError, match="names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16"):
+    monkeypatch.setattr(train_program, "kept_compute_dtype", lambda folder: "float32")
+    with pytest.raises(CheckpointError, match="compute_dtype is 'bfloat16', this run's is 'float32'"):
         trained(config, workdir)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "file", "dtype"),
+    [
+        ({}, None, "bfloat16"),
+        ({6: {"compute_dtype": "bfloat16"}, 12: {"compute_dtype": "float32"}}, None, "float32"),
+        ({6: {"compute_dtype": "float32"}, 12: None}, None, "float32"),  # the newest is damaged
+        ({12: {}}, "bfloat16", "bfloat16"),  # an older version's, in a file of its own
+        ({12: {}}, None, "float32"),  # a still older one's, which computed in float32 on a CPU
+    ],
+)
+def test_the_dtype_is_that_of_the_newest_readable_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: dict[int, Any], file: str | None, dtype: str
+) -> None:
+    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
+    for step, metadata in checkpoints.items():
+        storage.write_json(tmp_path / "checkpoints" / str(step) / "metadata" / "metadata", metadata or {})
+        if metadata is None:
+            (tmp_path / "checkpoints" / str(step) / "metadata" / "metadata").write_text("{")
+    if file is not None:
+        storage.write_json(tmp_path / "compute_dtype.json", {"compute_dtype": file})
+    assert train_program.kept_compute_dtype(tmp_path) == dtype
 
 
 def test_a_run_is_looked_at_while_another_process_holds_it(

@@ -121,6 +121,27 @@ def test_stopped_and_resumed_equals_uninterrupted(each: Uninterrupted, tmp_path:
     assert same_outcome(result, tmp_path, each.outcome)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+def test_a_stop_during_an_evaluation_does_not_wait_for_its_end(each: Uninterrupted, tmp_path: Path, again: bool) -> None:
+    """The step is saved, and the evaluation is made when training goes on."""
+    batches: list[int] = []
+
+    def endless(params: Any, advance: Any) -> Any:
+        for number in range(1_000_000):
+            batches.append(number)
+            if number == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            advance(1)
+
+    for _ in range(1 + again):
+        with interrupt.handled(), pytest.raises(Stopped, match="SIGTERM after saving step 6 of 12"):
+            toy.run(each.program, each.settings, tmp_path, evaluate=endless)
+    assert batches == [0, 1, 2, 3] * (1 + again)
+    result = toy.run(each.program, each.settings, tmp_path)
+    assert result.resumed_at == 6
+    assert same_outcome(result, tmp_path, each.outcome)
+
+
 @pytest.mark.devices
 def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Path], program: Any) -> None:
     with interrupt.handled(), pytest.raises(Stopped):
@@ -285,7 +306,7 @@ def test_a_run_on_the_plateau_says_so_once_after_a_tenth_of_its_steps(tmp_path: 
     for loss, at_unigrams in ((4.45, True), (4.2, False)):
         scores = Evaluation(64, loss, 0.1, 0.1, unigram_entropy=4.5, bits_per_character=1.0, metrics={"loss": loss})
         notes, folder = Notes(), tmp_path / str(loss)
-        toy.run(made, settings, folder, evaluate=lambda params, scores=scores: scores, progress=notes)
+        toy.run(made, settings, folder, evaluate=lambda params, advance, scores=scores: scores, progress=notes)
         records = [record for record in read_metrics(folder) if record.kind == "evaluation"]
         assert [(record.step, record.values["at_unigrams"]) for record in records] == [(n, at_unigrams) for n in (10, 40, 80)]
         assert len(notes.notes) == at_unigrams

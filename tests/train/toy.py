@@ -99,12 +99,14 @@ def program(settings: RunConfig, devices: int = 1) -> Program:
 
 
 def scorer(made: Program) -> Any:
-    def score(params: Any) -> Evaluation:
+    def score(params: Any, advance: Any = lambda rows: None) -> Evaluation:
         size = made.evaluation_batch_size
         rows = [Rows().batch(8_000_000 + i * BATCH)["tokens"] for i in range(size // BATCH)]
         batches = [{"tokens": np.concatenate(rows)}]
         counts = np.bincount(np.concatenate(rows).ravel(), minlength=VOCAB_SIZE)
-        return evaluate(made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5, training_counts=counts)
+        return evaluate(
+            made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5, training_counts=counts, advance=advance
+        )
 
     return score
 
@@ -123,7 +125,7 @@ def run(
         made,
         settings.train,
         stream or Rows(),
-        lambda params: (evaluate or scorer(made))(params).values(),
+        lambda params, advance: (evaluate or scorer(made))(params, advance).values(),
         workdir,
         meter=Meter(per_row=LENGTH),
         identity={"dataset_fingerprint": "toy"},

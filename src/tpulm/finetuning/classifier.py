@@ -146,8 +146,8 @@ class Classifier:
         seed = self.config.seed if seed is None else seed
         outputs = self._of()
 
-        def score(params: Any) -> dict[str, float]:
-            return self.task.scores(outputs.of(params, dev.rows), dev, self.head_config.names)
+        def score(params: Any, advance: Callable[[float], None]) -> dict[str, float]:
+            return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
 
         tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)

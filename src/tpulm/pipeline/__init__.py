@@ -298,7 +298,7 @@ class Stages:
             program,
             config.train,
             self._rows(phase),
-            lambda params: self._score(phase, params, config.train.evaluation_rows).values(),
+            lambda params, advance: self._score(phase, params, config.train.evaluation_rows, advance=advance).values(),
             self.workdir,
             meter=Meter(
                 per_row=config.data.sequence_length,
@@ -510,7 +510,6 @@ class Stages:
             for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows, **hosts):
                 yield dataset.with_columns(batch, of_tokens)
                 watchdog.report()
-                advance(size)
 
         return score(
             program,
@@ -520,6 +519,7 @@ class Stages:
             batch_size=size,
             tokens_per_character=manifest.predicted_per_character,
             training_counts=self._training_counts(phase),
+            advance=advance,
         )
 
     def _training_counts(self, phase: Phase) -> np.ndarray:

@@ -81,7 +81,7 @@ def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, re
 
     enable_compilation_cache(None if read_only else workdir)
     if config.train.compute_dtype == "auto":
-        kept = kept_compute_dtype(workdir, read_only=read_only)
+        kept = kept_compute_dtype(workdir)
         config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})
     devices = jax.local_devices()[:1] if read_only else None
     if read_only:

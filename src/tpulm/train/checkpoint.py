@@ -39,6 +39,7 @@ FORMAT_VERSION = 2  # of the state and metadata
 SEAL = "objects.json"
 _WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", storage.COMMIT}
 _READ_BYTES = 8 << 20
+_ADDED = ("compute_dtype",)  # to the metadata: older checkpoints lack it
 
 
 def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
@@ -368,7 +369,7 @@ def _fetched(sums: dict[str, jax.Array]) -> dict[str, int]:
 
 def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: int) -> None:
     for name, expected in identity.items():
-        if metadata.get(name) != expected:
+        if (metadata.get(name) if name in metadata or name not in _ADDED else expected) != expected:
             raise CheckpointError(
                 f"checkpoint {step} belongs to another run: its {name} is {metadata.get(name)!r}, this run's is {expected!r}; "
                 "use another work folder"

@@ -107,6 +107,12 @@ def stop_requested(hosts: Hosts) -> bool:
     return multihost_utils.reached_preemption_sync_point(next(_questions))
 
 
+def check_alone() -> None:
+    """Raise `Stopped` if a stop was requested, on a single host; several must agree (`stop_requested`)."""
+    if jax.process_count() == 1:
+        interrupt.check()
+
+
 def agreed(hosts: Hosts, value: bool) -> bool:
     """The first host's `value`, on all hosts; all must call this."""
     if not hosts.are_several:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from tpulm.train.distributed import check_alone
 from tpulm.train.health import is_at_unigrams
 from tpulm.train.program import Program
+
+_IN_FLIGHT = 4  # batches the host may be ahead of the devices, so that a stop is obeyed soon
 
 
 class Evaluation(NamedTuple):
@@ -53,15 +56,21 @@ def evaluate(
     batch_size: int,
     tokens_per_character: float,
     training_counts: np.ndarray,
+    advance: Callable[[float], None] = lambda rows: None,
 ) -> Evaluation:
     """Score `params` on all `batches` (of `batch_size` rows over all hosts; `rows` real rows in total).
 
     `tokens_per_character` is `SplitManifest.predicted_per_character` of the text; `training_counts` is how often each token
-    occurs in training, [V] (`dataset.token_counts`).
+    occurs in training, [V] (`dataset.token_counts`). `advance` is called after each batch. On a single host a requested stop
+    raises `Stopped`.
     """
     so_far = program.evaluation_sums()
     for number, batch in enumerate(batches):
         so_far = program.evaluation_step(params, so_far, program.to_devices(batch), program.scalar(number * batch_size))
+        if number % _IN_FLIGHT == 0:
+            jax.block_until_ready(so_far)
+        advance(batch_size)
+        check_alone()
     sums, labels = jax.device_get(so_far)
     metrics = {name: float(value) for name, value in program.objective.metrics(sums).items()}
     total = float(labels.sum())

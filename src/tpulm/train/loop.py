@@ -100,7 +100,7 @@ def train(
     program: Compiled,
     config: TrainConfig,
     stream: Stream,
-    evaluate: Callable[[Any], Mapping[str, float]],
+    evaluate: Callable[[Any, Callable[[float], None]], Mapping[str, float]],
     workdir: PurePath | None,
     *,
     meter: Meter,
@@ -126,10 +126,14 @@ def train(
     (`config.evaluate_every_steps`) is followed by a checkpoint. After each evaluation, when its scores are in the metrics,
     `evaluated` is called on the first host, which also sends logged values to the trackers of `tracking`.
 
+    `evaluate` gets parameters and a function to call after each batch, on all hosts alike, which raises an exception when a
+    stop was requested: the step is saved unscored, and scored first when training goes on.
+
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
     CheckpointError and StorageError. `identity` is stored in each checkpoint and must match on restore.
     """
     first_step, last_step = steps or (0, config.steps)
+    identity = {**identity, "compute_dtype": program.compute_dtype}
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
     tenth = config.steps // 10 if config.steps >= _LONG_ENOUGH and selection is None else 0
     kind = "evaluation" if selection is None else "dev"
@@ -143,7 +147,7 @@ def train(
             progress.start("Loading the checkpoint")
         start = _restore(program, checkpoints, identity, selection)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
-        best, history = start.best, start.history
+        best, history, unscored = start.best, start.history, start.unscored
         if step < first_step or (selection is not None and selection.is_over(history)):
             return _as_restored(start)
         log = NoMetrics()
@@ -159,28 +163,32 @@ def train(
         progress.start(title, config.steps, "step")
         progress.advance(step)
 
-        while step < last_step:
-            watchdog.report("train", step)
-            cursor, batch = next(batches)
-            rows = len(stream.row_indices(cursor)) if "weights" in batch else config.batch_size  # without padding rows
-            if in_flight:
-                meter.pause()
-            update = program.step_at(batch["tokens"].shape[-1])  # may compile
-            meter.resume()
-            state, loss = update(state, program.to_devices(batch), program.cursor(cursor))
-            cursors[step] = cursor
-            step, cursor = step + 1, cursor + config.batch_size
-            in_flight.append(loss)
-            if len(in_flight) > _IN_FLIGHT:
-                jax.block_until_ready(in_flight.popleft())
-                log.started(lambda: {**_start_values(), "per_step": meter.per_step(config.batch_size)})
-            meter.count(rows)
-            progress.advance(1)
+        while step < last_step or unscored:
+            if not unscored:
+                watchdog.report("train", step)
+                cursor, batch = next(batches)
+                rows = len(stream.row_indices(cursor)) if "weights" in batch else config.batch_size  # without padding rows
+                if in_flight:
+                    meter.pause()
+                update = program.step_at(batch["tokens"].shape[-1])  # may compile
+                meter.resume()
+                state, loss = update(state, program.to_devices(batch), program.cursor(cursor))
+                cursors[step] = cursor
+                step, cursor = step + 1, cursor + config.batch_size
+                in_flight.append(loss)
+                if len(in_flight) > _IN_FLIGHT:
+                    jax.block_until_ready(in_flight.popleft())
+                    log.started(lambda: {**_start_values(), "per_step": meter.per_step(config.batch_size)})
+                meter.count(rows)
+                progress.advance(1)
 
-            last, stopping = step == last_step, stop_requested(hosts)
-            scores_due = (_every(step, evaluate_every) or step == tenth) and (selection is not None or not last)
-            log_due = _every(step, config.log_every_steps) or last or (scores_due and selection is not None)
-            save_due = last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
+            last, stopping, was_unscored = step == last_step, stop_requested(hosts), unscored
+            scores_due = unscored or ((_every(step, evaluate_every) or step == tenth) and (selection is not None or not last))
+            log_due = not unscored and (_every(step, config.log_every_steps) or last or (scores_due and selection is not None))
+            save_due = not unscored and (
+                last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
+            )
+            unscored = scores_due
 
             if log_due or save_due:
                 bad = _bad_rows(config, program, state, step, lowest, cursors)
@@ -194,6 +202,7 @@ def train(
                     skipped = (*skipped, (max(bad.first, start.cursor), bad.last))
                     progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_rows(*skipped[-1])}")
                     state, lowest, best, history = start.state, start.lowest_loss, start.best, start.history
+                    unscored = start.unscored
                     progress.advance(start.step - step)
                     step, cursor = start.step, start.cursor
                     cursors.clear()
@@ -208,11 +217,17 @@ def train(
                 lowest = min(lowest, values["loss"])
                 log.write("train", step, {**values, **_rate_values(rate)})
                 progress.status(_status(values["loss"], rate, selection, history))
-            if scores_due:
-                jax.block_until_ready(loss)  # or steps in flight would be timed as evaluation
+            if scores_due and not stopping:
+                jax.block_until_ready(state.bad_step)  # or steps in flight would be timed as evaluation
                 meter.pause()
                 watchdog.report("evaluate")
-                scores = evaluate(state.params)
+                try:
+                    scores = evaluate(state.params, partial(_check_stop, hosts))
+                    unscored = False
+                except _StopRequested:
+                    stopping, save_due = True, not was_unscored
+                meter.resume()
+            if scores_due and not unscored:
                 log.write(kind, step, scores)
                 if step == tenth and scores["at_unigrams"]:
                     progress.note(plateau_note(scores, step, config.steps, advice))
@@ -220,11 +235,10 @@ def train(
                     history = (*history, {"epoch": len(history) + 1, "train_loss": values["loss"], **scores})
                     best = _copied(state.params) if selection.best(history) == len(history) else best
                     progress.status(_status(values["loss"], rate, selection, history))
-                    last, save_due = last or selection.is_over(history), True
+                    last, save_due = last or selection.is_over(history), not was_unscored
                 if hosts.is_first:
                     log.sync()
                     evaluated()
-                meter.resume()
             if save_due:
                 meter.pause()
                 watchdog.report("save", step)
@@ -236,11 +250,12 @@ def train(
                     "lowest_loss": _finite(lowest),
                     "train_loss": _finite(values["loss"]),
                     "history": history,
+                    "unscored": unscored,
                     **identity,
                 }
                 checkpoints.save(step, state if selection is None else {"train": state, "best": best}, metadata)
                 meter.resume()
-            if stopping and step < config.steps:
+            if stopping and (step < config.steps or unscored):
                 checkpoints.wait()
                 by = interrupt.reason() or "a signal to one of the hosts"
                 if workdir is None:
@@ -266,6 +281,16 @@ class _Start(NamedTuple):
     train_loss: float
     history: History = ()
     best: Any = None
+    unscored: bool = False  # an evaluation was due at this step and is not in the history
+
+
+class _StopRequested(Exception):
+    """Ends an evaluation early."""
+
+
+def _check_stop(hosts: Hosts, rows: float) -> None:
+    if stop_requested(hosts):
+        raise _StopRequested
 
 
 def _as_restored(start: _Start) -> TrainResult:
@@ -298,6 +323,7 @@ def _restore(
         math.nan if loss is None else loss,
         tuple(found.get("history", ())),  # absent from older checkpoints
         None if selection is None else restored.state["best"],
+        bool(found.get("unscored")),  # absent from older checkpoints
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
+import contextlib
 import hashlib
 import os
 import platform
@@ -187,6 +188,10 @@ class Compiled:
         self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
         self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
 
+    @property
+    def compute_dtype(self) -> accelerators.ComputeType:
+        return cast("accelerators.ComputeType", jnp.dtype(self.objective.execution.dtype).name)
+
     def initial_state(self) -> TrainState:
         """The state at step 0: parameters drawn from the seed, or given ones."""
         options = None
@@ -330,22 +335,20 @@ def fastest_compute_dtype() -> Literal["float32", "bfloat16"]:
     return "float32" if slow else "bfloat16"
 
 
-def kept_compute_dtype(workdir: PurePath, *, read_only: bool = False) -> Literal["float32", "bfloat16"]:
-    """What `compute_dtype = "auto"` resolved to when the run began, on any machine; decided and recorded if it begins now.
+def kept_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
+    """What `compute_dtype = "auto"` means in a work folder: on any machine that of its newest readable checkpoint, or the
+    fastest here if there is none.
 
-    Versions that recorded nothing computed in float32 on a CPU. With `read_only` nothing is recorded.
+    Versions that recorded nothing computed in float32 on a CPU; later ones recorded it in compute_dtype.json.
     """
-    path = workdir / "compute_dtype.json"
-    if storage.exists(path):
-        kept = storage.read_json(path).get("compute_dtype")
-        if kept not in ("float32", "bfloat16"):
-            raise StorageError(f"{path} names no compute_dtype, so it is damaged or was edited; write float32 or bfloat16")
-        return kept
-    begun = read_only or bool(storage.committed_steps(workdir / "checkpoints"))
-    decided = "float32" if begun and jax.default_backend() == "cpu" else fastest_compute_dtype()
-    if not begun:
-        storage.write_json(path, {"compute_dtype": decided})
-    return decided
+    steps = storage.committed_steps(folder / "checkpoints")
+    for step in reversed(steps):
+        with contextlib.suppress(StorageError):
+            metadata = storage.read_json(folder / "checkpoints" / str(step) / "metadata" / "metadata")
+            recorded = metadata if "compute_dtype" in metadata else storage.read_json(folder / "compute_dtype.json")
+            if (kept := recorded.get("compute_dtype")) in ("float32", "bfloat16"):
+                return kept
+    return "float32" if steps and jax.default_backend() == "cpu" else fastest_compute_dtype()
 
 
 EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
@@ -377,10 +380,6 @@ class Program(Compiled):
         )
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self.evaluation_batch_size = -(-EVALUATION_BATCH_SIZE // shards) * shards
-
-    @property
-    def compute_dtype(self) -> accelerators.ComputeType:
-        return cast("accelerators.ComputeType", jnp.dtype(self._execution.dtype).name)
 
     def compile(self) -> None:
         """Compile everything that training needs, the slowest first."""

@@ -23,6 +23,7 @@ from tpulm.objectives.classification import Classification
 from tpulm.objectives.embedding import Embedding
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
+from tpulm.train.distributed import check_alone
 from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, replicated, to_global_array
 from tpulm.train.program import BatchShapes, Compiled, execution_on
 
@@ -225,6 +226,7 @@ class Forward:
             indices, outputs = waiting.popleft()
             found[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
             advance(len(indices))
+            check_alone()
 
         for batch in ordered_batches(rows.lengths, self._lengths, batch_size=self._batch_size):
             tokens = rows.padded(batch.indices, rows=self._batch_size, length=batch.length, pad=self._objective.special.pad)
