@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,18 @@ class TestFolder:
         storage.write_atomic(tmp_path / "vocab.txt", storage.read_text(tmp_path / "vocab.txt").replace("a", "b", 1))
         with pytest.raises(StorageError, match=r"vocab\.txt is not the vocabulary of .*tokenizer\.json: it was changed"):
             load(tmp_path)
+
+    def test_a_file_that_was_deleted(self, made: Tokenization, tmp_path: Path):
+        """An export is a copy of all of them."""
+        save(made, tmp_path)
+        names = {path.name for path in tmp_path.iterdir()} - {"manifest.json", "tokenizer.json"}
+        assert names >= {"tokenizer_config.json", "special_tokens_map.json"}
+        for name in names:
+            (tmp_path / name).rename(tmp_path / "aside")
+            with pytest.raises(StorageError, match=re.escape(name)):
+                load(tmp_path)
+            (tmp_path / "aside").rename(tmp_path / name)
+        assert load(tmp_path).fingerprint == made.fingerprint
 
     def test_changed_after_it_was_saved(self, made: Tokenization, tmp_path: Path):
         save(made, tmp_path)

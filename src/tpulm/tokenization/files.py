@@ -195,9 +195,12 @@ def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mappi
             f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
             f"{recorded[:16]}…. Restore it, or delete the folder and run again."
         )
-    beside = source.with_name(VOCABULARY)  # a copy for older tools, which exports contain too
-    if storage.exists(beside) and storage.read_bytes(beside) != _vocabulary_file(tokenization).encode():
-        raise StorageError(f"{beside} is not the vocabulary of {source}: it was changed or damaged. Restore it, or delete it.")
+    for name in ("special_tokens_map.json", TOKENIZER_CONFIG, *([VOCABULARY] if tokenization.algorithm == "WordPiece" else [])):
+        beside = source.with_name(name)  # exports contain copies of all of them
+        if not storage.exists(beside):
+            raise StorageError(f"{beside} is missing: it was deleted. Restore it; the run's export has a copy.")
+        if name == VOCABULARY and storage.read_bytes(beside) != _vocabulary_file(tokenization).encode():
+            raise StorageError(f"{beside} is not the vocabulary of {source}: it was changed or damaged. Restore it.")
 
 
 def read_tokenizer(path: PurePath) -> Tokenizer:
