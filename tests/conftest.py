@@ -9,15 +9,18 @@ worker processes inherit the same rules.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,9 +64,18 @@ CLOUD = {  # read when the clients' modules are imported, so set before: none ma
 }
 os.environ.update(STRICT | QUIET | CLOUD)
 
-if "PYTEST_XDIST_WORKER" not in os.environ:  # one compile cache for this session; xdist's workers inherit its path
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="tpulm-tests-compiled-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+# A folder for what this session leaves: one compile cache, and the temporary files of libraries. Workers and the processes that
+# tests start inherit it, and are known by it at the end.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # what tests write stays where pytest keeps it
+    os.environ["TPULM_TESTS"] = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tpulm-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
+    atexit.register(shutil.rmtree, os.environ["TPULM_TESTS"], ignore_errors=True)
+
+# What ignores SIGHUP, as under nohup, has children that ignore it. A handler is not inherited.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN or "TPULM_TESTS_NOHUP" in os.environ:
+    os.environ["TPULM_TESTS_NOHUP"] = "1"
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # The same examples on every run: a failure here is a failure for everybody.
 hypothesis.settings.register_profile("tpulm", deadline=None, derandomize=True, database=None)
@@ -150,8 +162,33 @@ def user_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in STRICT}
 
 
-def pytest_sessionfinish() -> None:
-    """A program that still compiles in a thread when the interpreter ends would abort the process."""
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End what a failed test left running, and fail for what others did.
+
+    A program that still compiles in a thread when the interpreter ends would abort the process.
+    """
     for thread in threading.enumerate():
         if thread.name == "compile":
             thread.join(timeout=60)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    until = time.monotonic() + 10
+    while (left := _processes_of_this_session()) and time.monotonic() < until:
+        time.sleep(0.1)
+    for number, command in left.items():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+        print(f"\nleft running by a test, and killed: {command}", file=sys.stderr)
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def _processes_of_this_session() -> dict[int, str]:
+    """The processes that tests started and that still run, with their command lines; {} where there is no /proc."""
+    mark = f"TPULM_TESTS={os.environ['TPULM_TESTS']}".encode()
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
