@@ -18,6 +18,7 @@ from command_line import invoke
 from tpulm import storage, tokenization
 from tpulm.cli.app import app
 from tpulm.config import ModelConfig
+from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import load_model, load_weights, save_model, save_parts
 from tpulm.errors import ConfigError, DataError
@@ -249,3 +250,27 @@ def test_the_command_as_a_user_meets_it(real_data: Path, tmp_path: Path, user_en
     assert again.returncode == 2 and "is not empty; name another folder" in again.stderr
     wrong = tpulm("import", source / "bert_modl.ckpt", "--to", tmp_path / "other")
     assert wrong.returncode == 2 and "Did you mean 'bert_model.ckpt'?" in wrong.stderr
+
+
+HINTS: dict[str, tuple[str, Head, HeadConfig | None]] = {
+    "fill-mask OUT": ("bert", "masked", None),
+    "generate OUT": ("gpt2", "causal", None),
+    "finetune OUT --train": ("electra", "detection", None),
+    "finetune OUT --train train.tsv": ("bert", "embedding", None),
+    "embed OUT": ("bert", "embedding", HeadConfig((), pooling="mean")),
+    "classify OUT": ("bert", "classification", HeadConfig(("a", "b"))),
+    'classify OUT "…?" --context': ("bert", "spans", HeadConfig(())),
+    'classify OUT "…?" --choice': ("bert", "choice", HeadConfig(())),
+}
+
+
+@pytest.mark.parametrize("hint", list(HINTS))
+def test_the_hint_fits_the_model(tmp_path: Path, tokenizer: dict[str, Any], hint: str):
+    kind, head, head_config = HINTS[hint]
+    settings = {"architecture": "electra", "activation": "gelu"} if kind == "electra" else KINDS[kind][1]
+    config = ModelConfig.model_validate(SIZES | settings)
+    spec = spec_of(config, head, vocab_size=60, num_outputs=2)
+    save_model(tmp_path / "in", map_specs(draw, spec), config, **tokenizer, head=head, head_config=head_config)
+    done = invoke("import", str(tmp_path / "in"), "--to", str(tmp_path / "out"))
+    assert f"Try: tpulm {hint.replace('OUT', str(tmp_path / 'out'))}" in done.stderr
+    assert ("an encoder without a head" in done.stderr) == (head == "embedding" and head_config is None)

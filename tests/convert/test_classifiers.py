@@ -41,8 +41,11 @@ def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, .
         ({"problem_type": "ranking"}, "one label, several labels or one number"),
         ({"id2label": {"0": "a", "2": "b"}}, r"number its labels 0, 1, 2, …, not \[0, 2\]"),
         ({"id2label": ["a", "b"]}, "must map numbers to names"),
-        ({"model_type": "eurobert", "id2label": {"0": "a", "1": "b"}}, "classifier_pooling must be 'bos'"),
-        ({"model_type": "modernbert", "classifier_pooling": "mean"}, "classifier_pooling must be 'cls'"),
+        (
+            {"model_type": "eurobert", "id2label": {"0": "a", "1": "b"}},
+            "classifier_pooling is 'late'; only 'bos' and 'mean' are",
+        ),
+        ({"model_type": "modernbert", "classifier_pooling": "max"}, "classifier_pooling is 'max'; only 'cls' and 'mean' are"),
         ({"problem_type": "regression", "id2label": {"0": "a", "1": "b"}}, "one output, not 2"),
     ],
 )

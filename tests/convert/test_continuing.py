@@ -16,12 +16,15 @@ import safetensors.numpy
 import bundles
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
+from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.continuing import initial_weights, starting_moments, starting_params, starting_point
+from tpulm.convert.heads import spec_of
 from tpulm.convert.huggingface import load_model, save_model, save_parts
 from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder, electra
+from tpulm.models.embedding import without_head
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.optimizer import make_optimizer, with_moments
@@ -379,3 +382,37 @@ def test_export_import_export(tmp_path: Path, make_small: Any, kind: str):
     for part in parts:
         written = [(tmp_path / time / part / "model.safetensors").read_bytes() for time in ("first", "second", "third")]
         assert written[0] == written[1] == written[2]
+
+
+# -- from a model without the head --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["embedding", "classification"])
+def test_a_bare_encoder_or_a_classifier_gets_a_new_masked_head(tmp_path: Path, make_small: Any, head: Any):
+    small = make_small()
+    spec = spec_of(small.config, head, vocab_size=60, num_outputs=2)
+    params = map_specs(lambda leaf: np.full(leaf.shape, 0.5, np.float32), spec)
+    head_config = HeadConfig(("a", "b")) if head == "classification" else None
+    folder = save_model(tmp_path / "in", params, small.config, **small.arguments, head_config=head_config)
+    wanted = bert.spec(run_of(folder, "bert-tiny", "data.next_sentence=false").model, vocab_size=60, next_sentence=False)
+    begun = initial_weights(folder, small.config, wanted, small.tokenizer, with_moments=False)
+    assert begun.summary.endswith("masked_head begins at random, as the model has none")
+    found = named_leaves(begun.params)
+    assert found.keys() == named_leaves(wanted).keys()
+    of_head = found["masked_head/dense/kernel"]
+    assert np.std(of_head) == pytest.approx(small.config.initializer_range, rel=0.2)
+    assert np.all(found["masked_head/norm/scale"] == 1.0) and np.all(found["masked_head/output_bias"] == 0.0)
+    for name, leaf in named_leaves(without_head(load_model(folder).params)).items():
+        np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+    with pytest.raises(ConfigError, match=r"has no next-sentence head; set data.next_sentence=false"):
+        starting_params(folder, small.config, bert.spec(small.config, vocab_size=60, next_sentence=True), small.tokenizer)
+
+
+def test_both_halves_of_an_electra_without_heads(tmp_path: Path, make_small: Any):
+    small = make_small(architecture="electra", activation="gelu", embedding_size=12, num_heads=1)
+    for half, config_of in (("generator", electra.generator_config(small.config)), ("discriminator", small.config)):
+        params = map_specs(lambda leaf: np.full(leaf.shape, 0.5, np.float32), spec_of(config_of, "embedding", vocab_size=60))
+        save_model(tmp_path / "in" / half, params, config_of, **small.arguments)
+    found = run_of(tmp_path / "in", "electra-small").model
+    begun = initial_weights(tmp_path / "in", found, electra.spec(found, vocab_size=60), small.tokenizer, with_moments=False)
+    assert "discriminator/detection_head, generator/masked_head begins at random" in begun.summary

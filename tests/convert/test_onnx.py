@@ -31,13 +31,15 @@ def ours(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.ndarra
     params: Any = model.params
     settings: Any = {"config": model.config, **EXECUTION}
     if model.head in ("classification", "choice"):
-        return classifier.logits(params, tokens, **settings, randomness=None)
+        pooling: Any = (model.head_config and model.head_config.pooling) or "cls"
+        return classifier.logits(params, tokens, **settings, randomness=None, pooling=pooling)
     if model.head in ("tokens", "spans"):
         return classifier.token_logits(params, tokens, **settings, randomness=None)
     if model.head == "embedding":
         tokens = tokens._replace(positions=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape))
-        pooling: Any = model.head_config and model.head_config.pooling
-        return embedding.vectors(params, tokens, **settings, randomness=None, texts=1, pooling=pooling)[:, 0]
+        assert model.head_config is not None
+        settings |= {"pooling": model.head_config.pooling, "normalized": model.head_config.normalized}
+        return embedding.vectors(params, tokens, **settings, randomness=None, texts=1)[:, 0]
     hidden = bert.encode(params, tokens, **settings, randomness=None)
     if model.head == "detection":
         return electra.replaced_logits(params.detection_head, hidden, **settings)
@@ -61,7 +63,9 @@ CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
     *((kind, "tokens", HeadConfig(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
     ("electra", "spans", HeadConfig(()), {}),
     ("modernbert", "choice", HeadConfig(()), {}),
+    ("modernbert", "classification", HeadConfig(("a", "b", "c"), pooling="mean"), {}),
     ("bert", "embedding", HeadConfig((), pooling="mean"), {}),
+    ("bert", "embedding", HeadConfig((), pooling="mean", normalized=False), {}),
     ("modernbert", "embedding", HeadConfig((), pooling="cls"), {}),
     ("eurobert", "embedding", HeadConfig((), pooling="mean"), {}),
 ]

@@ -257,7 +257,7 @@ def test_what_is_wrong_is_said(encoder: Path, tmp_path: Path) -> None:
     (path := tmp_path / "a.tsv").write_text("y\tpair\na film\ta plot\n")
     with pytest.raises(DataError, match=r"there is no column 'text'"):
         tpulm.finetune(encoder, path, tmp_path / "out", task="retrieve")
-    with pytest.raises(ConfigError, match="pooling is of embed and retrieve, and the task is regression"):
+    with pytest.raises(ConfigError, match="pooling is of embed, retrieve and ModernBERT, and the task is regression"):
         tpulm.Classifier(encoder, task="regression", pooling="cls")
 
 

@@ -549,7 +549,8 @@ def embed(
 
     tpulm embed sts --input questions.tsv --text-column question --output questions.npy
 
-    Vectors are of length 1, so that their products are cosines. A pretrained encoder's are the mean of its hidden states.
+    Vectors are of length 1, so that their products are cosines, but for models of sentence-transformers without Normalize. A
+    pretrained encoder's are the mean of its hidden states.
     """
     if (input is None) == (not texts):
         raise ConfigError("give either texts, or a file with --input")
@@ -565,11 +566,15 @@ def embed(
     embedder = Embedder(load(model, reads=True))
     if not embedder.is_tuned:
         console.print("[yellow]note:[/] not fine-tuned for embeddings: the mean of its hidden states", soft_wrap=True)
+    if embedder.prompts:
+        prompts = ", ".join(f"{name} {text!r}" for name, text in embedder.prompts.items())
+        console.print(f"note: it has prompts that are yours to put before texts: {prompts}", markup=False, soft_wrap=True)
     known: dict[str, np.ndarray] | None = None
     if texts:
         vectors = embedder(texts)
         known = dict(zip(texts, vectors, strict=True))
-        lines = [(text, *(f"{cosine:.3f}" for cosine in row)) for text, row in zip(texts, vectors @ vectors.T, strict=True)]
+        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        lines = [(text, *(f"{cosine:.3f}" for cosine in row)) for text, row in zip(texts, units @ units.T, strict=True)]
         print_table("Cosines", lines, header=("", *(str(number) for number in range(1, len(texts) + 1))))
         if as_json:
             print_json([{"text": text, "embedding": row} for text, row in zip(texts, vectors.tolist(), strict=True)])

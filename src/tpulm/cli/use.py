@@ -103,6 +103,17 @@ def _shown(prompts: list[str], pieces: Iterable[GenerationChunk]) -> Iterator[Ge
 
 
 _TF1 = "A TF1 checkpoint"
+_USES = {  # of an imported model, by its head
+    "masked": 'fill-mask {} "… [MASK] …"',
+    "next_sentence": 'fill-mask {} "… [MASK] …"',
+    "causal": 'generate {} "…"',
+    "embedding": 'embed {} "…" "…"',
+    "classification": 'classify {} "…"',
+    "tokens": 'classify {} "…"',
+    "spans": 'classify {} "…?" --context "…"',
+    "choice": 'classify {} "…?" --choice "…" --choice "…"',
+}
+_FINETUNE = "finetune {} --train train.tsv --output classifier"  # of a discriminator, and an encoder without a head
 
 
 def import_(
@@ -111,8 +122,8 @@ def import_(
         typer.Argument(
             metavar="SOURCE",
             parser=as_path,
-            help="A Hugging Face folder with model.safetensors (BERT, ELECTRA, GPT-2, Llama), or a TF1 checkpoint of Google's "
-            "BERT or ELECTRA: its prefix, as in bert_model.ckpt, its .index file or its folder.",
+            help="A Hugging Face folder with model.safetensors (BERT, ModernBERT, ELECTRA, EuroBERT, GPT-2, Llama), or a TF1 "
+            "checkpoint of Google's BERT or ELECTRA: its prefix, as in bert_model.ckpt, its .index file or its folder.",
         ),
     ],
     to: Annotated[PurePath, typer.Option("--to", metavar="DIR", parser=as_path, help="The folder to make: empty or absent.")],
@@ -171,5 +182,5 @@ def _show_imported(imported: Imported) -> None:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if any("tokenizer was copied" in note for note in imported.notes):
         return
-    use = 'generate {} "…"' if imported.architecture == "decoder" else 'fill-mask {} "… [MASK] …"'
-    console.print(f"Try: tpulm {use.format(imported.folder)}", markup=False, soft_wrap=True)
+    use = _USES.get(imported.head or "", _FINETUNE).format(imported.folder)
+    console.print(f"Try: tpulm {use}", markup=False, soft_wrap=True)

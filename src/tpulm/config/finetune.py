@@ -45,7 +45,8 @@ class FinetuneConfig(Settings):
     from_scratch: bool = False  # random instead of pretrained weights: a baseline that shows what pretraining is worth
     # tokens per row (embed, retrieve: per text); None: that of an existing classifier, else 128, or 384 for qa
     max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None
-    # embed, retrieve: a text's vector is the mean of its tokens' or the first token's; None: mean
+    # embed, retrieve: a text's vector is the mean of its tokens' or the first token's; None: mean. For classes or choices by
+    # a ModernBERT: what the head reads; None: that of an existing classifier, else cls
     pooling: Literal["mean", "cls"] | None = None
     doc_stride: Annotated[int, Field(ge=0)] | None = None  # qa: tokens by which windows of a long text overlap; None: 128
     max_answer_length: Positive | None = None  # qa: tokens; None: 30
@@ -82,8 +83,8 @@ class FinetuneConfig(Settings):
     def _metric_fits(self) -> Self:
         if self.metric is not None and self.metric not in METRICS[self.task]:
             raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}")
-        if self.pooling is not None and self.task not in ("embed", "retrieve"):
-            raise ValueError(f"pooling is of embed and retrieve, and the task is {self.task}; leave it out")
+        if self.pooling is not None and self.task in ("tag", "qa"):
+            raise ValueError(f"pooling is of tasks with one output per text, and the task is {self.task}; leave it out")
         return self
 
     @property
@@ -103,6 +104,8 @@ class FinetuneConfig(Settings):
         """
         if (self.max_length or 0) > max_positions:
             raise ConfigError(f"max_length {self.max_length} exceeds the {max_positions} positions that the model reads")
+        if self.pooling is not None and self.task not in ("embed", "retrieve") and architecture != "modernbert":
+            raise ConfigError(f"pooling is of embed, retrieve and ModernBERT, and the task is {self.task}; leave it out")
         electra = architecture == "electra"
         filled = {
             "learning_rate": self.learning_rate or (1e-4 if electra else 5e-5),

@@ -14,7 +14,7 @@ from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
 from tpulm.errors import ConfigError, DataError, brief, suggest
-from tpulm.models.embedding import Pooling
+from tpulm.models.classifier import Pooling
 from tpulm.special_tokens import SpecialTokens
 
 # Our name: theirs, of which we write the first.
@@ -388,12 +388,16 @@ class HeadConfig(NamedTuple):
 
     names: tuple[str, ...]
     several: bool = False  # multi-label: each label has a probability of its own
-    pooling: Pooling | None = None  # how hidden states are pooled, for an embedding model
+    pooling: Pooling | None = None  # of hidden states, into a text's vector or for a classification head; None: the first
     null: bool = False  # a question may have no answer in its text
+    normalized: bool = True  # a text's vector has length 1
+    prompts: tuple[tuple[str, str], ...] = ()  # by name: what to put before a text to be embedded
+    prompt_name: str | None = None  # of the one put before every text
+    similarity: str = "cosine"  # of vectors, for sentence-transformers
 
     @property
     def is_regression(self) -> bool:
-        return not self.names and self.pooling is None
+        return not self.names
 
     @property
     def num_classes(self) -> int | None:
@@ -405,27 +409,28 @@ class HeadConfig(NamedTuple):
         return len(self.names) or 1
 
 
+_POOLINGS = {"eurobert": ("bos", "late"), "modernbert": ("cls", "cls")}  # of a classifier by its first token, and the default
 _NULL = "handle_impossible_answer"  # named like an argument of transformers' pipelines
 _SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}  # of an ELECTRA for choices
 
 
 def head_to_json(outputs: HeadConfig, model_type: str, head: Head = "classification") -> dict[str, Any]:
     """The keys that a classifier's config.json has in addition to the encoder's."""
-    if outputs.pooling is not None:
+    if head == "embedding":
         return {}
+    pooled = _POOLINGS.get(model_type) if head in ("classification", "choice") else None
+    own = {} if pooled is None else {"classifier_pooling": outputs.pooling if outputs.pooling == "mean" else pooled[0]}
     if head in ("spans", "choice"):
-        return {_NULL: True} if outputs.null else {}
+        return own | ({_NULL: True} if outputs.null else {})
     names = outputs.names or ("LABEL_0",)
     problem = "multi_label_classification" if outputs.several else "single_label_classification"
-    values: dict[str, Any] = {
+    values: dict[str, Any] = own | {
         "problem_type": "regression" if outputs.is_regression else problem,
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
     }
     if head == "tokens":
         del values["problem_type"]
-    elif model_type == "eurobert":
-        values["classifier_pooling"] = "bos"
     return values
 
 
@@ -438,18 +443,19 @@ def head_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "clas
             f"problem_type {brief(problem)} is not supported; a text has one label, several labels or one number here",
             location=origin,
         )
-    pooling = {"eurobert": ("bos", "late"), "modernbert": ("cls", "cls")}.get(values.get("model_type", ""))
-    if (
-        head in ("classification", "choice")
-        and pooling is not None
-        and values.get("classifier_pooling", pooling[1]) != pooling[0]
-    ):
-        raise DataError(f"classifier_pooling must be '{pooling[0]}'; others are not supported", location=origin)
+    pooled, pooling = _POOLINGS.get(values.get("model_type", "")), None
+    if head in ("classification", "choice") and pooled is not None:
+        theirs = values.get("classifier_pooling", pooled[1])
+        if theirs not in (pooled[0], "mean"):
+            raise DataError(
+                f"classifier_pooling is {brief(theirs)}; only '{pooled[0]}' and 'mean' are supported", location=origin
+            )
+        pooling = "mean" if theirs == "mean" else None
     if head in ("spans", "choice"):
         wrong = [key for key, only in _SUMMARY.items() if values.get(key, only) != only and head == "choice"]
         if wrong:
             raise DataError(f"{wrong[0]} must be {_SUMMARY[wrong[0]]!r}; others are not supported", location=origin)
-        return HeadConfig((), null=values.get(_NULL) is True)
+        return HeadConfig((), pooling=pooling, null=values.get(_NULL) is True)
     named = values.get("id2label")
     if named is None:  # transformers omits two unnamed labels
         named = {"0": "LABEL_0", "1": "LABEL_1"} if problem != "regression" else {"0": "LABEL_0"}
@@ -462,5 +468,5 @@ def head_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "clas
     if (len(by_number) == 1 and not several) or problem == "regression":
         if len(by_number) > 1:
             raise DataError(f"a regression has one output, not {len(by_number)}", location=origin)
-        return HeadConfig(())
-    return HeadConfig(tuple(by_number[number] for number in range(len(by_number))), several)
+        return HeadConfig((), pooling=pooling)
+    return HeadConfig(tuple(by_number[number] for number in range(len(by_number))), several, pooling)

@@ -16,7 +16,7 @@ from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
 from tpulm.models.decoder import Decoder
@@ -49,7 +49,8 @@ def initial_weights(
 ) -> InitialWeights:
     """The weights of a model and, if asked for, the optimizer's moments.
 
-    A next-sentence head that the run does not train is left out. Raises like `starting_params` and `starting_moments`.
+    A next-sentence head that the run does not train is left out; a masked head that the model lacks begins at random. Raises
+    like `starting_params` and `starting_moments`.
     """
     params = starting_params(path, config, spec, tokenization, other_vocabulary=other_vocabulary)
     moments = starting_moments(path, spec) if with_moments else None
@@ -59,6 +60,8 @@ def initial_weights(
     summary = f"starting from {path}: {weights} and {optimizer}"
     if params.left_out:
         summary += "; its next-sentence head is left out, as data.next_sentence is false"
+    if params.fresh:
+        summary += f"; {some_of(params.fresh)} begins at random, as the model has none"
     if params.vocabulary is not None:
         summary += f"; {params.vocabulary}"
     return InitialWeights(params.tree, moments, summary)
@@ -68,6 +71,7 @@ class Params(NamedTuple):
     tree: Any
     left_out: tuple[str, ...]  # paths of parameters that the run does not train
     vocabulary: NewVocabulary | None = None  # if the model had another one
+    fresh: tuple[str, ...] = ()  # heads that the model lacks
 
 
 def starting_params(
@@ -92,6 +96,7 @@ def starting_params(
     else:
         loaded = load_model(path)
         params = loaded.params
+        params = without_head(params) if isinstance(params, SequenceClassifier | TokenClassifier) else params
     check_trainable(path, loaded.tokenization)
     found, vocabulary = named_leaves(params), None
     if loaded.tokenization.vocabulary() != tokenization.vocabulary():
@@ -103,8 +108,12 @@ def starting_params(
             if leaf.axes[0] == "vocab" and name in found:
                 found[name] = vocabulary.rows(found[name], leaf.shape[0])
     left_out = tuple(name for name in found if _is_unwanted_head(name, spec))
+    heads = {name: name.partition("_head/")[0] + "_head" for name in named_leaves(spec) if "_head/" in name}
+    fresh = tuple(sorted({head for head in heads.values() if not any(name.startswith(f"{head}/") for name in found)}))
+    drawn = {name: leaf for name, leaf in named_leaves(spec).items() if heads.get(name) in fresh}
+    found |= jax.device_get(initialize(drawn, jax.random.key(_HEAD_SEED, impl="threefry2x32")))
     tree = _fitted({name: leaf for name, leaf in found.items() if name not in left_out}, spec, path)
-    return Params(tree, left_out, vocabulary)
+    return Params(tree, left_out, vocabulary, fresh)
 
 
 def starting_moments(path: str | PurePath, spec: Any) -> Moments:

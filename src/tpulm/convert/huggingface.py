@@ -27,8 +27,8 @@ from tpulm.convert.config_json import (
 )
 from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import fuse, head_in, names, tidy
-from tpulm.convert.sentence_transformers import MODULES, embedder_files, read_pooling
+from tpulm.convert.names import fuse, head_in, names, tidy, without_heads
+from tpulm.convert.sentence_transformers import embedder_files, read_embedder, text_length
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
@@ -57,7 +57,8 @@ class LoadedModel(NamedTuple):
     """A model read from a folder: float32 parameters (numpy), with the vocabulary padded as in `convert.heads.spec_of`.
 
     `dropped` names weights of the file that have no place in ours (a pooler without its classifier); `head_config` says what a
-    classifier's outputs mean, `max_length` to how many tokens its texts are truncated (None: unknown).
+    classifier's outputs mean, or how an embedding model pools, `max_length` to how many tokens its texts are truncated (None:
+    unknown). A bare encoder has the head "embedding" and no `head_config`.
     """
 
     params: Model
@@ -111,7 +112,7 @@ def save_model(
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
         if head_config is not None:
             description |= head_to_json(head_config, model_type, head)
-            for name, values in embedder_files(head_config, config, max_length).items():
+            for name, values in (embedder_files(head_config, config, max_length) if head == "embedding" else {}).items():
                 storage.make_folder((temporary / name).parent)
                 storage.write_json(temporary / name, values)
         storage.write_json(temporary / CONFIG, description)
@@ -187,7 +188,7 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
             f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
             location=str(folder),
         )
-    max_length = _length_of_texts(folder, weights.config.max_positions) if weights.head_config is not None else None
+    max_length = _length_of_texts(folder, weights, tokenizer) if weights.head_config is not None else None
     return LoadedModel(**weights._asdict(), tokenization=tokenizer, max_length=max_length)
 
 
@@ -203,12 +204,14 @@ def load_weights(folder: PurePath) -> Weights:
             if class_name(values["model_type"], one) in described.classes:
                 head = one
                 break
-    bare = class_name(values["model_type"], "embedding") in described.classes
-    if head == "masked" and bare and storage.exists(folder / MODULES):
-        head = "embedding"
-    has_outputs = head in FINE_TUNED
-    head_config = head_from_json(values, origin=str(folder / CONFIG), head=head) if has_outputs else None
-    head_config = HeadConfig((), pooling=read_pooling(folder)) if head == "embedding" else head_config
+    masked = names(values["model_type"], spec_of(config, "masked", vocab_size=described.vocab_size))
+    of_head = {row.theirs for row in masked if row.ours.startswith("masked_head/")}  # none if tied and without biases
+    headless = head in ("masked", "next_sentence") and of_head and of_head.isdisjoint(kept.tensors)
+    head_config = None if head == "causal" else read_embedder(folder)
+    if headless or head_config is not None:
+        head, kept = "embedding", without_heads(kept, values["model_type"])
+    if head in FINE_TUNED:
+        head_config = head_from_json(values, origin=str(folder / CONFIG), head=head)
     outputs = head_config.num_outputs if head_config is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree, head)
@@ -259,10 +262,11 @@ def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
     )
 
 
-def _length_of_texts(folder: PurePath, max_positions: int) -> int | None:
-    """The number of tokens to which a classifier's texts were truncated; None if unknown (1e30 means no limit)."""
-    length = read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
-    return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= max_positions else None
+def _length_of_texts(folder: PurePath, weights: Weights, tokenizer: Tokenization) -> int | None:
+    """The number of tokens to which the texts were truncated; None if unknown (1e30 means no limit)."""
+    own = text_length(folder, tokenizer) if weights.head == "embedding" else None
+    length = own or read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
+    return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= weights.config.max_positions else None
 
 
 def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> dict[str, np.ndarray]:

@@ -16,10 +16,9 @@ import safetensors.numpy
 
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
-from tpulm.config.layouts import LAYOUTS
 from tpulm.config.resolve import OPTIMIZER_FILE
-from tpulm.convert.config_json import FOREIGN_ENCODERS, FOREIGN_TYPES
-from tpulm.convert.heads import Model, head_of
+from tpulm.convert.config_json import FOREIGN_ENCODERS, FOREIGN_TYPES, class_name
+from tpulm.convert.heads import Head, Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
     HALVES,
@@ -33,6 +32,7 @@ from tpulm.convert.huggingface import (
     load_weights,
     save_loaded,
 )
+from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.convert.tensorbundle import find_checkpoint
 from tpulm.convert.tensorflow1 import Given, Kind, load_checkpoint
 from tpulm.errors import ConfigError, DataError
@@ -51,6 +51,7 @@ PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
 _SETTINGS = (*SETTINGS_FILES, "generation_config.json")
 _FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
 _FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, GPT2_ADDED, *_SETTINGS)
+_HEADLESS = "it is an encoder without a head: 'tpulm finetune', 'tpulm embed' and --init use it, 'tpulm fill-mask' cannot"
 
 
 class Imported(NamedTuple):
@@ -67,6 +68,7 @@ class Imported(NamedTuple):
     moments: bool
     dropped: tuple[str, ...]
     notes: tuple[str, ...]
+    head: Head | None  # None: an encoder without one
 
 
 def import_model(
@@ -149,9 +151,8 @@ def _not_a_model(path: PurePath) -> ConfigError:
 
 
 def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> Imported:
-    parameters, vocab_size, architecture = 0, 0, ""
-    dropped: list[str] = []
-    notes: list[str] = []
+    parameters, vocab_size, architecture, head = 0, 0, "", None
+    dropped, notes = (), ()
     for part in parts:
         folder = base / part
         note = _unusable_tokenizer(folder)
@@ -160,14 +161,16 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
             save_loaded(target / part, model)
         else:
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
-            weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size)
-            _save_foreign(folder, target / part, weights, tokenizer)
-        notes += [] if note is None else [note]
+            weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size, head=model.head)
+            _save_foreign(folder, target / part, weights, tokenizer, model.head)
+        notes += () if note is None else (note,)
+        head = None if model.head == "embedding" and model.head_config is None else model.head
+        notes += (_HEADLESS,) if head is None else ()
         dropped += model.dropped
         parameters += _count(model.params, model.vocab_size)
         vocab_size, architecture = model.vocab_size, model.config.architecture
     return Imported(
-        str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, tuple(dropped), tuple(notes)
+        str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, dropped, notes, head
     )
 
 
@@ -193,7 +196,7 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
     return f"the tokenizer was copied as it is: transformers reads it, tpulm's own commands do not ({why})"
 
 
-def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tokenization | None) -> None:
+def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tokenization | None, head: Head) -> None:
     """Save the weights in our form with a foreign tokenizer, which is copied unchanged or written as tokenizer.json.
 
     vocab.json and merges.txt are replaced by that equivalent file; if both forms were there, they could differ.
@@ -205,11 +208,14 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
         _check_foreign_size(source, values["vocab_size"])
     elif not storage.exists(source / TOKENIZER):
         storage.write_atomic(target / TOKENIZER, tokenizer.canonical_json)
-    for name in _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS):
-        if storage.exists(source / name):
+    kept = _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS)
+    for name in storage.walk(source):
+        if PurePath(name).parts[0] in (*kept, *EMBEDDER_FILES):
+            storage.make_folder((target / name).parent)
             storage.write_atomic(target / name, storage.read_bytes(source / name))
-    class_name = next(layout.class_name for layout in LAYOUTS if layout.model_type == values["model_type"])
-    storage.write_json(target / CONFIG, values | {"architectures": [class_name], "dtype": "float32"})
+    storage.write_json(
+        target / CONFIG, values | {"architectures": [class_name(values["model_type"], head)], "dtype": "float32"}
+    )
     storage.write_atomic(target / WEIGHTS, weights)
 
 
@@ -263,6 +269,7 @@ def _from_tensorflow1(
         bool(found.moments),
         found.dropped,
         tuple(notes),
+        head_of(list(found.parts.values())[-1].params),  # of an ELECTRA the generator's
     )
 
 

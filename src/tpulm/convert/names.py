@@ -188,7 +188,7 @@ _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "Layer
 _FUSED = {".c_attn.weight": (3, -1), ".c_attn.bias": (3, -1), ".Wqkv.weight": (3, 0), ".Wi.weight": (2, 0)}  # parts, axis
 # Parameters of ours that are unused and that their files lack: a tensor of the same shape.
 _UNUSED = {"model.layers.0.attn_norm.weight": "model.embeddings.norm.weight"}
-_BARE = ("wte.", "wpe.", "h.", "ln_f.")  # prefixes in a bare GPT2Model, as the first ones were saved
+_ENCODER = ("embeddings/", "projection/", "layers/", "final_norm/")  # our paths of all that is no head
 
 # TF1: exceptions to the rule.
 _TF1_NAMES = {
@@ -266,13 +266,15 @@ class Kept(NamedTuple):
 
 
 def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Kept:
-    """Rename tensors of old conversions, split fused ones, and leave out buffers, a pooler that nothing reads and, if the
-    output is `tied`, repeats of other tensors.
+    """Rename tensors of bare encoders and old conversions, split fused ones, and leave out buffers, a pooler that nothing reads
+    and, if the output is `tied`, repeats of other tensors.
 
     Raises DataError if an output that should repeat the embeddings does not.
     """
-    kept = {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(_BUFFERS)}
     known = {row.theirs for row in TABLES[model_type]}
+    bare = _bare_names(model_type)
+    renamed = {_current_name(name, bare): tensor for name, tensor in tensors.items()}
+    kept = {name: tensor for name, tensor in renamed.items() if not name.endswith(_BUFFERS)}
     for name, source in _TIED if tied else ():
         if name not in kept or source not in known:
             continue
@@ -295,11 +297,26 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
     return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
 
 
-def _current_name(name: str) -> str:
+def without_heads(kept: Kept, model_type: str) -> Kept:
+    """The encoder's tensors alone."""
+    heads = {row.theirs for row in TABLES[model_type] if not row.ours.startswith(_ENCODER)}
+    dropped = tuple(name for name in kept.tensors if name in heads)
+    return Kept({name: tensor for name, tensor in kept.tensors.items() if name not in heads}, (*kept.dropped, *dropped))
+
+
+def _bare_names(model_type: str) -> Mapping[str, str]:
+    """How names begin in a bare encoder, which lacks the prefix of models with heads: "embeddings" -> "bert.embeddings"."""
+    whole = [row.theirs.split(".") for row in TABLES[model_type] if row.ours.startswith((*_ENCODER, "next_sentence/pooler"))]
+    return {parts[1]: ".".join(parts[:2]) for parts in whole}
+
+
+def _current_name(name: str, bare: Mapping[str, str]) -> str:
+    first, dot, rest = name.partition(".")
+    name = bare.get(first, first) + dot + rest
     for old, current in _OLD_SUFFIXES.items():
         if name.endswith(old):
             return name.removesuffix(old) + current
-    return f"transformer.{name}" if name.startswith(_BARE) else name
+    return name
 
 
 def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -190,18 +190,22 @@ def _layer(
     return x if pre else graph.norm(params.feed_forward_norm, x, config)
 
 
+def _pooled(graph: _Graph, x: str, *, mean: bool) -> str:
+    if not mean:
+        return graph.add("Gather", x, 0, axis=1)
+    seen = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=1), [2])
+    sums = (graph.add("ReduceSum", one, [1], keepdims=0) for one in (graph.add("Mul", x, seen), seen))
+    return graph.add("Div", *sums)
+
+
 def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
-    config, add, params = model.config, graph.add, model.params
+    config, add, params, outputs = model.config, graph.add, model.params, model.head_config
     if isinstance(params, TextEncoder):
-        if model.head_config is None or model.head_config.pooling == "mean":
-            seen = add("Unsqueeze", add("Cast", "attention_mask", to=1), [2])
-            x = add("ReduceSum", add("Mul", x, seen), [1], keepdims=0)  # the sum: like the mean, as its norm then becomes 1
-        else:
-            x = add("Gather", x, 0, axis=1)
-        return add("LpNormalization", x, axis=-1, p=2)
+        x = _pooled(graph, x, mean=outputs is None or outputs.pooling == "mean")
+        return x if outputs is not None and not outputs.normalized else add("LpNormalization", x, axis=-1, p=2)
     if isinstance(params, SequenceClassifier):
         own, kind = params.classification_head, HEADS[head_kind(config)]
-        x = graph.dense(own.dense, add("Gather", x, 0, axis=1))
+        x = graph.dense(own.dense, _pooled(graph, x, mean=outputs is not None and outputs.pooling == "mean"))
         x = add("Tanh", x) if kind.activation == "tanh" else graph.activation("gelu", x)
         return graph.dense(own.output, graph.norm(own.norm, x, config))
     if isinstance(params, TokenClassifier):

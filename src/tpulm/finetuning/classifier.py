@@ -81,9 +81,10 @@ class Classifier:
         config = finetune_settings(config, settings)
         of_model = self.model.config
         self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
-        if self.config.pooling is None and found is not None and found.pooling is not None:
-            self.config = self.config.model_copy(update={"pooling": found.pooling})
         self.task = find_task(self.config)
+        if self.config.pooling is None and found is not None and self.task.head == self.model.head:
+            self.config = self.config.model_copy(update={"pooling": found.pooling})
+            self.task = find_task(self.config)
         model_type_of(of_model, self.task.head)
         self.task.null = found is not None and found.null
         if not self.task.has_classes and labels is not None:

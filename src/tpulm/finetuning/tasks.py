@@ -141,7 +141,8 @@ class Task(ABC):
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
         """What the outputs mean, for config.json."""
-        return HeadConfig(() if classes is None else classes.names, null=self.null)
+        pooling = "mean" if self.config.pooling == "mean" else None
+        return HeadConfig(() if classes is None else classes.names, pooling=pooling, null=self.null)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """float64 [N, C], for a task with classes."""

@@ -2,8 +2,8 @@
 
 Sequence heads are those of transformers' …ForSequenceClassification. BERT and Megatron: dropout of tanh(dense), then a linear
 map (Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
-layer there). EuroBERT, pooled at "bos": the erf GELU and no dropout. ModernBERT: the dense layer and norm of its masked head,
-without biases, then dropout.
+layer there). EuroBERT: the erf GELU and no dropout. ModernBERT: the dense layer and norm of its masked head, without biases,
+then dropout. The latter two may see the mean of all tokens instead of [CLS].
 
 Token heads are those of …ForTokenClassification: dropout and a linear map; EuroBERT has no dropout, ModernBERT the dense layer
 and norm first. …ForQuestionAnswering has the same head with two outputs, and dropout in ModernBERT only; …ForMultipleChoice has
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from tpulm.config import ModelConfig
 from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
@@ -27,6 +27,7 @@ from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spe
 from tpulm.nn.params import TruncatedNormal, parameters
 from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, initializers, stack_spec
 
+Pooling = Literal["mean", "cls"]  # of hidden states: their mean, or the first one
 HeadKind = Literal["bert", "electra", "eurobert", "modernbert"]
 
 
@@ -115,13 +116,14 @@ def logits(
     config: ModelConfig,
     execution: Execution,
     randomness: Randomness | None,
+    pooling: Pooling = "cls",
 ) -> Float[Array, "B C"]:
     """Float32 logits; for a regression, the predicted number ([B, 1])."""
     below = None if randomness is None else Randomness(jax.random.fold_in(randomness.key, 0), randomness.rows)
     hidden = encode(params, tokens, config=config, execution=execution, randomness=below)
     with jax.named_scope("classification_head"):
         kind, head = HEADS[head_kind(config)], params.classification_head
-        x = hidden[:, 0]
+        x = hidden[:, 0] if pooling == "cls" else _mean(hidden, tokens.segments >= 0)
         act = jnp.tanh if kind.activation == "tanh" else activation("gelu")
         first, second = _dropout_seeds(randomness, x.shape[0])
         x = dropout(x, rate=config.dropout, seeds=first) if kind.dropout_before else x
@@ -129,6 +131,11 @@ def logits(
         x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         x = dropout(x, rate=config.dropout, seeds=second) if kind.dropout_after else x
         return dense(head.output, x, dtype=execution.dtype).astype(jnp.float32)
+
+
+def _mean(hidden: Float[Array, "B L D"], real: Bool[Array, "B L"]) -> Float[Array, "B D"]:
+    weights = real.astype(jnp.float32)[:, :, None]
+    return ((hidden.astype(jnp.float32) * weights).sum(axis=1) / jnp.maximum(weights.sum(axis=1), 1.0)).astype(hidden.dtype)
 
 
 def token_spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> TokenClassifier:

@@ -1,8 +1,6 @@
-"""An encoder with pooling: one unit vector per text, as in sentence-transformers."""
+"""An encoder with pooling: one vector per text, as in sentence-transformers."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +10,10 @@ from jaxtyping import Float
 from tpulm.config import ModelConfig
 from tpulm.models import classifier
 from tpulm.models.bert import Embeddings, Encoder, Tokens, encode
+from tpulm.models.classifier import Pooling
 from tpulm.nn.layers import Dense, Norm
 from tpulm.nn.params import parameters
 from tpulm.nn.transformer import Execution, Layer, Randomness
-
-Pooling = Literal["mean", "cls"]
 
 
 @parameters
@@ -46,10 +43,11 @@ def vectors(
     config: ModelConfig,
     execution: Execution,
     randomness: Randomness | None,
+    normalized: bool = True,
 ) -> Float[Array, "B T D"]:
-    """Float32 unit vectors of the texts of rows with up to T = `texts` texts, their segments 0, 1, …; zeros for missing texts.
+    """Float32 vectors of the texts of rows with up to T = `texts` texts, their segments 0, 1, …; zeros for missing texts.
 
-    mean: over all tokens of a text, special tokens included; cls: its first token.
+    normalized: of length 1; mean: over all tokens of a text, special tokens included; cls: its first token.
     """
     hidden = encode(params, tokens, config=config, execution=execution, randomness=randomness).astype(jnp.float32)
     with jax.named_scope("pool"):
@@ -59,4 +57,6 @@ def vectors(
             own = own & (tokens.positions == 0)[:, None, :]
         weights = own.astype(jnp.float32)
         pooled = jnp.einsum("btl,bld->btd", weights, hidden) / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
+        if not normalized:
+            return pooled
         return pooled * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(pooled), axis=2, keepdims=True), jnp.float32(1e-24)))

@@ -50,6 +50,7 @@ class Classification:
     vocab_size: int
     special: SpecialTokens
     num_classes: int | None
+    pooling: classifier.Pooling = "cls"
 
     several_rows = False  # True: the rows of an example are trained on together, tokens [B, K, L]
 
@@ -97,7 +98,9 @@ class Classification:
         self, params: classifier.SequenceClassifier, tokens: bert.Tokens, randomness: Randomness | None
     ) -> Float[Array, "B ..."]:
         """The model's outputs: float32 [B, *output_shape]."""
-        return classifier.logits(params, tokens, config=self.model, execution=self.execution, randomness=randomness)
+        return classifier.logits(
+            params, tokens, config=self.model, execution=self.execution, randomness=randomness, pooling=self.pooling
+        )
 
     def sums(self, outputs: Float[Array, "B ..."], inputs: LabelledInputs) -> dict[str, Array]:
         """Sums over rows: "loss", "rows" (their weights), and what else `metrics` reports."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from tpulm.models import bert, embedding
+from tpulm.models import bert, classifier, embedding
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.classification import Classification, LabelledInputs
@@ -32,7 +32,8 @@ class Embedding(Classification):
     The losses compare the rows of a batch with each other; with gradient accumulation, only those of one micro-batch.
     """
 
-    pooling: embedding.Pooling = "mean"
+    pooling: classifier.Pooling = "mean"
+    normalized: bool = True
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -52,8 +53,8 @@ class Embedding(Classification):
         return encoder_input(tokens.astype(jnp.int32), row_kind="packed", special=self.special)
 
     def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B T D"]:
-        settings: Any = {"config": self.model, "execution": self.execution, "randomness": randomness}
-        return embedding.vectors(params, tokens, texts=self.texts, pooling=self.pooling, **settings)
+        settings: Any = {"config": self.model, "execution": self.execution, "normalized": self.normalized}
+        return embedding.vectors(params, tokens, texts=self.texts, pooling=self.pooling, randomness=randomness, **settings)
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
         return jnp.sum(inputs.weights)[None]

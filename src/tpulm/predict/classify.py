@@ -28,7 +28,7 @@ class Outputs:
         config: FinetuneConfig,
         *,
         num_classes: int | None,
-        objective: type[Classification] = Classification,
+        objective: Callable[..., Classification] = Classification,
     ):
         assert config.max_length is not None
         devices = jax.devices()
@@ -92,6 +92,7 @@ class ClassifierForUse:
         settings = FinetuneConfig(
             task="regression" if model.head_config.is_regression else "classification", max_length=self.max_length
         ).for_architecture(model.config.architecture, model.config.max_positions)
+        settings = settings.model_copy(update={"pooling": model.head_config.pooling})
         self._names, self._several = model.head_config.names, model.head_config.several
         self._outputs = Outputs(model, settings, num_classes=model.head_config.num_classes)
         self._params = self._outputs.place(model.params)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePath
 
 import numpy as np
 
 from tpulm.config import FinetuneConfig
+from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError
 from tpulm.models.decoder import Decoder
@@ -17,7 +19,8 @@ from tpulm.predict.classify import Outputs, check_texts, listed
 
 
 class Embedder:
-    """An encoder on the devices. One that was not fine-tuned for embeddings is mean-pooled, like `embed` by default.
+    """An encoder on the devices. One that was not fine-tuned for embeddings is mean-pooled, like `embed` by default. A model's
+    default prompt is put before every text; `prompts` are its others.
 
     Raises ConfigError for a causal model.
     """
@@ -25,25 +28,28 @@ class Embedder:
     def __init__(self, model: LoadedModel):
         if isinstance(model.params, Decoder):
             raise ConfigError("this is a causal language model, and embeddings need an encoder (bert, modernbert or electra)")
-        self.is_tuned = model.head == "embedding"
+        own = model.head_config if model.head == "embedding" else None
+        self.is_tuned, own = own is not None, own or HeadConfig((), pooling="mean")
+        self.prompts = {name: text for name, text in own.prompts if name != own.prompt_name}
+        self._prompt = dict(own.prompts).get(own.prompt_name or "", "")
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
-        pooling = None if model.head_config is None else model.head_config.pooling
-        settings = FinetuneConfig(task="embed", pooling=pooling, max_length=self.max_length)
+        settings = FinetuneConfig(task="embed", pooling=own.pooling, max_length=self.max_length)
         settings = settings.for_architecture(model.config.architecture, model.config.max_positions)
-        self._outputs = Outputs(model, settings, num_classes=None, objective=Embedding)
+        self._outputs = Outputs(model, settings, num_classes=None, objective=partial(Embedding, normalized=own.normalized))
         self._params = self._outputs.place(without_head(model.params))
         self.cut = 0  # texts truncated so far
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 [N, D], vectors of length 1. Raises DataError for a text that is blank or not a string."""
+        """float32 [N, D], in general of length 1. Raises DataError for a text that is blank or not a string."""
         check_texts(texts, "text")
-        rows = self._outputs.rows(texts)
+        rows = self._outputs.rows([self._prompt + text for text in texts])
         self.cut += rows.cut
         return self._outputs.of(self._params, rows)[:, 0]
 
 
 def embed(model: LoadedModel | str | PurePath, texts: str | Sequence[str]) -> np.ndarray:
-    """float32 [N, D]: a vector of length 1 for each text, so that `vectors @ vectors.T` are cosines.
+    """float32 [N, D]: a vector for each text, so that `vectors @ vectors.T` are cosines: of length 1, unless the model is one
+    of sentence-transformers that has no Normalize.
 
     Raises like `Embedder`, and DataError for a text that is blank or not a string.
     """

@@ -20,6 +20,7 @@ from tpulm.models.bert import MaskedModel, Tokens, encode, masked_logits
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
+from tpulm.models.embedding import TextEncoder
 from tpulm.nn.transformer import Execution
 from tpulm.tokenization import Tokenization
 
@@ -63,6 +64,8 @@ def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> l
         raise ConfigError(f"top is {top}; it must lie between 1 and the size of the vocabulary, {most}")
     if isinstance(model.params, SequenceClassifier | TokenClassifier):
         raise ConfigError("this is a classifier: it has no masks to fill, it labels texts (tpulm classify)")
+    if isinstance(model.params, TextEncoder):
+        raise ConfigError("this is an encoder without a masked head, which fills no masks; it embeds texts (tpulm embed)")
     if isinstance(model.params, Discriminator):
         raise ConfigError("this is ELECTRA's discriminator, which judges words and fills no masks; name the generator's folder")
     params = jax.device_put(model.params)

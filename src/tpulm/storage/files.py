@@ -183,15 +183,17 @@ def read_json(path: AnyPath) -> dict[str, Any]:
     return found
 
 
-def read_given_object(path: AnyPath) -> dict[str, Any]:
-    """A JSON object of a user's model. Raises DataError if it is not one, as nothing here can recreate it."""
+def read_given_object(path: AnyPath, kind: type = dict) -> Any:
+    """A JSON object, or list, of a user's model. Raises DataError if it is not one, as nothing here can recreate it."""
     location = os.fspath(path)
     try:
         found = parse_json(read_bytes(path))
     except ValueError as error:
         raise DataError(f"not valid JSON ({error}); copy or export the model again", location=location) from error
-    if not isinstance(found, dict):
-        raise DataError("not a JSON object; copy or export the model again", location=location)
+    if not isinstance(found, kind):
+        raise DataError(
+            f"not a JSON {'object' if kind is dict else 'array'}; copy or export the model again", location=location
+        )
     return found
 
 

@@ -20,7 +20,6 @@ from tpulm.labelled.rows import Groups, PaddedBatch, Rows, epoch_batches, fixed_
 from tpulm.nn.params import is_spec
 from tpulm.objectives import Objective
 from tpulm.objectives.classification import Classification
-from tpulm.objectives.embedding import Embedding
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.distributed import check_alone
@@ -172,7 +171,7 @@ def _batch_size(config: FinetuneConfig, num_rows: int, devices: Sequence[Any]) -
 
 
 def make_objective(
-    kind: type[Classification],
+    kind: Callable[..., Classification],
     model: ModelConfig,
     config: FinetuneConfig,
     *,
@@ -186,7 +185,7 @@ def make_objective(
     if config.dropout is not None:
         of_weights = {} if model.architecture == "modernbert" else {"attention_dropout": config.dropout}
         model = model.model_copy(update={"dropout": config.dropout, **of_weights})
-    pooled: dict[str, Any] = {"pooling": config.pooling or "mean"} if issubclass(kind, Embedding) else {}
+    pooled: dict[str, Any] = {} if config.pooling is None else {"pooling": config.pooling}
     return kind(
         **pooled,
         model=model,

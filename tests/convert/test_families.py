@@ -1,0 +1,329 @@
+"""Random small models of every family, made and saved by transformers: which load here, with torch's numbers, and which not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import tpulm
+from tpulm.convert.huggingface import LoadedModel, load_model
+from tpulm.convert.importing import import_model
+from tpulm.errors import DataError
+from tpulm.models import bert, classifier, decoder, electra
+from tpulm.nn.transformer import Execution
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(55))]
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+}
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+
+
+class Family(NamedTuple):
+    """A model type of transformers, the beginning of its classes' names, and the classes that load."""
+
+    prefix: str
+    classes: tuple[str, ...]
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+_TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+LOADED = {
+    "bert": Family("Bert", ("Model", "ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", *_TASKS)),
+    "megatron-bert": Family("MegatronBert", ("Model", "ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", *_TASKS)),
+    "electra": Family("Electra", ("Model", "ForMaskedLM", "ForPreTraining", *_TASKS), {"embedding_size": 16}),
+    "modernbert": Family("ModernBert", ("Model", "ForMaskedLM", *_TASKS), {"local_attention": 8}),
+    "eurobert": Family("EuroBert", ("Model", "ForMaskedLM", *_TASKS[:2]), {"classifier_pooling": "bos"}),
+    "gpt2": Family("GPT2", ("Model", "LMHeadModel")),
+    "llama": Family("Llama", ("ForCausalLM",)),
+}
+
+
+@pytest.fixture
+def transformers(torch) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+def save(transformers: Any, torch: Any, folder: Path, model_type: str, class_name: str, **settings: Any) -> Any:
+    """The model of transformers in the folder; parameters that begin as 0 or 1 are drawn too."""
+    config = transformers.AutoConfig.for_model(model_type, **SIZES, **settings)
+    torch.manual_seed(0)
+    model = getattr(transformers, class_name)(config).eval()
+    with torch.no_grad():
+        for _, leaf in model.named_parameters():
+            if leaf.ndim == 1:
+                leaf += 0.2 * torch.randn(leaf.shape)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return model
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """Ids and what is not padding."""
+    ids = np.random.default_rng(0).integers(5, 60, (3, 20)).astype(np.int32)
+    ids[:, 0] = 2
+    ids[1, 12:] = ids[2, 5:] = 0
+    return ids, ids != 0
+
+
+def ours(model: LoadedModel) -> np.ndarray:
+    """Logits, or the last hidden states of a bare encoder."""
+    ids, real = rows()
+    types = jnp.zeros_like(ids) if model.config.token_types else None
+    tokens = bert.Tokens(jnp.asarray(ids), jnp.where(real, 0, -1), types, None)
+    params: Any = model.params
+    use: dict[str, Any] = {"config": model.config, "execution": EXECUTION}
+    if model.head in ("classification", "choice"):
+        assert model.head_config is not None
+        return np.asarray(classifier.logits(params, tokens, pooling=model.head_config.pooling or "cls", randomness=None, **use))
+    if model.head in ("tokens", "spans"):
+        return np.asarray(classifier.token_logits(params, tokens, randomness=None, **use))
+    hidden = bert.encode(params, tokens, randomness=None, **use)
+    if model.head == "embedding":
+        return np.asarray(hidden)
+    if model.head == "detection":
+        return np.asarray(electra.replaced_logits(params.detection_head, hidden, **use))
+    if model.head == "causal":
+        logits = decoder.next_token_logits(params, hidden, execution=EXECUTION, vocab_size=model.vocab_size)
+    else:
+        logits = bert.masked_logits(params, hidden, vocab_size=model.vocab_size, **use)
+    return np.asarray(logits)[..., : model.vocab_size]
+
+
+def theirs(torch: Any, model: Any) -> np.ndarray:
+    ids, real = (torch.tensor(part).long() for part in rows())
+    several = type(model).__name__.endswith("MultipleChoice")
+    with torch.no_grad():
+        out = model(
+            *((ids[:, None], real[:, None]) if several else ()),
+            **({} if several else {"input_ids": ids, "attention_mask": real}),
+        )
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], dim=-1).numpy()
+    for key in ("prediction_logits", "logits", "last_hidden_state"):
+        if key in out:
+            return out[key].numpy()
+    raise AssertionError(list(out))
+
+
+def assert_equal(torch: Any, model: LoadedModel, expected: Any) -> None:
+    found, wanted = ours(model), theirs(torch, expected)
+    real = rows()[1]
+    if found.shape[:2] == real.shape and found.ndim > 1 and found.shape[1] == real.shape[1]:
+        found, wanted = found[real], wanted[real]
+    assert np.abs(found).max() > 0.3  # or an error of 1e-5 would say little
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * max(1.0, float(np.abs(found).max())))
+
+
+LOADING = [(model_type, ending) for model_type, family in LOADED.items() for ending in family.classes]
+
+
+@pytest.mark.parametrize(("model_type", "ending"), LOADING)
+def test_numbers_are_those_of_transformers(torch, transformers, tmp_path, model_type, ending):
+    family = LOADED[model_type]
+    expected = save(transformers, torch, tmp_path, model_type, family.prefix + ending, **family.settings)
+    model = load_model(tmp_path)
+    if ending == "ForNextSentencePrediction":
+        assert {"cls.seq_relationship.weight", "bert.pooler.dense.weight"} < {*model.dropped}
+        expected = expected.bert
+    if (model_type, ending) == ("gpt2", "Model"):
+        expected = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()  # whose output is tied
+    assert_equal(torch, model, expected)
+
+
+# -- what files are like ----------------------------------------------------------------------------------------------------
+
+
+def test_pooler_and_buffers_of_an_old_bare_encoder(torch, transformers, tmp_path):
+    """As in all-MiniLM-L6-v2: names without prefix, position_ids among the weights, gamma and beta for norms."""
+    expected = save(transformers, torch, tmp_path, "bert", "BertModel")
+    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensors[name]
+        for name in tensors
+    }
+    safetensors.numpy.save_file(old | {"embeddings.position_ids": np.arange(32)[None]}, tmp_path / "model.safetensors")
+    model = load_model(tmp_path)
+    assert (model.head, model.head_config) == ("embedding", None)
+    assert set(model.dropped) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    assert_equal(torch, model, expected)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "electra", "modernbert", "eurobert"])
+def test_an_import_of_an_encoder_is_the_same_to_transformers(torch, transformers, tmp_path, model_type):
+    family = LOADED[model_type]
+    expected = save(transformers, torch, tmp_path / "theirs", model_type, f"{family.prefix}Model", **family.settings)
+    imported = import_model(tmp_path / "theirs", tmp_path / "ours")
+    assert imported.head is None and "an encoder without a head" in imported.notes[0]
+    assert_equal(torch, load_model(tmp_path / "ours"), expected)
+    again = transformers.AutoModel.from_pretrained(tmp_path / "ours").eval()
+    np.testing.assert_allclose(theirs(torch, again), theirs(torch, expected), atol=1e-6)
+
+
+def test_a_part_of_a_head_is_not_taken_for_none(torch, transformers, tmp_path):
+    save(transformers, torch, tmp_path, "bert", "BertForMaskedLM")
+    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    del tensors["cls.predictions.bias"]
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"missing: cls\.predictions\.bias"):
+        load_model(tmp_path)
+    safetensors.numpy.save_file({"what": np.ones(3)} | tensors, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"unknown: what"):
+        load_model(tmp_path)
+
+
+# -- ModernBERT's and EuroBERT's pooling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "class_name", ["ModernBertForSequenceClassification", "ModernBertForMultipleChoice", "EuroBertForSequenceClassification"]
+)
+def test_mean_pooling_is_that_of_transformers(torch, transformers, tmp_path, class_name):
+    settings = {"classifier_pooling": "mean", "num_labels": 3, "local_attention": 8}
+    expected = save(transformers, torch, tmp_path / "theirs", class_name.partition("For")[0].lower(), class_name, **settings)
+    assert_equal(torch, load_model(tmp_path / "theirs"), expected)
+    import_model(tmp_path / "theirs", tmp_path / "ours")
+    kept = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert kept["classifier_pooling"] == "mean"
+    again = getattr(transformers, class_name).from_pretrained(tmp_path / "ours").eval()
+    np.testing.assert_allclose(theirs(torch, again), theirs(torch, expected), atol=1e-6)
+
+
+@pytest.mark.parametrize("begin", ["ModernBertForSequenceClassification", "ModernBertModel"])
+def test_a_classifier_trained_with_mean_pooling(torch, transformers, tmp_path, begin):
+    """It keeps the pooling of the one it began with, or has that of `pooling`."""
+    save(transformers, torch, tmp_path / "begin", "modernbert", begin, classifier_pooling="mean")
+    settings: dict[str, Any] = {"pooling": "mean"} if begin.endswith("Model") else {}
+    examples = [(f"w{number} w{number % 7} w1", "ab"[number % 2]) for number in range(32)]
+    ours = tpulm.Classifier(tmp_path / "begin", labels=["a", "b"], epochs=1, batch_size=16, max_length=16, **settings)
+    ours.fit(examples, examples[:8]).save_pretrained(tmp_path / "out")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert theirs.config.classifier_pooling == "mean"
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(["w3 w4", "w5"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = theirs(**tokens).logits.softmax(-1).numpy()
+    np.testing.assert_allclose(ours.predict_proba(["w3 w4", "w5"]), expected, atol=1e-5)
+    found = tpulm.classify(tmp_path / "out", ["w3 w4", "w5"])
+    np.testing.assert_allclose([[*(one.probabilities or {}).values()] for one in found], expected, atol=1e-5)
+
+
+# -- the table of docs/importing.md -----------------------------------------------------------------------------------------
+
+REFUSED = {  # model types that are not supported, with a class of each
+    "albert": "AlbertModel",
+    "deberta-v2": "DebertaV2Model",
+    "distilbert": "DistilBertModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+    "mpnet": "MPNetModel",
+    "t5": "T5EncoderModel",
+    "gemma": "GemmaForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+}
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_other_families_are_refused_by_name(tmp_path, model_type):
+    """The name alone decides, before weights and tokenizer are looked at."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": [REFUSED[model_type]]}))
+    (tmp_path / "in" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    safetensors.numpy.save_file({"weight": np.ones(3)}, tmp_path / "in" / "model.safetensors")
+    for use in (load_model, lambda folder: import_model(folder, tmp_path / "out")):
+        with pytest.raises(DataError, match=f"model_type '{model_type}' is not supported; known: 'bert', "):
+            use(tmp_path / "in")
+
+
+class Refusal(NamedTuple):
+    """A class of a supported type, with settings, that does not load: why, and what the error says."""
+
+    class_name: str
+    settings: Mapping[str, Any]
+    why: str
+    message: str
+
+
+NOT = {
+    "bert": [
+        Refusal("BertLMHeadModel", {"is_decoder": True}, "with `is_decoder`", "is_decoder is True; only False is supported")
+    ],
+    "eurobert": [
+        Refusal(
+            "EuroBertForSequenceClassification",
+            {"classifier_pooling": "late"},
+            'with `classifier_pooling` "late"',
+            "classifier_pooling is 'late'",
+        )
+    ],
+    "gpt2": [Refusal("GPT2ForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight")],
+    "llama": [
+        Refusal("LlamaModel", {}, "its output is not there", r"missing: lm_head\.weight"),
+        Refusal("LlamaForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight"),
+        Refusal(
+            "LlamaForCausalLM",
+            {"num_key_value_heads": 1},
+            "with fewer heads for keys and values",
+            "num_key_value_heads is 1; only num_attention_heads",
+        ),
+        Refusal("LlamaForCausalLM", {"head_dim": 16}, "with a `head_dim` of its own", "head_dim is 16; only hidden_size"),
+        Refusal(
+            "LlamaForCausalLM",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+            "with scaled RoPE",
+            "rope_type 'linear' is not supported",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(("model_type", "refusal"), [(name, one) for name, some in NOT.items() for one in some])
+def test_what_does_not_load_is_refused_with_the_reason(torch, transformers, tmp_path, model_type, refusal):
+    save(transformers, torch, tmp_path, model_type, refusal.class_name, **refusal.settings)
+    with pytest.raises(DataError, match=refusal.message):
+        load_model(tmp_path)
+
+
+_WITHOUT = {"ForNextSentencePrediction": " (its head is left out)"}
+
+
+def table() -> str:
+    lines = ["| `model_type` | classes of transformers that load | not, and why |", "|---|---|---|"]
+    for model_type, family in LOADED.items():
+        loaded = ", ".join(f"`{ending}`{_WITHOUT.get(ending, '')}" for ending in family.classes)
+        refused = "; ".join(f"`{one.class_name.removeprefix(family.prefix)}`: {one.why}" for one in NOT.get(model_type, []))
+        lines.append(f"| `{model_type}` | `{family.prefix}` + {loaded} | {refused} |")
+    lines.append(f"| {', '.join(f'`{model_type}`' for model_type in REFUSED)} and others | none | another architecture |")
+    return "\n".join(lines)
+
+
+def test_the_table_in_the_documentation():
+    page = Path(__file__).parents[2] / "docs" / "importing.md"
+    begin, end = "<!-- made by tests/convert/test_families.py -->\n\n", "\n\n## "
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    found, _, after = rest.partition(end)
+    if os.environ.get("TPULM_UPDATE_GOLDEN"):
+        found = table()
+        page.write_text(before + begin + found + end + after, encoding="utf-8")
+    assert found == table(), "if this is wanted: TPULM_UPDATE_GOLDEN=1 pytest tests/convert/test_families.py"
