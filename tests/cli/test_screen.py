@@ -144,7 +144,7 @@ def test_of_electra_each_figure_says_whose_it_is(capsys: pytest.CaptureFixture[s
         "generator accuracy 0.1918",
         "detector AUC 0.6067 (0.5 is chance)",
         "detector recall 0.0000 of the 14.9% of tokens replaced",
-        "unknown tokens 0.06%",
+        "unknown characters 0.06%",
         "speed 3,403 tokens/s (98% of slots), MFU 32%",
     ):
         assert line in shown, line

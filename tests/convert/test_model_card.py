@@ -247,6 +247,6 @@ def test_a_detector_is_judged_beside_its_generator():
 
 def test_a_vocabulary_that_does_not_fit_is_told():
     card = render(replace(FULL, dataset=DatasetFacts(rows=1, tokens=1, unknown_fraction=0.78)))
-    assert "| unknown tokens | 78.00% |" in card
-    assert "Its vocabulary does not fit its training text, of whose tokens 78.00% are unknown." in card
+    assert "| unknown characters | 78.00% |" in card
+    assert "Its vocabulary does not fit its training text, of whose characters 78.00% are unknown." in card
     assert "does not fit" not in render(FULL)

@@ -8,6 +8,7 @@ import pytest
 
 from tpulm.dataset import encode
 from tpulm.dataset.encode import encode_documents
+from tpulm.tokenization import Aligned
 
 
 class Encoded(NamedTuple):
@@ -24,6 +25,10 @@ class Letters:
         kept = [text.replace("-", "") for text in texts]
         ids = np.array([ord(letter) for text in kept for letter in text], np.uint32)
         return Encoded(ids, np.array([len(text) for text in kept], np.int32))
+
+    def encode_with_offsets(self, texts: list[str]) -> Aligned:
+        ids, lengths = self.encode(texts)
+        return Aligned(ids, lengths, np.stack([np.arange(len(ids)), np.arange(len(ids)) + 3], axis=1))
 
 
 LETTERS: Any = Letters()
@@ -53,6 +58,7 @@ def test_sentences_and_documents_end_where_they_should(monkeypatch: pytest.Monke
     assert tokens.document_ends.tolist() == [34, 38, 42]
     assert (counts.documents, counts.empty_documents, counts.tokens, counts.unknown_tokens) == (4, 1, 42, 1)
     assert (counts.characters, counts.bytes) == (45, 34 + 3 + 12 + 4)
+    assert (counts.blanks, counts.unknown_characters, counts.unknown_fraction) == (7, 3, 3 / 38)
 
 
 def test_without_sentences_documents_are_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
 from tpulm.finetuning.summary import card_text
-from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts, find_task
+from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts, doubts_about_vocabulary, find_task
+from tpulm.labelled import Examples
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
 from tpulm.train.tuning import Labelled
@@ -86,7 +88,18 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path):
         "at most 64"
     ]
     assert found(texts, 98) == []
-    assert found(["a a a b"], 98) == ["25% of the texts' tokens are unknown: the model's vocabulary does not fit them"]
+
+    def unknown(texts: list[str], pairs: list[Any] | None = None) -> list[str]:
+        places = ["somewhere"] * len(texts)
+        return doubts_about_vocabulary(tokenizer, "test", Examples(texts, pairs, None, places))
+
+    assert unknown(texts) == unknown(texts, [["a", "a a"]] * 100) == []
+    assert unknown(["a a a b"]) == [
+        "test: 25.0% of the text's characters are unknown (characters b; words b): the model's vocabulary does not fit it"
+    ]
+    assert unknown(["a", "a"], [["a", "bb"], ["a", "a"]]) == [
+        "test: 28.6% of the text's characters are unknown (characters b; words bb): the model's vocabulary does not fit it"
+    ]
 
 
 def test_doubts_are_in_the_result_and_on_the_card():

@@ -234,16 +234,16 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: 
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS[: len(WORDS) // 2]]))
     corpus, notes = write_corpus(tmp_path / "corpus.txt.gz"), Notes()
     wrong = toy_config(corpus, tokenizer={"path": str(vocabulary)})
-    refused = r"^\d\d\.\d% of the text's tokens are unknown .*words .*tokenizer\.allow_unknown = true"
+    refused = r"^\d\d\.\d% of the text's characters are unknown .*words .*tokenizer\.allow_unknown = true"
     with pytest.raises(ConfigError, match=refused), workfolder.working_in(wrong, tmp_path / "w") as folder:
         preparation.prepare(wrong, folder.path)
     assert not (tmp_path / "w" / "dataset").exists()
     allowed = toy_config(corpus, tokenizer={"path": str(vocabulary), "allow_unknown": True})
     with workfolder.working_in(allowed, tmp_path / "w") as folder:
         made = preparation.prepare(allowed, folder.path, progress=notes).datasets[0]
-    assert [note for note in notes.notes if "of the text's tokens are unknown" in note]
+    assert [note for note in notes.notes if "of the text's characters are unknown" in note]
     words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
-    unknown = sum(word in WORDS[len(WORDS) // 2 :] for word in words) / len(words)
+    unknown = sum(len(word) for word in words if word in WORDS[len(WORDS) // 2 :]) / sum(map(len, words))
     assert made.train.unknown_fraction == pytest.approx(unknown, abs=0.01)
 
 

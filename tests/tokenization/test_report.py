@@ -9,11 +9,21 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from made_up import batches, troublesome_text
+from tokenizers import Tokenizer
 
 from tpulm import tokenization
 from tpulm.errors import DataError
 from tpulm.tokenization import Tokenization, TokenizerReport, report
-from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER, Fit, ScriptCoverage, TextTally, TokenTally, script_of
+from tpulm.tokenization.report import (
+    DOCUMENT_HEADER,
+    SCRIPT_HEADER,
+    Fit,
+    ScriptCoverage,
+    TextTally,
+    TokenTally,
+    hidden_characters,
+    script_of,
+)
 
 
 def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:
@@ -182,15 +192,46 @@ def tokenizer(tmp_path: Path) -> tokenization.Tokenization:
 
 def test_unknown_tokens_with_their_characters_and_words(tokenizer: tokenization.Tokenization):
     found = tokenization.count_unknown(tokenizer, iter([["ab zz .", "zz a"], ["xb zz"]]))
-    assert (found.tokens, found.unknown) == (8, 4)  # a ##b zz . zz a xb zz
+    assert (found.visible, found.hidden) == (12, 8)  # ab [zz] . [zz] a [xb] [zz]
     assert found.characters == ("z", "x")
     assert found.words == ("zz", "xb")
-    assert str(found) == "50.0% of the text's tokens are unknown (characters z x; words zz, xb)"
+    assert str(found) == "66.7% of the text's characters are unknown (characters z x; words zz, xb)"
 
 
 def test_text_that_is_known(tokenizer: tokenization.Tokenization):
-    assert tokenization.count_unknown(tokenizer, [["ab ba."]]) == (5, 0, (), ())
+    assert tokenization.count_unknown(tokenizer, [["ab ba."]]) == (5, 0, 0, 100, (), ())
     assert tokenization.count_unknown(tokenizer, []).fraction == 0.0
+
+
+def test_words_too_long_for_the_vocabulary_are_judged_by_their_characters(tokenizer: tokenization.Tokenization):
+    texts = ["ab a. " * 10 + "ab" * 60, "ba " * 20]
+    found = tokenization.count_unknown(tokenizer, [texts])
+    library = Tokenizer.from_str(tokenizer.canonical_json)  # the judge
+    hidden = [
+        stop - start
+        for text in texts
+        for index, (start, stop) in zip(*_ids_and_offsets(library, text), strict=True)
+        if index == tokenizer.special.unknown
+    ]
+    assert hidden == [120] and (found.hidden, found.long, found.visible) == (120, 120, 200) and found.is_long
+    assert str(found) == (
+        "60.0% of the text's characters are unknown (words abababababababababab…; a word of more than 100 characters is "
+        "unknown as a whole)"
+    )
+    mixed = tokenization.count_unknown(tokenizer, [["zz " * 100, "ab" * 60]])
+    assert (mixed.hidden, mixed.long, mixed.is_long) == (320, 120, False), "a larger vocabulary helps more"
+
+
+def test_the_size_of_unknown_words_is_measured_on_some(tokenizer: tokenization.Tokenization):
+    texts = ["zzz a"] * 1_000
+    encoded = tokenizer.encode(texts)
+    sizes, each = hidden_characters(tokenizer, texts, encoded, at_most=500)
+    assert len(sizes) < 200 and each * sizes.sum() == 3_000
+
+
+def _ids_and_offsets(library: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    encoding = library.encode(text, add_special_tokens=False)
+    return encoding.ids, encoding.offsets
 
 
 def test_korean_with_an_english_vocabulary(real_data: Path):

@@ -137,7 +137,7 @@ def test_advice_leaves_out_what_cannot_be_changed():
 
 def test_a_vocabulary_that_does_not_fit_comes_before_more_steps():
     said = advice_for(run(), unknown_fraction=0.78)
-    assert said.startswith("78% of the tokens are unknown: take a vocabulary that fits the text")
+    assert said.startswith("78% of the text's characters are unknown: take a vocabulary that fits it")
     assert "steps" not in said
 
 

@@ -120,7 +120,7 @@ def show_summary(summary: Summary) -> None:
         "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
         "bits per character": f"{summary.bits_per_character:.4f}",
         **_detector_rows(scores),
-        "unknown tokens": f"{summary.unknown_fraction:.2%}" if summary.unknown_fraction else "",
+        "unknown characters": f"{summary.unknown_fraction:.2%}" if summary.unknown_fraction else "",
         "speed": speed + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
         "health": summary.health,
         "stages": ", ".join(f"{name} {state}" for name, state in summary.stages.items()),

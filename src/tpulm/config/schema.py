@@ -219,7 +219,7 @@ class TokenizerConfig(Settings):
     min_frequency: Positive = 2  # a word or merge must occur this often
     unused_slots: NonNegative = 0  # tokens reserved for later: [unused0], [unused1], …
     sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # text that the tokenizer is trained on, at most
-    # continue even if the vocabulary does not fit the text: 30 % or more of its tokens are unknown
+    # continue even if the vocabulary does not fit the text: 30 % or more of its characters are unknown
     allow_unknown: bool = False
 
     @model_validator(mode="after")

@@ -349,7 +349,7 @@ def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
         *_row("tokens of a document", dataset.token_quantiles or None, _quantiles),
         *_row("tokens of text in a row", dataset.tokens_per_row, "{:,.1f}".format),
         *_row("padding", dataset.padding_fraction, _percent),
-        *_row("unknown tokens", dataset.unknown_fraction, _percent),
+        *_row("unknown characters", dataset.unknown_fraction, _percent),
         *_row("tokens per character", dataset.tokens_per_character, "{:.3f}".format),
         *_row("passes over the rows", passes, "{:.2f}".format),
     ]

@@ -23,8 +23,11 @@ from tpulm.dataset.manifest import Counts, rounded_up
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
 from tpulm.tokenization.pipelines import without_surrogates
+from tpulm.tokenization.report import hidden_characters
 
 _CHARACTERS_AT_ONCE: Final = 1 << 20  # after which progress is reported
+_MEASURED: Final = 4_000  # of these, in texts with unknown tokens
+_BLANKS: Final = " \n\t\u3000\xa0"
 _WORD_CHARACTERS_AT_ONCE: Final = 1 << 17  # encodings with offsets take several hundred bytes per token
 _IS_BLANK: Final = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # the last is for all codes above
 
@@ -53,7 +56,8 @@ def encode_documents(
     lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
     sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
     word_start: list[np.ndarray] = [np.empty(0, np.int8)]
-    num_bytes = 0
+    num_bytes = blanks = 0
+    unknown_characters = 0.0
     for some in slices(documents, at_once or _CHARACTERS_AT_ONCE):
         texts, counts = _in_sentences(some) if sentences else (some, np.ones(len(some), np.int64))
         if words is None:
@@ -64,7 +68,11 @@ def encode_documents(
         ids.append(encoded.ids.astype(dtype))
         lengths.append(encoded.lengths.astype(np.int64))
         sentence_counts.append(counts)
-        advance(size := len("".join(some).encode()))
+        sizes, each = hidden_characters(tokenization, texts, encoded, _MEASURED)
+        unknown_characters += each * sizes.sum()
+        whole = "".join(some)
+        blanks += sum(map(whole.count, _BLANKS))
+        advance(size := len(whole.encode()))
         num_bytes += size
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))
@@ -78,6 +86,8 @@ def encode_documents(
         bytes=num_bytes,
         characters=int(characters.sum()),
         tokens=all_ids.size,
+        blanks=blanks,
+        unknown_characters=round(unknown_characters),
         unknown_tokens=int(np.count_nonzero(all_ids == tokenization.special.unknown)),
         character_lengths=rounded_up(characters),
         token_lengths=rounded_up(np.diff(document_ends, prepend=0)),

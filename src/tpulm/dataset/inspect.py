@@ -23,7 +23,7 @@ class SampledRow(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """One table row per field; fractions are of all token slots, shares of content tokens."""
+    """One table row per field; fractions are of all token slots, the unknown share of visible characters."""
 
     counts: Counts
     parts: int
@@ -47,7 +47,7 @@ def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Su
         bytes_per_token=disk_bytes / max(1, counts.tokens),
         tokens_per_row=counts.tokens / max(1, counts.rows),
         padding_fraction=manifest.padding_fraction,
-        unknown_share=counts.unknown_tokens / max(1, counts.tokens),
+        unknown_share=counts.unknown_fraction,
         tokens_per_character=manifest.tokens_per_character,
     )
 

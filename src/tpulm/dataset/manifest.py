@@ -48,7 +48,9 @@ class Counts(Sums, Record):
     one_sentence_documents: int = 0  # counted for rows of kind "segments" only
     bytes: int = 0  # UTF-8
     characters: int = 0
+    blanks: int = 0  # of the characters; 0, like unknown_characters, if an earlier tpulm counted or rows were imported
     tokens: int = 0  # content tokens
+    unknown_characters: int = 0  # within unknown tokens, whose mean size is measured on some of them
     unknown_tokens: int = 0
     copied_tokens: int = 0  # repeated in rows: in random second segments, and at the beginnings of causal rows
     rows: int = 0
@@ -56,6 +58,13 @@ class Counts(Sums, Record):
     padding: int = 0  # slots of the rows
     character_lengths: dict[int, int] = {}  # of documents, from `rounded_up`; empty if an earlier tpulm counted
     token_lengths: dict[int, int] = {}
+
+    @property
+    def unknown_fraction(self) -> float:
+        """The fraction of visible characters within unknown tokens; of content tokens if characters were not counted."""
+        if self.unknown_characters:
+            return min(1.0, self.unknown_characters / max(1, self.characters - self.blanks))
+        return self.unknown_tokens / max(1, self.tokens)
 
     def length_quantiles(self, lengths: dict[int, int]) -> tuple[tuple[float, int], ...]:
         """(fraction of the documents, their maximum length) from one of the two tables above; () if not all were counted."""
@@ -144,8 +153,7 @@ class SplitManifest(Record):
 
     @property
     def unknown_fraction(self) -> float:
-        """The fraction of content tokens that are unknown."""
-        return self.counts.unknown_tokens / max(1, self.counts.tokens)
+        return self.counts.unknown_fraction
 
     @property
     def num_versions(self) -> int:

@@ -26,7 +26,7 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts
+from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts, doubts_about_vocabulary
 from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
@@ -199,6 +199,8 @@ class _Finetuning:
             max_positions=self._classifier.model.config.max_positions,
             special=self._classifier.model.tokenization.special,
         )
+        for name, part in examples.items():
+            doubts += doubts_about_vocabulary(self._classifier.model.tokenization, name, part)
         for doubt in doubts:
             self._progress.note(doubt)
         return _Data(examples, rows, dict(skipped), doubts)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from itertools import chain
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -35,12 +36,13 @@ from tpulm.labelled import (
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
-from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens, Tokenization
+from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens, Tokenization, count_unknown
 from tpulm.train.tuning import Labelled
 
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
+_CHARACTERS_JUDGED = 1_000_000  # of a part, against the vocabulary
 _GIVEN = vars(Columns())  # the defaults
 
 
@@ -345,7 +347,7 @@ def doubts_about_model(
 
 
 def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
-    """Warnings if many texts were truncated, or many of their tokens are unknown."""
+    """A warning if many texts were truncated."""
     found, share = list[str](), rows.cut / max(1, len(rows))
     if share >= _MANY_CUT:
         texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row
@@ -355,11 +357,15 @@ def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, speci
             f"{share:.0%} of the texts are longer than {max_length} tokens and were cut; max_length = {holds} would hold 95% "
             f"of them{most}"
         )
-    unknown = np.count_nonzero(rows.ids == special.unknown)
-    unknown_fraction = unknown / max(1, np.count_nonzero((rows.ids != special.cls) & (rows.ids != special.sep)))
-    if unknown_fraction >= UNKNOWN_WARNING:
-        found.append(f"{unknown_fraction:.0%} of the texts' tokens are unknown: the model's vocabulary does not fit them")
     return found
+
+
+def doubts_about_vocabulary(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
+    """A warning if much of the text of a part is unknown; judged by a million characters of it."""
+    pairs = ([pair] if isinstance(pair, str) else pair for pair in examples.pairs or [])
+    texts = [*examples.texts, *chain.from_iterable(pairs)]
+    found = count_unknown(tokenization, [texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED]])
+    return [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
 
 
 def shown_score(metric: str, value: float) -> str:

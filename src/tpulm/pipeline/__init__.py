@@ -59,7 +59,7 @@ class Summary:
     tokens_per_second: float  # of text
     text_fraction: float  # the fraction of the rows' slots that is not padding
     mfu: float | None  # counting text only
-    unknown_fraction: float  # of the tokens trained on
+    unknown_fraction: float  # of the characters trained on
     health: str  # the verdict: held-out scores against what is known of healthy runs
     export: str
     stages: dict[str, str] = field(default_factory=dict)  # stage -> "done", "resumed" or "skipped"

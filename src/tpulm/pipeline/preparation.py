@@ -169,12 +169,12 @@ def _check_vocabulary(
     found = tokenization.count_unknown(tokenizer, [corpus.some_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES)])
     if found.fraction < tokenization.UNKNOWN_WARNING:
         return
-    path = config.tokenizer.path
-    cure = (
-        "set a larger tokenizer.vocab_size, or tokenizer.algorithm = 'bpe' or 'unigram', which write every character"
-        if path is None
-        else "take one that fits the text, or leave tokenizer.path out to have one trained"
-    )
+    path, words = config.tokenizer.path, " and words of any length" if found.is_long else ""
+    cure = "" if found.is_long else "a larger tokenizer.vocab_size, or "
+    cure = f"set {cure}tokenizer.algorithm = 'bpe' or 'unigram', which write every character{words}"
+    if path is not None:
+        higher = ", with a higher max_input_chars_per_word" if found.is_long else ""
+        cure = f"take one that fits the text{higher}, or leave tokenizer.path out to have one trained"
     message = f"{found} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
     if found.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
         raise ConfigError(f"{message}. tokenizer.allow_unknown = true goes on with it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -17,6 +17,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
 from tpulm.runtime import interrupt
+from tpulm.tokenization.encode import Encoded, slices
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import count_characters
@@ -209,6 +210,7 @@ class TokenizerReport(Fit):
             ("words", f"{self.words:,}"),
             ("characters", f"{self.characters:,}"),
             ("tokens", f"{self.tokens:,}"),
+            ("unknown characters", percent(self.unknown_characters)),
             ("unknown tokens", f"{self.unknown_tokens:,} ({percent(self.unknown_rate)})"),
             ("tokens per word", f"{self.tokens_per_word:.3f}"),
             ("tokens per character", f"{self.tokens_per_character:.3f}"),
@@ -283,42 +285,74 @@ def _most_tokens(documents: Iterable[DocumentReport], worst: int) -> list[Docume
     return sorted(found, key=lambda item: (-item.tokens / item.characters, item.number))[:worst]
 
 
-UNKNOWN_WARNING: Final = 0.02  # fraction of unknown tokens from which the vocabulary fits poorly
+UNKNOWN_WARNING: Final = 0.02  # fraction of the characters within unknown tokens from which the vocabulary fits poorly
 UNKNOWN_REFUSED: Final = 0.3  # … and from which it does not fit at all
 _SHOWN = 8  # characters, and words
+_SHOWN_CHARACTERS = 20  # of a word
 _WORDS_TRIED = 20_000
+_MEASURED: Final = 100_000  # characters of texts with unknown tokens
 
 
 class Unknowns(NamedTuple):
-    """Unknown tokens of texts, and the most frequent characters and words that cause them."""
+    """What a vocabulary does not know of texts, in visible characters, and the most frequent characters and words in it."""
 
-    tokens: int
-    unknown: int
+    visible: int
+    hidden: int  # within unknown tokens
+    long: int  # of these, in words of more than `limit` characters
+    limit: int
     characters: tuple[str, ...]
     words: tuple[str, ...]
 
     @property
     def fraction(self) -> float:
-        return self.unknown / max(1, self.tokens)
+        return self.hidden / max(1, self.visible)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether words too long for the vocabulary are the main cause, which a larger vocabulary does not cure."""
+        return self.long > self.hidden / 2
 
     def __str__(self) -> str:
-        examples = [(f"characters {' '.join(self.characters)}" if self.characters else ""), f"words {', '.join(self.words)}"]
-        return f"{self.fraction:.1%} of the text's tokens are unknown ({'; '.join(filter(None, examples))})"
+        shown = [word if len(word) <= _SHOWN_CHARACTERS else f"{word[:_SHOWN_CHARACTERS]}…" for word in self.words]
+        examples = [(f"characters {' '.join(self.characters)}" if self.characters else ""), f"words {', '.join(shown)}"]
+        why = f"; a word of more than {self.limit} characters is unknown as a whole" if self.is_long else ""
+        return f"{self.fraction:.1%} of the text's characters are unknown ({'; '.join(filter(None, examples))}{why})"
 
 
 def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unknowns:
     """Encode batches of texts and count; blanks separate words."""
-    tokens = unknown = 0
+    hidden = long = 0.0
     words: Counter[str] = Counter()
+    limit = tokenization.max_word_characters
     for batch in texts:
-        ids = tokenization.encode(batch).ids
-        tokens += ids.size
-        unknown += int(np.count_nonzero(ids == tokenization.special.unknown))
+        encoded = tokenization.encode(batch)
+        sizes, each = hidden_characters(tokenization, batch, encoded)
+        hidden += each * sizes.sum()
+        long += each * sizes[sizes > limit].sum()
         for text in batch:
             words.update(text.split())
-    if not unknown:
-        return Unknowns(tokens, 0, (), ())
-    return Unknowns(tokens, unknown, _unknown(tokenization, count_characters(words.items())), _unknown(tokenization, words))
+    visible = sum(len(word) * count for word, count in words.items())
+    if not hidden:
+        return Unknowns(visible, 0, 0, limit, (), ())
+    alone = [_unknown(tokenization, counts) for counts in (count_characters(words.items()), words)]
+    return Unknowns(visible, round(hidden), round(long), limit, *alone)
+
+
+class Hidden(NamedTuple):
+    sizes: np.ndarray  # int64, characters within each unknown token that was measured
+    each: float  # how many unknown tokens a measured one stands for
+
+
+def hidden_characters(tokenization: Tokenization, texts: Sequence[str], encoded: Encoded, at_most: int = _MEASURED) -> Hidden:
+    """How many characters unknown tokens hide, measured in about `at_most` characters of the texts that have such tokens."""
+    unknown = tokenization.special.unknown
+    owners = np.repeat(np.arange(len(texts)), encoded.lengths)[encoded.ids == unknown]
+    if not owners.size:
+        return Hidden(np.zeros(0, np.int64), 0.0)
+    some = next(slices([texts[index] for index in np.unique(owners).tolist()], at_most))
+    ids, _, spans = tokenization.encode_with_offsets(some)
+    sizes = np.diff(spans[ids == unknown], axis=1).reshape(-1)
+    return Hidden(sizes, owners.size / max(1, sizes.size))
 
 
 def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:

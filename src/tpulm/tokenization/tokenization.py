@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from operator import itemgetter
@@ -43,6 +44,11 @@ class Tokenization:
     def algorithm(self) -> str:
         """The library's name of the model: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
         return str(json.loads(self._tokenizer.to_str())["model"]["type"])
+
+    @cached_property
+    def max_word_characters(self) -> int:
+        """WordPiece: a longer word is unknown as a whole."""
+        return int(json.loads(self._tokenizer.to_str())["model"].get("max_input_chars_per_word", sys.maxsize))
 
     @cached_property
     def vocab_size(self) -> int:

@@ -92,8 +92,8 @@ def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bo
     """The change most likely to bring a run below its unigrams."""
     if unknown_fraction >= UNKNOWN_WARNING:
         return (
-            f"{unknown_fraction:.0%} of the tokens are unknown: take a vocabulary that fits the text, or leave tokenizer.path "
-            "out and have one trained"
+            f"{unknown_fraction:.0%} of the text's characters are unknown: take a vocabulary that fits it, or leave "
+            "tokenizer.path out and have one trained"
         )
     settings = helpful_settings(config, imported=imported)
     if not settings:
