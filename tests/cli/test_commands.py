@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 import typer
 
 from command_line import invoke, run_process
+from tpulm import storage
 from tpulm.cli.app import app
 
 RUN_FILE = """
@@ -114,6 +117,31 @@ def test_an_error_is_a_line_and_an_exit_code(folder: Path, user_environment: dic
     result = run_process("evaluate", "corpus", cwd=folder, environment=user_environment)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ") and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["a/../w", "../below/link/../w", "a//b/", "q'\"q %20#?*[x]", "ㅎ", "t\tb", "C:\\temp", "./~", "./-w"]
+)
+def test_a_path_that_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
+    """As `os.path.realpath` understands it: named that way the work goes on."""
+    (tmp_path / "there" / "deep").mkdir(parents=True)
+    (tmp_path / "below" / "a").mkdir(parents=True)
+    (tmp_path / "below" / "link").symlink_to(tmp_path / "there" / "deep")
+    monkeypatch.chdir(tmp_path / "below")
+    real = Path(os.path.realpath(name))
+    shutil.copytree(folder / "corpus", real / "corpus")
+    shutil.copy(folder / "run.toml", real)
+    for run, workdir in ((f"{name}/run.toml", f"--workdir={name}/w"), (real / "run.toml", f"--workdir={real}/w")):
+        made = invoke("dataset", "prepare", run, workdir, "--json")
+        assert made.returncode == 0, made.stderr
+    source = json.loads((real / "w" / "run.json").read_text())["corpus"]["sources"][0]
+    assert source["path"] == str(real / "corpus" / "*.txt")
+    shown = invoke("dataset", "inspect", "--rows", 1, "--", f"{name}/w")
+    assert shown.returncode == 0, shown.stderr
+    counted = invoke("tokenizer", "report", "--json", "--", f"{name}/w", f"{name}/corpus/*.txt")
+    assert counted.returncode == 0, counted.stderr
+    missing = invoke("report", "--", f"{name}/none")
+    assert str(storage.as_path(f"{name}/none")).replace("\t", "\\t") in missing.stderr  # as it was typed
 
 
 LONG_WORK = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,10 @@ class TestPaths:
         monkeypatch.chdir("/")
         run = config.load(path)
         folder = tmp_path.resolve() / "runs"
-        assert [source.path for source in run.corpus.sources] == [str(folder / "text/*.gz"), str(folder / "../more.jsonl")]
+        assert [source.path for source in run.corpus.sources] == [
+            str(folder / "text/*.gz"),
+            str(tmp_path.resolve() / "more.jsonl"),
+        ]
         assert run.tokenizer.path == str(folder / "vocab.txt")
 
     def test_each_file_of_a_chain_has_its_own_folder(self, tmp_path: Path):
@@ -109,6 +113,26 @@ class TestPaths:
         run = config.load("bert-tiny", ['corpus.sources=["a.txt"]', "tokenizer.path=vocab.txt"])
         assert run.corpus.sources[0].path == str(Path.cwd() / "a.txt")
         assert run.tokenizer.path == str(Path.cwd() / "vocab.txt")
+
+    def test_however_a_file_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        (tmp_path / "there" / "below").mkdir(parents=True)
+        (tmp_path / "link").symlink_to(tmp_path / "there" / "below")
+        monkeypatch.chdir(tmp_path)
+        settings = {
+            "tokenizer.path": "link/../v.txt",
+            "train.start_from": "below/..//m/",
+            "corpus.sources": ["./x/../ㅎ/*.txt", "./~.txt"],
+        }
+        run = config.load("bert-tiny", settings)
+        names = {name: os.path.realpath(name) for name in ("link/../v.txt", "m", "ㅎ/*.txt", "./~.txt")}
+        found = [run.tokenizer.path, run.train.start_from, *(source.path for source in run.corpus.sources)]
+        assert found == list(names.values())
+        older = config.canonical_json(run).replace(f'"{names["m"]}"', f'"{tmp_path}/x/../m"')  # recorded so in 0.1
+        assert older != config.canonical_json(run) and config.from_json(older) == run
+
+    def test_run_json_is_utf8(self):
+        with pytest.raises(ConfigError, match=r'"path": "/caf\\xe9.txt" is not UTF-8'):
+            config.load("bert-tiny", {"corpus.sources": "/caf\udce9.txt"})
 
     def test_a_source_without_a_path_stays_without(self):
         source = config.load("quickstart").corpus.sources[0]

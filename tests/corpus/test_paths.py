@@ -10,7 +10,7 @@ import pytest
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.corpus.paths import find_paths
+from tpulm.corpus.paths import find_paths, name_within
 from tpulm.errors import ConfigError
 
 FILES = (
@@ -86,6 +86,21 @@ def test_a_whole_bucket(cloud: str):
 def test_a_mistyped_folder_of_a_bucket(cloud: str):
     with pytest.raises(ConfigError, match=r"there is no file or folder gs://runs/text\. In gs://runs: Did you mean 'texts'\?"):
         find_paths("gs://runs/text")
+
+
+def test_a_folder_that_exists_is_no_wildcard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a shell, which takes a name between quotes as it stands."""
+    for name in ("x[1]*/a.txt", "x1*/a.txt", "~a.txt", "x[1]*/sub/[b].txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    assert list(find_paths(f"{tmp_path}/x[1]*/*.txt")) == [f"{tmp_path}/x[1]*/a.txt"]
+    assert list(find_paths(f"{tmp_path}/x[1]*/**/*.txt")) == [f"{tmp_path}/x[1]*/a.txt", f"{tmp_path}/x[1]*/sub/[b].txt"]
+    assert name_within(f"{tmp_path}/x[1]*/sub/[b].txt", f"{tmp_path}/x[1]*/*/*.txt") == "sub/[b].txt"
+    assert list(find_paths(f"{tmp_path}/x[12]*/*.txt")) == [f"{tmp_path}/x1*/a.txt"]
+    monkeypatch.chdir(tmp_path)
+    assert list(find_paths("x1*/*")) == ["x1*/a.txt"]
+    (found,) = find_paths("*.txt")
+    assert storage.read_bytes(found) == b"text"  # and no home of a user
 
 
 def test_a_glob_of_buckets_is_refused(cloud: str):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,19 @@ def rows() -> np.ndarray:
 )
 def test_shards_are_whole_blocks_of_about_equal_size(num_rows: int, row_bytes: int, block_rows: int, expected: int) -> None:
     assert store.shard_rows(num_rows, row_bytes, block_rows) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["x[1] %20#?*", "C:\\temp", "tab\t", "new\nline", "\udcbf", "a.__lock", "ㅎ", "below/../c", "link/../d"]
+)
+def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: np.ndarray, name: str) -> None:
+    (tmp_path / "there" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "below")
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir(parents=True)
+    write(Path(name) / "a", rows)
+    assert Path(os.path.realpath(name), "a", "zarr.json").exists()  # where the operating system says
+    np.testing.assert_array_equal(store.open_array(tmp_path / name / "a").read().result(), rows)
 
 
 def test_what_was_written_is_read(tmp_path: Path, rows: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:

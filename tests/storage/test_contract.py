@@ -167,6 +167,10 @@ class TestFolders:
         assert sorted(storage.walk(place)) == ["deep/new/a/x", "deep/new/commit", "old-2/y"]
         assert storage.read_text(place / "deep" / "new" / "a" / "x") == "old/a/x"
 
+    def test_orbax_finds_no_checkpoints_below_brackets_in_cloud_storage(self):
+        with pytest.raises(ConfigError, match=r"gs://runs/\[x\]: no folder for checkpoints"):
+            storage.check_writable("gs://runs/[x]")
+
     def test_check_writable_leaves_no_trace(self, place: PurePath):
         storage.check_writable(place / "a")
         assert storage.list_folder(place / "a") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -90,4 +91,44 @@ def test_what_cannot_be_a_path(path: str, message: str):
 
 
 def test_a_name_that_is_not_utf8_can_be_one(tmp_path: Path):
-    assert not storage.exists(tmp_path / "\udcb0\udca1")
+    folder = tmp_path / "\udcb0\udca1"
+    assert not storage.exists(folder)
+    storage.write_json(folder / "x.json", {"path": str(folder)})
+    storage.write_atomic(folder / "x.txt", f"{folder}\n")
+    assert storage.read_json(folder / "x.json") == {"path": rf"{tmp_path}/\xb0\xa1"}
+    with pytest.raises(ConfigError, match=r"gs://b/\\+xb0\\+xa1.*UTF-8 without line breaks"):
+        storage.as_path("gs://b/\udcb0\udca1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a/../w",
+        "./a//w/",
+        "link/../w",
+        "link/w",
+        "../here/w",
+        "none/../w",
+        "w/..",
+        ".",
+        "..",
+        "//",
+        "a b*/../w",
+        "ㅎ/../\\w",
+        "./~",
+        "-w",
+    ],
+)
+def test_a_path_means_what_it_means_to_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    for folder in ("a", "a b*"):
+        (tmp_path / "here" / folder).mkdir(parents=True)
+    (tmp_path / "there" / "below").mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "there" / "below")
+    monkeypatch.chdir(tmp_path / "here")
+    found = storage.absolute(name)
+    assert found.is_absolute() and ".." not in found.parts
+    assert os.path.realpath(found) == os.path.realpath(name)
+    assert os.path.realpath(storage.as_path(name)) == os.path.realpath(name)
+    assert storage.absolute(found) == found
+    assert storage.absolute("link/w") == tmp_path / "here" / "link" / "w"  # other links are named as before
+    assert storage.absolute("l*/../x") == tmp_path / "here" / "l*" / ".." / "x"  # for glob, which finds there/x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -109,6 +110,24 @@ def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     assert restored_step(folder) == 2
     save(folder, 3)
     assert restored_step(folder) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["a [x]%20#?*", "C:\\temp", "tab\t", "\udcbf", "a.__lock", "../link/../w", "gs://runs/a {x}%20#?*\\\t"]
+)
+def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str):
+    """Where the files lie is the operating system's to say: below `os.path.realpath`."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "below")
+    monkeypatch.chdir(tmp_path / "here")
+    if storage.is_remote(name):
+        request.getfixturevalue("gcs")
+    folder = storage.as_path(name) / "checkpoints"
+    save(folder, 1, 2)
+    real = folder if storage.is_remote(folder) else Path(os.path.realpath(folder))
+    assert storage.exists(real / "2" / "objects.json")
+    assert restored_step(real) == 2
 
 
 @pytest.mark.parametrize("kind", ["masked", "replaced", "causal"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -87,6 +88,8 @@ def main() -> None:
     sys.excepthook = _tell
     sys.unraisablehook = _tell_of_unraisable
     _quieten_libraries()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for bytes of a file name that are not UTF-8, as on stderr
     try:
         typer.main.get_command(app)()  # app() would put typer's hook in the place of ours
     except SystemExit as leaving:

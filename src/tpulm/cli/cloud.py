@@ -198,9 +198,10 @@ _STYLES = {True: "green", False: "bold red", None: "yellow"}
 
 def smoke(
     budget: Annotated[float, typer.Option(min=0.01, metavar="DOLLARS", help="What it may cost at most.")] = 2.0,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The transcript, without ids, for a bug report.")] = Path(
-        "tpulm-smoke.txt"
-    ),
+    to: Annotated[
+        PurePath,
+        typer.Option("--to", metavar="FILE", parser=storage.as_path, help="The transcript, without ids, for a bug report."),
+    ] = Path("tpulm-smoke.txt"),
     compute: Annotated[
         bool, typer.Option("--compute", help="An e2-micro, too, which Compute Engine must delete by itself.")
     ] = False,
@@ -369,7 +370,9 @@ def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
 
 export_app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
 
-ExportTo = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it here. Default: stdout.")]
+ExportTo = Annotated[
+    PurePath | None, typer.Option("--to", metavar="FILE", parser=storage.as_path, help="Write it here. Default: stdout.")
+]
 
 
 @export_app.command()
@@ -456,7 +459,7 @@ def _stage(
         return cloud.export.stage(staged, folder, settings, progress=progress)
 
 
-def _write_job(text: str, to: Path | None, settings: cloud.settings.CloudSettings) -> None:
+def _write_job(text: str, to: PurePath | None, settings: cloud.settings.CloudSettings) -> None:
     if to is None:
         sys.stdout.write(text)
     else:

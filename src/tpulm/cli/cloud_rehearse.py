@@ -33,7 +33,8 @@ def rehearse(
     preempt: Annotated[int, typer.Option(min=0, max=20, help="How often the TPU VM is taken away, each time otherwise.")] = 2,
     accelerator: Annotated[str, typer.Option(metavar="TYPE", help="The TPU type whose price is counted.")] = "v3-8",
     to: Annotated[
-        PurePath | None, typer.Option("--to", metavar="DIR", help="Copy the exported model to this folder in the end.")
+        PurePath | None,
+        typer.Option("--to", metavar="DIR", parser=storage.as_path, help="Copy the exported model to this folder in the end."),
     ] = None,
     overrides: Overrides = None,
     init: Init = None,

@@ -25,9 +25,11 @@ def report(
         ),
     ],
     output: Annotated[
-        Path | None,
+        PurePath | None,
         typer.Option(
-            metavar="FILE", help="Where the page goes: by default W/report/index.html, of several tpulm-comparison.html."
+            metavar="FILE",
+            parser=as_path,
+            help="Where the page goes: by default W/report/index.html, of several tpulm-comparison.html.",
         ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,

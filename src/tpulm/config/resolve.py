@@ -18,6 +18,7 @@ from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.schema import RunConfig, TokenizerConfig, is_table
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
+from tpulm.storage.paths import printable
 
 # Settings of [model] that change neither the parameters nor what they compute: a run that starts from a model may change them.
 FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
@@ -53,14 +54,24 @@ def load(
         _assign(values, key, value)
         _assign(stated, key, value)
     if start is None:
-        return validated(RunConfig, values, reference)
+        return _writable(validated(RunConfig, values, reference), reference)
     values = _apply_start(values, stated, start, reference)
     try:
-        return validated(RunConfig, values, reference)
+        return _writable(validated(RunConfig, values, reference), reference)
     except ConfigError as error:
         raise ConfigError(
             f"{error}\n[model] is that of {start.folder} and stays as it is: change the other settings"
         ) from error
+
+
+def _writable(config: RunConfig, reference: str) -> RunConfig:
+    """Raise ConfigError for a file name that is not UTF-8, which run.json could not name again."""
+    for line in canonical_json(config).splitlines():
+        if (shown := printable(line)) != line:
+            raise ConfigError(
+                f"{reference}: {shown.strip(' ,')} is not UTF-8, as run.json must be; rename it, or give ? for each \\x…"
+            )
+    return config
 
 
 def load_finetune(overrides: Mapping[str, Any] | Sequence[str] = ()) -> FinetuneConfig:
@@ -250,7 +261,8 @@ def _absolute_paths(values: dict[str, Any], folder: PurePath | None) -> None:
         if path.startswith("hub:"):  # a name on the Hub, or a local folder
             name = path.removeprefix("hub:")
             return f"hub:{absolute(name)}" if name.startswith((".", "/", "~")) else path
-        return str((folder or Path.cwd()) / storage.as_path(path))
+        named = storage.as_path(path)
+        return str(storage.absolute(named if folder is None or path.startswith("~") else folder / path))
 
     def of_table(table: Any, *names: str) -> Any:
         return {**table, **{name: absolute(table[name]) for name in names if name in table}} if is_table(table) else table

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 from tpulm.config.layouts import layout_of
 from tpulm.errors import suggest
+from tpulm.storage.paths import absolute
 
 
 class Names:
@@ -87,10 +88,18 @@ _OF_DATASETS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+def _one_name(path: str) -> str:
+    """However a file is named: a run resumes although its run.json, of an older version too, has `..` in a path."""
+    return str(absolute(path)) if path.startswith("/") else path
+
+
+FilePath = Annotated[str, AfterValidator(_one_name)]
+
+
 class SourceConfig(Settings):
     """A source of text: a file, a folder, a glob (`**` matches subfolders), or a dataset, "tfds:NAME" or "hub:NAME"."""
 
-    path: str = ""  # relative to the run file; required unless format is "python"
+    path: FilePath = ""  # relative to the run file; required unless format is "python"
     # auto: from the file name, or the "tfds:" or "hub:" of a dataset's path
     format: Annotated[str, AfterValidator(CORPUS_FORMATS.check), CORPUS_FORMATS] = "auto"
     # text only: one document per line, per paragraph (paragraphs are separated by blank lines) or per file
@@ -100,7 +109,7 @@ class SourceConfig(Settings):
     on_error: Literal["stop", "skip"] = "stop"  # at bad bytes or records: raise an error, or skip and count them
     weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5: a random half of them
     split: str | None = None  # datasets only; None: "train". tfds also takes "train[:10%]" and "train+test"
-    data_dir: str | None = None  # tfds only: the folder of prepared datasets; None: ~/tensorflow_datasets
+    data_dir: FilePath | None = None  # tfds only: the folder of prepared datasets; None: ~/tensorflow_datasets
     config: str | None = None  # hub only: the configuration (subset); None: the default one
     revision: str | None = None  # hub only: a branch, tag or commit; None: main
     streaming: bool = True  # hub only; false: download to the cache of the library `datasets` first
@@ -208,7 +217,7 @@ class CorpusConfig(Settings):
 class TokenizerConfig(Settings):
     """Trained on a random sample of the corpus, or loaded from `path`."""
 
-    path: str | None = None  # vocab.txt, tokenizer.json or SentencePiece's .model; None: train one
+    path: FilePath | None = None  # vocab.txt, tokenizer.json or SentencePiece's .model; None: train one
     algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe: byte-level; unigram: with byte fallback
     vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000  # including special tokens
     lowercase: bool = False
@@ -461,7 +470,7 @@ class TrainConfig(Settings):
     steps: Positive = 1_000_000  # optimizer updates
     batch_size: Positive = 256  # rows per step, over all devices
     seed: Seed = 0
-    start_from: str | None = None  # a model folder or work folder to load initial weights from
+    start_from: FilePath | None = None  # a model folder or work folder to load initial weights from
     start_optimizer: bool = False  # also load the optimizer's moments from there; false: a fresh optimizer
     optimizer: OptimizerConfig = OptimizerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()

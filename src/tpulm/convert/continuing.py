@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import jax
@@ -234,8 +234,7 @@ def starting_point(path: str | os.PathLike[str]) -> Start:
 
     Raises ConfigError if a run cannot continue from it, and whatever `load_model` raises.
     """
-    given = storage.as_path(path)
-    given = given.expanduser().absolute() if isinstance(given, Path) else given
+    given = storage.absolute(path)
     folder = model_folder(given)
     if storage.read_given_object(folder / CONFIG).get("model_type") == "electra":
         folder, loaded, config = _electra(given)

@@ -32,7 +32,7 @@ def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:
     if not isinstance(path, Path):
         return _in_cloud(path)
     found: dict[str, storage.FileInfo] = {}
-    for name in _on_disk(path):
+    for name in (f"./{name}" if name.startswith("~") else name for name in _on_disk(path)):
         info = storage.info(name)
         if info is None:
             raise ConfigError(f"{name} was there a moment ago and is gone; let nothing remove files while they are read")
@@ -42,10 +42,15 @@ def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:
 
 def name_within(path: str, pattern: str) -> str:
     """A file's path relative to the folder, or the fixed part of the glob, that found it; printable."""
-    whole = storage.as_path(pattern)
-    root = next(folder for folder in (whole, *whole.parents) if not glob.has_magic(str(folder)))
+    root = _without_wildcards(storage.as_path(pattern))
     name = PurePath(os.path.relpath(path, root)) if not storage.is_remote(path) else storage.as_path(path).relative_to(root)
     return printable(storage.as_path(path).name if str(name) == "." else name.as_posix())
+
+
+def _without_wildcards(path: PurePath) -> PurePath:
+    """The part of a pattern that stands for itself: local names with *, ? or [ do where they exist."""
+    folders = (path, *path.parents)
+    return next(one for one in folders if not glob.has_magic(str(one)) or (isinstance(one, Path) and one.exists()))
 
 
 def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
@@ -54,7 +59,7 @@ def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
     if info is not None:
         return {str(path): info}
     magic = glob.has_magic(str(path))
-    root = next(folder for folder in (path, *path.parents) if not glob.has_magic(str(folder)))
+    root = _without_wildcards(path)
     matches = _matcher(path.relative_to(root).parts) if magic else lambda parts: True
     beginning = re.split(r"[*?[]", path.relative_to(root).as_posix())[0] if magic else ""  # limits the listing
     below = {name: found for name, found in storage.walk(root, beginning=beginning).items() if not _is_hidden(name)}
@@ -106,7 +111,9 @@ def _on_disk(path: Path) -> list[str]:
 
 
 def _matching(pattern: Path) -> list[str]:
-    matches = glob.glob(str(pattern), recursive=True)  # noqa: PTH207  Path.glob matches hidden files
+    root = _without_wildcards(pattern)
+    within = Path(glob.escape(str(root)), pattern.relative_to(root))
+    matches = glob.glob(str(within), recursive=True)  # noqa: PTH207  Path.glob matches hidden files
     files = {match for match in matches if Path(match).is_file()}
     if "**" not in pattern.parts:
         for match in matches:

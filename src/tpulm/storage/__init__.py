@@ -40,7 +40,7 @@ from tpulm.storage.files import (
     write_json,
 )
 from tpulm.storage.lease import held, holder
-from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
+from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, absolute, as_path, is_remote
 from tpulm.storage.staging import (
     Mirror,
     Ranges,
@@ -60,6 +60,7 @@ __all__ = [
     "Mirror",
     "Ranges",
     "abandon",
+    "absolute",
     "as_path",
     "built_aside",
     "check_writable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -11,9 +12,13 @@ from typing import Any
 
 from tpulm.progress import held_stderr
 from tpulm.storage.files import list_folder, walk
-from tpulm.storage.paths import as_path, bucket_and_name, is_remote
+from tpulm.storage.paths import absolute, as_path, bucket_and_name, is_remote
+from tpulm.storage.staging import scratch_folder
 
 COMMIT = "commit_success.txt"  # Orbax's, without which it ignores a checkpoint in Cloud Storage
+
+# TensorStore takes \ for /, UTF-8 only, and .__lock for its own; Orbax takes [x] for a wildcard.
+_MISREAD = re.compile(r"[\\\[\ud800-\udfff]|\.__lock$")
 
 LOG_LINE = re.compile(  # informational and warning lines of C++ libraries
     rb"(?m)[IW]\d{4} \d\d:\d\d:\d\d\.\d+ .*\n|^WARNING: All log messages before absl.*\n"
@@ -24,7 +29,7 @@ def tensorstore_location(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The `kvstore` of a TensorStore specification for the folder `path`."""
     folder = as_path(path)
     if isinstance(folder, Path):
-        return {"driver": "file", "path": f"{folder.absolute()}/"}
+        return {"driver": "file", "path": f"{_plain(folder)}/"}
     bucket, name = bucket_and_name(folder)
     _sign_in(bucket)
     return {"driver": "gcs", "bucket": bucket, "path": f"{name}/"}
@@ -34,7 +39,7 @@ def orbax_folder(path: str | os.PathLike[str]) -> PurePath:
     """An absolute folder for Orbax; gcsfs is configured if it is in Cloud Storage."""
     folder = as_path(path)
     if isinstance(folder, Path):
-        return folder.absolute()
+        return _plain(folder)
     # Else gcsfs asks another API about each bucket, and waits half a minute where there is none.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     from fsspec import config
@@ -43,6 +48,22 @@ def orbax_folder(path: str | os.PathLike[str]) -> PurePath:
     # Listings must not be cached: TensorStore and other hosts write there, too.
     config.conf.setdefault("gcs", {})["use_listings_cache"] = False
     return folder
+
+
+def _plain(folder: Path) -> Path:
+    """The absolute path; where the libraries would misread a name in it, by way of a link that lasts as long as the process."""
+    parts = absolute(folder).parts
+    count = max((place for place, part in enumerate(parts, 1) if _MISREAD.search(part)), default=0)
+    return Path(_link(Path(*parts[:count])), *parts[count:]) if count else Path(*parts)
+
+
+@cache
+def _link(folder: Path) -> Path:
+    kept = contextlib.ExitStack()
+    link = kept.enter_context(scratch_folder()) / "folder"
+    atexit.register(kept.close)
+    link.symlink_to(folder)
+    return link
 
 
 @cache

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final
 
-from tpulm.errors import DataError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.storage import cloud
 from tpulm.storage.causes import explain
-from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path
+from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
 
 AnyPath = str | os.PathLike[str]
 
@@ -35,6 +35,8 @@ def make_folder(path: AnyPath) -> PurePath:
 
 def check_writable(path: AnyPath) -> PurePath:
     """The folder, created if need be, after writing a probe file to it: better refused now than in an hour."""
+    if is_remote(path) and "[" in os.fspath(path):
+        raise ConfigError(f"{os.fspath(path)}: no folder for checkpoints, as Orbax takes [ for a wildcard there; name another")
     folder = make_folder(path)
     probe = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
     if isinstance(probe, Path):
@@ -166,10 +168,9 @@ def open_read(path: AnyPath) -> BinaryIO:
 
 
 def write_json(path: AnyPath, value: Any) -> None:
-    """Write JSON atomically: sorted keys, two-space indentation, a final newline, UTF-8 unescaped; lone surrogates, which file
-    names have for bytes that are not UTF-8, as \\udcbf."""
+    """Write JSON atomically: sorted keys, two-space indentation, a final newline, UTF-8; file names as `printable`."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomic(path, text.encode("utf-8", "backslashreplace"))
+    write_atomic(path, re.sub("[\udc80-\udcff]", lambda byte: rf"\\x{ord(byte[0]) & 0xFF:x}", text))
 
 
 def read_json(path: AnyPath) -> dict[str, Any]:
@@ -371,7 +372,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _payload(data: bytes | str) -> bytes:
-    return data.encode("utf-8") if isinstance(data, str) else data
+    return data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
 
 
 _DEEPEST: Final = 100  # nesting of brackets; code that walks through the values is recursive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from pathlib import Path, PurePath
@@ -41,10 +42,28 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
         raise ConfigError(f"{text}: paths are local or gs://bucket/…, not {scheme}://; copy the files to one of the two first")
     if text.startswith("gs:/"):
         raise ConfigError(f"{text}: a path in Cloud Storage begins with {REMOTE}, with two slashes")
+    found = Path(text)
+    if not text.startswith("~"):
+        return found.absolute() if str(found).startswith("~") else found  # ./~x, where pathlib forgets what precedes the tilde
     try:
-        return Path(text).expanduser()
+        return found.expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{text}: there is no such user; write the path out") from error
+        raise ConfigError(f"{text}: there is no such user; write the path out, or ./{text} for a file of that name") from error
+
+
+def absolute(path: str | os.PathLike[str]) -> PurePath:
+    """The path from the root and without `..`: for what is recorded, and for what does not leave `..` to the operating system.
+
+    As there, link/.. is the folder that holds the link's target. Other links stay, and so does `..` behind a wildcard.
+    """
+    found = as_path(path)
+    if not isinstance(found, Path):
+        return found
+    parts = found.absolute().parts
+    above = Path(*parts[: len(parts) - parts[::-1].index("..")]) if ".." in parts else Path(parts[0])
+    if glob.has_magic(str(above)) and not above.exists():
+        return found.absolute()
+    return Path(os.path.realpath(above), *parts[len(above.parts) :])
 
 
 def printable(path: str | os.PathLike[str]) -> str:
@@ -69,6 +88,8 @@ def _remote(text: str) -> PurePath:
         )
     if any(part in (".", "..") for part in text.split("/")):
         raise ConfigError(f"{text}: names in Cloud Storage have no . and .. for folders; write the path out")
+    if re.search("[\r\n\ud800-\udfff]", text):  # docs.cloud.google.com/storage/docs/objects#naming
+        raise ConfigError(f"{printable(text)!r}: names in Cloud Storage are UTF-8 without line breaks; take another")
     from etils import epath  # takes a tenth of a second, which local runs save
 
     return epath.Path(text.rstrip("/"))

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from tpulm.errors import StorageError
 from tpulm.storage import cloud, files
 from tpulm.storage.causes import explain
-from tpulm.storage.paths import TEMPORARY_SUFFIX, as_path
+from tpulm.storage.paths import TEMPORARY_SUFFIX, absolute, as_path
 
 _unfinished: set[Path] = set()
 
@@ -31,7 +31,7 @@ def built_aside(path: str | os.PathLike[str], *, last: str = "") -> Iterator[Pat
     what a killed process left of the same target, so only one process may build it at a time. In Cloud Storage a folder's file
     named `last` is uploaded last.
     """
-    target = as_path(path)
+    target = absolute(path)
     if not isinstance(target, Path):
         with scratch_folder() as folder:
             yield folder / target.name

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,7 +220,7 @@ def load_candidates(given: Sequence[str], *, progress: Progress = SILENT) -> lis
 
 
 def _parse(text: str) -> _Named:
-    if text and not storage.is_remote(text) and Path(text).expanduser().exists():  # a path may contain = and :
+    if text and "://" not in text and storage.exists(text):  # a path may contain = and :
         return _Named("", storage.as_path(text), (), text)
     match = _FORM.fullmatch(text)
     if match is None:
