@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from command_line import invoke
 from tpulm import storage, tokenization
 from tpulm.cli.app import app
-from tpulm.config import ModelConfig
+from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import load_model, load_weights, save_model, save_parts
 from tpulm.errors import ConfigError, DataError
@@ -39,7 +39,7 @@ def tokenizer(tmp_path: Path) -> dict[str, Any]:
     """What `save_model` takes of one, by name."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", *(f"w{number}" for number in range(52))]
     storage.write_atomic(tmp_path / "vocab.txt", "\n".join(words) + "\n")
-    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path / "tokenizer")
+    tokenization.save(tokenization.load(tmp_path / "vocab.txt", TokenizerConfig(lowercase=True)), tmp_path / "tokenizer")
     return {"vocab_size": 60, "tokenization_folder": tmp_path / "tokenizer", "pad_token_id": 0}
 
 

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
+from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import DataError, StorageError
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
@@ -66,6 +67,37 @@ class TestVocabulary:
         assert not notes.said
         load(path, progress=notes)
         assert "tokenizer.lowercase = true" in notes.said
+
+    @pytest.mark.parametrize(
+        ("words", "settings", "lost"),
+        [
+            ("the Cat NASA", {"do_lower_case": True}, ["Cat", "NASA"]),
+            ("the Cat NASA", {"do_lower_case": False}, []),
+            ("schön gross äpfel", {"do_lower_case": True, "strip_accents": None}, ["schön", "äpfel"]),
+            ("schön gross äpfel", {"do_lower_case": True, "strip_accents": False}, []),
+            ("日本 東京 の", {"do_lower_case": False}, ["日本", "東京"]),  # of morphemes, read as a BERT's
+            ("日本 東京 の", {"do_lower_case": False, "tokenize_chinese_chars": False}, []),
+        ],
+    )
+    def test_words_that_no_text_gives(self, tmp_path: Path, words: str, settings: dict[str, Any], lost: list[str]):
+        """As transformers reads the same folder: the words that do not come back as themselves."""
+        transformers = pytest.importorskip("transformers")
+        (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:6], *words.split()]), encoding="utf-8")
+        storage.write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert [word for word in words.split() if theirs.tokenize(word) != [word]] == lost
+        made = load(tmp_path, vocabulary_settings(tmp_path))
+        assert list(tokenization.unreachable(made).lost) == lost
+        notes = tokenization.doubts(made, tmp_path / "vocab.txt")
+        assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
+
+    def test_a_normalizer_that_does_not_fit_a_sentencepiece_vocabulary(self, tmp_path: Path):
+        specification = json.loads(roberta().to_str()) | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": None}
+        words = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "▁Cat", "▁the", "a", "c", "t"]
+        specification["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [[word, -1.0] for word in words]}
+        specification |= {"added_tokens": [], "post_processor": None, "decoder": {"type": "Metaspace", "replacement": "▁"}}
+        storage.write_json(tmp_path / "tokenizer.json", specification)
+        assert "as others: 'Cat' as 'cat'" in tokenization.doubts(load(tmp_path), tmp_path)[0]
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -267,7 +299,7 @@ def test_published_vocabularies(
 ):
     path = real_data / "vocab" / name
     made = load(path, TokenizerConfig.model_validate(settings))
-    assert made.vocab_size == size
+    assert made.vocab_size == size and tokenization.doubts(made, path) == []
     assert tokens(made, text) == expected
     theirs = bert_tokenizer(path, settings)
     texts = ["Ünïcode 日本語 한국어!", "it's well-known…", "ㅋㅋㅋ 재밌다~~", "x" * 101, ""]

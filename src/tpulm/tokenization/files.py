@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm import storage
@@ -20,12 +21,13 @@ from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.given import TOKENIZER_CONFIG, check_usable, guarded, read_settings
-from tpulm.tokenization.pipelines import wordpiece_model
+from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
 _FORMAT_VERSION = 1
+_MANY = 0.01  # of the words: strays in published vocabularies are fewer
 _UNLIMITED = int(1e30)  # what transformers writes for "no limit"
 
 
@@ -125,13 +127,21 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
 
     A vocab.txt does not say how text is normalized: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
     StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if `config.morphemes` does not apply.
+    Notes its `doubts` if there is a `progress`.
     """
-    source, config = storage.as_path(path), config or TokenizerConfig()
+    source = storage.as_path(path)
+    made = _load(source, config or TokenizerConfig())
+    for note in () if progress is SILENT else doubts(made, _found_in(source) or source):
+        progress.note(note)
+    return made
+
+
+def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     if storage.is_folder(source):
-        return _from_folder(source, config, progress)
+        return _from_folder(source, config)
     segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
     if source.suffix not in (".json", ".model"):
-        return _from_vocabulary(source, config, progress, segmenter)
+        return _from_vocabulary(source, config, segmenter)
     if source.suffix == ".json":
         read = read_tokenizer
     else:
@@ -143,6 +153,61 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
             "leave morphemes out, or name a vocab.txt that was made of morphemes"
         )
     return found
+
+
+class Unreachable(NamedTuple):
+    """Words of a vocabulary that no text gives, as normalization makes others of them."""
+
+    words: list[str]  # all
+    lost: dict[str, str]  # word -> what its text is read as
+
+    @property
+    def are_many(self) -> bool:
+        return len(self.lost) > _MANY * len(self.words)
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{word!r} as {read!r}" for word, read in list(self.lost.items())[:3])
+        return f"{len(self.lost):,} of the vocabulary's {len(self.words):,} words would be read as others: {shown}"
+
+
+def unreachable(made: Tokenization) -> Unreachable:
+    """Encode the vocabulary's own words, but none that a segmenter may cut otherwise where it stands alone."""
+    tokens = [] if made.segmenter else [index for token, index in made.vocabulary().items() if token[:1] not in "[<#"]
+    texts = [made.decode([index]).strip() for index in tokens]
+    words = [text for text in texts if any(map(str.isalpha, text)) and "\ufffd" not in text]
+    lost = {
+        word: made.decode(ids, special_tokens=True).strip()
+        for word, ids in zip(words, _encoded(made, words), strict=True)
+        if len(ids) != 1 or made.token(ids[0]).strip(SPACE) != word
+    }
+    return Unreachable(words, {word: read for word, read in lost.items() if word != read})
+
+
+def doubts(made: Tokenization, origin: object) -> list[str]:
+    """Notes on a vocabulary that does not fit how text is normalized: words that no text gives, capitals that are unknown."""
+    found = unreachable(made)
+    notes: list[str] = []
+    if found.are_many:
+        notes.append(
+            f"{origin} does not fit how text is normalized: {found}. Set tokenizer.lowercase and strip_accents (tpulm import: "
+            f"--cased, --keep-accents) for a vocab.txt, do_lower_case and strip_accents in its {TOKENIZER_CONFIG}, or the "
+            f"normalizer in {TOKENIZER}"
+        )
+    capitals = [word.capitalize() for word in found.words if word not in found.lost and word != word.capitalize()]
+    unknown = sum(made.special.unknown in ids for ids in _encoded(made, capitals))
+    if unknown > len(capitals) / 2 and sum(word != word.lower() for word in found.words) <= _MANY * len(found.words):
+        notes.append(
+            f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
+            "Set tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies; tpulm import: "
+            f"--lowercase), do_lower_case in its {TOKENIZER_CONFIG}, or the normalizer in {TOKENIZER}; in a comparison, write "
+            f"{origin}:uncased"
+        )
+    return notes
+
+
+def _encoded(made: Tokenization, texts: list[str]) -> list[np.ndarray]:
+    encoded = made.encode(texts)
+    return np.split(encoded.ids, np.cumsum(encoded.lengths))[:-1]
 
 
 class Vocabulary(NamedTuple):
@@ -169,15 +234,19 @@ def vocab_size_of(path: PurePath) -> int:
     return 1 + max((*ids, *(token["id"] for token in specification["added_tokens"])))
 
 
-def _from_folder(folder: PurePath, config: TokenizerConfig, progress: Progress) -> Tokenization:
-    source = next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
+def _found_in(folder: PurePath) -> PurePath | None:
+    return next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
+
+
+def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
+    source = _found_in(folder)
     if source is None:
         raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there")
     if source.name == VOCABULARY:
         segmenter = _segmenter_beside(source)
         if segmenter is not None:
             config = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
-        return _from_vocabulary(source, config, progress, segmenter)
+        return _from_vocabulary(source, config, segmenter)
     content, manifest = storage.read_bytes(source), load_manifest(folder)
     tokenization = _with_specials(_tokenizer_of(content, source), source)
     if manifest is not None:
@@ -269,19 +338,13 @@ def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
     return specification
 
 
-def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress, segmenter: Segmenter | None) -> Tokenization:
+def _from_vocabulary(path: PurePath, config: TokenizerConfig, segmenter: Segmenter | None) -> Tokenization:
     vocabulary = _read_vocabulary(path)
     tokens = special.locate(vocabulary, str(path))
     unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
     tokenizer = pipelines.wordpiece(config, as_google=True)
     tokenizer.model = wordpiece_model(vocabulary, unknown)
     pipelines.add_special_tokens(tokenizer, tokens)
-    if not config.lowercase and not any(token != token.lower() for token in vocabulary if not token.startswith("[")):
-        progress.note(
-            f"{path} has no upper-case letter, and tokenizer.lowercase is false: capitalised words will be unknown. Set "
-            "tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies); in a comparison, write "
-            f"{path}:uncased"
-        )
     return Tokenization(tokenizer, tokens, segmenter)
 
 
