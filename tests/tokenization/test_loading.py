@@ -128,6 +128,68 @@ def roberta() -> Tokenizer:
     return tokenizer
 
 
+URL = {"content": "[URL]", "lstrip": True, "rstrip": True, "normalized": False, "single_word": False, "special": True}
+FURTHER = "the zzz [URL] cats ZZZ zzzs <m> the"
+
+
+class TestAddedTokens:
+    """Ids of a folder without a tokenizer.json, as BertTokenizer.save_pretrained wrote it until transformers 5."""
+
+    @pytest.mark.parametrize(
+        ("files", "size"),
+        [
+            ({"added_tokens": {"[URL]": 13, "zzz": 14}}, 15),
+            ({"added_tokens": {"zzz": 14, "[URL]": 13}, "special_tokens_map": {"additional_special_tokens": ["[URL]"]}}, 15),
+            ({"special_tokens_map": {"additional_special_tokens": ["[URL]", "cat"]}}, 14),
+            ({"special_tokens_map": {"mask_token": {"content": "<m>", "lstrip": True}}, "added_tokens": {"<m>": 13}}, 14),
+            ({"tokenizer_config": {"added_tokens_decoder": {"13": URL, "14": {"content": "zzz", "single_word": True}}}}, 15),
+            ({"tokenizer_config": {"added_tokens_decoder": {"7": {"content": "cat", "normalized": True}}}}, 13),
+            ({"tokenizer_config": {"do_lower_case": False}, "added_tokens": {"ZZZ": 13, "cat": 7}}, 14),
+            ({"tokenizer_config": {"extra_special_tokens": ["[URL]"], "do_lower_case": False}}, 14),
+            ({"tokenizer_config": {"added_tokens_decoder": {"13": URL}}, "added_tokens": {"[URL]": 13}}, 14),
+        ],
+    )
+    def test_ids_are_those_of_transformers(self, vocabulary: Path, files: dict[str, Any], size: int):
+        transformers = pytest.importorskip("transformers")
+        for name, values in files.items():
+            kind = {"tokenizer_class": "BertTokenizer"} if name == "tokenizer_config" else {}
+            storage.write_json(vocabulary.with_name(f"{name}.json"), kind | values)
+        storage.write_json(vocabulary.with_name("config.json"), {"model_type": "bert"})
+        made = load(vocabulary.parent, vocabulary_settings(vocabulary.parent))
+        theirs = transformers.AutoTokenizer.from_pretrained(vocabulary.parent)
+        assert made.encode_one(FURTHER) == theirs(FURTHER)["input_ids"]
+        assert made.vocab_size == len(theirs) == size
+        save(made, vocabulary.parent / "saved")
+        again = load(vocabulary.parent / "saved")
+        assert again.encode_one(FURTHER) == made.encode_one(FURTHER) and again.vocab_size == size
+
+    @pytest.mark.parametrize("beside", [{"zzz": 16}, {"zzz": 7}, {"cat": 13}, {"zzz": 14, "[URL]": 15}])
+    def test_ids_that_the_vocabulary_cannot_give_are_refused(self, vocabulary: Path, beside: dict[str, int]):
+        storage.write_json(vocabulary.with_name("added_tokens.json"), beside)
+        with pytest.raises(DataError, match=r"should be token \d+, but vocab\.txt makes it \d+: added_tokens\.json or"):
+            load(vocabulary.parent)
+
+    def test_beside_a_tokenizer_json(self, tmp_path: Path):
+        """PreTrainedTokenizerFast adds what that file lacks, and takes the flags of tokenizer_config.json."""
+        transformers = pytest.importorskip("transformers")
+        tokenizer = roberta()
+        tokenizer.add_tokens(["zzz"])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        decoder = {"261": {"content": "zzz", "single_word": True}, "262": {"content": "[URL]", "special": True}}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["@@"]}
+        storage.write_json(tmp_path / "tokenizer_config.json", settings | {"added_tokens_decoder": decoder})
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        made = load(tmp_path)
+        assert (
+            made.encode_one("a zzz zzzs [URL]@@ b")[1:-1]
+            == theirs("a zzz zzzs [URL]@@ b", add_special_tokens=False)["input_ids"]
+        )
+        assert made.vocab_size == len(theirs) == 264
+        storage.write_json(tmp_path / "added_tokens.json", {"zzz": 300})
+        with pytest.raises(DataError, match=r"'zzz' should be token 300, but tokenizer\.json makes it 261"):
+            load(tmp_path)
+
+
 class TestTokenizerJson:
     def test_roles_by_name_and_the_frame_it_has(self, tmp_path: Path):
         roberta().save(str(tmp_path / "tokenizer.json"))

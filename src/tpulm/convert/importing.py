@@ -39,9 +39,9 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
-from tpulm.tokenization.causal import GPT2_ADDED, GPT2_MERGES, GPT2_VOCABULARY
+from tpulm.tokenization.causal import GPT2_MERGES, GPT2_VOCABULARY
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
-from tpulm.tokenization.given import SETTINGS_FILES
+from tpulm.tokenization.given import ADDED_TOKENS, SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
@@ -50,7 +50,7 @@ PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
 # Files beside the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
 _SETTINGS = (*SETTINGS_FILES, "generation_config.json")
 _FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
-_FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, GPT2_ADDED, *_SETTINGS)
+_FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, ADDED_TOKENS, *_SETTINGS)
 
 
 class Imported(NamedTuple):

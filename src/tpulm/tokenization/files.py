@@ -20,7 +20,7 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.given import TOKENIZER_CONFIG, check_usable, guarded, read_settings
+from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_usable, guarded, read_settings
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
@@ -291,8 +291,14 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
+    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_beside(path))
+
+
+def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     """Locate the special tokens, as declared in files beside `path` or by their usual names, and put them around texts."""
     settings = read_settings(path.parent)
+    if not storage.exists(path.with_name(MANIFEST)):  # a folder of ours has all of them in one file
+        add_given_tokens(tokenizer, path, settings)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
     names = {tokenizer.id_to_token(index) for index in tokens}
@@ -308,7 +314,7 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
         pipelines.add_special_tokens(tokenizer, tokens)
     if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
         pipelines.frame(tokenizer, tokens)
-    return Tokenization(tokenizer, tokens, _segmenter_beside(path))
+    return tokens
 
 
 def _segmenter_beside(path: PurePath) -> Segmenter | None:
@@ -339,12 +345,10 @@ def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
 
 
 def _from_vocabulary(path: PurePath, config: TokenizerConfig, segmenter: Segmenter | None) -> Tokenization:
-    vocabulary = _read_vocabulary(path)
-    tokens = special.locate(vocabulary, str(path))
-    unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
     tokenizer = pipelines.wordpiece(config, as_google=True)
-    tokenizer.model = wordpiece_model(vocabulary, unknown)
-    pipelines.add_special_tokens(tokenizer, tokens)
+    tokenizer.model = wordpiece_model(_read_vocabulary(path))
+    tokens = _specials(tokenizer, path)
+    tokenizer.model.unk_token = tokenizer.id_to_token(tokens.unknown)
     return Tokenization(tokenizer, tokens, segmenter)
 
 
