@@ -282,14 +282,14 @@ def _vocabulary(
             f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {found} upper-case letters; "
             f"{'--cased' if lowercase else '--lowercase'} says otherwise"
         )
-    made = tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=lowercase))
-    if strip_accents is None and lowercase and (lost := tokenization.unreachable(made)).are_many:
-        strip_accents = False
-        notes.append(f"accents are kept, as without them {lost}; --strip-accents says otherwise")
-    if strip_accents not in (None, lowercase):
-        made = tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strip_accents))
-    notes += tokenization.doubts(made, path)
-    return made, lowercase
+    wanted = [strip_accents] if strip_accents is not None else [True, False] if lowercase else [False]
+    made = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in wanted]
+    found = [tokenization.doubts(one, path) for one in made]
+    if len(made) > 1 and found[0] and not found[1]:
+        notes.append("accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise")
+        return made[1], lowercase
+    notes += found[0]
+    return made[0], lowercase
 
 
 def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:

@@ -155,47 +155,30 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     return found
 
 
-class Unreachable(NamedTuple):
-    """Words of a vocabulary that no text gives, as normalization makes others of them."""
+def doubts(made: Tokenization, origin: object) -> list[str]:
+    """Notes on a vocabulary that does not fit how text is normalized: its own words are read as others, capitals are unknown.
 
-    words: list[str]  # all
-    lost: dict[str, str]  # word -> what its text is read as
-
-    @property
-    def are_many(self) -> bool:
-        return len(self.lost) > _MANY * len(self.words)
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{word!r} as {read!r}" for word, read in list(self.lost.items())[:3])
-        return f"{len(self.lost):,} of the vocabulary's {len(self.words):,} words would be read as others: {shown}"
-
-
-def unreachable(made: Tokenization) -> Unreachable:
-    """Encode the vocabulary's own words, but none that a segmenter may cut otherwise where it stands alone."""
+    Says nothing of one behind a segmenter, which may cut a word that stands alone.
+    """
     tokens = [] if made.segmenter else [index for token, index in made.vocabulary().items() if token[:1] not in "[<#"]
     texts = [made.decode([index]).strip() for index in tokens]
     words = [text for text in texts if any(map(str.isalpha, text)) and "\ufffd" not in text]
-    lost = {
-        word: made.decode(ids, special_tokens=True).strip()
-        for word, ids in zip(words, _encoded(made, words), strict=True)
-        if len(ids) != 1 or made.token(ids[0]).strip(SPACE) != word
-    }
-    return Unreachable(words, {word: read for word, read in lost.items() if word != read})
-
-
-def doubts(made: Tokenization, origin: object) -> list[str]:
-    """Notes on a vocabulary that does not fit how text is normalized: words that no text gives, capitals that are unknown."""
-    found = unreachable(made)
+    lost: dict[str, str] = {}
+    for word, ids in zip(words, _encoded(made, words), strict=True):
+        if len(ids) != 1 or made.token(ids[0]).strip(SPACE) != word:
+            lost[word] = made.decode(ids, special_tokens=True).strip()
+    shown = [f"{word!r} as {read!r}" for word, read in lost.items() if word != read]
     notes: list[str] = []
-    if found.are_many:
+    if len(shown) > _MANY * len(words):
         notes.append(
-            f"{origin} does not fit how text is normalized: {found}. Set tokenizer.lowercase and strip_accents (tpulm import: "
-            f"--cased, --keep-accents) for a vocab.txt, do_lower_case and strip_accents in its {TOKENIZER_CONFIG}, or the "
-            f"normalizer in {TOKENIZER}"
+            f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
+            f"as others ({', '.join(shown[:3])}). See tokenizer.lowercase and strip_accents (tpulm import: --cased, "
+            f"--keep-accents) for a vocab.txt, do_lower_case and strip_accents in its {TOKENIZER_CONFIG}, or the normalizer in "
+            f"{TOKENIZER}"
         )
-    capitals = [word.capitalize() for word in found.words if word not in found.lost and word != word.capitalize()]
+    capitals = [word.capitalize() for word in words if word not in lost and word != word.capitalize()]
     unknown = sum(made.special.unknown in ids for ids in _encoded(made, capitals))
-    if unknown > len(capitals) / 2 and sum(word != word.lower() for word in found.words) <= _MANY * len(found.words):
+    if unknown > len(capitals) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
         notes.append(
             f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
             "Set tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies; tpulm import: "
