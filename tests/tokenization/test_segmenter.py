@@ -158,8 +158,28 @@ def test_a_vocabulary_of_others_is_read_as_its_settings_say(tmp_path: Path) -> N
     assert tokenization.load(tmp_path).encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
     by_settings = tokenization.load(tmp_path / "vocab.txt", TokenizerConfig(morphemes="mecab"))
     assert by_settings.encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**described, "mecab_kwargs": {"mecab_dic": "ipadic"}}))
-    with pytest.raises(DataError, match=r"mecab \(ipadic\) and wordpiece cannot be used here"):
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mecab_kwargs": {"mecab_dic": "ipadic"}}, r"mecab \(\{'mecab_dic': 'ipadic'\}\) and wordpiece cannot be used here"),
+        ({"mecab_kwargs": {"mecab_dic": "unidic"}}, "'unidic'"),
+        ({"mecab_kwargs": {"mecab_dic": None, "mecab_option": "-d /ipadic"}}, "-d /ipadic"),
+        ({"mecab_kwargs": {"mecab_dic": "unidic_lite", "normalize_text": False}}, "'normalize_text': False"),
+        # As the first Japanese BERTs are published, whose weights are of ipadic (transformers issue 32482).
+        ({}, r'no mecab_dic in mecab_kwargs\).* An older model meant ipadic; .*, add "mecab_dic": "unidic_lite"$'),
+        ({"mecab_kwargs": None}, "An older model meant ipadic"),
+        ({"mecab_kwargs": {"mecab_dic": None}}, "An older model meant ipadic"),
+        ({"subword_tokenizer_type": "character", "mecab_kwargs": {"mecab_dic": "unidic_lite"}}, "and character cannot be"),
+        ({"subword_tokenizer_type": "sentencepiece", "word_tokenizer_type": "basic"}, "with basic .* and sentencepiece cannot"),
+    ],
+)
+def test_other_dictionaries_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩"]))
+    described = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described | settings))
+    with pytest.raises(DataError, match=message):
         tokenization.load(tmp_path)
 
 

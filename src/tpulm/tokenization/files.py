@@ -28,6 +28,10 @@ from tpulm.tokenization.tokenization import Tokenization
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
 _FORMAT_VERSION = 1
 _MANY = 0.01  # of the words: strays in published vocabularies are fewer
+_NORMALIZATION = (
+    "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), in a model's folder "
+    f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}, or the normalizer in tokenizer.json; tpulm import has options"
+)
 _UNLIMITED = int(1e30)  # what transformers writes for "no limit"
 
 
@@ -172,18 +176,14 @@ def doubts(made: Tokenization, origin: object) -> list[str]:
     if len(shown) > _MANY * len(words):
         notes.append(
             f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
-            f"as others ({', '.join(shown[:3])}). See tokenizer.lowercase and strip_accents (tpulm import: --cased, "
-            f"--keep-accents) for a vocab.txt, do_lower_case and strip_accents in its {TOKENIZER_CONFIG}, or the normalizer in "
-            f"{TOKENIZER}"
+            f"as others ({', '.join(shown[:3])}). {_NORMALIZATION}"
         )
     capitals = [word.capitalize() for word in words if word not in lost and word != word.capitalize()]
     unknown = sum(made.special.unknown in ids for ids in _encoded(made, capitals))
     if unknown > len(capitals) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
         notes.append(
             f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
-            "Set tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies; tpulm import: "
-            f"--lowercase), do_lower_case in its {TOKENIZER_CONFIG}, or the normalizer in {TOKENIZER}; in a comparison, write "
-            f"{origin}:uncased"
+            f"{_NORMALIZATION}. In a comparison, write {origin}:uncased"
         )
     return notes
 
