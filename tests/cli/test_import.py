@@ -150,8 +150,8 @@ def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, tokenizer: 
     with pytest.raises(ConfigError, match=r"neither a Hugging Face folder .* nor a TF1 checkpoint .*it holds .*vocab.txt"):
         run(tmp_path / "tokenizer", "--to", tmp_path / "out")
     source = made(tmp_path / "source", "bert", tokenizer)
-    with pytest.raises(ConfigError, match="--vocab, --kind: for TF1 checkpoints"):
-        run(source, "--to", tmp_path / "out", "--vocab", tmp_path / "vocab.txt", "--kind", "bert")
+    with pytest.raises(ConfigError, match="--vocab, --strip-accents/--keep-accents, --kind: for TF1 checkpoints"):
+        run(source, "--to", tmp_path / "out", "--vocab", tmp_path / "vocab.txt", "--kind", "bert", "--keep-accents")
     with pytest.raises(ConfigError, match="is a file; name the folder it lies in"):
         run(source / "model.safetensors", "--to", tmp_path / "out")
     with pytest.raises(ConfigError, match="is a file; --to names the folder"):

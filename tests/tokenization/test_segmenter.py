@@ -160,6 +160,21 @@ def test_a_vocabulary_of_others_is_read_as_its_settings_say(tmp_path: Path) -> N
     assert by_settings.encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
 
 
+def test_added_tokens_are_not_cut(tmp_path: Path) -> None:
+    pytest.importorskip("fugashi")
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩", "は", "猫", "の"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    settings = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    added = {"9": {"content": "吾輩は", "normalized": False}, "10": {"content": "<猫>", "special": True}}
+    settings |= {"mecab_kwargs": {"mecab_dic": "unidic_lite"}, "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenization.load(tmp_path)
+    for text in ("吾輩は猫", "吾輩の<猫>は[MASK]", "猫は吾輩は"):
+        assert ours.encode_one(text) == theirs(text)["input_ids"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -267,13 +267,8 @@ def _from_tensorflow1(
     )
 
 
-def _vocabulary(
-    path: PurePath, lowercase: bool | None, strip_accents: bool | None, notes: list[str]
-) -> tuple[Tokenization, bool]:
-    """The tokenizer, and whether it lower-cases text: as asked, else if the vocabulary has no upper-case letters.
-
-    Google's code then strips accents too, unless told otherwise (electra: --no-strip-accents), as the vocabulary shows.
-    """
+def _vocabulary(path: PurePath, lowercase: bool | None, strip: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
+    """The tokenizer, and whether it lower-cases text: as asked, else if the vocabulary has no upper-case letters."""
     if lowercase is None:
         tokens = tokenization.load(path).vocabulary()
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
@@ -282,14 +277,15 @@ def _vocabulary(
             f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {found} upper-case letters; "
             f"{'--cased' if lowercase else '--lowercase'} says otherwise"
         )
-    wanted = [strip_accents] if strip_accents is not None else [True, False] if lowercase else [False]
+    # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
+    wanted = [strip] if strip is not None else [True, False] if lowercase else [False]
     made = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in wanted]
     found = [tokenization.doubts(one, path) for one in made]
-    if len(made) > 1 and found[0] and not found[1]:
-        notes.append("accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise")
-        return made[1], lowercase
-    notes += found[0]
-    return made[0], lowercase
+    kept = len(made) > 1 and bool(found[0]) and not found[1]
+    notes += (
+        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else found[0]
+    )
+    return made[kept], lowercase
 
 
 def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:

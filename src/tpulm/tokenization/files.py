@@ -131,7 +131,6 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
 
     A vocab.txt does not say how text is normalized: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
     StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if `config.morphemes` does not apply.
-    Notes its `doubts` if there is a `progress`.
     """
     source = storage.as_path(path)
     made = _load(source, config or TokenizerConfig())
@@ -160,15 +159,16 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
 
 
 def doubts(made: Tokenization, origin: object) -> list[str]:
-    """Notes on a vocabulary that does not fit how text is normalized: its own words are read as others, capitals are unknown.
-
-    Says nothing of one behind a segmenter, which may cut a word that stands alone.
-    """
+    """Notes on a vocabulary that does not fit how text is normalized: its words are read as others, or capitals are unknown."""
+    # A segmenter may cut a word that stands alone.
     tokens = [] if made.segmenter else [index for token, index in made.vocabulary().items() if token[:1] not in "[<#"]
     texts = [made.decode([index]).strip() for index in tokens]
     words = [text for text in texts if any(map(str.isalpha, text)) and "\ufffd" not in text]
+    capitals = list(map(str.capitalize, words))
+    encoded = made.encode([*words, *capitals])
+    found = np.split(encoded.ids, np.cumsum(encoded.lengths))  # and nothing at the end
     lost: dict[str, str] = {}
-    for word, ids in zip(words, _encoded(made, words), strict=True):
+    for word, ids in zip(words, found, strict=False):
         if len(ids) != 1 or made.token(ids[0]).strip(SPACE) != word:
             lost[word] = made.decode(ids, special_tokens=True).strip()
     shown = [f"{word!r} as {read!r}" for word, read in lost.items() if word != read]
@@ -178,19 +178,14 @@ def doubts(made: Tokenization, origin: object) -> list[str]:
             f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
             f"as others ({', '.join(shown[:3])}). {_NORMALIZATION}"
         )
-    capitals = [word.capitalize() for word in words if word not in lost and word != word.capitalize()]
-    unknown = sum(made.special.unknown in ids for ids in _encoded(made, capitals))
-    if unknown > len(capitals) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
+    cases = zip(words, capitals, found[len(words) :], strict=False)
+    unknown = [made.special.unknown in ids for word, capital, ids in cases if word not in lost and word != capital]
+    if sum(unknown) > len(unknown) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
         notes.append(
             f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
             f"{_NORMALIZATION}. In a comparison, write {origin}:uncased"
         )
     return notes
-
-
-def _encoded(made: Tokenization, texts: list[str]) -> list[np.ndarray]:
-    encoded = made.encode(texts)
-    return np.split(encoded.ids, np.cumsum(encoded.lengths))[:-1]
 
 
 class Vocabulary(NamedTuple):
@@ -280,7 +275,8 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
 def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     """Locate the special tokens, as declared in files beside `path` or by their usual names, and put them around texts."""
     settings = read_settings(path.parent)
-    if not storage.exists(path.with_name(MANIFEST)):  # a folder of ours has all of them in one file
+    # A folder of ours has all tokens in one file; beside SentencePiece's, ids may be shifted (XLM-RoBERTa).
+    if path.suffix != ".model" and not storage.exists(path.with_name(MANIFEST)):
         add_given_tokens(tokenizer, path, settings)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)

@@ -45,9 +45,8 @@ class GivenToken(_Given):
             raise ValueError("Input should be a token: its text, or an object with its content")
         return {"content": value} if isinstance(value, str) else value
 
-    @property
-    def flags(self) -> dict[str, bool]:
-        return self.model_dump(exclude={"content"}, exclude_none=True)
+    def added(self) -> AddedToken:
+        return AddedToken(**self.model_dump(exclude_none=True))
 
 
 class GivenSettings(_Given):
@@ -74,12 +73,6 @@ class GivenSettings(_Given):
     additional_special_tokens: list[GivenToken] | None = None
     extra_special_tokens: list[GivenToken] | dict[str, GivenToken] | None = None  # what transformers 5 calls them
 
-    @property
-    def further(self) -> list[GivenToken]:
-        """The special tokens without a role."""
-        extra = self.extra_special_tokens or []
-        return [*(self.additional_special_tokens or []), *(extra.values() if isinstance(extra, dict) else extra)]
-
     def token(self, key: str) -> str | None:
         """The text of the token under a key, if any."""
         found: GivenToken | None = getattr(self, key)
@@ -102,8 +95,8 @@ def read_ids(path: PurePath) -> dict[str, int]:
     ids = storage.read_given_object(path)
     wrong = next((token for token, index in ids.items() if type(index) is not int or not 0 <= index < 1 << 32), None)
     if wrong is not None:
-        shown = brief(ids[wrong])
-        raise DataError(f"not a vocabulary: the id of {wrong!r} is {shown}, not a whole number", location=str(path))
+        message = f"not a vocabulary: the id of {wrong!r} is {brief(ids[wrong])}, not a whole number"
+        raise DataError(message, location=str(path))
     return ids
 
 
@@ -113,14 +106,16 @@ def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettin
     Raises DataError if the files beside `path` number them otherwise.
     """
     wanted: dict[int, AddedToken] = {}
-    special = {token.content for token in settings.further} | {token for key in TOKEN_KEYS if (token := settings.token(key))}
+    extra = settings.extra_special_tokens or []
+    further = [*(settings.additional_special_tokens or []), *(extra.values() if isinstance(extra, dict) else extra)]
+    special = {*map(settings.token, TOKEN_KEYS), *(token.content for token in further)}
     beside = path.with_name(ADDED_TOKENS)
     for name, index in (read_ids(beside) if storage.exists(beside) else {}).items():
         wanted[index] = AddedToken(name, special=name in special)
     for index, token in settings.added_tokens_decoder.items():
         if not index.isdecimal():
             raise DataError(f"added_tokens_decoder: {index!r} is no id", location=str(path.with_name(TOKENIZER_CONFIG)))
-        wanted[int(index)] = AddedToken(token.content, **token.flags)
+        wanted[int(index)] = token.added()
     for index, token in sorted(wanted.items()):
         tokenizer.add_tokens([token])
         if (found := tokenizer.token_to_id(token.content)) != index:
@@ -130,8 +125,7 @@ def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettin
                 location=str(path.parent),
             )
     known = {token.content for token in wanted.values()}
-    further = [AddedToken(token.content, **token.flags) for token in settings.further if token.content not in known]
-    tokenizer.add_special_tokens(further)
+    tokenizer.add_special_tokens([one.added() for one in further if one.content not in known])
 
 
 @contextlib.contextmanager

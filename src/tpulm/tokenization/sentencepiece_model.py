@@ -56,8 +56,7 @@ def read(path: PurePath) -> Tokenizer:
     if unknown is None or len(set(names)) < len(names):
         raise DataError("it has no unknown piece, or one piece twice: the file is damaged", location=str(path))
     symbols = [piece.piece for piece in model.pieces if piece.type == _USER_DEFINED]
-    spaced = [symbol for symbol in symbols if symbol != symbol.strip(f" {SPACE}")]
-    if spaced and normalizer.remove_extra_whitespaces:
+    if normalizer.remove_extra_whitespaces and (spaced := [one for one in symbols if one != one.strip(f" {SPACE}")]):
         raise DataError(
             f"user-defined symbols with spaces at an end ({some_of(list(map(repr, spaced)))}) in a model that removes extra "
             "spaces; train a tokenizer instead, by leaving tokenizer.path out",
