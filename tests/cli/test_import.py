@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from command_line import invoke
 from tpulm import storage, tokenization
 from tpulm.cli.app import app
-from tpulm.config import ModelConfig
+from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import load_model, load_weights, save_model, save_parts
@@ -40,7 +40,7 @@ def tokenizer(tmp_path: Path) -> dict[str, Any]:
     """What `save_model` takes of one, by name."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", *(f"w{number}" for number in range(52))]
     storage.write_atomic(tmp_path / "vocab.txt", "\n".join(words) + "\n")
-    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path / "tokenizer")
+    tokenization.save(tokenization.load(tmp_path / "vocab.txt", TokenizerConfig(lowercase=True)), tmp_path / "tokenizer")
     return {"vocab_size": 60, "tokenization_folder": tmp_path / "tokenizer", "pad_token_id": 0}
 
 
@@ -151,8 +151,8 @@ def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, tokenizer: 
     with pytest.raises(ConfigError, match=r"neither a Hugging Face folder .* nor a TF1 checkpoint .*it holds .*vocab.txt"):
         run(tmp_path / "tokenizer", "--to", tmp_path / "out")
     source = made(tmp_path / "source", "bert", tokenizer)
-    with pytest.raises(ConfigError, match="--vocab, --kind: for TF1 checkpoints"):
-        run(source, "--to", tmp_path / "out", "--vocab", tmp_path / "vocab.txt", "--kind", "bert")
+    with pytest.raises(ConfigError, match="--vocab, --strip-accents/--keep-accents, --kind: for TF1 checkpoints"):
+        run(source, "--to", tmp_path / "out", "--vocab", tmp_path / "vocab.txt", "--kind", "bert", "--keep-accents")
     with pytest.raises(ConfigError, match="is a file; name the folder it lies in"):
         run(source / "model.safetensors", "--to", tmp_path / "out")
     with pytest.raises(ConfigError, match="is a file; --to names the folder"):

@@ -295,7 +295,7 @@ def test_gpt2_files(folder: Path, tmp_path: Path):
 
 
 def test_an_uncased_one_without_the_setting_is_pointed_out(tmp_path: Path, folder: Path):
-    (tmp_path / "low.txt").write_text(CASED.replace("The\n", ""), encoding="utf-8")
+    (tmp_path / "low.txt").write_text(CASED.replace("The\n", "").replace("café\n", ""), encoding="utf-8")
     notes = Notes()
     load_candidates([f"{tmp_path}/low.txt", f"{folder}/one"], progress=notes)
     assert len(notes.said) == 1 and f"{tmp_path}/low.txt:uncased" in notes.said[0]

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
+from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import DataError, StorageError
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
@@ -69,6 +70,36 @@ class TestVocabulary:
         assert "tokenizer.lowercase = true" in notes.said
 
     @pytest.mark.parametrize(
+        ("words", "settings", "lost"),
+        [
+            ("the Cat NASA", {"do_lower_case": True}, ["Cat", "NASA"]),
+            ("the Cat NASA", {"do_lower_case": False}, []),
+            ("schön gross äpfel", {"do_lower_case": True, "strip_accents": None}, ["schön", "äpfel"]),
+            ("schön gross äpfel", {"do_lower_case": True, "strip_accents": False}, []),
+            ("日本 東京 の", {"do_lower_case": False}, ["日本", "東京"]),  # of morphemes, read as a BERT's
+            ("日本 東京 の", {"do_lower_case": False, "tokenize_chinese_chars": False}, []),
+        ],
+    )
+    def test_words_that_no_text_gives(self, tmp_path: Path, words: str, settings: dict[str, Any], lost: list[str]):
+        """As transformers reads the same folder: the words that do not come back as themselves."""
+        transformers = pytest.importorskip("transformers")
+        (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:6], *words.split()]), encoding="utf-8")
+        storage.write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert [word for word in words.split() if theirs.tokenize(word) != [word]] == lost
+        made = load(tmp_path, vocabulary_settings(tmp_path))
+        notes = tokenization.doubts(made, tmp_path / "vocab.txt")
+        assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
+
+    def test_a_normalizer_that_does_not_fit_a_sentencepiece_vocabulary(self, tmp_path: Path):
+        specification = json.loads(roberta().to_str()) | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": None}
+        words = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "▁Cat", "▁the", "a", "c", "t"]
+        specification["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [[word, -1.0] for word in words]}
+        specification |= {"added_tokens": [], "post_processor": None, "decoder": {"type": "Metaspace", "replacement": "▁"}}
+        storage.write_json(tmp_path / "tokenizer.json", specification)
+        assert "as others ('Cat' as 'cat'" in tokenization.doubts(load(tmp_path), tmp_path)[0]
+
+    @pytest.mark.parametrize(
         ("content", "message"),
         [
             (b"", "the vocabulary is empty"),
@@ -95,6 +126,68 @@ def roberta() -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in (*words[:4], "<mask>")])
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return tokenizer
+
+
+URL = {"content": "[URL]", "lstrip": True, "rstrip": True, "normalized": False, "single_word": False, "special": True}
+FURTHER = "the zzz [URL] cats ZZZ zzzs <m> the"
+
+
+class TestAddedTokens:
+    """Ids of a folder without a tokenizer.json, as BertTokenizer.save_pretrained wrote it until transformers 5."""
+
+    @pytest.mark.parametrize(
+        ("files", "size"),
+        [
+            ({"added_tokens": {"[URL]": 13, "zzz": 14}}, 15),
+            ({"added_tokens": {"zzz": 14, "[URL]": 13}, "special_tokens_map": {"additional_special_tokens": ["[URL]"]}}, 15),
+            ({"special_tokens_map": {"additional_special_tokens": ["[URL]", "cat"]}}, 14),
+            ({"special_tokens_map": {"mask_token": {"content": "<m>", "lstrip": True}}, "added_tokens": {"<m>": 13}}, 14),
+            ({"tokenizer_config": {"added_tokens_decoder": {"13": URL, "14": {"content": "zzz", "single_word": True}}}}, 15),
+            ({"tokenizer_config": {"added_tokens_decoder": {"7": {"content": "cat", "normalized": True}}}}, 13),
+            ({"tokenizer_config": {"do_lower_case": False}, "added_tokens": {"ZZZ": 13, "cat": 7}}, 14),
+            ({"tokenizer_config": {"extra_special_tokens": ["[URL]"], "do_lower_case": False}}, 14),
+            ({"tokenizer_config": {"added_tokens_decoder": {"13": URL}}, "added_tokens": {"[URL]": 13}}, 14),
+        ],
+    )
+    def test_ids_are_those_of_transformers(self, vocabulary: Path, files: dict[str, Any], size: int):
+        transformers = pytest.importorskip("transformers")
+        for name, values in files.items():
+            kind = {"tokenizer_class": "BertTokenizer"} if name == "tokenizer_config" else {}
+            storage.write_json(vocabulary.with_name(f"{name}.json"), kind | values)
+        storage.write_json(vocabulary.with_name("config.json"), {"model_type": "bert"})
+        made = load(vocabulary.parent, vocabulary_settings(vocabulary.parent))
+        theirs = transformers.AutoTokenizer.from_pretrained(vocabulary.parent)
+        assert made.encode_one(FURTHER) == theirs(FURTHER)["input_ids"]
+        assert made.vocab_size == len(theirs) == size
+        save(made, vocabulary.parent / "saved")
+        again = load(vocabulary.parent / "saved")
+        assert again.encode_one(FURTHER) == made.encode_one(FURTHER) and again.vocab_size == size
+
+    @pytest.mark.parametrize("beside", [{"zzz": 16}, {"zzz": 7}, {"cat": 13}, {"zzz": 14, "[URL]": 15}])
+    def test_ids_that_the_vocabulary_cannot_give_are_refused(self, vocabulary: Path, beside: dict[str, int]):
+        storage.write_json(vocabulary.with_name("added_tokens.json"), beside)
+        with pytest.raises(DataError, match=r"should be token \d+, but vocab\.txt makes it \d+: added_tokens\.json or"):
+            load(vocabulary.parent)
+
+    def test_beside_a_tokenizer_json(self, tmp_path: Path):
+        """PreTrainedTokenizerFast adds what that file lacks, and takes the flags of tokenizer_config.json."""
+        transformers = pytest.importorskip("transformers")
+        tokenizer = roberta()
+        tokenizer.add_tokens(["zzz"])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        decoder = {"261": {"content": "zzz", "single_word": True}, "262": {"content": "[URL]", "special": True}}
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["@@"]}
+        storage.write_json(tmp_path / "tokenizer_config.json", settings | {"added_tokens_decoder": decoder})
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        made = load(tmp_path)
+        assert (
+            made.encode_one("a zzz zzzs [URL]@@ b")[1:-1]
+            == theirs("a zzz zzzs [URL]@@ b", add_special_tokens=False)["input_ids"]
+        )
+        assert made.vocab_size == len(theirs) == 264
+        storage.write_json(tmp_path / "added_tokens.json", {"zzz": 300})
+        with pytest.raises(DataError, match=r"'zzz' should be token 300, but tokenizer\.json makes it 261"):
+            load(tmp_path)
 
 
 class TestTokenizerJson:
@@ -280,7 +373,7 @@ def test_published_vocabularies(
 ):
     path = real_data / "vocab" / name
     made = load(path, TokenizerConfig.model_validate(settings))
-    assert made.vocab_size == size
+    assert made.vocab_size == size and tokenization.doubts(made, path) == []
     assert tokens(made, text) == expected
     theirs = bert_tokenizer(path, settings)
     texts = ["Ünïcode 日本語 한국어!", "it's well-known…", "ㅋㅋㅋ 재밌다~~", "x" * 101, ""]

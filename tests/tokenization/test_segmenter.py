@@ -158,8 +158,43 @@ def test_a_vocabulary_of_others_is_read_as_its_settings_say(tmp_path: Path) -> N
     assert tokenization.load(tmp_path).encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
     by_settings = tokenization.load(tmp_path / "vocab.txt", TokenizerConfig(morphemes="mecab"))
     assert by_settings.encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**described, "mecab_kwargs": {"mecab_dic": "ipadic"}}))
-    with pytest.raises(DataError, match=r"mecab \(ipadic\) and wordpiece cannot be used here"):
+
+
+def test_added_tokens_are_not_cut(tmp_path: Path) -> None:
+    pytest.importorskip("fugashi")
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩", "は", "猫", "の"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    settings = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    added = {"9": {"content": "吾輩は", "normalized": False}, "10": {"content": "<猫>", "special": True}}
+    settings |= {"mecab_kwargs": {"mecab_dic": "unidic_lite"}, "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenization.load(tmp_path)
+    for text in ("吾輩は猫", "吾輩の<猫>は[MASK]", "猫は吾輩は"):
+        assert ours.encode_one(text) == theirs(text)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mecab_kwargs": {"mecab_dic": "ipadic"}}, r"mecab \(\{'mecab_dic': 'ipadic'\}\) and wordpiece cannot be used here"),
+        ({"mecab_kwargs": {"mecab_dic": "unidic"}}, "'unidic'"),
+        ({"mecab_kwargs": {"mecab_dic": None, "mecab_option": "-d /ipadic"}}, "-d /ipadic"),
+        ({"mecab_kwargs": {"mecab_dic": "unidic_lite", "normalize_text": False}}, "'normalize_text': False"),
+        # As the first Japanese BERTs are published, whose weights are of ipadic (transformers issue 32482).
+        ({}, r'no mecab_dic in mecab_kwargs\).* An older model meant ipadic; .*, add "mecab_dic": "unidic_lite"$'),
+        ({"mecab_kwargs": None}, "An older model meant ipadic"),
+        ({"mecab_kwargs": {"mecab_dic": None}}, "An older model meant ipadic"),
+        ({"subword_tokenizer_type": "character", "mecab_kwargs": {"mecab_dic": "unidic_lite"}}, "and character cannot be"),
+        ({"subword_tokenizer_type": "sentencepiece", "word_tokenizer_type": "basic"}, "with basic .* and sentencepiece cannot"),
+    ],
+)
+def test_other_dictionaries_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩"]))
+    described = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described | settings))
+    with pytest.raises(DataError, match=message):
         tokenization.load(tmp_path)
 
 

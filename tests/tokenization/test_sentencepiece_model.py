@@ -82,6 +82,53 @@ def test_ids_are_the_librarys(tmp_path: Path, options: dict[str, Any]):
     assert len(set(ours.special)) == 5
 
 
+SYMBOLS = [  # that normalization, casing, spaces or each other would change
+    ["\n", "\t", "ㅋㅋ", "…", "①", "Ａ", "A B", "NEW", "zz", "zzz"],
+    ["[X]", "<unused1>", "영", "か\u3099", "a▁b", "A", "[MASK]"],
+    ["  ", "    ", "▁▁▁", "\n", " x", "y "],
+]
+AMONG = "{0} a{0}b {0}{0} the {0} cat\n{0}영화{0}\u0301 ㅋ{0}"
+
+
+@pytest.mark.parametrize("symbols", SYMBOLS, ids=["normalized", "others", "spaces at an end"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization_rule_name": "nmt_nfkc"},
+        {"normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True},
+        {"normalization_rule_name": "identity", "split_by_whitespace": False},
+        {"normalization_rule_name": "nmt_nfkc_cf", "remove_extra_whitespaces": False},
+        {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": False},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_user_defined_symbols_are_kept_as_they_are(tmp_path: Path, kind: str, options: dict[str, Any], symbols: list[str]):
+    path = trained(tmp_path / "m.model", model_type=kind, user_defined_symbols=symbols, **options)
+    if "  " in symbols and options.get("remove_extra_whitespaces", True):
+        with pytest.raises(DataError, match="user-defined symbols with spaces at an end"):
+            tokenization.load(path)
+        return
+    theirs, ours = sentencepiece.SentencePieceProcessor(model_file=str(path)), tokenization.load(path)
+    texts = [AMONG.format(symbol) for symbol in symbols if symbol not in ("[MASK]", "▁▁▁")]  # plain text to us; spaces
+    texts += [
+        *symbols[:-1],
+        *sentences(50),
+        *ODD[:-1],
+        "new NEW ＮＥＷ",
+        "zzzzz…..",
+        "a   b     c",
+        " \n the",
+        "A  B y the x",
+        "\U00100000",
+    ]
+    for text in texts:
+        if text != "\U00100000" or "byte_fallback" not in options:  # what stands for a symbol
+            assert ours.encode([text]).ids.tolist() == theirs.encode(text), text
+    aligned = ours.encode_with_offsets(texts)
+    assert aligned.ids.tolist() == ours.encode(texts).ids.tolist()
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenization]:
     path = trained(tmp_path_factory.mktemp("sp") / "m.model", model_type="unigram")
@@ -114,7 +161,6 @@ def test_it_is_saved_as_any_other(model: tuple[Path, Tokenization], tmp_path: Pa
     [
         ({"model_type": "char"}, "splits text into characters"),
         ({"model_type": "word"}, "splits text into words"),
-        ({"model_type": "bpe", "user_defined_symbols": ["<x>"]}, "user-defined symbols (<x>)"),
         ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "marks spaces after words or not at all"),
     ],
 )

@@ -135,7 +135,16 @@ def import_(
         bool | None,
         typer.Option(
             "--lowercase/--cased",
-            help="Whether it was trained on lower-case text without accents; by default, whether no token has capital letters.",
+            help="Whether it was trained on lower-case text; by default, whether no token has capital letters.",
+            rich_help_panel=_TF1,
+            show_default=False,
+        ),
+    ] = None,
+    strip_accents: Annotated[
+        bool | None,
+        typer.Option(
+            "--strip-accents/--keep-accents",
+            help="Whether that text had no accents; by default, whether it was lower-case and hardly a token has accents.",
             rich_help_panel=_TF1,
             show_default=False,
         ),
@@ -158,7 +167,7 @@ def import_(
     """
     from tpulm.convert.importing import import_model
 
-    imported = import_model(source, to, vocab=vocab, lowercase=lowercase, kind=kind, config=config)
+    imported = import_model(source, to, vocab=vocab, lowercase=lowercase, strip_accents=strip_accents, kind=kind, config=config)
     _show_imported(imported)
     if as_json:
         print_json(imported._asdict())

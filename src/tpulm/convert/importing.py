@@ -39,9 +39,9 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
-from tpulm.tokenization.causal import GPT2_ADDED, GPT2_MERGES, GPT2_VOCABULARY
+from tpulm.tokenization.causal import GPT2_MERGES, GPT2_VOCABULARY
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
-from tpulm.tokenization.given import SETTINGS_FILES
+from tpulm.tokenization.given import ADDED_TOKENS, SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
@@ -50,7 +50,7 @@ PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
 # Files beside the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
 _SETTINGS = (*SETTINGS_FILES, "generation_config.json")
 _FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
-_FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, GPT2_ADDED, *_SETTINGS)
+_FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, ADDED_TOKENS, *_SETTINGS)
 _HEADLESS = "it is an encoder without a head: 'tpulm finetune', 'tpulm embed' and --init use it, 'tpulm fill-mask' cannot"
 
 
@@ -77,21 +77,21 @@ def import_model(
     *,
     vocab: AnyPath | None = None,
     lowercase: bool | None = None,
+    strip_accents: bool | None = None,
     kind: Kind | None = None,
     config: AnyPath | None = None,
 ) -> Imported:
     """Write the model of `source` into `target`, which must be empty or absent; on failure nothing is left there.
 
-    `vocab`, `lowercase`, `kind` and `config` are for TF1 checkpoints. Raises ConfigError for wrong arguments, DataError for
-    wrong files.
+    The options are for TF1 checkpoints. Raises ConfigError for wrong arguments, DataError for wrong files.
     """
     given, folder = storage.as_path(source), storage.as_path(target)
     _check_target(folder)
     base = given / "export" if storage.exists(given / "run.json") else given
     parts = _parts_of(base)
     if parts:
-        options = {"--vocab": vocab, "--lowercase/--cased": lowercase, "--kind": kind, "--config": config}
-        wrong = [name for name, value in options.items() if value is not None]
+        options = {"--vocab": vocab, "--lowercase/--cased": lowercase, "--strip-accents/--keep-accents": strip_accents}
+        wrong = [name for name, value in (options | {"--kind": kind, "--config": config}).items() if value is not None]
         if wrong:
             raise ConfigError(f"{', '.join(wrong)}: for TF1 checkpoints; {base} is a Hugging Face folder, which says it itself")
     prefix = None if parts else find_checkpoint(given)
@@ -102,7 +102,7 @@ def import_model(
         if prefix is None:
             imported = _from_hugging_face(base, parts, temporary)
         else:
-            imported = _from_tensorflow1(prefix, temporary, vocab, lowercase, kind, config)
+            imported = _from_tensorflow1(prefix, temporary, vocab, (lowercase, strip_accents), kind, config)
         imported = imported._replace(folder=str(folder))
         report = {name: value for name, value in imported._asdict().items() if name != "folder"}
         storage.write_json(temporary / REPORT, report | {"imported_from": str(given)})
@@ -159,6 +159,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         model = load_model(folder) if note is None else load_weights(folder)
         if isinstance(model, LoadedModel) and not isinstance(model.tokenization, CausalTokenization):
             save_loaded(target / part, model)
+            notes += tokenization.doubts(model.tokenization, folder) if part == parts[0] else []
         else:
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
             weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size, head=model.head)
@@ -236,7 +237,7 @@ def _from_tensorflow1(
     prefix: PurePath,
     target: Path,
     vocab: AnyPath | None,
-    lowercase: bool | None,
+    normalization: tuple[bool | None, bool | None],
     kind: Kind | None,
     config: AnyPath | None,
 ) -> Imported:
@@ -249,7 +250,7 @@ def _from_tensorflow1(
     given = None if config_path is None else Given(storage.read_given_object(config_path), str(config_path))
     found = load_checkpoint(prefix, given=given, kind=kind)
     notes: list[str] = []
-    tokenizer, lowercase = _vocabulary(vocab_path, lowercase, notes)
+    tokenizer, lowercase = _vocabulary(vocab_path, *normalization, notes)
     _check_vocabulary(tokenizer.vocab_size, found.vocab_size, vocab_path, prefix, notes)
     for half, part in found.parts.items():
         save_loaded(target / half, LoadedModel(part.params, part.config, found.vocab_size, tokenizer, head_of(part.params)))
@@ -273,7 +274,7 @@ def _from_tensorflow1(
     )
 
 
-def _vocabulary(path: PurePath, lowercase: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
+def _vocabulary(path: PurePath, lowercase: bool | None, strip: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
     """The tokenizer, and whether it lower-cases text: as asked, else if the vocabulary has no upper-case letters."""
     if lowercase is None:
         tokens = tokenization.load(path).vocabulary()
@@ -283,7 +284,15 @@ def _vocabulary(path: PurePath, lowercase: bool | None, notes: list[str]) -> tup
             f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {found} upper-case letters; "
             f"{'--cased' if lowercase else '--lowercase'} says otherwise"
         )
-    return tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=lowercase)), lowercase
+    # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
+    wanted = [strip] if strip is not None else [True, False] if lowercase else [False]
+    made = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in wanted]
+    found = [tokenization.doubts(one, path) for one in made]
+    kept = len(made) > 1 and bool(found[0]) and not found[1]
+    notes += (
+        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else found[0]
+    )
+    return made[kept], lowercase
 
 
 def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:

@@ -82,7 +82,7 @@ def prepare_tokenizer(
         if text is not None:
             made = tokenization.train(corpus.sample_texts(workdir, text, wanted.sample_bytes), wanted, progress=progress)
         else:
-            made = tokenization.load(wanted.path or "", wanted)
+            made = tokenization.load(wanted.path or "", wanted, progress=progress)
         tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
     hosts.barrier("tokenizer")
     return tokenization.load(folder)

@@ -5,7 +5,7 @@ from tpulm.tokenization import analysers
 from tpulm.tokenization.causal import CausalTokenization, load_causal
 from tpulm.tokenization.comparison import Comparison, TextSample, compare, load_candidates
 from tpulm.tokenization.encode import Encoded
-from tpulm.tokenization.files import Vocabulary, expected, load, load_manifest, save, vocab_size_of
+from tpulm.tokenization.files import Vocabulary, doubts, expected, load, load_manifest, save, vocab_size_of
 from tpulm.tokenization.offsets import Aligned
 from tpulm.tokenization.report import (
     UNKNOWN_REFUSED,
@@ -34,6 +34,7 @@ __all__ = [
     "analysers",
     "compare",
     "count_unknown",
+    "doubts",
     "expected",
     "load",
     "load_candidates",

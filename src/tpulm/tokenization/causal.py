@@ -19,15 +19,13 @@ from tpulm.config import TokenizerConfig
 from tpulm.errors import DataError, brief
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
-from tpulm.tokenization.given import TOKENIZER_CONFIG, GivenSettings, check_usable, guarded, read_settings
+from tpulm.tokenization.given import TOKEN_KEYS, GivenSettings, add_given_tokens, check_usable, guarded, read_ids, read_settings
 from tpulm.tokenization.pipelines import frame_causal
 from tpulm.tokenization.tokenization import Tokenization
 
 _MODEL = ("generation_config.json", "config.json")  # the former takes precedence
 GPT2_VOCABULARY, GPT2_MERGES = "vocab.json", "merges.txt"
 _VERSION = "#version"  # how the first line of merges.txt begins
-GPT2_ADDED = "added_tokens.json"  # an older form of added_tokens_decoder in tokenizer_config.json
-_NAMED = ("unk_token", "bos_token", "eos_token", "pad_token")
 _USUAL = "<|endoftext|>"
 
 
@@ -119,7 +117,7 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
 
     Raises DataError if the files contradict each other.
     """
-    vocabulary = _read_ids(folder / GPT2_VOCABULARY)
+    vocabulary = read_ids(folder / GPT2_VOCABULARY)
     if not vocabulary or len(set(vocabulary.values())) < len(vocabulary):
         wrong = "two tokens of the vocabulary share an id" if vocabulary else "the vocabulary is empty"
         raise DataError(wrong, location=str(folder / GPT2_VOCABULARY))
@@ -133,19 +131,13 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.add_prefix_space))
     tokenizer.decoder = decoders.ByteLevel()
-    _add_tokens(tokenizer, folder, settings)
+    add_given_tokens(tokenizer, folder / GPT2_VOCABULARY, settings)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for name in (*map(settings.token, TOKEN_KEYS), _USUAL):
+        if name is not None and name not in known and tokenizer.token_to_id(name) is not None:
+            tokenizer.add_special_tokens([AddedToken(name, normalized=False)])
     check_usable(tokenizer, str(folder / GPT2_VOCABULARY))
     return tokenizer
-
-
-def _read_ids(path: PurePath) -> dict[str, int]:
-    """A JSON object from tokens to ids, which must fit in the library's 32 bits."""
-    ids = storage.read_given_object(path)
-    wrong = next((token for token, index in ids.items() if type(index) is not int or not 0 <= index < 1 << 32), None)
-    if wrong is not None:
-        shown = brief(ids[wrong])
-        raise DataError(f"not a vocabulary: the id of {wrong!r} is {shown}, not a whole number", location=str(path))
-    return ids
 
 
 def _read_merges(path: PurePath) -> list[tuple[str, str]]:
@@ -160,28 +152,3 @@ def _read_merges(path: PurePath) -> list[tuple[str, str]]:
             raise DataError(f"a line has two tokens and a space between them, not {line!r}", location=f"{path}:{number}")
         merges.append((left, right))
     return merges
-
-
-def _add_tokens(tokenizer: Tokenizer, folder: PurePath, settings: GivenSettings) -> None:
-    """Add the tokens that are matched in a text before it is split into words, and those added after the vocabulary."""
-    wanted: dict[int, AddedToken] = {}
-    older = _read_ids(folder / GPT2_ADDED) if storage.exists(folder / GPT2_ADDED) else {}
-    for name, index in older.items():
-        wanted[index] = AddedToken(name, normalized=False, special=True)
-    for index, token in settings.added_tokens_decoder.items():
-        if not index.isdecimal():
-            raise DataError(f"added_tokens_decoder: {index!r} is no id", location=str(folder / TOKENIZER_CONFIG))
-        wanted[int(index)] = AddedToken(token.content, **token.flags)
-    for index, token in sorted(wanted.items()):
-        tokenizer.add_tokens([token])
-        if (found := tokenizer.token_to_id(token.content)) != index:
-            raise DataError(
-                f"{token.content!r} should be token {index}, but {GPT2_VOCABULARY} makes it {found}; "
-                "copy the tokenizer's files again",
-                location=str(folder),
-            )
-    named = [settings.token(key) for key in _NAMED]
-    known = {token.content for token in wanted.values()}
-    for name in (*named, _USUAL):
-        if name is not None and name not in known and tokenizer.token_to_id(name) is not None:
-            tokenizer.add_special_tokens([AddedToken(name, normalized=False)])

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from tpulm import storage
@@ -19,13 +20,18 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.given import TOKENIZER_CONFIG, check_usable, guarded, read_settings
-from tpulm.tokenization.pipelines import wordpiece_model
+from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_usable, guarded, read_settings
+from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
 _FORMAT_VERSION = 1
+_MANY = 0.01  # of the words: strays in published vocabularies are fewer
+_NORMALIZATION = (
+    "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), in a model's folder "
+    f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}, or the normalizer in tokenizer.json; tpulm import has options"
+)
 _UNLIMITED = int(1e30)  # what transformers writes for "no limit"
 
 
@@ -126,12 +132,19 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     A vocab.txt does not say how text is normalized: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
     StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if `config.morphemes` does not apply.
     """
-    source, config = storage.as_path(path), config or TokenizerConfig()
+    source = storage.as_path(path)
+    made = _load(source, config or TokenizerConfig())
+    for note in () if progress is SILENT else doubts(made, _found_in(source) or source):
+        progress.note(note)
+    return made
+
+
+def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     if storage.is_folder(source):
-        return _from_folder(source, config, progress)
+        return _from_folder(source, config)
     segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
     if source.suffix not in (".json", ".model"):
-        return _from_vocabulary(source, config, progress, segmenter)
+        return _from_vocabulary(source, config, segmenter)
     if source.suffix == ".json":
         read = read_tokenizer
     else:
@@ -143,6 +156,36 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
             "leave morphemes out, or name a vocab.txt that was made of morphemes"
         )
     return found
+
+
+def doubts(made: Tokenization, origin: object) -> list[str]:
+    """Notes on a vocabulary that does not fit how text is normalized: its words are read as others, or capitals are unknown."""
+    # A segmenter may cut a word that stands alone.
+    tokens = [] if made.segmenter else [index for token, index in made.vocabulary().items() if token[:1] not in "[<#"]
+    texts = [made.decode([index]).strip() for index in tokens]
+    words = [text for text in texts if any(map(str.isalpha, text)) and "\ufffd" not in text]
+    capitals = list(map(str.capitalize, words))
+    encoded = made.encode([*words, *capitals])
+    found = np.split(encoded.ids, np.cumsum(encoded.lengths))  # and nothing at the end
+    lost: dict[str, str] = {}
+    for word, ids in zip(words, found, strict=False):
+        if len(ids) != 1 or made.token(ids[0]).strip(SPACE) != word:
+            lost[word] = made.decode(ids, special_tokens=True).strip()
+    shown = [f"{word!r} as {read!r}" for word, read in lost.items() if word != read]
+    notes: list[str] = []
+    if len(shown) > _MANY * len(words):
+        notes.append(
+            f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
+            f"as others ({', '.join(shown[:3])}). {_NORMALIZATION}"
+        )
+    cases = zip(words, capitals, found[len(words) :], strict=False)
+    unknown = [made.special.unknown in ids for word, capital, ids in cases if word not in lost and word != capital]
+    if sum(unknown) > len(unknown) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
+        notes.append(
+            f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
+            f"{_NORMALIZATION}. In a comparison, write {origin}:uncased"
+        )
+    return notes
 
 
 class Vocabulary(NamedTuple):
@@ -169,15 +212,19 @@ def vocab_size_of(path: PurePath) -> int:
     return 1 + max((*ids, *(token["id"] for token in specification["added_tokens"])))
 
 
-def _from_folder(folder: PurePath, config: TokenizerConfig, progress: Progress) -> Tokenization:
-    source = next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
+def _found_in(folder: PurePath) -> PurePath | None:
+    return next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
+
+
+def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
+    source = _found_in(folder)
     if source is None:
         raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there")
     if source.name == VOCABULARY:
         segmenter = _segmenter_beside(source)
         if segmenter is not None:
             config = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
-        return _from_vocabulary(source, config, progress, segmenter)
+        return _from_vocabulary(source, config, segmenter)
     content, manifest = storage.read_bytes(source), load_manifest(folder)
     tokenization = _with_specials(_tokenizer_of(content, source), source)
     if manifest is not None:
@@ -225,8 +272,15 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
+    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_beside(path))
+
+
+def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     """Locate the special tokens, as declared in files beside `path` or by their usual names, and put them around texts."""
     settings = read_settings(path.parent)
+    # A folder of ours has all tokens in one file; beside SentencePiece's, ids may be shifted (XLM-RoBERTa).
+    if path.suffix != ".model" and not storage.exists(path.with_name(MANIFEST)):
+        add_given_tokens(tokenizer, path, settings)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
     names = {tokenizer.id_to_token(index) for index in tokens}
@@ -242,7 +296,7 @@ def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
         pipelines.add_special_tokens(tokenizer, tokens)
     if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
         pipelines.frame(tokenizer, tokens)
-    return Tokenization(tokenizer, tokens, _segmenter_beside(path))
+    return tokens
 
 
 def _segmenter_beside(path: PurePath) -> Segmenter | None:
@@ -272,19 +326,11 @@ def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
     return specification
 
 
-def _from_vocabulary(path: PurePath, config: TokenizerConfig, progress: Progress, segmenter: Segmenter | None) -> Tokenization:
-    vocabulary = _read_vocabulary(path)
-    tokens = special.locate(vocabulary, str(path))
-    unknown = next(token for token, index in vocabulary.items() if index == tokens.unknown)
+def _from_vocabulary(path: PurePath, config: TokenizerConfig, segmenter: Segmenter | None) -> Tokenization:
     tokenizer = pipelines.wordpiece(config, as_google=True)
-    tokenizer.model = wordpiece_model(vocabulary, unknown)
-    pipelines.add_special_tokens(tokenizer, tokens)
-    if not config.lowercase and not any(token != token.lower() for token in vocabulary if not token.startswith("[")):
-        progress.note(
-            f"{path} has no upper-case letter, and tokenizer.lowercase is false: capitalised words will be unknown. Set "
-            "tokenizer.lowercase = true (and strip_accents = true for Google's uncased vocabularies); in a comparison, write "
-            f"{path}:uncased"
-        )
+    tokenizer.model = wordpiece_model(_read_vocabulary(path))
+    tokens = _specials(tokenizer, path)
+    tokenizer.model.unk_token = tokenizer.id_to_token(tokens.unknown)
     return Tokenization(tokenizer, tokens, segmenter)
 
 

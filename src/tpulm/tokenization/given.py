@@ -9,14 +9,16 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, model_validator
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from tpulm import storage
 from tpulm.config.validation import given
-from tpulm.errors import DataError, TpulmError, shorten
+from tpulm.errors import DataError, TpulmError, brief, shorten
 from tpulm.progress import held_stderr
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+ADDED_TOKENS = "added_tokens.json"  # an older form of added_tokens_decoder in tokenizer_config.json
+TOKEN_KEYS = ("unk_token", "bos_token", "eos_token", "pad_token", "cls_token", "sep_token", "mask_token")
 SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter takes precedence
 _PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is not an Exception and cannot be imported
 _SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
@@ -43,9 +45,8 @@ class GivenToken(_Given):
             raise ValueError("Input should be a token: its text, or an object with its content")
         return {"content": value} if isinstance(value, str) else value
 
-    @property
-    def flags(self) -> dict[str, bool]:
-        return {name: bool(flag) for name, flag in self.model_dump(exclude={"content"}).items()}
+    def added(self) -> AddedToken:
+        return AddedToken(**self.model_dump(exclude_none=True))
 
 
 class GivenSettings(_Given):
@@ -69,6 +70,8 @@ class GivenSettings(_Given):
     mask_token: GivenToken | None = None
     bos_token: GivenToken | None = None
     eos_token: GivenToken | None = None
+    additional_special_tokens: list[GivenToken] | None = None
+    extra_special_tokens: list[GivenToken] | dict[str, GivenToken] | None = None  # what transformers 5 calls them
 
     def token(self, key: str) -> str | None:
         """The text of the token under a key, if any."""
@@ -85,6 +88,44 @@ def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> Gi
             given(GivenSettings, found, str(folder / name))
             values |= found
     return GivenSettings.model_validate(values)
+
+
+def read_ids(path: PurePath) -> dict[str, int]:
+    """A JSON object from tokens to ids, which must fit in the library's 32 bits."""
+    ids = storage.read_given_object(path)
+    wrong = next((token for token, index in ids.items() if type(index) is not int or not 0 <= index < 1 << 32), None)
+    if wrong is not None:
+        message = f"not a vocabulary: the id of {wrong!r} is {brief(ids[wrong])}, not a whole number"
+        raise DataError(message, location=str(path))
+    return ids
+
+
+def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettings) -> None:
+    """Add the tokens that are matched in a text before it is split into words, as transformers does for a vocabulary's file.
+
+    Raises DataError if the files beside `path` number them otherwise.
+    """
+    wanted: dict[int, AddedToken] = {}
+    extra = settings.extra_special_tokens or []
+    further = [*(settings.additional_special_tokens or []), *(extra.values() if isinstance(extra, dict) else extra)]
+    special = {*map(settings.token, TOKEN_KEYS), *(token.content for token in further)}
+    beside = path.with_name(ADDED_TOKENS)
+    for name, index in (read_ids(beside) if storage.exists(beside) else {}).items():
+        wanted[index] = AddedToken(name, special=name in special)
+    for index, token in settings.added_tokens_decoder.items():
+        if not index.isdecimal():
+            raise DataError(f"added_tokens_decoder: {index!r} is no id", location=str(path.with_name(TOKENIZER_CONFIG)))
+        wanted[int(index)] = token.added()
+    for index, token in sorted(wanted.items()):
+        tokenizer.add_tokens([token])
+        if (found := tokenizer.token_to_id(token.content)) != index:
+            raise DataError(
+                f"{token.content!r} should be token {index}, but {path.name} makes it {found}: {ADDED_TOKENS} or "
+                f"{TOKENIZER_CONFIG} is of another tokenizer; copy its files again",
+                location=str(path.parent),
+            )
+    known = {token.content for token in wanted.values()}
+    tokenizer.add_special_tokens([one.added() for one in further if one.content not in known])
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from tpulm.tokenization.pipelines import without_surrogates
 
 _FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
 _DICTIONARY: Final = "unidic_lite"
+_DEFAULTS: Final = {"normalize_text": True, "mecab_option": None}  # of mecab_kwargs
 
 
 class Segmenter(NamedTuple):
@@ -85,12 +86,15 @@ def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | No
         return None
     kind: Any = settings.word_tokenizer_type
     subwords = settings.subword_tokenizer_type
-    dictionary = (settings.mecab_kwargs or {}).get("mecab_dic", _DICTIONARY)
-    known = kind == "kiwi" or (kind == "mecab" and dictionary == _DICTIONARY)
+    options = settings.mecab_kwargs or {}
+    known = kind == "kiwi" or (kind == "mecab" and _DEFAULTS | options == _DEFAULTS | {"mecab_dic": _DICTIONARY})
     if not known or subwords != "wordpiece":
+        # The default of transformers was ipadic until September 2024 (its pull request 33372), unidic_lite since then.
+        unnamed = kind == "mecab" and not {"mecab_dic", "mecab_option"} & {name for name in options if options[name]}
+        hint = f'. An older model meant ipadic; if its words were cut with {_DICTIONARY}, add "mecab_dic": "{_DICTIONARY}"'
         raise DataError(
-            f"BertJapaneseTokenizer with {kind} ({dictionary}) and {subwords} cannot be used here; mecab with {_DICTIONARY} "
-            "and wordpiece can",
+            f"BertJapaneseTokenizer with {kind} ({'no mecab_dic in mecab_kwargs' if unnamed else options}) and {subwords} "
+            f"cannot be used here; mecab with {_DICTIONARY} and wordpiece can{hint if unnamed else ''}",
             location=location,
         )
     return Segmenter(kind, settings.do_lower_case and "do_lower_case" in settings.model_fields_set)

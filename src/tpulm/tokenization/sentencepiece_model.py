@@ -7,6 +7,7 @@ spaces are merged. The message is that of sentencepiece's src/sentencepiece_mode
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Final
@@ -25,7 +26,8 @@ _PACKAGE: Final = "tpulm.sentencepiece"
 _UNIGRAM, _BPE = 1, 2  # kinds of models
 _OTHERS: Final = {3: "words", 4: "characters"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of pieces
-_NEVER, _ALWAYS = -1000.0, 1000.0  # scores of pieces that never match text, and that always do
+_FIRST_MARK: Final = 0x100000  # private use, plane 16: characters that stand for user-defined symbols while text is normalized
+_NEVER = -1000.0  # the score of pieces that never match text
 
 
 def read(path: PurePath) -> Tokenizer:
@@ -33,6 +35,7 @@ def read(path: PurePath) -> Tokenizer:
 
     Ids are SentencePiece's, except where two segmentations are equally likely ("...." as "..." and "."), between which it
     decides by rounding errors, and for characters with several combining marks in an order that Unicode normalization changes.
+    User-defined symbols are found before normalization, as there.
     Raises DataError for other files, and for kinds of models that `tokenizers` has no equivalent of.
     """
     model = _parsed(path)
@@ -53,14 +56,14 @@ def read(path: PurePath) -> Tokenizer:
     if unknown is None or len(set(names)) < len(names):
         raise DataError("it has no unknown piece, or one piece twice: the file is damaged", location=str(path))
     symbols = [piece.piece for piece in model.pieces if piece.type == _USER_DEFINED]
-    if symbols and trainer.model_type == _BPE:
+    if normalizer.remove_extra_whitespaces and (spaced := [one for one in symbols if one != one.strip(f" {SPACE}")]):
         raise DataError(
-            f"a BPE model with user-defined symbols ({some_of(symbols)}), which are never merged; train a tokenizer "
-            "instead, by leaving tokenizer.path out",
+            f"user-defined symbols with spaces at an end ({some_of(list(map(repr, spaced)))}) in a model that removes extra "
+            "spaces; train a tokenizer instead, by leaving tokenizer.path out",
             location=str(path),
         )
     with guarded(str(path), "the tokenizers library cannot have such a model"):
-        tokenizer = _tokenizer(model, unknown)
+        tokenizer = _tokenizer(model, unknown, sorted(symbols, key=len, reverse=True))
         tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
         tokenizer = Tokenizer.from_str(tokenizer.to_str())  # scores as after saving, which may change the last bit
     check_usable(tokenizer, str(path), has_compiled_rules=bool(normalizer.precompiled_charsmap))
@@ -79,23 +82,32 @@ def _names(pieces: Sequence[Any], path: PurePath) -> list[str]:
     return names
 
 
-def _tokenizer(model: Any, unknown: int) -> Tokenizer:
+def _tokenizer(model: Any, unknown: int, symbols: list[str]) -> Tokenizer:
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     kind = _unigram if trainer.model_type == _UNIGRAM else _bpe
     tokenizer = Tokenizer(kind(model.pieces, unknown, trainer.byte_fallback))
-    tokenizer.normalizer = _normalizer(normalizer)
+    tokenizer.normalizer = _normalizer(normalizer, symbols)
     scheme = "always" if normalizer.add_dummy_prefix else "never"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
-        replacement=SPACE, prepend_scheme=scheme, split=trainer.split_by_whitespace
-    )
+    split = trainer.split_by_whitespace and not any(SPACE in symbol for symbol in symbols)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never", split=split)
+    if symbols and trainer.model_type == _BPE:  # which never merges them
+        apart = pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, apart])
     spaces = decoders.Metaspace(replacement=SPACE, prepend_scheme=scheme)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if trainer.byte_fallback else spaces
     return tokenizer
 
 
 def _unigram(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.Unigram:
-    scores: dict[int, float] = {_USER_DEFINED: _ALWAYS, _CONTROL: _NEVER, _UNUSED: _NEVER, _BYTE: _NEVER}
-    scored: list[tuple[str, float]] = [(piece.piece, scores.get(piece.type, float(piece.score))) for piece in pieces]
+    # sentencepiece gives a user-defined symbol its bytes times a constant - 0.1; ids of 0.2.3 are those of 0.25.
+    scores = dict.fromkeys((_CONTROL, _UNUSED, _BYTE), _NEVER)
+    scored: list[tuple[str, float]] = [
+        (
+            one.piece,
+            0.25 * len(one.piece.encode()) - 0.1 if one.type == _USER_DEFINED else scores.get(one.type, float(one.score)),
+        )
+        for one in pieces
+    ]
     return models.Unigram(scored, unk_id=unknown, byte_fallback=byte_fallback)
 
 
@@ -110,17 +122,26 @@ def _bpe(pieces: Sequence[Any], unknown: int, byte_fallback: bool) -> models.BPE
         if (left := piece[:cut]) in mergeable and (right := piece[cut:]) in mergeable
     ]
     ordered = [pair for *_, pair in sorted(merges)]
-    return models.BPE(vocabulary, ordered, unk_token=pieces[unknown].piece, fuse_unk=True, byte_fallback=byte_fallback)
+    model = models.BPE(vocabulary, ordered, unk_token=pieces[unknown].piece, fuse_unk=True, byte_fallback=byte_fallback)
+    model.ignore_merges = any(piece.type == _USER_DEFINED for piece in pieces)  # a symbol is a word, and no merge makes it
+    return model
 
 
-def _normalizer(settings: Any) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = []
+def _normalizer(settings: Any, symbols: list[str]) -> normalizers.Normalizer:
+    """Symbols, the longest first, are found before anything else and kept as they are: characters of no text replace them."""
+    marks = {symbol: chr(_FIRST_MARK + number) for number, symbol in enumerate(symbols)}
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(symbol, mark) for symbol, mark in marks.items()]
+    if symbols:
+        steps.insert(0, normalizers.Replace(Regex(f"[{marks[symbols[0]]}-{marks[symbols[-1]]}]"), "\U0010fffd"))
     if b"nfkc" in settings.name:  # the table alone does not compose everything, since it is looked up by grapheme
         steps.append(normalizers.NFKC())
     if settings.precompiled_charsmap:
         steps.append(normalizers.Precompiled(settings.precompiled_charsmap))
     if settings.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    steps += [normalizers.Replace(mark, symbol) for symbol, mark in marks.items()]
+    if settings.add_dummy_prefix:
+        steps.append(normalizers.Prepend(SPACE))  # also where a text begins with a space, unlike Metaspace
     return normalizers.Sequence(steps)
 
 

@@ -110,7 +110,8 @@ class Tokenization:
         if not special_tokens:
             return self.encode([text]).ids.tolist()
         if self.segmenter is not None:
-            text = self.segmenter.segment_around(text, [self.token(index) for index in self.special])
+            added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+            text = self.segmenter.segment_around(text, sorted(added, key=len, reverse=True))
         return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
 
     def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:
