@@ -152,7 +152,7 @@ def _not_a_model(path: PurePath) -> ConfigError:
 
 def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> Imported:
     parameters, vocab_size, architecture, head = 0, 0, "", None
-    dropped, notes = (), ()
+    dropped, notes = (), list[str]()
     for part in parts:
         folder = base / part
         note = _unusable_tokenizer(folder)
@@ -164,14 +164,14 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
             weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size, head=model.head)
             _save_foreign(folder, target / part, weights, tokenizer, model.head)
-        notes += () if note is None else (note,)
+        notes += [] if note is None else [note]
         head = None if model.head == "embedding" and model.head_config is None else model.head
-        notes += (_HEADLESS,) if head is None else ()
+        notes += [_HEADLESS] if head is None else []
         dropped += model.dropped
         parameters += _count(model.params, model.vocab_size)
         vocab_size, architecture = model.vocab_size, model.config.architecture
     return Imported(
-        str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, dropped, notes, head
+        str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, dropped, tuple(notes), head
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Types that libraries leave unknown:
+# pyright: reportUnknownMemberType=false
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple

@@ -217,17 +217,18 @@ def train(
                 lowest = min(lowest, values["loss"])
                 log.write("train", step, {**values, **_rate_values(rate)})
                 progress.status(_status(values["loss"], rate, selection, history))
+            scores: Mapping[str, float] = {}
             if scores_due and not stopping:
                 jax.block_until_ready(state.bad_step)  # or steps in flight would be timed as evaluation
                 meter.pause()
                 watchdog.report("evaluate")
                 try:
                     scores = evaluate(state.params, partial(_check_stop, hosts))
-                    unscored = False
                 except _StopRequested:
                     stopping, save_due = True, not was_unscored
                 meter.resume()
-            if scores_due and not unscored:
+            if scores:
+                unscored = False
                 log.write(kind, step, scores)
                 if step == tenth and scores["at_unigrams"]:
                     progress.note(plateau_note(scores, step, config.steps, advice))

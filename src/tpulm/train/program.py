@@ -190,7 +190,7 @@ class Compiled:
 
     @property
     def compute_dtype(self) -> accelerators.ComputeType:
-        return cast("accelerators.ComputeType", jnp.dtype(self.objective.execution.dtype).name)
+        return cast("accelerators.ComputeType", jnp.dtype(cast("Any", self.objective).execution.dtype).name)
 
     def initial_state(self) -> TrainState:
         """The state at step 0: parameters drawn from the seed, or given ones."""
