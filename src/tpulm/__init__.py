@@ -12,8 +12,12 @@ Names are imported on first use, so `import tpulm` itself costs nothing.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from tpulm.accelerators import nvidia_driver, tpu_chips
 
 if TYPE_CHECKING:
     from tpulm.config import load as load_config
@@ -51,6 +55,10 @@ __all__ = [
     "run",
     "training_steps",
 ]
+
+# libtpu is there for `tpulm plan`; tried as a device it complains on stderr. A container that hides chips sets TPU_ variables.
+if find_spec("libtpu") and not (any(name.startswith("TPU_") for name in os.environ) or tpu_chips() or nvidia_driver()):
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 _HOMES = {
     "load_config": ("tpulm.config", "load"),

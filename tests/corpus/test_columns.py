@@ -198,6 +198,13 @@ def test_a_missing_or_wrong_column(read: Callable, tmp_path: Path):
         read("a.parquet", content, text_field="number")
 
 
+def test_two_columns_of_one_name(read: Callable, tmp_path: Path):
+    table = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="2 columns are named 'text'"):
+        read("a.parquet", (tmp_path / "a.parquet").read_bytes(), on_error="skip")
+
+
 def test_a_broken_file(read: Callable, tmp_path: Path):
     content = parquet(tmp_path, text=[f"{number}" * 50 for number in range(1000)])
     named = content[:-2000] + content[-2000:].replace(b"text", b"t\xff\xfet")  # the footer is at the end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,14 @@ def test_a_machine_without_a_tpu_computes_on_its_cpu(pci: Path, wanted: platform
 def test_a_tpu_that_was_asked_for_is_missed(pci: Path):
     with pytest.raises(ConfigError, match=r"asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"):
         check_platform("tpu")
+
+
+def test_libtpu_says_nothing_where_there_is_no_tpu(user_environment: dict[str, str]):
+    """In a script, too, as the benchmarks are."""
+    environment = {name: value for name, value in user_environment.items() if not name.startswith(("TPU_", "JAX_"))}
+    code = "import tpulm, jax; print(jax.devices())"
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_without_libtpu_the_extra_is_named(pci: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,13 +11,11 @@ import sys
 import threading
 import traceback
 import warnings
-from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Final
 
 import typer
 
-from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.cli import bench, cloud, dataset, finetune, plan, reference, report, run, tokenizer, use
 from tpulm.cli.options import Commands
 from tpulm.cli.terminal import print_error
@@ -81,9 +79,6 @@ def main() -> None:
     watchdog.begin()
     signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    named = any(name.startswith("TPU_") for name in os.environ)  # a container may hide the chips, and say so like this
-    if find_spec("libtpu") and not (named or tpu_chips() or nvidia_driver()):
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")  # it is there for `tpulm plan`; tried as a device it complains on stderr
     threading.excepthook = _tell_of_thread
     sys.excepthook = _tell
     sys.unraisablehook = _tell_of_unraisable

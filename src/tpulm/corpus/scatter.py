@@ -248,11 +248,8 @@ def _empty(config: CorpusConfig, counts: Counts) -> str:
         return f"the corpus is empty: its first document is larger than corpus.max_bytes = {config.max_bytes:,}; raise that"
     names = ", ".join(printable(source.path) or source.format for source in config.sources)
     reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
-    found = (
-        f"all documents were left out: {reasons}. Check corpus.cleaning"
-        if reasons
-        else "no text was found. Check corpus.sources"
-    )
+    setting = "encoding of the source" if "undecodable" in counts.skipped else "corpus.cleaning"
+    found = f"all documents were left out: {reasons}. Check {setting}" if reasons else "no text was found. Check corpus.sources"
     return f"the corpus is empty: {found} ({names})"
 
 

@@ -197,6 +197,8 @@ def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str
                 f"there is no column '{text_field}'.{suggest(name, names)} The columns: {', '.join(names)}. Set text_field.",
                 location=faults.name,
             )
+        if names.count(name) > 1:
+            raise DataError(f"{names.count(name)} columns are named '{name}'; rename all but one.", location=faults.name)
         kind = fields.field(name).type
         fields = kind if pa.types.is_struct(kind) else pa.schema([])
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
