@@ -30,9 +30,9 @@ CARD = "README.md"
 CURVE = "curve.svg"
 CURVE_ROWS = 12  # of the table of losses
 _LANGUAGES = 5  # named on the card
+_TEMPLATES = 20  # of those that were taken out of sentences
 LONGEST_TITLE = 36  # characters of a name that fit above the plot, next to its legend
 Row = tuple[str, str]
-_TEMPLATES: Final = 20  # shown of those that were taken out of sentences
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
 
 # What a card states. None or empty means not measured or not known; the card then leaves it out.

@@ -1,6 +1,6 @@
 """The running text of an article in wikitext, with the words that its reader sees.
 
-Written by hand: docs/experiments.md compares it with four libraries.
+Written by hand: docs/experiments.md compares it with two libraries.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ _GONE, _END = "\x01", "\x02"
 _PLAIN: Final = dict(zip(map(ord, "{}[]|'<>=*:!_~"), "\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15", strict=True))
 _PLAIN_AGAIN: Final = {ord(stands): chr(character) for character, stands in _PLAIN.items()}
 _NAMED: Final = re.compile(r"\x01([^\x02]*)\x02")
+_SEVERAL: Final = re.compile(r"(?:\x01[^\x02]*\x02)+")
 
 # Elements whose content is not running text; one without a closing tag ends with its line.
 _ELEMENTS: Final = (
@@ -102,13 +103,13 @@ _QUOTES: Final = re.compile(r"('{2,})")
 _ENTITY: Final = re.compile(r"&(#\d+;|#[xX][0-9a-fA-F]+;|\w+;)")
 # Next to what was removed: brackets that are empty now, punctuation at the edge of brackets, doubled spaces and commas.
 _TIDY: Final = [
-    (re.compile(r"[ \u00a0]?[(（][\s,;:、，–—-]{0,8}\x01[\s,;:、，–—\x01-]*[)）]"), "\x01"),
-    (re.compile(r"([(（])[\s,;:、，]{0,8}\x01[\s,;:、，\x01]*"), r"\1"),
-    (re.compile(r"[\s,;:、，]{0,8}\x01[\s,;:、，\x01]*([)）])"), r"\1"),
-    (re.compile(r"^[ ,;:、，]{0,8}\x01[ ,;:、，\x01]*", re.MULTILINE), ""),
-    (re.compile(r"[,;、，]? ?\x01(?: ?\x01)*(?=[,;:.、，。]|$)", re.MULTILINE), ""),
-    (re.compile(r" \x01[ \x01]*(?=[ !?)）]|$)|\x01 (?= )", re.MULTILINE), ""),
-    (re.compile(r"\x01( )\x01[ \x01]*"), r"\1"),
+    (re.compile(r"[ \u00a0]?[(（][\s,;:、，–—-]{0,8}\x01[\s,;:、，–—\x01-]{0,40}[)）]"), "\x01"),
+    (re.compile(r"([(（])[\s,;:、，]{0,8}\x01[\s,;:、，\x01]{0,40}"), r"\1"),
+    (re.compile(r"[\s,;:、，]{0,8}\x01[\s,;:、，\x01]{0,40}([)）])"), r"\1"),
+    (re.compile(r"^[ ,;:、，]{0,8}\x01[ ,;:、，\x01]{0,40}", re.MULTILINE), ""),
+    (re.compile(r"[,;、，]? ?\x01(?: ?\x01){0,20}(?=[,;:.、，。])"), ""),
+    (re.compile(r" \x01[ \x01]{0,40}(?=[ !?)）]|$)|\x01 (?= )", re.MULTILINE), ""),
+    (re.compile(r"\x01( )\x01[ \x01]{0,40}"), r"\1"),
 ]
 
 
@@ -127,7 +128,7 @@ def plain_text(
     if _GONE in text:
         if removed is not None:
             removed.update(name.translate(_PLAIN_AGAIN) for name in _NAMED.findall(text) if name)
-        text = _NAMED.sub(_GONE, text)
+        text = _SEVERAL.sub(_GONE, text)
         for pattern, left in _TIDY:
             text = pattern.sub(left, text)
         text = text.replace(_GONE, "")
