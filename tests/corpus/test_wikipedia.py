@@ -12,7 +12,7 @@ import pytest
 
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import load_manifest, read_part, scatter, sources
-from tpulm.corpus.readers.wikipedia import plain_text
+from tpulm.corpus.readers.wikitext import plain_text
 from tpulm.errors import DataError
 
 REAL = "en/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
@@ -50,9 +50,9 @@ def page(title: str, text: str, *, ns: int = 0, redirect: bool = False, model: s
         ("x<sub>2</sub> &amp; y&nbsp;z <br/>w", "x2 & y z w"),
         ("see [https://a.org the site] and [https://b.org]", "see the site and"),
         ("[[fr:Berne]]\n[[de:Bern]]", ""),
-        ("a <math>x_{1}^{{2}}</math> b", "a  b"),
+        ("a <math>x_{1}^{{2}}</math> b", "a b"),
         ("Text with {{an open template\nand a next line.", "Text with\nand a next line."),
-        ("Text with [[an open link\nand a next line.", "Text with\nand a next line."),
+        ("Text with [[an open link\nand a next line.", "Text with an open link\nand a next line."),
         ("{| a table without an end\n| x\n== Next ==\nText.", "Text."),
         ("Stray }} and ]] here.", "Stray  and  here."),
         ("__NOTOC__ 서울은 [[대한민국]]의 수도이다. {{출처}}", "서울은 대한민국의 수도이다."),
@@ -62,9 +62,104 @@ def test_running_text_is_what_is_left(markup: str, text: str):
     assert plain_text(markup, HIDDEN) == text
 
 
-@pytest.mark.parametrize("unit", ["{{", "[[", "<ref>", "{|\n", "<!--", "}}", "{{a|", "[[File:", "'''", "<div>", "== "])
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        # A | within a link or a template is none of the template around it (MediaWiki, Preprocessor_Hash).
+        ("A {{small|[[Bern|the city]]}} b", "A the city b"),
+        ("A {{nowrap|{{lang|de|[[Bern|Stadt]]}}}} b", "A Stadt b"),
+        ("A {{nowrap|[[Bern]] (see [[Ort|place]])}} b", "A Bern (see place) b"),
+        ("A {{nowrap|1=x=y}} {{abbr|[[A|b=c]]|d}} e", "A x=y b=c e"),
+        # Elements that break a line (HTML).
+        ("eins<br>zwei<BR/>drei<br clear=all />vier", "eins zwei drei vier"),
+        ("<center>one</center>two<hr>three<p>four</p>", "one\ntwo\nthree\nfour"),
+        # Apostrophes (MediaWiki, Parser::doQuotes).
+        ("''Hamlet'''s ghost", "Hamlet's ghost"),
+        ("d''''amore''' e d'''Oro''", "d'amore e d'Oro"),
+        ("a '''''b''''' ''c'' '''d''' it's", "a b c d it's"),
+        # Pictures under the aliases of namespaces, and under a name that no table has.
+        ("[[그림:a.jpg|섬네일|탑]]본문", "본문"),
+        ("[[Bild:a|mini|der Turm]]Text", "Text"),
+        ("[[Plik:a.png|x [[y]] [http://a.b c]]]Text", "Text"),
+        ("[[Star Trek: Picard|the series]] x", "the series x"),
+        # <nowiki>: nothing in it is markup, but entities are decoded.
+        ("a <nowiki>[[b|c]] ''d'' &lt;br></nowiki> e", "a [[b|c]] ''d'' <br> e"),
+        ("a <nowiki>{{</nowiki> b {{nowrap|<nowiki>|</nowiki>}}<nowiki /> c", "a {{ b | c"),
+        # Templates whose first argument is a language.
+        ("a {{IPA|/x/}} b {{IPA|de|bɛrn}} {{transliteration|ru|Moskva}} {{script|Cyrl|Москва}}", "a /x/ b bɛrn Moskva Москва"),
+        ("{{langx|fr|Berne}}, {{lang-it|Berna}}, {{llang|en|Bern}}", "Berne, Berna, Bern"),
+        # Words of a sentence.
+        ("それは{{仮リンク|塔|en|Tower}}と{{ルビ|山|やま}}。", "それは塔と山。"),
+        ("{{임시_링크|탑|en|Tower}}은 {{lang|en|tower}}이다.", "탑은 tower이다."),
+        ("{{Lien|langue=en|trad=Tower|fr=Tour}} de {{unité|5|km}} au {{s|XIX|e}}", "Tour de 5 km au XIXe siècle"),
+        ("from {{convert|5|to|6|km|mi}} in {{frac|2|1|2}} days{{snd}}{{'s}}", "from 5 to 6 km in 2 1⁄2 days – 's"),
+        ("{{Zitat|Es ist gut.|Kant}} {{ill|Ort|de|lt=Dorf}}", "Es ist gut. Dorf"),
+        # Spaces are cleaned only where something was taken out.
+        ("Quoi ? Non ! f() ( x ) , y", "Quoi ? Non ! f() ( x ) , y"),
+        ("Il dit{{réf}} : oui {{x}}, ({{y}}; z{{w}}) {{v}}.", "Il dit : oui, (z)."),
+        # Ruby without its reading, hidden elements, parts of templates.
+        ("<ruby><rb>山</rb><rp>(</rp><rt>やま</rt><rp>)</rp></ruby>に", "山に"),
+        ("a <div style='color:red; DISPLAY: none'>b <span>c</span></div> d <span class=noprint>e</span>", "a d"),
+        ("<noinclude>a</noinclude><includeonly>b</includeonly><onlyinclude>c</onlyinclude>", "ac"),
+        ("C has <stdio.h>; 1 &lt; 2 &nolt; &#91;", "C has <stdio.h>; 1 < 2 &nolt; ["),
+    ],
+)
+def test_no_word_that_a_reader_sees_is_lost(markup: str, text: str):
+    """As MediaWiki renders it, or the template's documentation says, but without readings, markup and second units."""
+    assert plain_text(markup, HIDDEN) == text
+
+
+def test_what_is_taken_out_of_sentences_is_counted_by_name(tmp_path: Path):
+    text = "{{Infobox|a}}\nIt {{Foo_bar|x}} is {{foo bar}} <math>x</math>{{cn}} {{my link|A|B}}.<ref>{{cite}}</ref>"
+    (tmp_path / "dewiki.xml").write_text(HEAD + page("A", text) + page("B", "A {{cn}}{{lang|de}} b.") + "</mediawiki>\n")
+    source = SourceConfig(path=str(tmp_path / "dewiki.xml"), templates={"My_link": "{2} of {1}"})
+    manifest = scatter(CorpusConfig(sources=(source,)), tmp_path / "w", part_bytes=1 << 20)
+    assert documents(tmp_path / "w") == Counter(["It is B of A.", "A b."])
+    assert manifest.counts.removed_templates == {"{{foo bar}}": 2, "<math>": 1, "{{cn}}": 2, "{{lang}}": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"templates": {"a": "{1"}}, "text with arguments in braces"),
+        ({"templates": {"a": "1"}, "format": "csv"}, "read as csv"),
+    ],
+)
+def test_templates_of_a_run_file_are_checked(settings: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        SourceConfig.model_validate({"path": "a.xml", **settings})
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "{{",
+        "[[",
+        "<ref>",
+        "{|\n",
+        "<!--",
+        "}}",
+        "{{a|",
+        "[[File:",
+        "'''",
+        "<div>",
+        "== ",
+        "[http://a ",
+        "|",
+        "{{a|[[b}}",
+        "<nowiki>",
+        "<br",
+        "&",
+        "__",
+        "<span style=display:none>",
+        "(",
+        "{{{",
+        "]}",
+    ],
+)
 def test_markup_that_is_nested_without_end_takes_no_longer_than_it_must(unit: str):
     plain_text(unit * 5_000 + "text", HIDDEN)
+    plain_text(unit * 5_000 + "text" + "}}]]" * 5_000, HIDDEN)
 
 
 def test_pages_that_are_no_articles_are_counted(tmp_path: Path):

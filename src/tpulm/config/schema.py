@@ -112,6 +112,8 @@ class SourceConfig(Settings):
     data_dir: FilePath | None = None  # tfds only: the folder of prepared datasets; None: ~/tensorflow_datasets
     config: str | None = None  # hub only: the configuration (subset); None: the default one
     revision: str | None = None  # hub only: a branch, tag or commit; None: main
+    # wikipedia only: what templates show, in addition to those that are known; {仮リンク = "1", "my link" = "label|2"}
+    templates: dict[str, str] = {}
     streaming: bool = True  # hub only; false: download to the cache of the library `datasets` first
 
     @model_validator(mode="before")
@@ -143,6 +145,18 @@ class SourceConfig(Settings):
         wrong = [name for name in ("documents", "encoding") if self.format in DATASETS and self._is_set(name)]
         if wrong:
             raise ValueError(f"{wrong[0]} is for files, and '{self.path}' is a dataset; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _templates_of_a_wiki(self) -> Self:
+        if self.templates and self.format not in ("auto", "wikipedia"):
+            raise ValueError(f"templates is for dumps of wikis, and '{self.path}' is read as {self.format}; leave it out")
+        for name, form in self.templates.items():
+            if re.search(r"[{}\x00-\x1f]", re.sub(r"\{[^{}]+\}", "", form)):
+                raise ValueError(
+                    f'templates.{name}: write an argument ("1", "label|1") or text with arguments in braces '
+                    f"(\"{{1}} {{2}}\"), not '{form}'"
+                )
         return self
 
     def _is_set(self, name: str) -> bool:

@@ -30,6 +30,7 @@ CARD = "README.md"
 CURVE = "curve.svg"
 CURVE_ROWS = 12  # of the table of losses
 _LANGUAGES = 5  # named on the card
+_TEMPLATES = 20  # of those that were taken out of sentences
 LONGEST_TITLE = 36  # characters of a name that fit above the plot, next to its legend
 Row = tuple[str, str]
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
@@ -48,6 +49,7 @@ class CorpusFacts:
     holdout_documents: int | None = None
     characters: int | None = None
     languages: Mapping[str, int] = field(default_factory=dict)  # language: documents, including those left out
+    removed_templates: Mapping[str, int] = field(default_factory=dict)  # missing from sentences of wikis
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,7 @@ def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
         *_row("documents held out", corpus.holdout_documents),
         *_row("characters", corpus.characters),
         *_row("languages recognized", corpus.languages or None, _languages),
+        *_row("taken out of sentences", corpus.removed_templates or None, _templates),
     ]
 
 
@@ -361,6 +364,13 @@ def _languages(documents: Mapping[str, int]) -> str:
     shown, rest = ordered[:_LANGUAGES], sum(count for _, count in ordered[_LANGUAGES:])
     named = [*shown, ("others", rest)] if rest else shown
     return ", ".join(f"{name} {percent(count / whole, 1)}" for name, count in named)
+
+
+def _templates(counts: Mapping[str, int]) -> str:
+    """The commonest templates: "{{rp}} 101, {{sfn}} 96, others 230"."""
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    rest = sum(count for _, count in ordered[_TEMPLATES:])
+    return ", ".join(f"{code(name)} {count:,}" for name, count in ordered[:_TEMPLATES]) + (f", others {rest:,}" if rest else "")
 
 
 def _quantiles(found: Sequence[tuple[float, int]]) -> str:

@@ -47,6 +47,7 @@ class Faults:
         self.on_error: Literal["stop", "skip"] = on_error
         self.name = name  # the file being read; "" if the places given to `add` name it
         self.skipped: Counter[str] = Counter()
+        self.removed_templates: Counter[str] = Counter()  # in running text, by name
         self.samples = Samples()
 
     @property

@@ -57,8 +57,8 @@ class InputRecord(Record):
 
 
 class Counts(Sums):
-    """Documents kept, including exact duplicates; documents left out, by reason; replacements in all documents, by kind; and
-    deletions, by pattern."""
+    """Documents kept, including exact duplicates; documents left out, by reason; replacements in all documents, by kind;
+    deletions, by pattern; and what is missing from sentences of wikis, by template."""
 
     documents: int = 0
     bytes: int = 0
@@ -67,6 +67,7 @@ class Counts(Sums):
     replaced: dict[str, int] = {}
     removed_matches: dict[str, int] = {}
     removed_characters: dict[str, int] = {}
+    removed_templates: dict[str, int] = {}
     languages: dict[str, int] = {}  # of documents as recognized, including those left out; empty without a language filter
 
 
@@ -150,7 +151,7 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
             for record in inputs
         ],
         "settings": config.model_dump(mode="json", exclude={"sources"}),
-        "counts": counts.model_dump(mode="json", exclude={"languages"}),  # whose effect is in `skipped`
+        "counts": counts.model_dump(mode="json", exclude={"languages", "removed_templates"}),  # their effect is in others
     }
     return hash_json(value)
 

@@ -7,6 +7,7 @@ moment and run again, the stage reads only the unfinished pieces, and the result
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import compress
@@ -241,6 +242,12 @@ def _report(counts: Counts, progress: Progress) -> None:
         progress.note(f"replaced by placeholders: {kinds}")
     for pattern, matches in counts.removed_matches.items():
         progress.note(f"deleted: {matches:,} matches of {pattern}, {counts.removed_characters[pattern]:,} characters")
+    if counts.removed_templates:
+        commonest = Counter(counts.removed_templates).most_common(5)
+        progress.note(
+            f"taken out of sentences: {sum(counts.removed_templates.values()):,} templates and formulas, most often "
+            f"{', '.join(name for name, _ in commonest)}"
+        )
 
 
 def _empty(config: CorpusConfig, counts: Counts) -> str:
@@ -425,6 +432,7 @@ class _PieceWriter:
                 replaced=dict(self._cleaner.replaced),
                 removed_matches=dict(self._cleaner.removed_matches),
                 removed_characters=dict(self._cleaner.removed_characters),
+                removed_templates=dict(self._faults.removed_templates),
                 languages=dict(self._cleaner.languages),
             ),
             runs=tuple(self._spill.runs),

@@ -55,6 +55,7 @@ def _corpus(made: DatasetManifest) -> CorpusFacts:
         holdout_documents=made.holdout.counts.documents,
         characters=made.corpus["characters"],
         languages=made.corpus.get("languages", {}),
+        removed_templates=made.corpus.get("removed_templates", {}),
     )
 
 

@@ -32,7 +32,7 @@ READERS: Final[dict[str, Reader]] = {
     "csv": Reader(read_table),
     "tsv": Reader(read_table),
     "parquet": Reader(read_parquet),
-    "wikipedia": Reader(read_wikipedia, frozenset()),
+    "wikipedia": Reader(read_wikipedia, frozenset({"templates"})),
     "python": Reader(python_text.read_python_text, frozenset(), python_text.find_text),
     "tfds": Reader(tfds.read_tfds, frozenset({"text_field", "split"}), tfds.find_shards),
     "hub": Reader(hub.read_hub, frozenset({"text_field", "split", "config", "streaming"}), hub.find_data_files),

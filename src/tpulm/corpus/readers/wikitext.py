@@ -1,0 +1,401 @@
+"""The running text of an article in wikitext, with the words that its reader sees.
+
+Written by hand: docs/experiments.md compares it with two libraries.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from html.entities import html5
+from typing import Final
+
+# What templates show: an argument ("1"; "label|1": the first that is given), or text with arguments in braces ({*}: all
+# numbered ones). Of several forms, with // between, the first whose arguments are all given. Names are in lower case.
+_TABLE: Final = {
+    "1": "nowrap, nobr, j, small, smaller, big, bigger, larger, large, huge, center, abbr, abbrlink, abréviation, tooltip, "
+    "sc, smallcaps, petites capitales, kapitälchen, sub, sup, exp, ind, em, strong, dfn, mono, code, tt, kbd, var, mvar, "
+    "math, iast, unicode, polytonic, polytonisch, grec ancien, linktext, not a typo, hebr, api, lautschrift, terme défini, "
+    "texte, romain, flag, flagu, flagcountry, drapeau2, 국기, 국기나라, 仮リンク, 日本語版にない記事リンク, 임시링크, "
+    "임시 링크, ill2, ruby, ruby-ja, ルビ, ふりがな, 読み仮名, 루비, 한자, ko-hhrm, jis2004フォント, jis90フォント, "
+    "補助漢字フォント, 拡張漢字, lang-en-short, 要出典範囲, 要検証範囲, 誰範囲, いつ範囲, 要説明範囲, 출처 필요 범위, "
+    "refnec, référence nécessaire, citation nécessaire, référence souhaitée, passage à vérifier, formatzahl, formatnum, "
+    "formatnum:, lc:, uc:, lcfirst:, ucfirst:, ens, frs, las, grcs, els, ars, hes, rus, jas, zhs, its, ess, pts, nls, pls, "
+    "trs",
+    "2|text": "lang, langx, llang, langue, rtl-lang, script, audio, font, resize text, fontsize, color, farbe, couleur",
+    "2|1": "ipa, resize, 読み仮名2", "3|2|1": "transl, transliteration, translit",
+    "label|lt|1": "ill, interlanguage link, interlanguage link multi", "texte|fr|1": "lien",
+    "text|1": "visible anchor, vanchor, visanc, ancre visible",
+    "1|text|quote|citation": "quote, blockquote, cquote, quotation, rquote, bq, quote box, zitat, zitat-en, zitat-fr, "
+    "zitat-la, cita, citação, cytat, citation bloc, 인용문, 인용",
+    "„{1|text}“": "\", „", "« {1|citation} »": "citation, guil, guillemets",
+    "{1} {2} // {1}": "convert, cvt, unité, nombre, 단위 변환, 変換, höhe",
+    "{1}×10{e} {u|ul} // {1}×10{e} // {1} {u|ul} // {1}": "val",
+    "{1} {2}⁄{3} // {1}⁄{2} // 1⁄{1}": "frac, sfrac, fraction, bruch", "×10{1}": "e",
+    "{*}": "chem, chem2, gaps, formule chimique, fchim",
+    "{1} ({2}, {3}) // {1} ({2}) // {3} ({2}) // {1} // {2}": "nihongo, japonais, 일본어",
+    "{1}（{2}）": "読み仮名 ruby不使用", "{c|t|s}, {p} // {c|t|s|1}": "zh, lang-zh",
+    "{hangul}, {hanja} // {hangul|1}": "korean", "c. {1}": "circa, c., ca.", "as of {1}": "as of",
+    "{1} [O.S. {3}] {2}": "oldstyledate", "⟨{1}⟩": "angbr, angle bracket, grapheme", "/{1}/": "ipaslink",
+    "{1}{2} siècle": "s, s-, siècle", "{1}{2} siècle av. J.-C.": "-s, -s-", "{1}{2} {3} {4}{5} siècle": "sp, sp-",
+    "{1} {2} {3} // {1} {2} // {1}": "date, date-", "{1} h {2} // {1} h": "heure", "n° {1}": "n°, numéro", "1er": "1er",
+    "1re": "1re", "Ier": "ier", "Ire": "ire", "IIe": "iie", "IIIe": "iiie", "er": "er", "re": "re",
+    "av. J.-C.": "av jc, av. j.-c.", "apr. J.-C.": "apr jc", "Mme {1} // Mme": "mme", "M. {1} // M.": "m.", "USS {1}": "uss",
+    "HMS {1}": "hms", "MV {1}": "mv", "{1} {2}": "ship", "{1} [sic] // [sic]": "sic",
+    " – ": "snd, snds, spnd, spaced ndash, spaced en dash", "–": "ndash, en dash, –", "—": "mdash, mdashb, em dash, —",
+    " ": "nbsp, space, nnbsp, thinsp", " · ": "·, dot, middot", " • ": "bull, •", "'": "'", "'s": "'s", "' \"": "' \"",
+    "|": "!, pipe", "=": "=", "ʻ": "okina", "⇌": "eqm",
+}  # fmt: skip
+TEMPLATES: Final = {name: form for form, names in _TABLE.items() for name in names.split(", ")}
+_ARGUMENT: Final = re.compile(r"[\w *-]+(?:\|[\w *-]+)*")
+_FIELD: Final = re.compile(r"\{([^{}]+)\}")
+_RANGES: Final = frozenset(
+    ["to", "-", "–", "and", "or", "by", "x", "×", "+/-", "and(-)", "to(-)", "à", "et", "bis"]
+)  # 5 to 6 km
+
+# Control characters, which XML cannot contain. Around the name of what was removed from a place:
+_GONE, _END = "\x01", "\x02"
+# For characters that are not markup where they stand, until the end:
+_PLAIN: Final = dict(zip(map(ord, "{}[]|'<>=*:!_~"), "\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15", strict=True))
+_PLAIN_AGAIN: Final = {ord(stands): chr(character) for character, stands in _PLAIN.items()}
+_NAMED: Final = re.compile(r"\x01([^\x02]*)\x02")
+_SEVERAL: Final = re.compile(r"(?:\x01[^\x02]*\x02)+")
+
+# Elements whose content is not running text; one without a closing tag ends with its line.
+_ELEMENTS: Final = (
+    "nowiki|ref|gallery|math|chem|ce|timeline|imagemap|syntaxhighlight|source|pre|score|hiero|templatedata|graph|mapframe|maplink|"
+    "inputbox|categorytree|table|ol|ul|dl|indicator|h[1-6]|includeonly|templatestyles|rt|rp|rtc"
+)
+_UNCOUNTED: Final = ("ref", "rt", "rp", "rtc")  # a note is not part of its sentence
+_TAG: Final = re.compile(
+    rf"<!--|<(/?)({_ELEMENTS}|(?:span|div|small|su[bp]|p|i|b)(?=\s[^<>]*(?:display\s*:\s*none|\bnoprint\b)))\b[^<>]*?(/?)>",
+    re.IGNORECASE,
+)
+_LONGEST_ELEMENT: Final = 200_000  # characters in which a closing tag is looked for
+_DEEPEST: Final = 40  # levels of nesting; MediaWiki has the same limit for templates
+_LONGEST_LINE: Final = 1 << 16
+_LONGEST_NAME: Final = 60
+_BRACKETS: Final = re.compile(r"\{{2,}|\}{2,}|\[\[|\[(?=https?://|ftp://|mailto:)|\]+|\|")
+_HEADING: Final = re.compile(r"={1,6}[^=].*=")
+_TABLE_START: Final = re.compile(r"(?:[ :*#\t]|\x01[^\x02]*\x02)*\{\|")
+_LISTED: Final = ("*", "#", ":", ";", "|", "!")  # begin a line of a list, or a table's remnant
+_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple")
+_FILE_NAME: Final = re.compile(
+    r"[^:]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gva]|web[mp]|pdf|djvu|midi?|wav|mp[34g]|flac|xcf)", re.I
+)
+_PICTURE: Final = re.compile(
+    r"thumb(?:nail)?|mini(?:atur|atyr|atura)?|vignette|miniatura|miniaturadeimagen|섬네일|썸네일|サムネイル|缩略图|縮圖|мини|frame(?:less|d)?|"
+    r"(?:upright|hochkant|redresse).*|\d*(?:x?\d+)(?:px|пкс)"
+)
+_SWITCH: Final = re.compile(r"__(?:NO[A-Z]+|(?:FORCE)?TOC|(?:NO)?INDEX|HIDDENCAT|DISAMBIG|[A-ZÀ-Þ_]{10,}|[^\W\x00-\x7f]+)__")
+_BREAKS: Final = "p|div|center|blockquote|hr|li|poem|section"
+_MARKUP: Final = re.compile(
+    rf"</?(?:({_BREAKS})|(br|td|th|tr)|(?:abbr|bd[io]|big|b|caption|cite|code|data|del|dfn|dt|dd|em|font|ins|i|kbd|mark|q|rb|ruby|"
+    r"samp|small|span|strike|strong|su[bp]|s|time|tt|u|var|wbr|noinclude|onlyinclude|references|nowiki|link|meta|table|ol|ul|dl|"
+    rf"{_ELEMENTS}))(?:[\s/][^<>]*)?>",
+    re.IGNORECASE,
+)
+_BREAK: Final = re.compile(r" ?\x18 ?")
+_QUOTES: Final = re.compile(r"('{2,})")
+_ENTITY: Final = re.compile(r"&(#\d+;|#[xX][0-9a-fA-F]+;|\w+;)")
+# Next to what was removed: brackets that are empty now, punctuation at the edge of brackets, doubled spaces and commas.
+_TIDY: Final = [
+    (re.compile(r"[ \u00a0]?[(（][\s,;:、，–—-]{0,8}\x01[\s,;:、，–—\x01-]{0,40}[)）]"), "\x01"),
+    (re.compile(r"([(（])[\s,;:、，]{0,8}\x01[\s,;:、，\x01]{0,40}"), r"\1"),
+    (re.compile(r"[\s,;:、，]{0,8}\x01[\s,;:、，\x01]{0,40}([)）])"), r"\1"),
+    (re.compile(r"^[ ,;:、，]{0,8}\x01[ ,;:、，\x01]{0,40}", re.MULTILINE), ""),
+    (re.compile(r"[,;、，]? ?\x01(?: ?\x01){0,20}(?=[,;:.、，。])"), ""),
+    (re.compile(r" \x01[ \x01]{0,40}(?=[ !?)）]|$)|\x01 (?= )", re.MULTILINE), ""),
+    (re.compile(r"\x01( )\x01[ \x01]{0,40}"), r"\1"),
+]
+
+
+def plain_text(
+    markup: str, hidden: Collection[str], templates: Mapping[str, str] = TEMPLATES, removed: Counter[str] | None = None
+) -> str:
+    """The paragraphs of an article, one per line, without lists, tables and headings.
+
+    This is what BERT's authors kept of Wikipedia ("only the text passages", Devlin et al. 2018, 3.1). Templates show what
+    `templates` says; others, and elements such as <math>, are counted in `removed` by name where they are part of running text.
+    `hidden`: lower-case namespaces whose links show no text.
+    """
+    text = _without_tables(_resolved(_without_elements(markup), hidden, templates))
+    lines = [_unquoted(line) for line in text.split("\n") if _is_running_text(line)]
+    text = _BREAK.sub(" ", _SWITCH.sub("", _MARKUP.sub(_space, "\n".join(lines))))
+    if _GONE in text:
+        if removed is not None:
+            removed.update(name.translate(_PLAIN_AGAIN) for name in _NAMED.findall(text) if name)
+        text = _SEVERAL.sub(_GONE, text)
+        for pattern, left in _TIDY:
+            text = pattern.sub(left, text)
+        text = text.replace(_GONE, "")
+    text = _ENTITY.sub(_character, text).translate(_PLAIN_AGAIN).replace("\u00a0", " ")
+    return "\n".join(line for line in map(str.strip, text.split("\n")) if any(map(str.isalnum, line)))
+
+
+def _gone(name: str = "") -> str:
+    return f"{_GONE}{name[:_LONGEST_NAME].translate(_PLAIN)}{_END}"
+
+
+def _is_running_text(line: str) -> bool:
+    line = _NAMED.sub("", line).strip()
+    return bool(line) and len(line) < _LONGEST_LINE and not line.startswith(_LISTED) and not _HEADING.fullmatch(line)
+
+
+def _space(tag: re.Match[str]) -> str:
+    return "\n" if tag[1] else "\x18" if tag[2] else ""
+
+
+def _character(entity: re.Match[str]) -> str:
+    return html.unescape(entity[0]) if entity[1][0] == "#" or entity[1] in html5 else entity[0]
+
+
+def _without_elements(text: str) -> str:
+    """Remove comments and elements with what is in them, except <nowiki>, in which nothing is markup."""
+    kept: list[str] = []
+    position = 0
+    while (tag := _TAG.search(text, position)) is not None:
+        kept.append(text[position : tag.start()])
+        position = tag.end()
+        closing, name, alone = tag.groups()
+        if name is None:
+            position = text.find("-->", position) + 3
+            if position < 3:
+                return "".join(kept)
+        elif not closing and not alone:
+            name = name.lower()
+            start, (position, end) = position, _end_of(name, text, position)
+            if name == "nowiki":
+                kept.append(text[start:position].translate(_PLAIN))
+            else:
+                kept.append(_gone("" if name in _UNCOUNTED else f"<{name}>"))
+            position = end
+    return "".join([*kept, text[position:]])
+
+
+def _end_of(name: str, text: str, position: int) -> tuple[int, int]:
+    """Where the content of the element ends whose opening tag ends at `position`, and where its closing tag ends."""
+    depth = 1
+    for tag in _tags_named(name).finditer(text, position, position + _LONGEST_ELEMENT):
+        closing, alone = tag.groups()
+        depth += 0 if alone else -1 if closing else 1
+        if depth == 0:
+            return tag.start(), tag.end()
+        if depth > _DEEPEST:
+            break
+    line_end = text.find("\n", position)
+    line_end = len(text) if line_end < 0 else line_end
+    return line_end, line_end
+
+
+@functools.cache
+def _tags_named(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<(/?){name}\b[^<>]*?(/?)>", re.IGNORECASE)
+
+
+class _Open:
+    """A bracket that is not closed yet: where it is in the output, and where the | at its level are."""
+
+    __slots__ = ("bars", "braces", "bracket", "place")
+
+    def __init__(self, bracket: str, place: int):
+        self.bracket, self.place, self.braces = bracket[0] if bracket != "[[" else bracket, place, len(bracket)
+        self.bars: list[int] = []
+
+
+def _resolved(text: str, hidden: Collection[str], templates: Mapping[str, str]) -> str:
+    """Replace templates and links by what they show, inner ones first."""
+    out: list[str] = []
+    stack: list[_Open] = []
+    open_templates = position = 0
+    for mark in _BRACKETS.finditer(text):
+        out.append(text[position : mark.start()])
+        position = mark.end()
+        run, left = mark[0], len(mark[0])
+        if run[0] in "{[":
+            stack.append(_Open(run, len(out)))
+            open_templates += run[0] == "{"
+            out.append("")
+        elif run == "|":
+            while len(stack) > 1 and stack[-1].bracket == "[":
+                stack.pop()
+            if stack:
+                stack[-1].bars.append(len(out))
+            out.append("|")
+        elif run[0] == "}":
+            while left > 1 and open_templates:
+                while stack[-1].bracket != "{":
+                    stack.pop()
+                opened = stack[-1]
+                used = 3 if left > 2 and opened.braces > 2 else 2
+                left -= used
+                opened.braces -= used
+                shown = _of_template(_parts(out, opened), used, templates) if len(stack) <= _DEEPEST else _gone("{{…")
+                del out[opened.place + 1 :]
+                out[opened.place] = "" if opened.braces > 1 else "{" * opened.braces
+                out.append(shown.replace("=", _PLAIN[ord("=")]))
+                opened.bars = []
+                if opened.braces < 2:
+                    stack.pop()
+                    open_templates -= 1
+            out.append("}" * (left % 2))
+        else:
+            while left and stack and stack[-1].bracket in ("[", "[[")[:left]:
+                opened = stack.pop()
+                left -= len(opened.bracket)
+                if len(stack) < _DEEPEST:
+                    parts = _parts(out, opened)
+                    del out[opened.place :]
+                    shown = _of_link(parts, hidden) if opened.bracket == "[[" else _of_address("|".join(parts))
+                    out.append(shown.replace("=", _PLAIN[ord("=")]))
+            out.append("]" * (left % 2))
+    out.append(text[position:])
+    return "".join(_without_unclosed(out, stack, hidden))
+
+
+def _parts(out: list[str], opened: _Open) -> list[str]:
+    edges = [opened.place, *opened.bars, len(out)]
+    return ["".join(out[edges[i] + 1 : edges[i + 1]]) for i in range(len(edges) - 1)]
+
+
+def _without_unclosed(out: list[str], stack: list[_Open], hidden: Collection[str]) -> Iterator[str]:
+    """Without templates and pictures that are not closed, up to the ends of their lines."""
+    unclosed = {opened.place: opened.bracket for opened in stack}
+    skips = False
+    for place, some in enumerate(out):
+        bracket = unclosed.get(place)
+        if not skips and (bracket == "{" or (bracket == "[[" and _is_hidden(out[place + 1], hidden))):
+            skips = True
+            yield _gone("{{" + out[place + 1].strip().partition("\n")[0] if bracket == "{" else "")
+        if skips and "\n" in some:
+            skips, some = False, some[some.index("\n") :]
+        if not skips:
+            yield some
+
+
+def _is_hidden(target: str, hidden: Collection[str]) -> bool:
+    namespace, colon, _ = target.partition(":")
+    return bool(colon) and namespace.replace("_", " ").strip().lower() in hidden
+
+
+def _of_link(parts: list[str], hidden: Collection[str]) -> str:
+    target = parts[0].strip()
+    if "\n" in target:
+        return "|".join(parts)
+    if "://" in target:
+        return _of_address("|".join(parts))
+    if ":" in target[1:]:
+        picture = _FILE_NAME.fullmatch(target) or any(_PICTURE.fullmatch(part.strip()) for part in parts[1:])
+        if target[0] != ":" and (picture or _is_hidden(target, hidden)):
+            return _gone()
+        if len(parts) == 1 and _LANGUAGE.fullmatch(target.partition(":")[0]):
+            return _gone()
+    return "|".join(parts[1:]) or target.removeprefix(":")
+
+
+def _of_address(content: str) -> str:
+    """The text of [https://a.org text]; MediaWiki numbers a link without text."""
+    if "\n" in content:
+        return content
+    return content.partition(" ")[2].strip() or _gone()
+
+
+def normalized(name: str) -> str:
+    """The name of a template as the table has it: capitals and underscores make no difference."""
+    return " ".join(name.replace("_", " ").split()).casefold().removeprefix("template:")
+
+
+def _of_template(parts: list[str], braces: int, templates: Mapping[str, str]) -> str:
+    if braces == 3:  # a parameter, outside of a template: its default
+        return parts[1] if len(parts) > 1 else _gone("{{{")
+    name = normalized(parts[0])
+    form = templates.get(name)
+    if form is None and ":" in name:
+        name, _, first = parts[0].strip().partition(":")
+        name = f"{name.lower()}:"
+        form, parts = templates.get(name), ["", first.strip()]
+    elif form is None:
+        form = "1|text" if name.startswith("lang-") else "[{1}]" if name.startswith("ipa-") else None
+    if form is not None:
+        shown = _shown(form, _arguments(parts))
+        if shown is not None:
+            return shown
+    return _gone("{{" + _NAMED.sub("", name).strip() + "}}")
+
+
+def _arguments(parts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    number = 0
+    for part in parts[1:]:
+        key, equals, value = part.partition("=")
+        if equals:
+            found[key.strip().lower()] = value.strip()
+        else:
+            number += 1
+            found[str(number)] = part.strip("\n")
+    return found
+
+
+def _shown(form: str, arguments: dict[str, str]) -> str | None:
+    """What a template with these arguments shows; None if they are not those of any form."""
+    if arguments.get("2") in _RANGES and form.startswith("{1} {2} //"):
+        form = "{1} {2} {3} {4}"
+    for pieces in _forms(form):
+        pieces = [_value(piece, arguments) if place % 2 else piece for place, piece in enumerate(pieces)]
+        if all(map(str.strip, pieces[1::2])):
+            return "".join(pieces)
+    return None
+
+
+def _value(names: str, arguments: dict[str, str]) -> str:
+    if names == "*":
+        return "".join(value for name, value in arguments.items() if name.isdecimal())
+    return next((value for name in names.split("|") if (value := arguments.get(name, "")).strip()), "")
+
+
+@functools.cache
+def _forms(form: str) -> list[list[str]]:
+    """Each form as text and names of arguments in turn."""
+    return [_FIELD.split(f"{{{one}}}" if _ARGUMENT.fullmatch(one) and one.strip() else one) for one in form.split(" // ")]
+
+
+def _unquoted(line: str) -> str:
+    """Without the apostrophes of bold and italics, by the rules of MediaWiki's Parser::doQuotes."""
+    if "''" not in line:
+        return line
+    pieces = _QUOTES.split(line)
+    marks = [len(run) for run in pieces[1::2]]
+    for number, run in enumerate(marks):  # four: an apostrophe and bold; more than five: apostrophes and both
+        marks[number] = 3 if run == 4 else min(run, 5)
+        pieces[2 * number + 1] = "'" * (run - marks[number])
+    if sum(run in (3, 5) for run in marks) % 2 and sum(run in (2, 5) for run in marks) % 2:
+        places = [2 * number + 1 for number, run in enumerate(marks) if run == 3]
+        if places:  # one bold is an apostrophe and italics: after a single letter, else after a longer word, else after a space
+            before = [(pieces[place - 1] or " ")[-2:] for place in places]
+            kinds = [2 if text[-1] == " " else 0 if text[0] == " " else 1 for text in before]
+            pieces[places[kinds.index(min(kinds))]] += "'"
+    return "".join(pieces)
+
+
+def _without_tables(text: str) -> str:
+    """Remove tables: from a line that begins with {| to one that begins with |}, or to the next heading if unclosed."""
+    if "{|" not in text:
+        return text
+    kept: list[str] = []
+    depth = 0
+    for line in text.split("\n"):
+        start = line.lstrip(" :*#\t")
+        if _TABLE_START.match(line):
+            depth += 1
+        elif depth and start.startswith("|}") and not start.startswith("|}}"):
+            depth -= 1
+            if not depth:
+                kept.append(start[2:])
+        elif depth and _HEADING.fullmatch(line.strip()):
+            depth = 0
+        elif not depth:
+            kept.append(line)
+    return "\n".join(kept)
