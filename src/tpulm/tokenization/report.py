@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -343,7 +343,7 @@ class Hidden(NamedTuple):
     each: float  # how many unknown tokens a measured one stands for
 
 
-def hidden_characters(tokenization: Tokenization, texts: Sequence[str], encoded: Encoded, at_most: int = _MEASURED) -> Hidden:
+def hidden_characters(tokenization: Tokenization, texts: list[str], encoded: Encoded, at_most: int = _MEASURED) -> Hidden:
     """How many characters unknown tokens hide, measured in about `at_most` characters of the texts that have such tokens."""
     unknown = tokenization.special.unknown
     owners = np.repeat(np.arange(len(texts)), encoded.lengths)[encoded.ids == unknown]
