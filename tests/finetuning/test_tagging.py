@@ -135,6 +135,55 @@ def test_an_entity_inside_of_a_token_or_cut_off_counts_as_missed() -> None:
     assert found == (pytest.approx(0.4), 0.5, pytest.approx(1 / 3), 0.25, pytest.approx(2 / 3))
 
 
+@pytest.mark.parametrize("blank", ["\u00a0", "\u202f", "\u2009", "\u0085", "\u3000", "\u200b"])
+def test_only_tabs_and_ascii_blanks_separate_columns(tmp_path: Path, blank: str) -> None:
+    """As in CoNLL-2003's and CoNLL-U's definitions."""
+    for gap in (" ", "\t"):
+        (tmp_path / "a.conll").write_text(
+            f"In{gap}O\r\n10{blank}000{gap}B-NUM \r\nyears{gap}O\r\n", encoding="utf-8", newline=""
+        )
+        found = read_columns(tmp_path / "a.conll")
+        assert (found.texts, found.labels) == ([f"In 10{blank}000 years"], [[(3, 9, "NUM")]])
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ("# id 7\tdomain=x\nOslo _ _ B-LOC\nis _ _ O\n", ["Oslo is"]),
+        ("# sent_id = 1\n# text = group O\n1\tOslo\tB-LOC\n2\tis\tO\n", ["Oslo is"]),
+        ("x O\n## O\n# O\ny B-LOC\n", ["x ## # y"]),
+        ("1\tOslo\tB-LOC\n2\tis\tO\n\n1\tRome\tB-LOC\n", ["Oslo is", "Rome"]),
+        ("1-2\tzum\t_\n1\tzu\tO\n2\tdem\tO\n2.1\tx\t_\n3\tTor\tB-LOC\n", ["zu dem Tor"]),
+        ("1 CD O\nmay MD O\n\n2 CD B-NUM\n", ["1 may", "2"]),
+    ],
+)
+def test_comments_and_ids_are_no_words(tmp_path: Path, content: str, texts: list[str]) -> None:
+    (tmp_path / "a.conll").write_text(content)
+    assert read_columns(tmp_path / "a.conll").texts == texts
+
+
+def test_ids_without_words_or_with_two_columns_of_tags_are_refused(tmp_path: Path) -> None:
+    for content, said in (
+        ("1\tB-LOC\n2\tO\n\n1\tO\n2\tO\n", "its first column counts the words"),
+        ("1\tOslo\tB-LOC\tO\n2\tis\tO\tO\n", "its last two columns are both tags"),
+    ):
+        (tmp_path / "a.conll").write_text(content)
+        with pytest.raises(DataError, match=said):
+            read_columns(tmp_path / "a.conll")
+
+
+def test_schemes_of_tags(tmp_path: Path) -> None:
+    """The entities of seqeval's Entities(tags, scheme=BILOU)."""
+    for tags in (
+        "U-LOC O B-LOC I-LOC L-LOC",
+        "S-LOC O B-LOC I-LOC E-LOC",
+        "LOC-B O LOC-B LOC-I LOC-I",
+        "LOC_B - LOC_B LOC_I LOC_I",
+    ):
+        (tmp_path / "a.conll").write_text("".join(f"w {tag}\n" for tag in tags.split()))
+        assert read_columns(tmp_path / "a.conll").labels == [[(0, 1, "LOC"), (4, 9, "LOC")]]
+
+
 def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nNew JJ B-LOC\nYork NN I-LOC\n\nNo O\n")
     found = read_columns(tmp_path / "a.conll")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,13 +78,14 @@ def _is_span(span: Span) -> bool:
 def read_columns(path: str | os.PathLike[str], *, on_error: OnError = "stop") -> Examples:
     """Sentences separated by blank lines, with a word and its tag, the first and the last column, on each line.
 
-    Columns are separated by a tab, or by blanks. If words are single characters, some of them blanks (KLUE), the text consists
-    of these characters; else of the words with spaces between them. Lines of "## …" and "-DOCSTART-" are comments. Raises
-    DataError, or counts in `skipped`, like `read_examples`.
+    Columns are separated by a tab, or by ASCII blanks. If words are single characters, some of them blanks (KLUE), the text
+    consists of these characters; else of the words with spaces between them. A first column that counts the words of every
+    sentence is not the words: the second is. "-DOCSTART-", and lines of "# …" and "## …" that are no word and tag with as many
+    columns as the others, are comments. Raises DataError, or counts in `skipped`, like `read_examples`.
     """
     faults, sentences = new_faults(on_error), list[_Sentence]()
     for file in find_paths(os.fspath(path)):
-        sentences += _sentences(file, faults)
+        sentences += _without_ids(list(_sentences(file, faults)))
     if not sentences:
         raise DataError("no sentence with tags is in it: a word, a tab and its tag a line", location=os.fspath(path))
     words = {word for sentence in sentences for word in sentence.words}
@@ -98,6 +100,7 @@ class _Sentence(NamedTuple):
     words: list[str]
     tags: list[str]
     place: str
+    rows: list[list[str]]  # all columns
 
     def joined(self, between: str) -> tuple[str, list[Span]]:
         ends = np.cumsum([len(word) + len(between) for word in self.words])
@@ -109,35 +112,80 @@ class _Sentence(NamedTuple):
 def _sentences(path: str, faults: Faults) -> Iterator[_Sentence]:
     faults.name = printable(path)
     stream = ByteStream(path, suffixes(path)[1], faults)
-    words, tags, first, broken = list[str](), list[str](), 1, False
     numbered = (
         (lines.first + at, line)
         for lines in read_lines(stream, find_codec("utf-8"), faults)
         for at, line in enumerate(lines.split())
     )
+    block = list[tuple[int, list[str], str]]()
     for number, line in [*numbered, (0, "")]:
-        if not line.strip("\r\n\t ") or line.startswith(("## ", "-DOCSTART-")):
-            if words and not broken and not "".join(words).isspace():
-                yield _Sentence(words, tags, f"{faults.name}, line {first}")
-            words, tags, first, broken = [], [], number + 1, False
+        bare = line.rstrip("\r\n\t ")
+        if bare and not line.startswith("-DOCSTART-"):
+            block.append((number, bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" ")), line))
             continue
-        parts = line.split("\t") if "\t" in line else line.split()
-        fault = _line_fault(parts, line)
-        if fault is not None and not broken:
-            faults.add(*fault, f"line {number}")
-            broken = True  # and its whole sentence with it
-        words.append(parts[0])
-        tags.append(parts[-1].strip())
+        widths = {len(parts) for _, parts, text in block if not _COMMENT.match(text)}
+        rows = list[tuple[int, list[str], str]]()
+        for row in [*block, (0, [""], "# ")]:  # a comment ends a sentence
+            if not _COMMENT.match(row[2]) or (_tag(row[1][-1]) and len(row[1]) in (widths or {len(row[1])})):
+                rows.append(row)
+                continue
+            fault = next(((*found, at) for at, parts, text in rows if (found := _line_fault(parts, text))), None)
+            if fault is not None:
+                faults.add(fault[0], fault[1], f"line {fault[2]}")  # and the whole sentence
+            elif rows and not "".join(parts[0] for _, parts, _ in rows).isspace():
+                kept = [parts for _, parts, _ in rows if not _NO_WORD.fullmatch(parts[0]) or len(parts) < 3]
+                words, tags = [parts[0] for parts in kept], [_tag(parts[-1]) for parts in kept]
+                yield _Sentence(words, tags, f"{faults.name}, line {rows[0][0]}", kept)
+            rows = []
+        block = []
+
+
+def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
+    """With the second column as words, if the first one counts them in every sentence. Raises DataError if there is none."""
+    last = 0
+    for words, _, _, _ in sentences:
+        first = int(words[0]) if words and words[0].isdecimal() else -1
+        if first not in (0, 1, last + 1) or words != [str(number) for number in range(first, first + len(words))]:
+            return sentences
+        last = first + len(words) - 1
+    if max((len(one.words) for one in sentences), default=0) < 2:
+        return sentences
+    rows = [row for one in sentences for row in one.rows]
+    if any(len(row) < 3 or not row[1] for row in rows):
+        raise DataError("its first column counts the words, and there is none of words", location=sentences[0].place)
+    if all(len(row) > 3 and _tag(row[-2]) for row in rows) and any(_tag(row[-2]) != OUTSIDE for row in rows):
+        raise DataError(
+            "its last two columns are both tags, and one is learnt; keep one of them (GermEval's outer entities: cut -f 1-3)",
+            location=sentences[0].place,
+        )
+    return [one._replace(words=[row[1] for row in one.rows]) for one in sentences]
+
+
+_COMMENT: Final = re.compile("##?[ \t]")  # unless "#" is a word, with as many columns as the others
+_NO_WORD: Final = re.compile(r"\d+-\d+|\d+\.\d+")  # CoNLL-U's ids of multiword tokens and of empty nodes
+_LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
+
+
+def _tag(tag: str) -> str:
+    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
+    tag = tag.strip()
+    if tag in (OUTSIDE, "-"):
+        return OUTSIDE
+    if re.match("[BIESLUMW]-.", tag):
+        return tag[0].translate(_LIKE) + tag[1:]
+    return f"{tag[-1].translate(_LIKE)}-{tag[:-2]}" if re.fullmatch(r"\S+[-_][BIESLUMW]", tag) else ""
 
 
 def _line_fault(parts: list[str], line: str) -> Fault:
     if UNDECODABLE in line or "\0" in line:
         return find_fault(line)
-    tag = parts[-1].strip()
     if len(parts) < 2 or not parts[0]:
         return "malformed_row", f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them."
-    if tag != OUTSIDE and not (tag[:2] in ("B-", "I-", "E-", "S-") and tag[2:]):
-        return "no_label", f"its tag is {show(tag)}; tags are O, B-TYPE and I-TYPE (E-TYPE and S-TYPE too)."
+    if not _tag(parts[-1]) and not (_NO_WORD.fullmatch(parts[0]) and len(parts) > 2):
+        return (
+            "no_label",
+            f"its tag is {show(parts[-1])}; tags are O, B-TYPE and I-TYPE (E-TYPE, S-TYPE, BILOU and TYPE-B too).",
+        )
     return None
 
 
