@@ -123,6 +123,16 @@ def test_a_ragged_or_malformed_row(read: Callable, row: str, message: str):
     assert (found.documents, found.skipped) == (["first", "last"], {"malformed_row": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.tsv", "no\ttext\n1\tx\nno\ttext\n2\ty\n"), ("a.csv", 'text\nx\n"text"\r\ny\n')]
+)
+def test_a_header_between_the_rows_of_joined_files(read: Callable, name: str, content: str):
+    with pytest.raises(DataError, match="line 3: it repeats the header"):
+        read(name, content)
+    found = read(name, content, on_error="skip")
+    assert (found.documents, found.skipped) == (["x", "y"], {"malformed_row": 1})
+
+
 def test_a_bad_byte_takes_its_row_along(read: Callable):
     found = read("a.csv", b"id,text\n0,first\n1,b\xffd\n2,last\n", on_error="skip")
     assert (found.documents, found.skipped) == (["first", "last"], {"undecodable": 1})
