@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import unicodedata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 import tpulm
 from encoders import build_encoder, reviews
 from tpulm.errors import ConfigError, DataError
+from tpulm.finetuning.tagging import EntityTagging
+from tpulm.labelled import examples_of
 from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_counts, entity_scores, read_columns, spans_of
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
@@ -133,6 +136,12 @@ def test_an_entity_inside_of_a_token_or_cut_off_counts_as_missed() -> None:
     found = entity_scores(scheme, np.concatenate([labels, lost])[None], np.array([[0, 1, 1, 0]]))
     # two are said, one of them right; three are there; of X alone F1 is 2 / 4, of Y 0
     assert found == (pytest.approx(0.4), 0.5, pytest.approx(1 / 3), 0.25, pytest.approx(2 / 3))
+
+
+def test_a_type_is_one_in_both_forms_of_unicode() -> None:
+    task, types = EntityTagging(), [unicodedata.normalize(form, "인물") for form in ("NFC", "NFD")]
+    names = task.learn(examples_of([("Ann met Bob", [[0, 3, types[0]], [8, 11, f"\u200b{types[1]}"]])], fault=task.fault)).names
+    assert names == ("O", f"B-{types[0]}", f"I-{types[0]}")
 
 
 def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:

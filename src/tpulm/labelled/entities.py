@@ -16,7 +16,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled.examples import Examples
+from tpulm.labelled.examples import Examples, label_text
 from tpulm.labelled.records import OnError, new_faults
 from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
@@ -69,9 +69,16 @@ def as_span(value: Any) -> Span:
     return Span(value["start"], value["end"], value["label"]) if isinstance(value, dict) else Span(*value)
 
 
+def bare_span(span: Span, text: str) -> Span:
+    """A span without blanks at its ends, and its type as types are compared."""
+    there = text[span.begin : span.end]
+    begin, end = span.begin + len(there) - len(there.lstrip()), span.begin + len(there.rstrip())
+    return Span(begin, end, label_text(span.type))
+
+
 def _is_span(span: Span) -> bool:
     whole = type(span.begin) is int and type(span.end) is int and 0 <= span.begin < span.end
-    return whole and isinstance(span.type, str) and bool(span.type.strip())
+    return whole and isinstance(span.type, str) and bool(label_text(span.type))
 
 
 def read_columns(path: str | os.PathLike[str], *, on_error: OnError = "stop") -> Examples:
