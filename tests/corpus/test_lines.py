@@ -121,8 +121,12 @@ def test_text_in_many_encodings_is_read(read: Callable, name: str, text: str):
     assert read("a.txt", text.encode(name), encoding=name).documents == text.split("\n")[:-1]
 
 
-def test_a_byte_order_mark_at_the_start_is_dropped_and_kept_elsewhere(read: Callable):
-    assert read("a.txt", "\ufeffone\n\ufefftwo".encode()).documents == ["one", "\ufefftwo"]
+def test_a_byte_order_mark_at_the_start_of_a_line_is_dropped_and_kept_elsewhere(read: Callable):
+    assert read("a.txt", "\ufeffone\r\n\ufefftwo\n\ufeff\ufeffth\ufeffree".encode()).documents == ["one", "two", "th\ufeffree"]
+    assert read("a.jsonl", '\ufeff{"text": "one"}\n\ufeff{"text": "two"}\n').documents == ["one", "two"]
+    assert read("a.csv", "\ufefftext\none\n\ufefftwo\n").documents == ["one", "two"]
+    joined = codecs.BOM_UTF16_LE + "one\n".encode("utf-16-le")
+    assert read("a.txt", joined + joined, encoding="utf-16").documents == ["one", "one"]
     assert read("a.txt", codecs.BOM_UTF16_LE + "one\ntwo".encode("utf-16-le"), encoding="utf-16-le").documents == ["one", "two"]
 
 

@@ -10,6 +10,7 @@ import codecs
 import hashlib
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from encodings.aliases import aliases
@@ -221,6 +222,9 @@ def find_codec(encoding: str) -> str:
     return "utf-8" if info.name == "utf-8-sig" else info.name
 
 
+_MARKS: Final = re.compile("^\ufeff+", re.MULTILINE)
+
+
 class Lines(NamedTuple):
     """Whole lines, each ended by "\\n", except perhaps the last line of the file. Nothing else ends a line."""
 
@@ -266,6 +270,8 @@ def read_lines(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Li
 
 
 def _checked(text: str, line: int, faults: Faults) -> Lines:
+    if "\ufeff" in text:  # the mark of a file, which is at the start of any line where files were joined (Unicode 23.8)
+        text = _MARKS.sub("", text)
     nul = text.find("\0")
     if nul >= 0 and faults.stops:
         number = line + text.count("\n", 0, nul)
