@@ -215,7 +215,7 @@ def find_codec(encoding: str) -> str:
         near = suggest(encoding.lower(), sorted({name.replace("_", "-") for name in names} | names))
         raise ConfigError(
             f"corpus.sources: encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
-            "gb18030 (Chinese), latin-1."
+            "gb18030 (Chinese), cp1252 (Western European)."
         ) from error
     if not getattr(info, "_is_text_encoding", True) or info.name.replace("_", "-") in _NOT_ENCODINGS:
         raise ConfigError(f"corpus.sources: encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
@@ -343,6 +343,7 @@ def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, off
     wider = _SUPERSETS.get(encoding)
     candidates = dict.fromkeys((wider, *_CANDIDATES) if wider else _CANDIDATES)
     fitting = [name for name in candidates if name != encoding and _decodes(data, name)]
+    fitting = fitting or [name for name in ("cp1252",) if name != encoding and _decodes(data, name)]  # fits nearly all bytes
     if wider in fitting:
         return f"{message} They are {wider}, which contains {encoding}: {wording.encoding.format(wider)}."
     if fitting:
