@@ -131,11 +131,11 @@ class EntityTagging(Task):
 
 
 def _spans(examples: Examples) -> list[list[Span]]:
-    """The spans of each example, in text order and without blanks at their ends."""
+    """The spans of each example, each once, in text order and without blanks at their ends."""
     if examples.labels is None:
         raise DataError("these examples were read without labels; read them with labelled=True.")
     return [
-        sorted(bare_span(as_span(one), text) for one in spans)
+        sorted({bare_span(as_span(one), text) for one in spans})
         for text, spans in zip(examples.texts, examples.labels, strict=True)
     ]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -61,6 +62,12 @@ def span_fault(label: Any, text: str) -> Fault:
         if span.end > len(text) or not text[span.begin : span.end].strip():
             return "no_label", (
                 f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters (or only blanks there)."
+            )
+    for one, other in pairwise(sorted({bare_span(span, text) for span in spans})):
+        if other.begin < one.end:
+            return (
+                "no_label",
+                f"the entities {show(one)} and {show(other)} overlap; a token has one class, so keep one of them.",
             )
     return None
 
