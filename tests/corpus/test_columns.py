@@ -76,7 +76,7 @@ def test_a_missing_inner_key_names_the_place(read: Callable):
         read("a.jsonl", '{"a": 1}', text_field="a.b")
 
 
-CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"))
 
 
 @given(st.lists(st.tuples(CELLS, CELLS)))
@@ -121,6 +121,16 @@ def test_a_ragged_or_malformed_row(read: Callable, row: str, message: str):
     assert failure.value.location == "a.csv, line 3"
     found = read("a.csv", content, on_error="skip")
     assert (found.documents, found.skipped) == (["first", "last"], {"malformed_row": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.tsv", "no\ttext\n1\tx\nno\ttext\n2\ty\n"), ("a.csv", 'text\nx\n"text"\r\ny\n')]
+)
+def test_a_header_between_the_rows_of_joined_files(read: Callable, name: str, content: str):
+    with pytest.raises(DataError, match="line 3: it repeats the header"):
+        read(name, content)
+    found = read(name, content, on_error="skip")
+    assert (found.documents, found.skipped) == (["x", "y"], {"malformed_row": 1})
 
 
 def test_a_bad_byte_takes_its_row_along(read: Callable):

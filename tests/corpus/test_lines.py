@@ -121,8 +121,12 @@ def test_text_in_many_encodings_is_read(read: Callable, name: str, text: str):
     assert read("a.txt", text.encode(name), encoding=name).documents == text.split("\n")[:-1]
 
 
-def test_a_byte_order_mark_at_the_start_is_dropped_and_kept_elsewhere(read: Callable):
-    assert read("a.txt", "\ufeffone\n\ufefftwo".encode()).documents == ["one", "\ufefftwo"]
+def test_a_byte_order_mark_at_the_start_of_a_line_is_dropped_and_kept_elsewhere(read: Callable):
+    assert read("a.txt", "\ufeffone\r\n\ufefftwo\n\ufeff\ufeffth\ufeffree".encode()).documents == ["one", "two", "th\ufeffree"]
+    assert read("a.jsonl", '\ufeff{"text": "one"}\n\ufeff{"text": "two"}\n').documents == ["one", "two"]
+    assert read("a.csv", "\ufefftext\none\n\ufefftwo\n").documents == ["one", "two"]
+    joined = codecs.BOM_UTF16_LE + "one\n".encode("utf-16-le")
+    assert read("a.txt", joined + joined, encoding="utf-16").documents == ["one", "one"]
     assert read("a.txt", codecs.BOM_UTF16_LE + "one\ntwo".encode("utf-16-le"), encoding="utf-16-le").documents == ["one", "two"]
 
 
@@ -143,6 +147,9 @@ def test_undecodable_bytes_take_one_line_along_when_skipped(read: Callable):
     [
         ("한국 영화는 재미있다".encode("cp949"), "utf-8", "would decode as cp949"),
         ("똠방각하 펲시".encode("cp949"), "euc-kr", "set encoding = 'cp949'"),
+        # Python's own codecs write them; that these bytes are Windows-1252: WHATWG, https://encoding.spec.whatwg.org/#names-and-labels
+        ("“It’s late” – déjà vu, 5 €".encode("cp1252"), "utf-8", "would decode as cp1252"),
+        ("¿Qué? – “sí”\n".encode("cp1252"), "utf-8", "would decode as cp1252"),
         ("①".encode("cp932"), "shift_jis", "set encoding = 'cp932'"),
         (codecs.BOM_UTF16_LE + b"a\0", "utf-8", "encoding = 'utf-16'"),
         (b"\x1f\x8b\x08\x00rest", "utf-8", "name that ends in .gz"),

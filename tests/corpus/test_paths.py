@@ -119,3 +119,13 @@ def test_two_stars_within_a_name(gcs: Emulator):
     storage.write_atomic("gs://runs/many/a.txt", "a")
     with pytest.raises(ConfigError, match=r"\*\* stands for whole folders"):
         find_paths("gs://runs/m**/*.txt")
+
+
+def test_what_spark_writes_beside_the_data_is_no_data(tmp_path: Path):
+    """pyarrow.dataset ignores names that begin with "_" or "."; here only the ones that Spark and pyarrow give."""
+    (tmp_path / "lang=ko").mkdir()
+    for name in ("_SUCCESS", "_metadata", "lang=ko/_common_metadata", "lang=ko/.part-0.parquet.crc", "lang=ko/part-0.parquet"):
+        (tmp_path / name).write_bytes(b"PAR1\xec")
+    (tmp_path / "_notes.txt").write_text("text")
+    assert list(find_paths(str(tmp_path))) == [str(tmp_path / name) for name in ("_notes.txt", "lang=ko/part-0.parquet")]
+    assert list(find_paths(str(tmp_path / "_metadata"))) == [str(tmp_path / "_metadata")]

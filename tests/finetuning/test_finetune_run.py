@@ -171,6 +171,19 @@ def test_a_dev_file(encoder: Path, files: Path, tmp_path: Path) -> None:
     assert "test_accuracy" not in summary.values() and "macro_f1" in summary.values()
 
 
+def test_texts_of_test_that_are_in_train_are_counted(encoder: Path, files: Path, tmp_path: Path) -> None:
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            heard.append(message)
+
+    heard = list[str]()
+    write_tsv(tmp_path / "test.tsv", [*reviews(160)[:3], ("a text of its own", "pos"), ("another one", "neg")])
+    config = CONFIG.model_copy(update={"epochs": 1})
+    paths: dict[str, Any] = {"dev": files / "test.tsv", "test": tmp_path / "test.tsv"}
+    tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", **paths, columns=COLUMNS, config=config, progress=Notes())
+    assert [note for note in heard if note.startswith("3 of the 5 texts of test are in train, too")]
+
+
 def test_regression(encoder: Path, tmp_path: Path) -> None:
     scored = [(text, str(text.split().count("very"))) for text, _ in reviews(200)]
     train = write_tsv(tmp_path / "train.tsv", scored)

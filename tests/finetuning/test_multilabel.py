@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.summary import SeedResult
 from tpulm.finetuning.tasks import doubts_about_model, find_task
-from tpulm.labelled import Columns, label_set_scores
+from tpulm.labelled import Columns, examples_of, label_set_scores
 from tpulm.labelled.rows import Rows
 from tpulm.train.tuning import Labelled
 
@@ -138,6 +139,12 @@ def test_what_is_wrong_is_said(encoder: Path, tmp_path: Path) -> None:
         tpulm.Classifier(encoder, labels=LABELS, task="multilabel").encode([("film", ["blam"])])
     with pytest.raises(ConfigError, match="separator is empty"):
         tpulm.finetune(encoder, train, columns=Columns(label_separator=""), **arguments)
+
+
+def test_a_label_is_one_in_both_forms_of_unicode() -> None:
+    task, (composed, apart) = LabelSets(), [unicodedata.normalize(form, "칭찬") for form in ("NFC", "NFD")]
+    examples = examples_of([("a", [composed, "b"]), ("c", [f"{apart}\u200b"]), ("d", [])], fault=task.fault)
+    assert task.learn(examples).names == ("b", composed)
 
 
 def test_one_answer_to_everything_is_said() -> None:

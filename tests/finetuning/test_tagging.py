@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import unicodedata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,9 @@ import pytest
 import tpulm
 from encoders import build_encoder, reviews
 from tpulm.errors import ConfigError, DataError
+from tpulm.finetuning import tagging
+from tpulm.finetuning.tagging import EntityTagging
+from tpulm.labelled import examples_of
 from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_counts, entity_scores, read_columns, spans_of
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
@@ -182,6 +186,34 @@ def test_schemes_of_tags(tmp_path: Path) -> None:
     ):
         (tmp_path / "a.conll").write_text("".join(f"w {tag}\n" for tag in tags.split()))
         assert read_columns(tmp_path / "a.conll").labels == [[(0, 1, "LOC"), (4, 9, "LOC")]]
+
+
+def test_a_type_is_one_in_both_forms_of_unicode() -> None:
+    task, types = EntityTagging(), [unicodedata.normalize(form, "인물") for form in ("NFC", "NFD")]
+    names = task.learn(examples_of([("Ann met Bob", [[0, 3, types[0]], [8, 11, f"\u200b{types[1]}"]])], fault=task.fault)).names
+    assert names == ("O", f"B-{types[0]}", f"I-{types[0]}")
+
+
+@pytest.mark.parametrize(
+    ("spans", "kept"),
+    [
+        ([[0, 3, "PER"], [8, 11, "PER"], [0, 3, "PER"]], 2),
+        ([{"start": 0, "end": 4, "label": "PER"}, [0, 3, "PER"]], 1),  # but for a blank at its end
+        ([[0, 4, "PER"], [3, 7, "VERB"]], 2),  # which share a blank alone
+        ([[0, 11, "SENTENCE"], [4, 7, "VERB"]], None),  # as spaCy: E103, a token can only be part of one entity
+        ([[4, 7, "VERB"], [0, 3, "PER"], [0, 3, "ORG"]], None),
+        ([[0, 6, "PER"], [5, 11, "PER"]], None),
+    ],
+)
+def test_a_span_counts_once_and_none_overlap(spans: list[Any], kept: int | None) -> None:
+    task = EntityTagging()
+    fault = task.fault({"text": "Ann met Bob", "label": spans})
+    assert (fault is None) == (kept is not None)
+    if fault is None:
+        (found,) = tagging._spans(examples_of([("Ann met Bob", spans)], fault=task.fault))  # pyright: ignore[reportPrivateUsage]
+        assert len(found) == kept
+    else:
+        assert fault[0] == "no_label" and "overlap" in fault[1]
 
 
 def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:

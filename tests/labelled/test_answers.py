@@ -87,6 +87,13 @@ def test_the_script_of_the_answers_chooses_the_metric() -> None:
 # -- files --------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("texts", "starts"), [(["It", "rains"], [0]), (["It"], [0, 3]), ([], [0])])
+def test_lists_of_answers_are_of_one_length(texts: list[str], starts: list[int]) -> None:
+    row = {"text": "What?", "pair": "It rains.", "label": {"text": texts, "answer_start": starts}}
+    fault = question_fault(row)
+    assert fault is not None and fault[0] == "no_label" and "not of one length" in fault[1]
+
+
 def test_squad_and_its_kin(tmp_path: Path) -> None:
     questions = [
         {"id": "a", "question": "Where?", "answers": [{"text": "Seoul", "answer_start": 12}]},

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,10 @@ def labelled(labels: Sequence[Any]) -> Examples:
         (["-1", "0", "1e3"], ("-1", "0", "1e3"), ("-1", "0", "1e3")),
         (["10", "9", "many"], ("10", "9", "many"), ("10", "9", "many")),
         (["é", "z", "Z"], ("Z", "z", "é"), ("Z", "z", "é")),
+        # Canonically equivalent strings are one text (UAX #15, https://www.unicode.org/reports/tr15/).
+        (["긍정", "부정", unicodedata.normalize("NFD", "긍정")], ("긍정", "부정"), ("긍정", "부정")),
+        (["cafe\u0301", "caf\xe9", "b"], ("b", "caf\xe9"), ("b", "caf\xe9")),
+        (["\u200bpos", "pos \u200b ", "\ufeffneg", "n\u200ceg"], ("neg", "n\u200ceg", "pos"), ("neg", "n\u200ceg", "pos")),
         (["nan", "1", "1_0"], ("1", "1_0", "nan"), ("1", "1_0", "nan")),
     ],
 )

@@ -102,6 +102,7 @@ def test_a_header_that_is_none(write: Callable, name: str, content: str, message
         ({"text": "x" * 101, "label": 1}, "the text is longer than", "too_large"),
         ({"text": "x", "label": None}, "the label is missing", "no_label"),
         ({"text": "x", "label": " "}, "the label is missing", "no_label"),
+        ({"text": "x", "label": "\u200b\ufeff"}, "the label is missing", "no_label"),
         ({"text": "x", "label": float("nan")}, "the label is NaN", "no_label"),
         ({"text": "x", "label": ["a", "b"]}, r'the label is \["a", "b"\]; an example has one label', "no_label"),
     ],

@@ -73,6 +73,7 @@ def test_nothing_is_read_before_it_is_wanted(write: Callable):
             r"line 2: 3 fields \(x \| 1 \| extra\), but the header has 2",
             "malformed_row",
         ),
+        ("a.csv", "text,label\ntext,label\ny,0\n", "line 2: it repeats the header", "malformed_row"),
         ("a.csv", 'text,label\n"x" y,1\ny,0\n', "line 2: .*quotes within a quoted field are doubled", "malformed_row"),
         ("a.jsonl", '{"text": "x"\n{"text": "y", "label": "0"}\n', "line 1: .*is not JSON", "not_json"),
         ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: the record is \["x"\], not an object', "no_field"),
@@ -140,6 +141,11 @@ def test_an_array_of_something_else(write: Callable, content: str, message: str)
     path = write("a.json", content)
     with pytest.raises(DataError, match=message):
         list(read_records(path, skipped=Counter()))
+
+
+def test_rows_like_the_first_are_no_header_where_there_is_none(write: Callable):
+    texts = list(read_texts(write("a.tsv", "good\t1\ngood\t1\n"), Columns("1", header=False), skipped=Counter()))
+    assert [row.text for row in texts] == ["good", "good"]
 
 
 def test_blank_lines_are_counted(write: Callable):

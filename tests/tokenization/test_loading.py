@@ -49,6 +49,14 @@ class TestVocabulary:
         assert tokens(load(vocabulary, TokenizerConfig(lowercase=True)), "Cat") == ["cat"]
         assert tokens(load(vocabulary, TokenizerConfig(split_cjk=False)), "日日") == ["[UNK]"]
 
+    def test_blanks_after_a_token_are_no_part_of_it(self, tmp_path: Path):
+        """The ids of the words are those of tokenizers' own reader of such files. A line of blanks alone stays a token."""
+        path = tmp_path / "v.txt"
+        path.write_bytes("\n".join([*WORDS, "rain ", "snow \t", "hail\u3000\r", "\u2028"]).encode())
+        found, expected = load(path).vocabulary(), models.WordPiece.read_file(str(path))
+        assert all(found[token] == expected[token] for token in (*WORDS, "rain", "snow", "hail"))
+        assert found["\u2028"] == len(WORDS) + 3
+
     def test_windows_line_ends_byte_order_mark_and_no_last_line_end(self, vocabulary: Path, tmp_path: Path):
         other = tmp_path / "windows.txt"
         other.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(WORDS).encode())

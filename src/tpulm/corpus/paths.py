@@ -15,6 +15,7 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage.paths import bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
+_NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write beside the data
 
 
 def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
@@ -89,7 +90,7 @@ def _matcher(parts: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _is_hidden(name: str) -> bool:
-    return any(step.startswith(".") for step in name.split("/"))
+    return any(step.startswith(".") or step in _NO_DATA for step in name.split("/"))
 
 
 def _on_disk(path: Path) -> list[str]:
@@ -140,7 +141,7 @@ def _below(folder: Path) -> Iterator[str]:
         visited.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if name.startswith("."):
+            if _is_hidden(name):
                 continue
             path = Path(place, name)
             if not path.is_file():

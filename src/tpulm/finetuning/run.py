@@ -193,6 +193,12 @@ class _Finetuning:
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
+        trained_on = set(_texts_of(examples["train"]))
+        for name in [name for name in examples if name != "train"]:
+            if again := sum(text in trained_on for text in _texts_of(examples[name])):
+                self._progress.note(
+                    f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
+                )
         doubts = doubts_about_texts(
             rows["train"].rows,
             max_length=self._config.max_length or 0,
@@ -337,6 +343,11 @@ def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
 
 
 # -- the inputs of a fine-tuning, so that others never resume it ----------------------------------------------------------
+
+
+def _texts_of(examples: Examples) -> list[str]:
+    """The texts with what is paired with them."""
+    return [json.dumps(both, default=str) for both in zip(examples.texts, examples.pairs or examples.texts, strict=True)]
 
 
 def _describe_inputs(

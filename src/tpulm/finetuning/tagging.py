@@ -21,6 +21,7 @@ from tpulm.labelled.entities import (
     Span,
     TagScheme,
     as_span,
+    bare_span,
     character_scores,
     entity_counts,
     entity_scores,
@@ -130,17 +131,13 @@ class EntityTagging(Task):
 
 
 def _spans(examples: Examples) -> list[list[Span]]:
-    """The spans of each example, in text order and without blanks at their ends."""
+    """The spans of each example, each once, in text order and without blanks at their ends."""
     if examples.labels is None:
         raise DataError("these examples were read without labels; read them with labelled=True.")
     return [
-        sorted(_bare(as_span(one), text) for one in spans) for text, spans in zip(examples.texts, examples.labels, strict=True)
+        sorted({bare_span(as_span(one), text) for one in spans})
+        for text, spans in zip(examples.texts, examples.labels, strict=True)
     ]
-
-
-def _bare(span: Span, text: str) -> Span:
-    there = text[span.begin : span.end]
-    return Span(span.begin + len(there) - len(there.lstrip()), span.begin + len(there.rstrip()), span.type)
 
 
 def _check_types(spans: list[Span], types: Sequence[str], place: str) -> None:

@@ -31,7 +31,11 @@ def answers_of(label: Any) -> list[Answer]:
     """From [{"text": …, "answer_start": …}, …] as in SQuAD's files, a single one, or {"text": […], "answer_start": […]}."""
     if isinstance(label, Mapping):
         texts, starts = label["text"], label["answer_start"]
-        return list(map(Answer, starts, texts)) if isinstance(texts, list | tuple) else [Answer(starts, texts)]
+        return (
+            [Answer(*one) for one in zip(starts, texts, strict=True)]
+            if isinstance(texts, list | tuple)
+            else [Answer(starts, texts)]
+        )
     return [Answer(one["answer_start"], one["text"]) for one in label]
 
 
@@ -45,6 +49,8 @@ def question_fault(values: Mapping[str, Any]) -> Fault:
         answers = answers_of(values["label"])
     except (KeyError, TypeError):
         return "no_label", f"the answers are {show(values['label'])}; {_EXPECTED}"
+    except ValueError:
+        return "no_label", f"the answers are {show(values['label'])}, whose lists are not of one length."
     context: str = values["pair"]
     for start, text in answers:
         if type(start) is not int or not isinstance(text, str) or not text.strip():

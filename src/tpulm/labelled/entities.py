@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled.examples import Examples
+from tpulm.labelled.examples import Examples, label_text
 from tpulm.labelled.records import OnError, new_faults
 from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
@@ -63,6 +64,12 @@ def span_fault(label: Any, text: str) -> Fault:
             return "no_label", (
                 f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters (or only blanks there)."
             )
+    for one, other in pairwise(sorted({bare_span(span, text) for span in spans})):
+        if other.begin < one.end:
+            return (
+                "no_label",
+                f"the entities {show(one)} and {show(other)} overlap; a token has one class, so keep one of them.",
+            )
     return None
 
 
@@ -70,9 +77,16 @@ def as_span(value: Any) -> Span:
     return Span(value["start"], value["end"], value["label"]) if isinstance(value, dict) else Span(*value)
 
 
+def bare_span(span: Span, text: str) -> Span:
+    """A span without blanks at its ends, and its type as types are compared."""
+    there = text[span.begin : span.end]
+    begin, end = span.begin + len(there) - len(there.lstrip()), span.begin + len(there.rstrip())
+    return Span(begin, end, label_text(span.type))
+
+
 def _is_span(span: Span) -> bool:
     whole = type(span.begin) is int and type(span.end) is int and 0 <= span.begin < span.end
-    return whole and isinstance(span.type, str) and bool(span.type.strip())
+    return whole and isinstance(span.type, str) and bool(label_text(span.type))
 
 
 def read_columns(path: str | os.PathLike[str], *, on_error: OnError = "stop") -> Examples:

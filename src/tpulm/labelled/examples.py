@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.records import WORDING, OnError, RecordFile, Row, RowFormat, find_record_files, new_faults, read_file
 
 _LONG: Final = 40  # characters; few column names are longer
+_AROUND: Final = re.compile(r"^[\s\u200b-\u200f\u2060\ufeff]+|[\s\u200b-\u200f\u2060\ufeff]+\Z")  # blanks, visible or not
 _FORMS: Final = "examples are a path, a list of (text, label) or of texts, or a mapping {'text': […], 'label': […]}"
 
 
@@ -74,11 +77,16 @@ class Columns:
         return names
 
 
+def label_text(label: str) -> str:
+    """A label, or a type of entity, as it is compared: in NFC (UAX #15), without blanks and zero-width characters around it."""
+    return unicodedata.normalize("NFC", _AROUND.sub("", label))
+
+
 def label_fault(label: Any) -> Fault:
     """Why a value is not the label of a text: one string or number."""
     if isinstance(label, float) and label != label:
         return "no_label", "the label is NaN: missing, or not a number."
-    if _is_missing(label):
+    if _is_missing(label_text(label) if isinstance(label, str) else label):
         return "no_label", "the label is missing."
     if not isinstance(label, (str, int, float)):
         return "no_label", f"the label is {show(label)}; an example has one label, a string or a number."
@@ -203,7 +211,7 @@ def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: C
         found = {role: value.item() if isinstance(value, np.generic) else value for role, value in row.items()}
         fault = check(found)
         if isinstance(found.get("label"), str):
-            found["label"] = found["label"].strip()
+            found["label"] = label_text(found["label"])
         if fault is not None:
             faults.add(*fault, record.place)
             continue

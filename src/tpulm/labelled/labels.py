@@ -12,17 +12,17 @@ import numpy as np
 
 from tpulm.corpus.documents import Fault
 from tpulm.errors import ConfigError, DataError, shorten, suggest
-from tpulm.labelled.examples import Examples, label_fault
+from tpulm.labelled.examples import Examples, label_fault, label_text
 
 _MOST_CLASSES: Final = 1_000  # more are probably a mistake
 _FEW_EXAMPLES: Final = 20  # with so few, each may have a class of its own
 
 
 def label_name(value: Any) -> str:
-    """The name that identifies a label: 1 and "1" are one label, True is "true", and 1.0 stays "1.0"."""
+    """The name that identifies a label: 1 and "1" are one label, True is "true", and 1.0 stays "1.0"; see `label_text`."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value.strip() if isinstance(value, str) else str(value)
+    return label_text(value) if isinstance(value, str) else str(value)
 
 
 @dataclass(frozen=True)

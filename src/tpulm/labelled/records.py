@@ -140,7 +140,8 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
 
 
 def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
-    rows = read_rows(read_lines(stream, find_codec("utf-8"), faults), kind, faults, open_quote="error")
+    lines = read_lines(stream, find_codec("utf-8"), faults)
+    rows = read_rows(lines, kind, faults, header=header, open_quote="error")
     first = next(rows, None)
     if first is None:
         return

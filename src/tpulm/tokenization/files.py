@@ -342,7 +342,7 @@ def _read_vocabulary(path: PurePath) -> dict[str, int]:
         raise DataError(
             f"not UTF-8 (byte {error.start:,}): a vocabulary is a text file with a token a line", location=str(path)
         ) from error
-    tokens = [line.removesuffix("\r") for line in lines]
+    tokens = [line.rstrip() or line for line in (line.removesuffix("\r") for line in lines)]
     while tokens and not tokens[-1]:
         tokens.pop()
     if not tokens:

@@ -10,6 +10,7 @@ import codecs
 import hashlib
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from encodings.aliases import aliases
@@ -214,11 +215,14 @@ def find_codec(encoding: str) -> str:
         near = suggest(encoding.lower(), sorted({name.replace("_", "-") for name in names} | names))
         raise ConfigError(
             f"corpus.sources: encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
-            "gb18030 (Chinese), latin-1."
+            "gb18030 (Chinese), cp1252 (Western European)."
         ) from error
     if not getattr(info, "_is_text_encoding", True) or info.name.replace("_", "-") in _NOT_ENCODINGS:
         raise ConfigError(f"corpus.sources: encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
     return "utf-8" if info.name == "utf-8-sig" else info.name
+
+
+_MARKS: Final = re.compile("^\ufeff+", re.MULTILINE)
 
 
 class Lines(NamedTuple):
@@ -266,6 +270,8 @@ def read_lines(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Li
 
 
 def _checked(text: str, line: int, faults: Faults) -> Lines:
+    if "\ufeff" in text:  # the mark of a file, which is at the start of any line where files were joined (Unicode 23.8)
+        text = _MARKS.sub("", text)
     nul = text.find("\0")
     if nul >= 0 and faults.stops:
         number = line + text.count("\n", 0, nul)
@@ -337,6 +343,7 @@ def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, off
     wider = _SUPERSETS.get(encoding)
     candidates = dict.fromkeys((wider, *_CANDIDATES) if wider else _CANDIDATES)
     fitting = [name for name in candidates if name != encoding and _decodes(data, name)]
+    fitting = fitting or [name for name in ("cp1252",) if name != encoding and _decodes(data, name)]  # fits nearly all bytes
     if wider in fitting:
         return f"{message} They are {wider}, which contains {encoding}: {wording.encoding.format(wider)}."
     if fitting:

@@ -20,6 +20,7 @@ _NEVER_CLOSED: Final = (
     "a quote in this row is never closed, so that all rows after it would be lost. Close it; a quote that is part of a text is "
     'doubled, in a field in quotes: "he said ""no""".'
 )
+_REPEATED: Final = "it repeats the header, as in files that were joined; remove this line."
 
 
 def read_table(given: Input) -> Iterator[DocumentBatch]:
@@ -38,22 +39,30 @@ def read_table(given: Input) -> Iterator[DocumentBatch]:
 
 
 def read_rows(
-    stretches: Iterable[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, open_quote: OpenQuote = "fault"
+    stretches: Iterable[Lines],
+    kind: Literal["csv", "tsv"],
+    faults: Faults,
+    *,
+    header: bool = True,
+    open_quote: OpenQuote = "fault",
 ) -> Iterator[tuple[int, list[str]]]:
-    """The header, then each row with as many cells, each with the number of its first line; other rows are faults.
+    """The header, then each row with as many cells, each with the number of its first line; other rows are faults, and so are
+    rows that repeat the header, unless the first row is no `header`.
 
     An unclosed quote in a CSV file swallows all rows after it: with `open_quote` "error" it raises DataError, whatever
     `on_error` is, unless the file itself is truncated.
     """
     rows = _csv_rows(stretches, faults, open_quote) if kind == "csv" else _tsv_rows(stretches)
-    header = next((row for row in rows if row[1]), None)
-    if header is None:
+    first = next((row for row in rows if row[1]), None)
+    if first is None:
         return
-    yield header
-    width = len(header[1])
+    yield first
+    width = len(first[1])
     for row in rows:
         cells = row[1]
-        if len(cells) == width:
+        if header and cells == first[1]:
+            faults.add("malformed_row", _REPEATED, f"line {row[0]}")
+        elif len(cells) == width:
             yield row
         elif not cells:
             faults.skipped["empty"] += 1
