@@ -112,7 +112,7 @@ class SourceConfig(Settings):
     data_dir: FilePath | None = None  # tfds only: the folder of prepared datasets; None: ~/tensorflow_datasets
     config: str | None = None  # hub only: the configuration (subset); None: the default one
     revision: str | None = None  # hub only: a branch, tag or commit; None: main
-    # wikipedia only: what templates show, in addition to those that are known; {仮リンク = "1", "my link" = "label|2"}
+    # wikipedia only: what templates show, in addition to those that are known; {仮リンク = "1", "my link" = "{label} ({2})"}
     templates: dict[str, str] = {}
     streaming: bool = True  # hub only; false: download to the cache of the library `datasets` first
 
