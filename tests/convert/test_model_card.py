@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import yaml
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig, load
-from tpulm.convert.curve import Point
 from tpulm.convert.heads import Head
 from tpulm.convert.model_card import (
     CardFacts,
@@ -56,8 +54,8 @@ FULL = replace(
         rows=181_234, tokens=11_234_567, holdout_rows=1_820, padding_fraction=0.0312, tokens_per_character=0.4585,
         tokens_per_row=61.989, token_quantiles=((0.1, 6), (0.5, 12), (1.0, 1_200)),
     ),
-    training_curve=tuple(Point(step, 9.7 - step / 200) for step in range(10, 601, 10)),
-    holdout_curve=tuple(Point(step, 9.8 - step / 200) for step in range(60, 601, 60)),
+    training_curve=tuple((step, 9.7 - step / 200) for step in range(10, 601, 10)),
+    holdout_curve=tuple((step, 9.8 - step / 200) for step in range(60, 601, 60)),
     scores=Scores(
         step=600, loss=6.54321, accuracy=0.12345, baseline_accuracy=0.04, bits_per_character=4.3281, rows=1_820
     ),
@@ -133,7 +131,7 @@ def test_what_is_unknown_is_not_spoken_of():
     card = render(BARE)
     assert re.findall("^## .*$", card, re.MULTILINE) == ["## How to use", "## Training", "## Limitations"]
     assert front_matter(card).keys() == {"mask_token", "library_name", "pipeline_tag", "tags"}
-    for word in ("None", "nan", "held-out", "hardware", "per second", "widget", "curve.svg"):
+    for word in ("None", "nan", "held-out", "hardware", "per second", "widget"):
         assert word not in card
     assert "No licence is stated" in card
     assert "No licence is stated" not in render(FULL)
@@ -160,8 +158,8 @@ def test_no_path_of_the_texts_appears():
 
 
 def test_losses_are_shown_where_all_lines_have_them():
-    held_out = (*FULL.holdout_curve, Point(601, float("nan")))
-    card = render(replace(FULL, training_curve=(*FULL.training_curve, Point(601, 6.6)), holdout_curve=held_out))
+    held_out = (*FULL.holdout_curve, (601, float("nan")))
+    card = render(replace(FULL, training_curve=(*FULL.training_curve, (601, 6.6)), holdout_curve=held_out))
     steps = [int(step) for step in re.findall(r"^\| (\d+) \| [\d.]* \| [\d.]* \|$", card, re.MULTILINE)]
     assert steps == [10, *range(60, 601, 60), 601]
     assert "nan" not in card
@@ -188,16 +186,9 @@ def test_parameters_are_those_of_the_file(norm_position, next_sentence):
     assert num_parameters(model, head, 130) == sum(tensor.size for tensor in tensors.values())
 
 
-def test_card_and_curve_are_written(tmp_path):
+def test_card_is_written(tmp_path):
     write_card(tmp_path, FULL)
     assert (tmp_path / "README.md").read_text("utf-8") == render(FULL)
-    ElementTree.fromstring((tmp_path / "curve.svg").read_text("utf-8"))
-    assert "](curve.svg)" in render(FULL)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "curve.svg"]
-
-
-def test_without_a_curve_there_is_no_picture(tmp_path):
-    write_card(tmp_path, BARE)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 

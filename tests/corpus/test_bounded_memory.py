@@ -114,13 +114,12 @@ def test_one_value_of_parquet_that_stands_for_thousands(tmp_path: Path):
     assert read_apart(path)["documents"] >= 3
 
 
-def test_a_page_of_parquet_that_is_too_large_is_refused(tmp_path: Path):
+def test_a_large_page_of_parquet(tmp_path: Path):
+    """Arrow holds it once; so a row group of long rows, which is one page by default, does not take many times its size."""
     path = tmp_path / "a.parquet"
     table = pa.table({"text": ["a" * MEGABYTE] * 80})
     parquet.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=1 << 30)
-    found = read_apart(path)
-    assert found["documents"] == 0
-    assert "column 'text' has a page of 80 MiB, and 64 are read; write it with smaller ones" in found["said"]
+    assert read_apart(path, batches=100)["documents"] == 80
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

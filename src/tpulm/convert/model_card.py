@@ -1,4 +1,4 @@
-"""The README.md of an exported model, with the front matter that the Hugging Face hub reads, and the plot of its loss.
+"""The README.md of an exported model, with the front matter that the Hugging Face hub reads.
 
 Every figure comes from `CardFacts`; the text is templates/model_card.md.
 """
@@ -17,7 +17,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
-from tpulm.convert.curve import PlotLine, Point, draw
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
 from tpulm.models.bert import padded_vocab_size
@@ -27,11 +26,9 @@ from tpulm.readable import duration, percent
 from tpulm.tokenization import UNKNOWN_WARNING
 
 CARD = "README.md"
-CURVE = "curve.svg"
 CURVE_ROWS = 12  # of the table of losses
 _LANGUAGES = 5  # named on the card
 _TEMPLATES = 20  # of those that were taken out of sentences
-LONGEST_TITLE = 36  # characters of a name that fit above the plot, next to its legend
 Row = tuple[str, str]
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
 
@@ -116,8 +113,8 @@ class CardFacts:
     corpus: CorpusFacts | None = None
     imported: ImportFacts | None = None
     dataset: DatasetFacts | None = None
-    training_curve: tuple[Point, ...] = ()  # step, and the loss of its batch or the mean since the previous point
-    holdout_curve: tuple[Point, ...] = ()
+    training_curve: Sequence[tuple[int, float]] = ()  # step, and the loss of its batch or the mean since the previous point
+    holdout_curve: Sequence[tuple[int, float]] = ()
     scores: Scores | None = None
     examples: tuple[Example, ...] = ()
     hardware: str | None = None  # such as "8 TPU v3 cores" or "CPU, 2 cores"
@@ -202,14 +199,8 @@ _BY_HEAD: dict[Head, CardTexts] = {
 
 
 def write_card(folder: str | PurePath, facts: CardFacts) -> None:
-    """Write README.md and, if a curve is known, curve.svg into a model's folder."""
-    target = storage.as_path(folder)
-    lines = _lines(facts)
-    if lines:
-        name = facts.name if len(facts.name) <= LONGEST_TITLE else facts.name[: LONGEST_TITLE - 1] + "…"
-        picture = draw(lines, title=f"Loss of {name}", x_label="step", y_label="loss (nats)")
-        storage.write_atomic(target / CURVE, picture)
-    storage.write_atomic(target / CARD, render(facts))
+    """Write README.md into a model's folder."""
+    storage.write_atomic(storage.as_path(folder) / CARD, render(facts))
 
 
 def render(facts: CardFacts) -> str:
@@ -415,35 +406,24 @@ def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude={"path", "allow_unknown"})
 
 
-def _lines(facts: CardFacts) -> list[PlotLine]:
-    lines = [
-        PlotLine("training", facts.training_curve),
-        PlotLine("held-out", facts.holdout_curve, dots=len(facts.holdout_curve) <= 30),
-    ]
-    finite = [line._replace(points=tuple(p for p in line.points if math.isfinite(p.value))) for line in lines]
-    return [line for line in finite if line.points]
-
-
 def _losses(facts: CardFacts) -> _Table | None:
-    lines = _lines(facts)
-    if not lines:
+    curves = {"Training loss": facts.training_curve, "Held-out loss": facts.holdout_curve}
+    curves = {name: {step: f"{loss:.3f}" for step, loss in curve if math.isfinite(loss)} for name, curve in curves.items()}
+    curves = {name: curve for name, curve in curves.items() if curve}
+    if not curves:
         return None
-    rows = [(f"{step:,}", *(_value_at(line.points, step) for line in lines)) for step in _steps_shown(lines)]
-    return ("Step", *(f"{line.label} loss".capitalize() for line in lines)), rows
+    rows = [(f"{step:,}", *(curve.get(step, "") for curve in curves.values())) for step in _steps_shown([*curves.values()])]
+    return ("Step", *curves), rows
 
 
-def _steps_shown(lines: Sequence[PlotLine]) -> list[int]:
-    """About `CURVE_ROWS` steps, including the first and the last, and where possible those that every line has."""
-    steps = [{point.step for point in line.points} for line in lines]
+def _steps_shown(curves: Sequence[Mapping[int, str]]) -> list[int]:
+    """About `CURVE_ROWS` steps, including the first and the last, and where possible those that every curve has."""
+    steps = [set(curve) for curve in curves]
     every, shared = sorted(set.union(*steps)), sorted(set.intersection(*steps))
     chosen = shared if len(shared) > 1 else every
     if len(chosen) > CURVE_ROWS:
         chosen = [chosen[round(i * (len(chosen) - 1) / (CURVE_ROWS - 1))] for i in range(CURVE_ROWS)]
     return sorted({every[0], *chosen, every[-1]})
-
-
-def _value_at(points: Sequence[Point], step: int) -> str:
-    return next((f"{point.value:.3f}" for point in points if point.step == step), "")
 
 
 def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:

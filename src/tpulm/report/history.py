@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.convert.curve import Point, short, thin, ticks
 from tpulm.pages import Axis
 from tpulm.train.metrics import Attempt, MetricsRecord, read_attempts, union
 from tpulm.workfolder import read_result
 
 Scale = Callable[[int], float]  # from a step to its place on the x axis
+
+
+class Point(NamedTuple):
+    step: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -163,3 +168,32 @@ def _axis(low: float, high: float, *, tight: bool = False, shares: bool = False)
         end,
         [(value, text) for value, text in zip(found, texts, strict=True) if value <= end * (1 + 1e-9) or not tight],
     )
+
+
+def thin(points: Sequence[Point], most: int = 300) -> tuple[Point, ...]:
+    """At most `most` points: the first and last unchanged, those between averaged in equal groups."""
+    if len(points) <= most:
+        return tuple(points)
+    inner, shares = points[1:-1], most - 2
+    bounds = [round(i * len(inner) / shares) for i in range(shares + 1)]
+    groups = [inner[a:b] for a, b in itertools.pairwise(bounds)]
+    means = [Point(group[len(group) // 2].step, sum(p.value for p in group) / len(group)) for group in groups]
+    return (points[0], *means, points[-1])
+
+
+def ticks(low: float, high: float, marks: int) -> tuple[float, ...]:
+    """About `marks` round values that cover `low` to `high`, spaced 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / marks or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return tuple(i * step for i in range(first, max(last, first + 1) + 1))
+
+
+def short(value: float) -> str:
+    """1200000 -> "1.2M", 2500 -> "2,500", 0.30000000000000004 -> "0.3"."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:g}k"
+    return f"{value:,.6g}" if abs(value) < 1e3 else f"{value:,.0f}"

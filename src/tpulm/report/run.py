@@ -11,13 +11,12 @@ from tpulm.cloud import status as cloud
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
 from tpulm.config import RunConfig, list_recipes, load, phases_of
-from tpulm.convert.curve import Point
 from tpulm.convert.model_card import CardFacts, data_rows, score_rows
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars, duration, utc
 from tpulm.report import finetuning
 from tpulm.report.facts import changed, gather
-from tpulm.report.history import Chart, History, chart
+from tpulm.report.history import Chart, History, Point, chart
 from tpulm.train.health import judge, loss_formula, verdict
 from tpulm.workfolder import open_run, read_result
 

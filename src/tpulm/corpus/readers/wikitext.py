@@ -8,46 +8,15 @@ from __future__ import annotations
 import functools
 import html
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from html.entities import html5
+from importlib import resources
 from typing import Final
 
-# What templates show: an argument ("1"; "label|1": the first that is given), or text with arguments in braces ({*}: all
-# numbered ones). Of several forms, with // between, the first whose arguments are all given. Names are in lower case.
-_TABLE: Final = {
-    "1": "nowrap, nobr, j, small, smaller, big, bigger, larger, large, huge, center, abbr, abbrlink, abréviation, tooltip, "
-    "sc, smallcaps, petites capitales, kapitälchen, sub, sup, exp, ind, em, strong, dfn, mono, code, tt, kbd, var, mvar, "
-    "msapi, math, iast, unicode, polytonic, polytonisch, grec ancien, linktext, not a typo, hebr, api, lautschrift, "
-    "terme défini, texte, romain, flag, flagu, flagcountry, drapeau2, 국기, 국기나라, 높이, by, snamei, souligner, "
-    "abkürzung, souverain-, ruby, ruby-ja, ルビ, ふりがな, 読み仮名, 루비, 한자, ko-hhrm, jis2004フォント, jis90フォント, "
-    "補助漢字フォント, 拡張漢字, lang-en-short, 要出典範囲, 要検証範囲, 誰範囲, いつ範囲, 要説明範囲, 출처 필요 범위, "
-    "refnec, référence nécessaire, citation nécessaire, référence souhaitée, passage à vérifier, formatzahl, formatnum, "
-    "formatnum:, lc:, uc:, lcfirst:, ucfirst:, ens, frs, las, grcs, els, ars, hes, rus, jas, zhs, its, ess, pts, nls, pls, "
-    "trs", "label|1": "仮リンク, 日本語版にない記事リンク, ill2", "4|1": "임시링크, 임시 링크", "2|text": "lang, langx, "
-    "llang, langue, rtl-lang, script, audio, font, resize text, fontsize, color, colour, 色, 색, 글씨 색, farbe, couleur",
-    "2|1": "ipa, resize, 読み仮名2", "3|2|1": "transl, transliteration, translit", "label|lt|1": "ill, interlanguage link, "
-    "interlanguage link multi", "texte|fr|1": "lien", "text|1": "visible anchor, vanchor, visanc, ancre visible",
-    "1|text|quote|citation": "quote, blockquote, cquote, quotation, rquote, bq, quote box, zitat, zitat-en, zitat-fr, "
-    "zitat-la, cita, citação, cytat, citation bloc, 인용문, 인용", "„{1|text}“": "\", „",
-    "« {1|citation} »": "citation, guil, guillemets, citation étrangère", "‘{1}’": "작은따옴표", "“{1}”": "큰따옴표",
-    "{1} {2} // {1}": "convert, cvt, unité, nombre, nb, 단위 변환, 変換, höhe",
-    "{1}×10{e} {u|ul} // {1}×10{e} // {1} {u|ul} // {1}": "val", "{1} {2}⁄{3} // {1}⁄{2} // 1⁄{1}": "frac, sfrac, fraction, "
-    "bruch", "×10{1}": "e", "{*}": "chem, chem2, gaps, formule chimique, fchim",
-    "{1} ({2}, {3}) // {1} ({2}) // {3} ({2}) // {1} // {2}": "nihongo, japonais, 일본어", "{1}（{2}）":
-    "読み仮名 ruby不使用", "{c|t|s}, {p} // {c|t|s|1}": "zh, lang-zh", "{hangul}, {hanja} // {hangul|1}": "korean",
-    "c. {1}": "circa, c., ca.", "as of {1}": "as of", "{1} [O.S. {3}] {2}": "oldstyledate", "⟨{1}⟩": "angbr, angle bracket, "
-    "grapheme", "/{1}/": "ipaslink", "{1}{2} siècle // {1}e siècle": "s, s-, siècle", "{1}{2} siècle av. J.-C.": "-s, -s-",
-    "{1}{2} {3} {4}{5} siècle": "sp, sp-", "{1} {2} {3} // {1} {2} // {1}": "date, date-", "{1} h {2} // {1} h": "heure",
-    "n° {1}": "n°, numéro", "1er": "1er", "1re": "1re", "Ier": "ier", "Ire": "ire", "IIe": "iie", "IIIe": "iiie",
-    "CO2": "co2", "{1} ({2})": "harvtxt", "§ {1}": "§", "ISBN {1}": "isbn", "p. {1}": "p.", "{1} €": "euro",
-    "{1} av. J.-C.": "-", "– {1} –": "incise", "{1}年": "和暦", "av. J.-C.": "av jc, av. j.-c.", "apr. J.-C.": "apr jc",
-    "Mme {1} // Mme": "mme", "M. {1} // M.": "m.", "USS {1}": "uss", "HMS {1}": "hms", "MV {1}": "mv", "{1} {2}": "ship",
-    "{1} [sic] // [sic]": "sic", " – ": "snd, snds, spnd, spaced ndash, spaced en dash", "–": "ndash, en dash, –",
-    "—": "mdash, mdashb, em dash, —", " ": "nbsp, space, nnbsp, thinsp", " · ": "·, dot, middot", " • ": "bull, •", "'": "'",
-    "'s": "'s", "' \"": "' \"", "|": "!, pipe", "=": "=", "ʻ": "okina", "⇌": "eqm",
-}  # fmt: skip
-TEMPLATES: Final = {name: form for form, names in _TABLE.items() for name in names.split(", ")}
+_TABLE: Final = tomllib.loads((resources.files("tpulm.corpus.readers") / "templates.toml").read_text(encoding="utf-8"))
+TEMPLATES: Final[dict[str, str]] = {name: form for form, names in _TABLE.items() for name in names.split(", ")}
 _ARGUMENT: Final = re.compile(r"(?:\d+|[^\W\dA-Z][\w *-]*)(?:\|(?:\d+|[^\W\d][\w *-]*))*")  # other words are text
 _FIELD: Final = re.compile(r"\{([^{}]+)\}")
 _RANGES: Final = frozenset(
