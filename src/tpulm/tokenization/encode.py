@@ -132,12 +132,12 @@ class Encoder:
         if self._normalizer is not None:
             changing = _texts_at(self._changing(points, agreement), sizes)
             form: Any = self._cleaning.unicode_form
-            for place in np.flatnonzero(_texts_at(agreement & _FORM != 0, sizes)).tolist():
+            for place in np.flatnonzero(_texts_at(agreement & _FORM, sizes)).tolist():
                 changing[place] |= not unicodedata.is_normalized(form, texts[place])
             if changing.any():
                 texts = [self._normalized(text) if change else text for text, change in zip(texts, changing, strict=True)]
                 points, agreement, sizes = self._seen(texts)
-        is_slow = _texts_at(agreement & _DIFFERS != 0, sizes)
+        is_slow = _texts_at(agreement & _DIFFERS, sizes)
         for place in np.flatnonzero(sizes > _LONGEST).tolist():
             is_slow[place] |= not self.engine.pieces(texts[place])
         return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
@@ -152,14 +152,14 @@ class Encoder:
         return points, agreement, np.fromiter(map(len, texts), np.int64, len(texts))
 
     def _changing(self, points: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Where the corpus's normalization may change a text, except for the form; bool [characters].
+        """Not 0 where the corpus's normalization may change a text, except for the form; uint8 [characters].
 
         The end of a text counts as next to the beginning of the next one: some are normalized in vain.
         """
-        found = seen & _ODD != 0
+        found = seen & _ODD
         if self._cleaning.whitespace == "collapse":
-            one, other = seen[1:], seen[:-1]
-            found[1:] |= (one & other & _SPACE != 0) | ((one | other) & (_SPACE | _LINE) == _SPACE | _LINE)
+            blanks = seen >> 4
+            found[1:] |= blanks[1:] * blanks[:-1] & 3  # not two line ends
         if self._cleaning.max_repeats:
             run = same_as_next = points[1:] == points[:-1]
             for _ in range(self._cleaning.max_repeats - 1):
@@ -250,9 +250,10 @@ class _Engine(NamedTuple):
 
 
 def _texts_at(marked: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Which of the texts that follow each other have a marked character; bool [N]."""
-    found = np.zeros(len(sizes), bool)
-    found[np.searchsorted(np.cumsum(sizes), np.flatnonzero(marked), side="right")] = True
+    """Which of the texts that follow each other have a character that is not 0; bool [N]."""
+    found, places = np.zeros(len(sizes), bool), np.flatnonzero(marked)
+    if len(places):
+        found[np.searchsorted(np.cumsum(sizes), places, side="right")] = True
     return found
 
 
