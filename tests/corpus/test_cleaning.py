@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tpulm import corpus
 from tpulm.config import CleaningConfig, CorpusConfig, SourceConfig
 from tpulm.corpus import cleaning, scatter
-from tpulm.corpus.cleaning import _ODD_BLANKS, Cleaner, replaced
+from tpulm.corpus.cleaning import ODD_BLANKS, Cleaner, replaced
 from tpulm.corpus.documents import DocumentBatch, Samples
 from tpulm.errors import ConfigError, MissingExtra
 
@@ -98,7 +98,7 @@ def test_cleaning_twice_changes_nothing(config: CleaningConfig, documents: list[
 
 
 def test_the_blanks_are_those_of_python():
-    assert set(_ODD_BLANKS) == set(filter(str.isspace, map(chr, range(0x110000)))) - {" ", "\n"}
+    assert set(ODD_BLANKS) == set(filter(str.isspace, map(chr, range(0x110000)))) - {" ", "\n"}
 
 
 def test_defaults():

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore
+from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from toy_runs import WORDS, toy_config, write_corpus
-from tpulm import accelerators, dataset, pipeline, storage, workfolder
+from tpulm import accelerators, dataset, pipeline, storage, tokenization, workfolder
 from tpulm.cli.app import app
-from tpulm.config import RunConfig, SourceConfig
+from tpulm.config import RunConfig, SourceConfig, TokenizerConfig
 from tpulm.errors import CheckpointError, ConfigError, DataError, Stopped, StorageError, WorkFolderMismatch
 from tpulm.pipeline import preparation
 from tpulm.progress import SILENT, PrintedProgress, Progress, Silent
@@ -245,6 +246,35 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: 
     words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
     unknown = sum(len(word) for word in words if word in WORDS[len(WORDS) // 2 :]) / sum(map(len, words))
     assert made.train.unknown_fraction == pytest.approx(unknown, abs=0.01)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC", "NFD"])
+def test_a_tokenizer_that_does_not_normalize_as_the_corpus_was_is_noted(tmp_path: Path, form: str) -> None:
+    """One trained here does; one of an older version in the work folder, or one given, goes on with a note."""
+    corpus = write_corpus(tmp_path / "corpus.txt.gz")
+    config, folder = toy_config(corpus), tmp_path / "w" / "tokenizer"
+    cleaning = {"cleaning": config.corpus.cleaning.model_copy(update={"unicode_form": form, "max_repeats": 3})}
+    config = config.model_copy(update={"corpus": config.corpus.model_copy(update=cleaning)})
+    assert preparation_notes(config, tmp_path / "w") == []
+    made, manifest = tokenization.load(folder), tokenization.load_manifest(folder)
+    assert manifest is not None
+    specification = json.loads(made.canonical_json)
+    specification["normalizer"] = specification["normalizer"]["normalizers"][-1]  # BERT's alone
+    older = tokenization.Tokenization(Tokenizer.from_str(json.dumps(specification)), made.special)
+    tokenization.save(older, folder, inputs=manifest["inputs"])
+    shutil.rmtree(tmp_path / "w" / "dataset")
+    (note,) = preparation_notes(config, tmp_path / "w")
+    assert "corpus.cleaning" in note and "in a new work folder" in note
+    assert tokenization.load(folder).fingerprint == older.fingerprint
+    given = TokenizerConfig(path=str(folder / "vocab.txt"))
+    assert len(preparation_notes(config.model_copy(update={"tokenizer": given}), tmp_path / "w2")) == 1
+
+
+def preparation_notes(config: RunConfig, folder: Path) -> list[str]:
+    found = Notes()
+    with workfolder.working_in(config, folder) as work:
+        preparation.prepare(config, work.path, progress=found)
+    return [note for note in found.notes if "does not normalize" in note]
 
 
 class Notes(Silent):

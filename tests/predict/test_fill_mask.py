@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm import tokenization
-from tpulm.config import ModelConfig
-from tpulm.convert.huggingface import LoadedModel
+from tpulm.config import CleaningConfig, ModelConfig, TokenizerConfig
+from tpulm.convert.huggingface import LoadedModel, save_loaded
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import Tokens, encode, masked_logits, spec
 from tpulm.nn.params import map_specs
@@ -172,3 +173,44 @@ def test_tokens_are_readable(tmp_path, wordpiece):
 
 def test_chinese_characters_stand_without_spaces(wordpiece):
     assert fill(wordpiece, "我[MASK]你", 0, id_of(wordpiece, "爱")) == "我爱你"
+
+
+FORMS = {  # the same sentence composed, decomposed, in full width, between odd blanks, with a long repeat
+    "NFC": "한국 영화 [MASK] 재미있다 ABC ガス zzz",
+    "NFD": unicodedata.normalize("NFD", "한국 영화 [MASK] 재미있다 ABC ガス zzz"),
+    "full width": "한국 영화 [MASK] 재미있다 ＡＢＣ ｶﾞｽ ｚｚｚ",
+    "blanks": "한국\u3000영화 [MASK]\xa0 재미있다\tABC\u2003ガス  zzz",
+    "repeats": "한국 영화 [MASK] 재미있다 ABC ガス zzzzzzzzz",
+}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"lowercase": True, "strip_accents": True}, {"algorithm": "bpe"}, {"algorithm": "unigram"}], ids=str
+)
+def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformers(settings: dict[str, Any], tmp_path: Path):
+    """The corpus was normalized to NFKC, its blanks collapsed, its repeats cut: so is every later text, by the tokenizer."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    size = {"bpe": 300, "unigram": 345}.get(settings.get("algorithm", ""), 220)
+    config = TokenizerConfig(vocab_size=size, min_frequency=1, **settings)
+    learnt = [unicodedata.normalize("NFKC", text.replace("[MASK]", "정말")) for text in FORMS.values()]
+    learnt += [f"{first}{last} {first}r{last}" for first in "abcdefghijklmnop" for last in "aeiou" for _ in range(3)]
+    made = tokenization.train([learnt], config, cleaning=CleaningConfig(unicode_form="NFKC", max_repeats=3))
+    shape = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24, max_positions=128)
+    random = np.random.default_rng(2)
+    tree = spec(shape, vocab_size=made.vocab_size, next_sentence=False)
+    params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
+    model = LoadedModel(params, shape, made.vocab_size, made, "masked")
+    save_loaded(tmp_path / "m", model)
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    stock = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m").eval()
+    expected = made.encode_one(FORMS["NFC"])
+    assert made.special.unknown not in expected
+    for form, text in FORMS.items():
+        assert made.encode_one(text) == read(text)["input_ids"] == expected, form
+    ours = [[(answer.token_id, answer.score) for answer in answers] for answers in fill_mask(model, list(FORMS.values()))]
+    with torch.no_grad():
+        logits = stock(**read(FORMS["NFD"], return_tensors="pt")).logits[0, expected.index(made.special.mask)]
+    scores = torch.softmax(logits, -1).numpy()
+    for answers in ours:
+        assert [index for index, _ in answers] == [index for index, _ in ours[0]]
+        np.testing.assert_allclose([score for _, score in answers], scores[[index for index, _ in answers]], rtol=1e-3)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +17,14 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up import ALGORITHMS, make_texts, troublesome_text
+from made_up import ALGORITHMS, VOCAB_SIZES, batches, make_texts, troublesome_text
 from packaging.version import Version
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tpulm import tokenization
-from tpulm.config import TokenizerConfig
+from tpulm.config import CleaningConfig, TokenizerConfig
+from tpulm.corpus.cleaning import Cleaner
+from tpulm.corpus.documents import DocumentBatch
 from tpulm.tokenization import Encoded, Tokenization, encode, pipelines, special
 from tpulm.tokenization.pipelines import unigram_words
 
@@ -221,6 +227,99 @@ def random_texts(count: int, seed: int) -> list[str]:
         return "".join(part + (rng.choice(names) if rng.random() < 0.1 else "") for part in parts[: rng.randint(1, 3)])
 
     return [text() for _ in range(count)]
+
+
+# -- the corpus's normalization -----------------------------------------------------------------------------------------
+
+
+CLEANINGS = {
+    "defaults": CleaningConfig(),
+    "NFKC": CleaningConfig(unicode_form="NFKC", max_repeats=3),
+    "NFD": CleaningConfig(unicode_form="NFD", max_repeats=2),
+    "NFKD": CleaningConfig(unicode_form="NFKD", whitespace="keep"),
+    "repeats": CleaningConfig(unicode_form="none", whitespace="keep", max_repeats=12),
+    "blanks": CleaningConfig(unicode_form="none"),
+}
+UNCLEAN = [
+    *("e\u0301", "\u0301", unicodedata.normalize("NFD", "한글 영화"), "か\u3099", "\u0327\u0301", "\u212a", "\u1161", "İ"),
+    *("ＡＢＣ１２", "ｶﾞｷ", "①", "㎏", "\u3000", "\xa0", "\t", "\r\n", "\r", "  ", " \n ", "\n", "\u2028", "\x85", "\x0b"),
+    *("ㅋㅋㅋㅋㅋ", "!!!!!!", "1000000", "a" * 20, "\n\n\n\n", "[MASK]", "the cat", "영화는", "映画を", "．．．．．"),
+]
+# Older than the tables of Python and of the tokenizers library, which differ in their newest characters.
+OLD = st.characters(min_codepoint=1, max_codepoint=0x7F0)
+unclean_text = st.lists(st.one_of(st.sampled_from(UNCLEAN), st.text(OLD, max_size=4)), max_size=9).map("".join)
+
+
+def normalizing(made: Tokenization, cleaning: CleaningConfig) -> Tokenization:
+    """The same vocabulary as `train` would give it out for a corpus that was cleaned so."""
+    tokenizer = Tokenizer.from_str(made.canonical_json)
+    own = pipelines.steps(json.loads(made.canonical_json)["normalizer"], "normalizers")
+    tokenizer.normalizer = pipelines.normalizer([*pipelines.normalization(cleaning), *own])
+    return Tokenization(tokenizer, made.special)
+
+
+@pytest.mark.parametrize("name", CLEANINGS)
+def test_a_text_has_the_ids_of_its_cleaned_form_here_and_in_transformers(made: Tokenization, name: str, tmp_path: Path):
+    """Judged by the cleaning of corpora and by transformers' AutoTokenizer; blanks at the edges of a text stay."""
+    transformers = pytest.importorskip("transformers")
+    one, cleaner = normalizing(made, CLEANINGS[name]), Cleaner(CLEANINGS[name])
+    tokenization.save(one, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts: list[str] = []
+
+    @settings(max_examples=60)
+    @given(st.lists(unclean_text, min_size=1, max_size=4))
+    def check(drawn: list[str]):
+        some = [f"b{text}d" for text in drawn]
+        cleaned = [cleaner.clean(DocumentBatch(text, "\0"), Counter()).text for text in some]
+        assert lists(one.encode(some)) == lists(made.encode(cleaned)) == stock_ids(one, some)
+        texts.extend(some)
+
+    check()
+    texts = [text for text in texts if "[MASK]" not in text]
+    assert theirs(texts, add_special_tokens=False, verbose=False)["input_ids"] == lists(one.encode(texts))
+    assert encode.tokie is None or one.encoder.engine is not None
+
+
+@pytest.mark.parametrize("name", CLEANINGS)
+def test_any_string_has_the_stock_tokenizers_ids_behind_a_normalization(made: Tokenization, name: str):
+    one = normalizing(made, CLEANINGS[name])
+    texts = [*random_texts(1_000, seed=9), *(f"{text} " * 3_000 for text in ("  a", "e\u0301", "ab", "aaaa")), "\ud800  a"]
+    assert lists(one.encode(texts)) == stock_ids(one, [pipelines.without_surrogates(text) for text in texts])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
+    algorithm: str, trained: dict[str, Tokenization], tmp_path: Path
+):
+    config = TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm], unused_slots=2)  # pyright: ignore
+    texts, plain = make_texts(3_000), trained[algorithm]
+    one = tokenization.train(batches(texts), config, cleaning=CleaningConfig(max_repeats=3))
+    assert one.canonical_json == normalizing(plain, CleaningConfig(max_repeats=3)).canonical_json, "training is the same"
+    none = CleaningConfig(unicode_form="none", whitespace="keep")
+    assert normalizing(plain, none).canonical_json == plain.canonical_json
+    tokenization.save(one, tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "tokenizer.json").write_bytes((tmp_path / "a" / "tokenizer.json").read_bytes())
+    loaded = tokenization.load(tmp_path / "b" / "tokenizer.json")
+    decomposed = unicodedata.normalize("NFD", "영화\u3000영화")
+    assert loaded.canonical_json == one.canonical_json
+    assert loaded.encode([decomposed]).ids.tolist() == plain.encode(["영화 영화"]).ids.tolist()
+    assert encode.tokie is None or (loaded.encoder.engine is not None and one.encoder.engine is not None)
+    settings = json.loads((tmp_path / "a" / "tokenizer_config.json").read_text())
+    assert settings.get("tokenize_chinese_chars") == (True if algorithm == "wordpiece" else None)
+
+
+@needs_engine
+def test_clean_texts_go_to_the_engine_as_they_are_and_others_normalized(made: Tokenization):
+    one, asked = normalizing(made, CleaningConfig(max_repeats=3)), []
+    texts = ["the cat", " ate", "a\u3000b", "a  b", "a \nb", "aaaaa", "e\u0301", "100000"]
+    assert lists(one.encode(texts)) == stock_ids(one, texts)  # and every character is tried
+    engine = one.encoder.engine
+    assert engine is not None
+    one.encoder.engine = engine._replace(tokenizer=Spy(engine.tokenizer, asked))
+    one.encode(texts)
+    assert asked == ["the cat", " ate", "a b", "a b", "a\nb", "aaa", "é", "100000"]
 
 
 # -- tokenizers from elsewhere ------------------------------------------------------------------------------------------

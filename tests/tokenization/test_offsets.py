@@ -15,7 +15,7 @@ from test_analysers import TROUBLE
 from tokenizers import Tokenizer, normalizers
 
 from tpulm import tokenization
-from tpulm.config import TokenizerConfig
+from tpulm.config import CleaningConfig, TokenizerConfig
 from tpulm.tokenization import Tokenization
 
 WORDS = [
@@ -33,7 +33,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mecab": {"morphemes": "mecab", "lowercase": True},
     "kiwi": {"morphemes": "kiwi"},
 }
-OTHERS = ("google", "nfkc", "sentencepiece")
+OTHERS = ("google", "nfkc", "sentencepiece", "after cleaning", "unigram after cleaning")
 BLANKS = [chr(point).encode() for point in range(0x3001) if chr(point).isspace()]
 
 
@@ -44,6 +44,9 @@ def made(name: str, folder: Path) -> Tokenization:
             pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[name])
         config = TokenizerConfig(vocab_size=1_000, min_frequency=1, **CONFIGS[name])
         return tokenization.train(batches(learnt), config)
+    if name.endswith("after cleaning"):
+        config = TokenizerConfig(vocab_size=1_000, min_frequency=1, **CONFIGS["unigram" if "unigram" in name else "wordpiece"])
+        return tokenization.train(batches(learnt), config, cleaning=CleaningConfig(unicode_form="NFKC"))
     if name == "sentencepiece":
         spm: Any = pytest.importorskip("sentencepiece")
         spm.SentencePieceTrainer.train(
@@ -133,3 +136,20 @@ def test_marks_belong_to_their_letters(name: str, text: str, tmp_path: Path) -> 
     spans = made(name, tmp_path).encode_with_offsets([text]).spans.tolist()
     assert text.index(" ") not in {place for begin, end in spans for place in range(begin, end)}
     assert spans[0][0] == 0 and spans[-1][1] == len(text)
+
+
+@pytest.mark.parametrize("algorithm", ["wordpiece", "bpe", "unigram"])
+def test_what_the_corpus_normalization_changes_has_its_place_in_the_text_as_given(algorithm: str):
+    config = TokenizerConfig(algorithm=algorithm, vocab_size=700, min_frequency=1)  # pyright: ignore
+    cleaning = CleaningConfig(unicode_form="NFKC", max_repeats=3)
+    one = tokenization.train(batches([*make_texts(400), *["ABC 한국 ガス zzz!"] * 50]), config, cleaning=cleaning)
+    parts = ["ＡＢＣ", unicodedata.normalize("NFD", "한국"), "ｶﾞｽ", "zzzzzzz", "!"]
+    text = f"{parts[0]}\u3000{parts[1]}\xa0 {parts[2]}\t{parts[3]}{parts[4]}"
+    found = one.encode_with_offsets([text])
+    assert found.ids.tolist() == one.encode(["ABC 한국 ガス zzz!"]).ids.tolist() == one.encode([text]).ids.tolist()
+    for part in parts:
+        begin, end = text.index(part), text.index(part) + len(part)
+        inside = [span for span in found.spans.tolist() if span[0] < end and span[1] > begin]
+        assert inside and inside[0][0] in (begin, begin + 4 * (part == "zzzzzzz")), part  # the last three of them stay
+        assert all(begin <= a and b <= end for a, b in inside), part
+        assert inside[-1][1] == end, part

@@ -25,7 +25,7 @@ from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 from tpulm.runtime.interrupt import time_limit
 
 # What str.isspace() accepts, except the space and "\n". Two dozen searches for one character are as fast as one for a class.
-_ODD_BLANKS: Final = (
+ODD_BLANKS: Final = (
     *"\t\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680", *map(chr, range(0x2000, 0x200B)), *"\u2028\u2029\u202f\u205f\u3000"
 )  # fmt: skip
 _SPACES = re.compile("  +")
@@ -169,7 +169,7 @@ def _lengths(data: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
 def _collapse(text: str, separator: str) -> str:
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    for blank in _ODD_BLANKS:
+    for blank in ODD_BLANKS:
         if blank in text:
             text = text.replace(blank, " ")
     if "  " in text:

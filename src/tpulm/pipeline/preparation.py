@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tpulm import corpus, dataset, storage, tokenization
-from tpulm.config import RunConfig, phases_of
+from tpulm.config import CleaningConfig, RunConfig, phases_of
 from tpulm.config.resolve import OPTIMIZER_FILE
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
@@ -17,6 +18,11 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, WorkerPool
 from tpulm.workfolder import is_imported
 
+_PROBE = "\u212a \u037e ａＢ１２\u3000a\xa0b  c\td aaaaaaaaa!!!!!!!!!"  # the first two are K and ; in every form
+_UNNORMALIZED = (
+    "this tokenizer does not normalize texts as corpus.cleaning normalized the corpus (unicode_form, whitespace, max_repeats): "
+    "give every later text in that form, or have a tokenizer trained, which does it itself, in a new work folder"
+)
 _VOCABULARY_SAMPLE_BYTES = 1_000_000  # of text, to check that the vocabulary fits
 
 
@@ -80,12 +86,25 @@ def prepare_tokenizer(
     hosts.barrier("tokenizer begun")
     if not is_done and hosts.is_first:
         if text is not None:
-            made = tokenization.train(corpus.sample_texts(workdir, text, wanted.sample_bytes), wanted, progress=progress)
+            sample = corpus.sample_texts(workdir, text, wanted.sample_bytes)
+            made = tokenization.train(sample, wanted, cleaning=config.corpus.cleaning, progress=progress)
         else:
             made = tokenization.load(wanted.path or "", wanted, progress=progress)
         tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
     hosts.barrier("tokenizer")
-    return tokenization.load(folder)
+    found = tokenization.load(folder)
+    if not _normalizes(found, config.corpus.cleaning):
+        progress.note(_UNNORMALIZED)
+    return found
+
+
+def _normalizes(tokenizer: tokenization.Tokenization, cleaning: CleaningConfig) -> bool:
+    """Whether the tokenizer reads characters in other forms, blanks and repeats as cleaning leaves them."""
+    letters = sorted({one for token in tokenizer.vocabulary() for one in token if not unicodedata.is_normalized("NFD", one)})
+    known = " ".join(["é", *letters[:1_000]])
+    steps = tokenization.pipelines.normalizer(tokenization.pipelines.normalization(cleaning))
+    probe = f"{known} {unicodedata.normalize('NFD', known)} {_PROBE}"
+    return steps is None or tokenizer.encode_one(probe) == tokenizer.encode_one(steps.normalize_str(probe))
 
 
 class Prepared(NamedTuple):

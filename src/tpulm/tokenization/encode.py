@@ -14,6 +14,7 @@ import tempfile
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +26,12 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.pipelines import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
+    in_sequence,
     is_byte_level,
     is_unigram,
+    normalization,
+    normalization_before,
+    normalizer,
     steps,
     without_special_names,
     without_surrogates,
@@ -44,6 +49,7 @@ _BY_LIBRARY_AT_ONCE: Final = 1 << 18  # its results take a hundred bytes per tok
 _FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees: always compared
 _LONGEST: Final = 1 << 13  # characters of a text for the engine
 _AGREES, _DIFFERS = 1, 2
+_FORM, _ODD, _SPACE, _LINE = 4, 8, 16, 32  # what the corpus's normalization may change, alone or next to another
 _BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout", "ignore_merges")
 
 # Where a word begins in any context; not line ends for Metaspace, which would put a space before what follows.
@@ -81,10 +87,18 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
         pipeline = without_special_names(tokenizer, specials)
         self._library = pipeline.tokenizer
-        self.engine = _engine(pipeline.specification)
-        self._agreement = np.zeros(0x110000, np.uint8)  # by code point; 0: not tried yet
-        if "NFC" in {step["type"] for step in steps(pipeline.specification["normalizer"], "normalizers")}:
-            self._agreement[_composing()] = _DIFFERS
+        found = steps(pipeline.specification["normalizer"], "normalizers")
+        self._cleaning = normalization_before(found)
+        first = normalization(self._cleaning)
+        own = found[len(first) :]
+        self.engine = _engine({**pipeline.specification, "normalizer": in_sequence(own)})
+        # With an engine, both get texts that are normalized as the corpus was, and do the rest.
+        self._normalizer: Any = None if self.engine is None else normalizer(first)
+        if self._normalizer is not None:
+            self._library.normalizer = normalizer(own)
+        self._agreement = np.zeros(0x110000, np.uint8)  # by code point, with what normalization may change; 0: not tried yet
+        if "NFC" in {step["type"] for step in own}:
+            self._agreement[list(_composing())] = _DIFFERS | _FORM
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
@@ -101,7 +115,7 @@ class Encoder:
     def check(self, texts: list[str]) -> bool:
         """Whether the engine, if any, gives the library's ids for these texts; after a difference it is no longer used."""
         self._was_checked = True
-        if self.engine is not None and not same(self.encode(texts), _by_library(self._library, texts)):
+        if self.engine is not None and not same(self.encode(texts), self._by_library(texts)):
             self.engine = None
             warnings.warn(
                 f"{ENGINE} and the tokenizers library give different ids for this text; the library is used, which is slower",
@@ -111,20 +125,54 @@ class Encoder:
 
     def _encode(self, texts: list[str]) -> Encoded:
         if self.engine is None:
-            return _by_library(self._library, texts)
+            return self._by_library(texts)
         if not self._was_checked and not self.check(next(slices(texts, _FIRST_CHARACTERS))):
-            return _by_library(self._library, texts)
+            return self._by_library(texts)
+        points, agreement, sizes = self._seen(texts)
+        if self._normalizer is not None:
+            changing = _texts_at(self._changing(points, agreement), sizes)
+            form: Any = self._cleaning.unicode_form
+            for place in np.flatnonzero(_texts_at(agreement & _FORM, sizes)).tolist():
+                changing[place] |= not unicodedata.is_normalized(form, texts[place])
+            if changing.any():
+                texts = [self._normalized(text) if change else text for text, change in zip(texts, changing, strict=True)]
+                points, agreement, sizes = self._seen(texts)
+        is_slow = _texts_at(agreement & _DIFFERS, sizes)
+        for place in np.flatnonzero(sizes > _LONGEST).tolist():
+            is_slow[place] |= not self.engine.pieces(texts[place])
+        return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
+
+    def _seen(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The code points of the texts, what is known of each, and how many each text has."""
         points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
         agreement = self._agreement.take(points)
         if not agreement.all():
             self._try(np.unique(points[agreement == 0]))
             agreement = self._agreement.take(points)
-        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        is_slow = np.zeros(len(texts), bool)
-        is_slow[np.searchsorted(np.cumsum(sizes), np.flatnonzero(agreement == _DIFFERS), side="right")] = True
-        for place in np.flatnonzero(sizes > _LONGEST).tolist():
-            is_slow[place] |= not self.engine.pieces(texts[place])
-        return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
+        return points, agreement, np.fromiter(map(len, texts), np.int64, len(texts))
+
+    def _changing(self, points: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Not 0 where the corpus's normalization may change a text, except for the form; uint8 [characters].
+
+        The end of a text counts as next to the beginning of the next one: some are normalized in vain.
+        """
+        found = seen & _ODD
+        if self._cleaning.whitespace == "collapse":
+            blanks = seen >> 4
+            found[1:] |= blanks[1:] * blanks[:-1] & 3  # not two line ends
+        if self._cleaning.max_repeats:
+            run = same_as_next = points[1:] == points[:-1]
+            for _ in range(self._cleaning.max_repeats - 1):
+                run = run[1:] & same_as_next[: len(run) - 1] if run.any() else run[1:]
+            found[: len(run)] |= run
+        return found
+
+    def _normalized(self, text: str) -> str:
+        return str(self._normalizer.normalize_str(text))
+
+    def _by_library(self, texts: list[str]) -> Encoded:
+        """By the library, after the corpus's normalization if it is done here."""
+        return _by_library(self._library, texts if self._normalizer is None else list(map(self._normalized, texts)))
 
     def _apart(self, texts: list[str], is_slow: np.ndarray) -> Encoded:
         """Encode slow texts with the library, the others with the engine."""
@@ -151,6 +199,20 @@ class Encoder:
             self._agreement[[point for point, one, other in pairs if not np.array_equal(one, other)]] = _DIFFERS
         if self._is_bpe:
             self._agreement[[ord(one) for one in characters if _is_of_a_word(one)]] = _DIFFERS
+        if self._normalizer is not None:
+            self._agreement[points] |= np.fromiter(map(self._kind, characters), np.uint8, len(characters))
+
+    def _kind(self, character: str) -> int:
+        """What the corpus's normalization may do with a character."""
+        if character in " \n":
+            return _SPACE if character == " " else _LINE
+        if unicodedata.category(character) == "Cn" or character.isspace():
+            return _ODD
+        form: Any = self._cleaning.unicode_form
+        if form == "none":
+            return 0
+        moves = unicodedata.combining(character) or ord(character) in _composing()
+        return _FORM if moves or not unicodedata.is_normalized(form, character) else 0
 
 
 class _Engine(NamedTuple):
@@ -187,11 +249,20 @@ class _Engine(NamedTuple):
         return [*found, text[begin:]]
 
 
-def _composing() -> list[int]:
+def _texts_at(marked: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Which of the texts that follow each other have a character that is not 0; bool [N]."""
+    found, places = np.zeros(len(sizes), bool), np.flatnonzero(marked)
+    if len(places):
+        found[np.searchsorted(np.cumsum(sizes), places, side="right")] = True
+    return found
+
+
+@cache
+def _composing() -> frozenset[int]:
     """Code points that NFC composes with the previous character."""
     decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
     seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
-    return [*seconds, *range(0x1100, 0x1200)]  # and conjoining Hangul, which has no decompositions in that table
+    return frozenset((*seconds, *range(0x1100, 0x1200)))  # and conjoining Hangul, which has no decompositions in that table
 
 
 def _is_of_a_word(character: str) -> bool:

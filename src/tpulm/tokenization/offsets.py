@@ -13,12 +13,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain, pairwise
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
 
-from tpulm.tokenization.pipelines import steps, without_surrogates
+from tpulm.tokenization.pipelines import normalizer, steps, without_surrogates
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHARACTER = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\\s\\S]")
@@ -102,8 +102,7 @@ class Aligner:
         specification = json.loads(library.to_str())
         self._library = library
         self._steps = [
-            (step["type"] in _IN_CONTEXT, _normalizer({**specification, "normalizer": step}))
-            for step in steps(specification["normalizer"], "normalizers")
+            (step["type"] in _IN_CONTEXT, normalizer([step])) for step in steps(specification["normalizer"], "normalizers")
         ]
         self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong if it drops one
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
@@ -126,19 +125,15 @@ class Aligner:
         return Aligned(np.concatenate(ids), lengths, np.concatenate(spans))
 
     def _normalized(self, text: Derived) -> Derived:
-        for looks_further, normalizer in self._steps:
+        for looks_further, step in self._steps:
             if looks_further:
                 string = PreTokenizedString(text.text)
-                string.normalize(normalizer.normalize)
+                string.normalize(step.normalize)
                 string.split(lambda _, piece: piece.split(_EACH, "isolated"))
                 text = text.then(Derived.of_parts((c, *span) for c, span, _ in string.get_splits("original", "char")))
             else:
-                text = text.mapped(normalizer.normalize_str)
+                text = text.mapped(step.normalize_str)
         return text
-
-
-def _normalizer(specification: dict[str, Any]) -> Any:
-    return Tokenizer.from_str(json.dumps(specification)).normalizer
 
 
 def trimmed(spans: np.ndarray, text: str) -> np.ndarray:

@@ -6,13 +6,15 @@ Every pipeline is written to tokenizer.json in full, so any reader of that file 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from tpulm.config import TokenizerConfig
+from tpulm.config import CleaningConfig, TokenizerConfig
+from tpulm.corpus.cleaning import ODD_BLANKS
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import special
 
@@ -78,6 +80,54 @@ def unigram_words(prepend_scheme: Literal["always", "never"]) -> pre_tokenizers.
     """The pre-tokenizer of our Unigram; "always" puts a space before each text."""
     metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=prepend_scheme)
     return pre_tokenizers.Sequence([metaspace, pre_tokenizers.Split(Regex(_UNIGRAM_WORDS), "isolated")])
+
+
+# -- the corpus's normalization --
+
+
+def _replace(kind: Literal["String", "Regex"], pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+_FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
+_ODD: Final = "".join(ODD_BLANKS)  # stand in the pattern themselves: not every reader's expressions know \\x{3000}
+_COLLAPSE: Final = [
+    _replace("String", "\r\n", "\n"),
+    _replace("Regex", f"[ {_ODD}]{{2,}}|[{_ODD}]", " "),
+    _replace("Regex", " \n ?|\n ", "\n"),
+]
+_REPEATS: Final = re.compile(r"\(\[\^\\d\]\)\(\?=\\1\{(\d+)\}\)")
+
+
+def normalization(cleaning: CleaningConfig) -> list[dict[str, Any]]:
+    """What cleaning does to the corpus's characters, wherever they stand, as steps of tokenizer.json.
+
+    Blanks at the edges of a text stay: sentences are encoded with the blank before them.
+    """
+    form = [] if cleaning.unicode_form == "none" else [{"type": cleaning.unicode_form}]
+    repeats = [_replace("Regex", rf"([^\d])(?=\1{{{cleaning.max_repeats}}})", "")] if cleaning.max_repeats else []
+    return [*form, *(_COLLAPSE if cleaning.whitespace == "collapse" else []), *repeats]
+
+
+def normalization_before(found: list[dict[str, Any]]) -> CleaningConfig:
+    """The settings whose `normalization` a normalizer's steps begin with."""
+    forms: Any = [step["type"] for step in found[:1] if step["type"] in _FORMS] or ["none"]
+    patterns = [step.get("pattern", {}).get("Regex", "") for step in found[: 2 + len(_COLLAPSE)]]
+    repeats = [int(match[1]) for match in map(_REPEATS.fullmatch, patterns) if match and int(match[1]) >= 2]
+    whitespace = "collapse" if _COLLAPSE[0] in found else "keep"
+    read = CleaningConfig(unicode_form=forms[0], whitespace=whitespace, max_repeats=repeats[0] if repeats else None)
+    wanted = normalization(read)
+    return read if found[: len(wanted)] == wanted else CleaningConfig(unicode_form=forms[0], whitespace="keep")
+
+
+def in_sequence(found: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Steps as one normalizer of tokenizer.json."""
+    return {"type": "Sequence", "normalizers": found} if len(found) > 1 else found[0] if found else None
+
+
+def normalizer(found: list[dict[str, Any]]) -> normalizers.Normalizer | None:
+    empty = json.loads(Tokenizer(models.BPE()).to_str())
+    return Tokenizer.from_str(json.dumps({**empty, "normalizer": in_sequence(found)})).normalizer
 
 
 def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:

@@ -334,7 +334,8 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
     visible = sum(len(word) * count for word, count in words.items())
     if not hidden:
         return Unknowns(visible, 0, 0, limit, (), ())
-    alone = [_unknown(tokenization, counts) for counts in (count_characters(words.items()), words)]
+    characters = count_characters((unicodedata.normalize("NFC", word), count) for word, count in words.items())
+    alone = [_unknown(tokenization, counts) for counts in (characters, words)]
     return Unknowns(visible, round(hidden), round(long), limit, *alone)
 
 

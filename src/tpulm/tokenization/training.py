@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tpulm.config import TokenizerConfig
+from tpulm.config import CleaningConfig, TokenizerConfig
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent
@@ -64,8 +64,16 @@ _LETTERS, _MARKS = "A-Za-z\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3",
 _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS}])|(?<=[{_MARKS}])(?=[{_LETTERS}])")
 
 
-def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Progress = SILENT) -> Tokenization:
+def train(
+    texts: Iterable[list[str]],
+    config: TokenizerConfig,
+    *,
+    cleaning: CleaningConfig | None = None,
+    progress: Progress = SILENT,
+) -> Tokenization:
     """Train on batches of texts, read once. The result depends on the texts and the configuration, not on order or threads.
+
+    `cleaning` says how the texts were normalized: the tokenizer does it to every later text, unless a segmenter reads it first.
 
     Raises ConfigError when `vocab_size` is too small or cannot be reached, DataError when there is no text.
     """
@@ -83,6 +91,9 @@ def train(texts: Iterable[list[str]], config: TokenizerConfig, *, progress: Prog
         raise _unreachable(words, config, error.reached) from None
     tokens = special.locate(tokenizer.get_vocab(), "the trained vocabulary")
     pipelines.add_special_tokens(tokenizer, tokens)
+    if cleaning is not None and segmenter is None:
+        own = pipelines.steps(json.loads(tokenizer.to_str())["normalizer"], "normalizers")
+        tokenizer.normalizer = pipelines.normalizer([*pipelines.normalization(cleaning), *own])
     return Tokenization(tokenizer, tokens, segmenter)
 
 
