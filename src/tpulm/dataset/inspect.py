@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import PurePath
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -72,9 +72,6 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
     return rows
 
 
-_TEMPLATES: Final = 20  # the commonest
-
-
 class Removed(NamedTuple):
     """Text left out of the rows, or replaced by a placeholder, for one reason."""
 
@@ -90,7 +87,7 @@ def removed(workdir: str | PurePath) -> list[Removed]:
     assert whole is not None, "its splits are written before it"
     counts = {**whole.corpus.get("skipped", {}), **whole.corpus.get("replaced", {})}
     counts |= {f"/{pattern}/": times for pattern, times in whole.corpus.get("removed_matches", {}).items()}
-    counts |= Counter(whole.corpus.get("removed_templates", {})).most_common(_TEMPLATES)
+    counts |= Counter(whole.corpus.get("removed_templates", {})).most_common(20)
     counts |= {name: getattr(train.counts, name) for name in ("duplicates", "near_duplicates", "left_out_by_weight")}
     samples = corpus.load_removed(workdir) | corpus.merge_samples(part.removed for part in train.parts)
     found = [Removed(reason, count, samples.get(reason, ())) for reason, count in counts.items() if count]

@@ -227,19 +227,8 @@ _OUTSIDE = -2  # the segment of positions before and after a row
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    segments: Array,
-    key_segments: Array,
-    seeds: DropoutSeeds | None,
-    rate: float,
-    window: AttentionWindow,
-    keep_weights: bool,
-) -> Array:
-    """As `attention`, without blocks; `segments` are the queries' [B, 1 or H, L], `key_segments` the keys' [B, 1 or H, M]."""
-    return _attention_forward(query, key, value, segments, key_segments, seeds, rate, window, keep_weights)[0]
+def _attention(*arguments: Any) -> Array:
+    return _attention_forward(*arguments)[0]
 
 
 def _attention_forward(
@@ -253,6 +242,7 @@ def _attention_forward(
     window: AttentionWindow,
     keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
+    """As `attention`, without blocks; `segments` are the queries' [B, 1 or H, L], `key_segments` the keys' [B, 1 or H, M]."""
     query, key, value = _laid_out(query), _laid_out(key), _laid_out(value)
     scores = _scores(query, key, segments, key_segments, window)
     highest = jnp.max(scores, axis=-1, keepdims=True)

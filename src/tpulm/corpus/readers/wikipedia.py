@@ -101,7 +101,9 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
                 element.tag = element.tag.rpartition("}")[2]
                 held += _ELEMENT_BYTES * (event == "start")
                 if root is None:
-                    root = _checked(element, faults)
+                    root = element
+                    if root.tag != "mediawiki":
+                        raise _no_dump(faults, f"its outermost element is <{root.tag}>")
                 elif event == "end" and element.tag in ("siteinfo", "page"):
                     pages += element.tag == "page"
                     yield element
@@ -114,11 +116,8 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
     except ParseError as error:
         if root is None:
             raise _no_dump(faults, str(error)) from error
-        faults.add(
-            "broken_file",
-            f"the XML is broken or no dump of articles ({error}). Download the file again.",
-            f"after page {pages}",
-        )
+        said = f"the XML is broken or no dump of articles ({error}). Download the file again."
+        faults.add("broken_file", said, f"after page {pages}")
         for _ in pieces:  # the hash covers the whole file
             pass
 
@@ -126,12 +125,6 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
 def _slices(pieces: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         yield from (piece[start : start + _FED_BYTES] for start in range(0, len(piece), _FED_BYTES))
-
-
-def _checked(root: Element, faults: Faults) -> Element:
-    if root.tag != "mediawiki":
-        raise _no_dump(faults, f"its outermost element is <{root.tag}>")
-    return root
 
 
 def _no_dump(faults: Faults, why: str) -> DataError:

@@ -19,9 +19,7 @@ _TABLE: Final = tomllib.loads((resources.files("tpulm.corpus.readers") / "templa
 TEMPLATES: Final[dict[str, str]] = {name: form for form, names in _TABLE.items() for name in names.split(", ")}
 _ARGUMENT: Final = re.compile(r"(?:\d+|[^\W\dA-Z][\w *-]*)(?:\|(?:\d+|[^\W\d][\w *-]*))*")  # other words are text
 _FIELD: Final = re.compile(r"\{([^{}]+)\}")
-_RANGES: Final = frozenset(
-    ["to", "-", "–", "and", "or", "by", "x", "×", "+/-", "and(-)", "to(-)", "à", "et", "bis"]
-)  # 5 to 6 km
+_RANGES: Final = ["to", "-", "–", "and", "or", "by", "x", "×", "+/-", "and(-)", "to(-)", "à", "et", "bis"]  # 5 to 6 km
 
 # Control characters, which XML cannot contain. Around the name of what was removed from a place:
 _GONE, _END = "\x01", "\x02"
@@ -29,7 +27,6 @@ _GONE, _END = "\x01", "\x02"
 _PLAIN: Final = dict(zip(map(ord, "{}[]|'<>=*:!_~"), "\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15", strict=True))
 _PLAIN_AGAIN: Final = {ord(stands): chr(character) for character, stands in _PLAIN.items()}
 _NAMED: Final = re.compile(r"\x01([^\x02]*)\x02")
-_SEVERAL: Final = re.compile(r"(?:\x01[^\x02]*\x02)+")
 
 # Elements whose content is not running text; one without a closing tag ends with its line.
 _ELEMENTS: Final = (
@@ -95,7 +92,7 @@ def plain_text(
     if _GONE in text:
         if removed is not None:
             removed.update(name.translate(_PLAIN_AGAIN) for name in _NAMED.findall(text) if name)
-        text = _SEVERAL.sub(_GONE, text)
+        text = re.sub(r"(?:\x01[^\x02]*\x02)+", _GONE, text)
         for pattern, left in _TIDY:
             text = pattern.sub(left, text)
         text = text.replace(_GONE, "")
