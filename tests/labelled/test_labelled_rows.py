@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
 
 from tpulm import storage, tokenization
-from tpulm.labelled.rows import encode_rows, epoch_batches, fixed_lengths, kept_lengths, length_for, ordered_batches
+from tpulm.labelled.rows import (
+    encode_rows,
+    epoch_batches,
+    fixed_lengths,
+    kept_lengths,
+    length_for,
+    ordered_batches,
+    window_rows,
+)
 from tpulm.tokenization import Tokenization
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ","]
@@ -48,6 +58,59 @@ def test_rows_are_those_of_transformers(
 def test_a_special_tokens_name_is_plain_text(tokenizer: Tokenization) -> None:
     (row,) = as_lists(tokenizer, ["a [SEP] b"], None, 32)
     assert row.count(tokenizer.special.sep) == 1
+
+
+@pytest.fixture(scope="module")
+def marked(tokenizer: Tokenization, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer to which special and ordinary tokens were added."""
+    folder = tmp_path_factory.mktemp("marked")
+    tokenization.save(tokenizer, folder)
+    (folder / "manifest.json").unlink()  # has the fingerprint of the tokenizer before
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made.add_special_tokens(["[E1]", "[/E1]", AddedToken("<at>", lstrip=True, rstrip=True), "[unused3]"])
+    made.add_tokens(["zzz", AddedToken("Qx", single_word=True, normalized=False)])
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+MARKED = [
+    "the [E1]old cat[/E1] sees a <at>  cat zzz, [unused3] Qx Qxa",
+    "[E1] [/E1]",
+    "a [e1] cat",
+    "<at>",
+    "a\u0301 [E1] cats",
+]
+
+
+@pytest.mark.parametrize("pairs", [None, MARKED[::-1]])
+def test_added_tokens_are_read_as_transformers_reads_them(marked: Path, pairs: list[str] | None) -> None:
+    from transformers import AutoTokenizer
+
+    loaded = tokenization.load(marked)
+    theirs = AutoTokenizer.from_pretrained(marked)
+    expected = theirs(MARKED, pairs, truncation=True, max_length=16)["input_ids"]
+    assert as_lists(loaded, MARKED, pairs, 16) == expected
+    assert as_lists(pickle.loads(pickle.dumps(loaded.reading_added)), MARKED, pairs, 16) == expected
+    assert loaded.vocabulary()["[E1]"] not in loaded.encode(MARKED).ids.tolist()  # in a corpus it is plain text
+    (row,) = as_lists(loaded, ["a [SEP] [E1] [MASK]"], None, 32)
+    assert row.count(loaded.special.sep) == row.count(loaded.vocabulary()["[E1]"]) == 1 and loaded.special.mask not in row
+
+
+def test_offsets_around_added_tokens_are_those_of_transformers(marked: Path) -> None:
+    from transformers import AutoTokenizer
+
+    loaded, theirs = tokenization.load(marked), AutoTokenizer.from_pretrained(marked)
+    texts = [text for text in MARKED if "<at>" not in text]  # its blanks are its own there, and never part of a span here
+    expected = theirs(texts, return_offsets_mapping=True)
+    rows = encode_rows(loaded, texts, None, max_length=64, offsets=True)
+    asked = window_rows(loaded, ["[E1] cat"] * len(texts), texts, max_length=64, stride=8)
+    assert rows.spans is not None and asked.spans is not None
+    for row, (ids, spans) in enumerate(zip(expected["input_ids"], expected["offset_mapping"], strict=True)):
+        begin, end = rows.starts[row : row + 2].tolist()
+        assert rows.ids[begin:end].tolist() == ids and rows.spans[begin:end].tolist() == list(map(list, spans))
+        begin, end = asked.starts[row : row + 2].tolist()
+        assert asked.ids[begin:end].tolist() == theirs("[E1] cat", texts[row])["input_ids"]
+        assert asked.spans[end - len(ids) + 1 : end].tolist() == list(map(list, spans[1:]))
 
 
 def test_texts_that_lose_tokens_are_counted(tokenizer: Tokenization) -> None:

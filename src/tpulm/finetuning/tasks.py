@@ -364,7 +364,7 @@ def doubts_about_vocabulary(tokenization: Tokenization, name: str, examples: Exa
     """A warning if much of the text of a part is unknown; judged by a million characters of it."""
     pairs = ([pair] if isinstance(pair, str) else pair for pair in examples.pairs or [])
     texts = [*examples.texts, *chain.from_iterable(pairs)]
-    found = count_unknown(tokenization, [texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED]])
+    found = count_unknown(tokenization.reading_added, [texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED]])
     return [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
 
 

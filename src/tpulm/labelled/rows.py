@@ -98,7 +98,9 @@ def encode_rows(
     tokenization: Tokenization, texts: Sequence[str], pairs: Sequence[str] | None, *, max_length: int, offsets: bool = False
 ) -> Rows:
     """Rows of at most `max_length` tokens, special ones included. Of a pair the longer text is truncated first, like
-    `truncation=True` of transformers. The name of a special token within a text is plain text."""
+    `truncation=True` of transformers. Within a text the names of [CLS], [SEP] and so on are plain text; tokens that were added
+    to the vocabulary are read."""
+    tokenization = tokenization.reading_added
     parts = [
         _encode(
             tokenization,
@@ -171,6 +173,7 @@ def window_rows(
 
     A question keeps at most 64 tokens (BERT's max_query_length), and at most half of the row. The spans are the context's.
     """
+    tokenization = tokenization.reading_added
     distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
     asked, told = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
     lengths = asked.lengths.astype(np.int64)

@@ -79,13 +79,13 @@ NOTHING: Final = Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))
 
 
 class Encoder:
-    """Encodes texts without adding special tokens; the name of a special token within a text is plain text.
+    """Encodes texts without adding special tokens; their names within a text are as `without_special_names` describes.
 
     `engine` is None if the library does everything. Single-threaded in workers, multi-threaded elsewhere.
     """
 
-    def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens):
-        pipeline = without_special_names(tokenizer, specials)
+    def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens, *, reads_added: bool = False):
+        pipeline = without_special_names(tokenizer, specials, reads_added=reads_added)
         self._library = pipeline.tokenizer
         found = steps(pipeline.specification["normalizer"], "normalizers")
         self._cleaning = normalization_before(found)

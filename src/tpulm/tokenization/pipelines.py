@@ -231,16 +231,21 @@ class Specified(NamedTuple):
     specification: dict[str, Any]
 
 
-def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens) -> Specified:
-    """A copy without special tokens, padding or truncation, in which names of special tokens and slots are plain text."""
+def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens, *, reads_added: bool = False) -> Specified:
+    """A copy without special tokens, padding or truncation, in which names of special tokens and slots are plain text.
+
+    With `reads_added`, only those of the five roles and of slots: other added tokens are read, as transformers reads them.
+    """
     specification = json.loads(tokenizer.to_str())
-    names = {tokenizer.id_to_token(index) for index in specials}
-    names |= {token["content"] for token in specification["added_tokens"] if token["special"]}
+    roles = {tokenizer.id_to_token(index) for index in specials}
+    names = roles | {token["content"] for token in specification["added_tokens"] if token["special"]}
     model = specification["model"]
     tokens = [token for token, _ in model["vocab"]] if isinstance(model["vocab"], list) else model["vocab"]
     names |= {token for token in tokens if token.startswith("[") and special.is_slot(token)}  # startswith() for speed
     if is_byte_level(model):
         names -= set(BYTE_CHARACTERS)  # a byte without a token would be dropped silently
+    if reads_added:
+        names = roles | names.difference(token["content"] for token in specification["added_tokens"])
     hidden = {name: f"{_HIDING}{name}{_HIDING}" for name in names if name is not None}
 
     if isinstance(model["vocab"], list):
@@ -252,6 +257,7 @@ def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens) -> Spec
     if model.get("unk_token"):
         model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
     for token in specification["added_tokens"]:
+        token["special"] &= not reads_added or token["content"] in roles
         token["content"] = hidden.get(token["content"], token["content"])
     specification["post_processor"] = specification["padding"] = specification["truncation"] = None
     copy = Tokenizer.from_str(json.dumps(specification))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -29,13 +29,17 @@ class Tokenization:
     It can be pickled, but in a worker process prefer `load` from the folder, which takes a tenth of a second.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens, segmenter: Segmenter | None = None):
+    def __init__(
+        self, tokenizer: Tokenizer, special: SpecialTokens, segmenter: Segmenter | None = None, *, reads_added: bool = False
+    ):
         self._tokenizer = tokenizer
         self.special = special
         self.segmenter = segmenter  # cuts texts into morphemes before the tokenizer sees them
+        self._reads_added = reads_added
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenization, (self._tokenizer, self.special, self.segmenter)  # without cached properties
+        make = partial(Tokenization, reads_added=self._reads_added)
+        return make, (self._tokenizer, self.special, self.segmenter)  # without cached properties
 
     def __repr__(self) -> str:
         return f"Tokenization({self.algorithm}, {self.vocab_size:,} tokens, {self.fingerprint[:12]})"
@@ -99,7 +103,15 @@ class Tokenization:
 
     @cached_property
     def _aligner(self) -> Aligner:
-        return Aligner(without_special_names(self._tokenizer, self.special).tokenizer)
+        return Aligner(without_special_names(self._tokenizer, self.special, reads_added=self._reads_added).tokenizer)
+
+    @cached_property
+    def reading_added(self) -> Tokenization:
+        """The same tokenizer, which reads names of special tokens within a text, except those of the five roles."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        if set(added) <= set(self.special):
+            return self
+        return Tokenization(self._tokenizer, self.special, self.segmenter, reads_added=True)
 
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text, with [CLS] … [SEP] around it ([SEP] before it if made by `causal`); a literal "[MASK]" in it is
@@ -174,4 +186,4 @@ class Tokenization:
     @cached_property
     def encoder(self) -> Encoder:
         """The bulk encoder."""
-        return Encoder(self._tokenizer, self.special)
+        return Encoder(self._tokenizer, self.special, reads_added=self._reads_added)
