@@ -262,7 +262,8 @@ def test_a_tokenizer_that_does_not_normalize_as_the_corpus_was_is_noted(tmp_path
     specification["normalizer"] = specification["normalizer"]["normalizers"][-1]  # BERT's alone
     older = tokenization.Tokenization(Tokenizer.from_str(json.dumps(specification)), made.special)
     tokenization.save(older, folder, inputs=manifest["inputs"])
-    shutil.rmtree(tmp_path / "w" / "dataset")
+    for made_of_it in ("dataset", "corpus"):
+        shutil.rmtree(tmp_path / "w" / made_of_it)
     (note,) = preparation_notes(config, tmp_path / "w")
     assert "corpus.cleaning" in note and "in a new work folder" in note
     assert tokenization.load(folder).fingerprint == older.fingerprint

@@ -98,7 +98,7 @@ class Encoder:
             self._library.normalizer = normalizer(own)
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point, with what normalization may change; 0: not tried yet
         if "NFC" in {step["type"] for step in own}:
-            self._agreement[list(_composing())] = _DIFFERS | _FORM
+            self._agreement[list(_composing())] = _DIFFERS | _FORM * (self._cleaning.unicode_form != "none")
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
