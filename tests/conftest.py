@@ -174,7 +174,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
     until = time.monotonic() + 10
-    while (left := _processes_of_this_session()) and time.monotonic() < until:
+    ending_with_us = "" if session.config.getoption("numprocesses", None) else "workers.serve"  # server of worker processes
+    while (left := _processes_of_this_session(ending_with_us)) and time.monotonic() < until:
         time.sleep(0.1)
     for number, command in left.items():
         with contextlib.suppress(ProcessLookupError):
@@ -183,12 +184,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
-def _processes_of_this_session() -> dict[int, str]:
-    """The processes that tests started and that still run, with their command lines; {} where there is no /proc."""
+def _processes_of_this_session(but: str) -> dict[int, str]:
+    """The processes that tests started and that still run, with their command lines, but those with `but` in them; {} without /proc."""
     mark = f"TPULM_TESTS={os.environ['TPULM_TESTS']}".encode()
     found: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if not but or but not in command:
+                    found[int(folder.name)] = command
     return found

@@ -102,7 +102,9 @@ class Aligner:
         specification = json.loads(library.to_str())
         self._library = library
         self._steps = [
-            (step["type"] in _IN_CONTEXT, normalizer([step])) for step in steps(specification["normalizer"], "normalizers")
+            (step["type"] in _IN_CONTEXT, made)
+            for step in steps(specification["normalizer"], "normalizers")
+            if (made := normalizer([step])) is not None
         ]
         self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong if it drops one
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
