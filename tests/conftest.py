@@ -185,7 +185,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _processes_of_this_session(but: str) -> dict[int, str]:
-    """The processes that tests started and that still run, with their command lines, but those with `but` in them; {} without /proc."""
+    """The processes that tests started and that still run, with their command lines, without those that have `but` in them."""
     mark = f"TPULM_TESTS={os.environ['TPULM_TESTS']}".encode()
     found: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
