@@ -16,6 +16,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, WorkerPool
+from tpulm.tokenization import pipelines
 from tpulm.workfolder import is_imported
 
 _PROBE = "\u212a \u037e ａＢ１２\u3000a\xa0b  c\td aaaaaaaaa!!!!!!!!!"  # the first two are K and ; in every form
@@ -102,7 +103,7 @@ def _normalizes(tokenizer: tokenization.Tokenization, cleaning: CleaningConfig) 
     """Whether the tokenizer reads characters in other forms, blanks and repeats as cleaning leaves them."""
     letters = sorted({one for token in tokenizer.vocabulary() for one in token if not unicodedata.is_normalized("NFD", one)})
     known = " ".join(["é", *letters[:1_000]])
-    steps = tokenization.pipelines.normalizer(tokenization.pipelines.normalization(cleaning))
+    steps = pipelines.normalizer(pipelines.normalization(cleaning))
     probe = f"{known} {unicodedata.normalize('NFD', known)} {_PROBE}"
     return steps is None or tokenizer.encode_one(probe) == tokenizer.encode_one(steps.normalize_str(probe))
 
