@@ -284,6 +284,9 @@ def test_a_text_has_the_ids_of_its_cleaned_form_here_and_in_transformers(made: T
 @pytest.mark.parametrize("name", CLEANINGS)
 def test_any_string_has_the_stock_tokenizers_ids_behind_a_normalization(made: Tokenization, name: str):
     one = normalizing(made, CLEANINGS[name])
+    if made.algorithm == "WordPiece":  # Google's uncased one composes at the end, too
+        made = with_pipeline(made, TokenizerConfig(lowercase=True, strip_accents=True))
+        one = normalizing(made, CLEANINGS[name])
     texts = [*random_texts(1_000, seed=9), *(f"{text} " * 3_000 for text in ("  a", "e\u0301", "ab", "aaaa")), "\ud800  a"]
     assert lists(one.encode(texts)) == stock_ids(one, [pipelines.without_surrogates(text) for text in texts])
 

@@ -93,7 +93,7 @@ class Encoder:
         own = found[len(first) :]
         self.engine = _engine({**pipeline.specification, "normalizer": in_sequence(own)})
         # With an engine, both get texts that are normalized as the corpus was, and do the rest.
-        self._normalizer: Any = None if self.engine is None else normalizer(first)
+        self._normalizer = None if self.engine is None else normalizer(first)
         if self._normalizer is not None:
             self._library.normalizer = normalizer(own)
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point, with what normalization may change; 0: not tried yet
@@ -135,7 +135,9 @@ class Encoder:
             for place in np.flatnonzero(_texts_at(agreement & _FORM, sizes)).tolist():
                 changing[place] |= not unicodedata.is_normalized(form, texts[place])
             if changing.any():
-                texts = [self._normalized(text) if change else text for text, change in zip(texts, changing, strict=True)]
+                texts = [
+                    self._normalizer.normalize_str(text) if bad else text for text, bad in zip(texts, changing, strict=True)
+                ]
                 points, agreement, sizes = self._seen(texts)
         is_slow = _texts_at(agreement & _DIFFERS, sizes)
         for place in np.flatnonzero(sizes > _LONGEST).tolist():
@@ -167,12 +169,9 @@ class Encoder:
             found[: len(run)] |= run
         return found
 
-    def _normalized(self, text: str) -> str:
-        return str(self._normalizer.normalize_str(text))
-
     def _by_library(self, texts: list[str]) -> Encoded:
         """By the library, after the corpus's normalization if it is done here."""
-        return _by_library(self._library, texts if self._normalizer is None else list(map(self._normalized, texts)))
+        return _by_library(self._library, list(map(self._normalizer.normalize_str, texts)) if self._normalizer else texts)
 
     def _apart(self, texts: list[str], is_slow: np.ndarray) -> Encoded:
         """Encode slow texts with the library, the others with the engine."""

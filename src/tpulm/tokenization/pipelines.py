@@ -90,7 +90,7 @@ def _replace(kind: Literal["String", "Regex"], pattern: str, content: str) -> di
 
 
 _FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
-_ODD: Final = "".join(ODD_BLANKS)  # stand in the pattern themselves: not every reader's expressions know \\x{3000}
+_ODD: Final = "".join(ODD_BLANKS)  # stand in the pattern themselves: not every reader's expressions know \x{3000}
 _COLLAPSE: Final = [
     _replace("String", "\r\n", "\n"),
     _replace("Regex", f"[ {_ODD}]{{2,}}|[{_ODD}]", " "),
@@ -125,7 +125,8 @@ def in_sequence(found: list[dict[str, Any]]) -> dict[str, Any] | None:
     return {"type": "Sequence", "normalizers": found} if len(found) > 1 else found[0] if found else None
 
 
-def normalizer(found: list[dict[str, Any]]) -> normalizers.Normalizer | None:
+def normalizer(found: list[dict[str, Any]]) -> Any:
+    """The normalizer of these steps; None without any."""
     empty = json.loads(Tokenizer(models.BPE()).to_str())
     return Tokenizer.from_str(json.dumps({**empty, "normalizer": in_sequence(found)})).normalizer
 
