@@ -86,7 +86,8 @@ def print_as_svg(name: str, picture: Path) -> None:
     from tpulm.cli import terminal
 
     screen = Console(width=80, highlight=False, record=True, force_terminal=True, force_interactive=False, file=sys.stderr)
-    terminal.console = screen  # before the commands take it from there
+    terminal.console = terminal.results = screen  # before the commands take it from there
+    terminal.begin = lambda *, as_json: None
     from tpulm.cli.app import app
 
     screen.print(f"$ tpulm run quickstart --workdir w/{name}", style="bold")

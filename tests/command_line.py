@@ -47,6 +47,8 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch, width: int) -> io.StringIO:
     console = Console(file=text, width=width, highlight=False)
     for module in (cloud, cloud_runs, terminal):
         monkeypatch.setattr(module, "console", console)
+    monkeypatch.setattr(terminal, "results", console)
+    monkeypatch.setattr(terminal, "begin", lambda *, as_json: None)
     return text
 
 

@@ -27,9 +27,8 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The lines on a terminal of 80 columns without colour, none of which is too long."""
     text = io.StringIO()
     console = Console(file=text, width=80, highlight=False, no_color=True)
-    for module in (reference, run, dataset, terminal):
-        if hasattr(module, "console"):
-            monkeypatch.setattr(module, "console", console)
+    monkeypatch.setattr(terminal, "console", console)
+    monkeypatch.setattr(terminal, "results", console)
 
     def lines() -> list[str]:
         found = [line.rstrip() for line in text.getvalue().splitlines()]
@@ -86,7 +85,7 @@ def test_the_axis_of_the_loss_shows_the_change(shown: Callable[[], list[str]], t
 def test_masks_are_seen_without_colour(shown: Callable[[], list[str]]):
     made = tokenization.train([["red old tree"] * 9], TokenizerConfig(vocab_size=22, min_frequency=1, algorithm="wordpiece"))
     row = np.array(made.encode_one("red old tree"))
-    dataset.console.print(dataset._readable(made, row, {1}))
+    terminal.show(dataset._readable(made, row, {1}))
     text = "".join(shown())
     first = made.token(row[1])
     assert f"⟦{first}⟧" in text and text.count("⟦") == 1 and "[CLS]" in text
@@ -132,7 +131,7 @@ ELECTRA = Summary(
 
 def rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
     run.show_summary(summary)
-    return [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_of_electra_each_figure_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +171,9 @@ PIECES = [
 def test_texts_follow_each_other_and_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
     """One after another, though they are made by turns."""
     written = io.StringIO()
-    monkeypatch.setattr(use, "console", Console(file=written, width=40))
+    notes = io.StringIO()
+    monkeypatch.setattr(terminal, "results", Console(file=written, width=40))
+    monkeypatch.setattr(terminal, "console", Console(file=notes, width=40))
 
     def pieces() -> Iterator[GenerationChunk]:
         for number, piece in enumerate(PIECES):
@@ -182,4 +183,5 @@ def test_texts_follow_each_other_and_stay_as_they_are(monkeypatch: pytest.Monkey
 
     assert list(use._shown(["the", "a", "one"], pieces())) == PIECES
     mat = " [bold]:smile:[/] on a very long mat " + "indeed " * 6
-    assert written.getvalue() == f"the cat sat{mat}  (max_tokens)\n\na fox  (end of text)\n\none dog  (max_tokens)\n\n"
+    assert written.getvalue() == f"the cat sat{mat}\n\na fox\n\none dog\n"
+    assert notes.getvalue() == "(max_tokens)\n(end of text)\n(max_tokens)\n"

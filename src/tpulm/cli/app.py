@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 import signal
@@ -11,6 +10,7 @@ import sys
 import threading
 import traceback
 import warnings
+from io import TextIOWrapper
 from types import FrameType, TracebackType
 from typing import Final
 
@@ -18,7 +18,7 @@ import typer
 
 from tpulm.cli import bench, cloud, dataset, finetune, plan, reference, report, run, tokenizer, use
 from tpulm.cli.options import Commands
-from tpulm.cli.terminal import print_error
+from tpulm.cli.terminal import naming_stdout, print_error
 from tpulm.errors import Stopped, TpulmError
 from tpulm.runtime import watchdog
 from tpulm.storage import abandon, storage_error
@@ -83,21 +83,42 @@ def main() -> None:
     sys.excepthook = _tell
     sys.unraisablehook = _tell_of_unraisable
     _quieten_libraries()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for bytes of a file name that are not UTF-8, as on stderr
+    _prepare_streams()
     try:
-        typer.main.get_command(app)()  # app() would put typer's hook in the place of ours
-    except SystemExit as leaving:
-        _leave(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
+        try:
+            typer.main.get_command(app)()  # app() would put typer's hook in the place of ours
+        except SystemExit as leaving:
+            with naming_stdout():
+                sys.stdout.flush()
+            _leave(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
     except TpulmError as error:
         print_error(str(error), title="stopped" if isinstance(error, Stopped) else "error")
         _leave(error.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the end of the interpreter would flush
         _leave(1)
     except OSError as error:
+        if error.filename == "stdout":
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print_error(str(storage_error("use", error.filename or "a file", error)))
         _leave(1)
+
+
+def _prepare_streams() -> None:
+    """UTF-8 where results go to files and pipes, whatever the locale; what a terminal's encoding lacks is escaped.
+
+    A stream that is closed is opened, so that no file gets its number: stdout to be read alone, which makes writing an error.
+    """
+    if sys.stdout is None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+        sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            given = stream.isatty() or "PYTHONIOENCODING" in os.environ
+            stream.reconfigure(encoding=None if given else "utf-8", errors="backslashreplace")
 
 
 def _quieten_libraries() -> None:

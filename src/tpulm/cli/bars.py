@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -15,6 +16,7 @@ from rich.progress import ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
+from tpulm.cli.terminal import visible
 from tpulm.progress import PrintedProgress, Progress, format_amount, format_clock, format_rate
 
 _LONGEST_BAR: Final = 40  # cells, as all that follows
@@ -36,7 +38,10 @@ def drawn(console: Console) -> Iterator[Progress]:
     if in_notebook := "JPY_PARENT_PID" in os.environ:
         console = Console(file=console.file, width=console.width, force_terminal=True, color_system=None, highlight=False)
     every_seconds = 2.0 if in_notebook else 0.1
-    with Bars(_Line(console), console=console, expand=in_notebook, refresh_per_second=1 / every_seconds) as bars:
+    redirect = sys.stdout.isatty()  # what goes to a file does not belong above the bars
+    line, rate = _Line(console), 1 / every_seconds
+    bars = Bars(line, console=console, expand=in_notebook, refresh_per_second=rate, redirect_stdout=redirect)
+    with bars:
         drawing = _Bars(bars)
         yield drawing
         drawing.finish()
@@ -120,7 +125,7 @@ class _Bars:
             self._bars.update(self._task, status=text)
 
     def note(self, message: str) -> None:
-        self._bars.console.print(f"[yellow]note:[/] {escape(message)}", justify="left")
+        self._bars.console.print(f"[yellow]note:[/] {escape(visible(message))}", justify="left")
 
     def finish(self) -> None:
         if self._task is None:

@@ -7,10 +7,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 
 from tpulm.cli.options import AsJson, WorkDir
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
@@ -86,7 +85,7 @@ def bench(
             progress=progress,
         )
     _show(report)
-    console.print(f"\nThe table is [bold]{workdir / TABLE}[/]", highlight=False, soft_wrap=True)
+    show(f"\nThe table is {workdir / TABLE}")
     if as_json:
         print_json(report.values())
 
@@ -108,6 +107,6 @@ def _rate(text: str) -> float:
 def _show(report: BenchReport) -> None:
     header = [re.sub(r"(?<=[-/])", "\n", name) for name in report.header()]  # narrow columns
     print_table(f"{report.title}, in percent: {report.model}", report.rows(), header=["", *header[1:]])
-    console.print()
+    show()
     for line in report.remarks():
-        console.print(f"- {escape(line)}")
+        show(f"- {line}", fold=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import platform
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -33,7 +32,7 @@ from tpulm.cli.cloud_options import (
 )
 from tpulm.cli.cloud_runs import check_sources, prepare
 from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, load_run
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show, write
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
 from tpulm.runtime import interrupt
@@ -146,15 +145,15 @@ def _show_checks(title: str, checks: Sequence[cloud.doctor.Check]) -> None:
     print_table(title, rows)
     missing, unsure = [check for check in checks if check.ok is False], [check for check in checks if check.ok is None]
     if any(check.remedy for check in checks):
-        say("\nWhat to do", style="bold")
+        show("\nWhat to do", style="bold")
     for remedy in dict.fromkeys(check.remedy for check in [*missing, *unsure, *checks] if check.remedy):
         names = ", ".join(check.name for check in checks if check.remedy == remedy)
-        say(f"{names}:\n    {remedy}")
+        show(f"{names}:\n    {remedy}")
     unchecked = f"; {len(unsure)} could not be checked" if unsure else ""
     if missing:
-        say(f"\n{len(missing)} of {len(checks)} are not as they should be{unchecked}", style="bold red")
+        show(f"\n{len(missing)} of {len(checks)} are not as they should be{unchecked}", style="bold red")
     else:
-        say(unchecked, lead="\nnothing wrong was found", style="bold green")
+        show(unchecked, lead="\nnothing wrong was found", style="bold green")
 
 
 def setup(
@@ -181,13 +180,15 @@ def setup(
     with console.status(f"Looking at {settings.project} …"):
         found = cloud.setup.steps(settings)
     if found:
-        print_table(f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)])
+        print_table(
+            f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)], to=console
+        )
         if not yes:
             confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
         cloud.setup.apply(found, tell=lambda step: say(f"{step.what} …"))
-        say("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
+        show("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
     else:
-        say(f": {settings.project} has what runs need", lead="nothing to do", style="bold green")
+        show(f": {settings.project} has what runs need", lead="nothing to do", style="bold green")
     if as_json:
         print_json({"project": settings.project, "done": [step.what for step in found]})
 
@@ -233,26 +234,24 @@ def smoke(
         typer.confirm(f"This {what}. Go on?", abort=True, err=True)
     lines: list[cloud.smoke.SmokeCheck] = []
 
-    def tell(line: cloud.smoke.SmokeCheck) -> None:
-        lines.append(line)
-        say(f"  {line.what}: {line.found}", lead=f"{_MARKS[line.ok]:2}", style=_STYLES[line.ok])
-
     with drawn_progress() as progress, interrupt.handled():
         rest = cloud.google_rest.GoogleRest(settings.project)
-        made = cloud.smoke.Smoke(settings, api, rest, tell, with_compute=compute, progress=progress)
+        made = cloud.smoke.Smoke(settings, api, rest, lines.append, with_compute=compute, progress=progress)
         try:
             made.run()
         finally:
             about = f"tpulm {metadata.version('tpulm')} cloud smoke, {settings.accelerator}, Python {platform.python_version()}"
             storage.write_atomic(to, cloud.smoke.transcript(lines, made, about=about))
+    for line in lines:
+        show(f"  {line.what}: {line.found}", lead=f"{_MARKS[line.ok]:2}", style=_STYLES[line.ok])
     wrong = [line.what for line in lines if line.ok is False]
-    say(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}")
+    show(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}")
     if as_json:
         print_json({"ok": not wrong, "dollars": made.spent, "lines": [vars(line) for line in lines], "facts": made.facts})
     if wrong:
-        say(f"; a report with {to} helps everybody", lead=f"not as expected: {', '.join(wrong)}", style="bold red")
+        show(f"; a report with {to} helps everybody", lead=f"not as expected: {', '.join(wrong)}", style="bold red")
         raise typer.Exit(CloudRefused.exit_code)
-    say("Google answers as expected", style="bold green")
+    show("Google answers as expected", style="bold green")
 
 
 _VERDICTS = {"live": "live", "going": "going", "orphan": "ORPHAN", "unknown": "not known"}
@@ -296,9 +295,9 @@ def audit(
             confirm(f"Delete {names_of_targets}?", declined="nothing was deleted")
         with drawn_progress() as progress:
             done = cloud.teardown.delete(api, targets, progress=progress)
-        say(", and seen to be gone", lead=f"{len(done.gone)} deleted", style="bold green")
+        show(", and seen to be gone", lead=f"{len(done.gone)} deleted", style="bold green")
         for item in done.left:
-            say(f" {item.name} in {item.zone}; run this again", lead="still there:", style="bold red")
+            show(f" {item.name} in {item.zone}; run this again", lead="still there:", style="bold red")
     remaining = [item for item in found.of("orphan", "unknown") if item not in targets]
     if as_json:
         names_of = {"deleted": [item.name for item in done.gone], "left": [item.name for item in done.left]} if done else {}
@@ -325,7 +324,7 @@ def _targets(found: cloud.teardown.Audit, names: Sequence[str] | None) -> list[c
 
 def _show_audit(project: str, found: cloud.teardown.Audit) -> None:
     now = time.time()
-    say(f"{project}: {found.zones} zones looked at", style="bold")
+    show(f"{project}: {found.zones} zones looked at", style="bold")
     for item in found.findings:
         resource, age = item.resource, item.age(now)
         told = (
@@ -334,20 +333,20 @@ def _show_audit(project: str, found: cloud.teardown.Audit) -> None:
             "of unknown age" if age is None else f"{duration(age)} old",
             f"{dollars(item.dollars_per_hour)} an hour{f' ({item.price.origin})' if item.price else ''}",
         )
-        say(f"{_VERDICTS[item.verdict]}  {resource.name} in {resource.zone}: {', '.join(told)}\n    {item.why}")
+        show(f"{_VERDICTS[item.verdict]}  {resource.name} in {resource.zone}: {', '.join(told)}\n    {item.why}")
     for zone, why in found.silent.items():
-        say(f" {why}", lead=f"{zone} could not be looked at:", style="bold yellow")
+        show(f" {why}", lead=f"{zone} could not be looked at:", style="bold yellow")
     if found.others:
-        say(f"{found.others} more are not tpulm's, and are left alone")
+        show(f"{found.others} more are not tpulm's, and are left alone")
     if orphans := found.of("orphan"):
         known = [item.dollars_per_hour for item in orphans if item.dollars_per_hour is not None]
         hourly = f"{'at least ' * (len(known) < len(orphans))}{dollars(sum(known))} an hour"
         rest = f", {hourly}; 'tpulm cloud audit --delete' ends them"
-        say(rest, lead=f"{len(orphans)} left behind", style="bold red")
+        show(rest, lead=f"{len(orphans)} left behind", style="bold red")
     if unknown := found.of("unknown"):
-        say("; 'tpulm cloud audit --delete NAME' ends one", lead=f"{len(unknown)} not known whose", style="bold yellow")
+        show("; 'tpulm cloud audit --delete NAME' ends one", lead=f"{len(unknown)} not known whose", style="bold yellow")
     if not (orphans or unknown or found.silent):
-        say("nothing is left behind", style="bold green")
+        show("nothing is left behind", style="bold green")
 
 
 def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
@@ -461,10 +460,10 @@ def _stage(
 
 def _write_job(text: str, to: PurePath | None, settings: cloud.settings.CloudSettings) -> None:
     if to is None:
-        sys.stdout.write(text)
+        write(text)
     else:
         storage.write_atomic(to, text)
-        say(f"written to {to}: {text.splitlines()[0].lstrip('# ').replace('FILE', str(to))}")
+        show(f"written to {to}: {text.splitlines()[0].lstrip('# ').replace('FILE', str(to))}")
     if settings.budget is not None or settings.deadline_hours is not None:
         say("budget and deadline_hours hold for 'tpulm cloud launch' alone: nobody watches them here.", style="yellow")
 

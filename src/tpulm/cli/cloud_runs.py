@@ -31,7 +31,7 @@ from tpulm.cli.cloud_options import (
     is_asked,
 )
 from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show
 from tpulm.errors import (
     EXIT_STOPPED,
     CloudRefused,
@@ -205,7 +205,7 @@ def _agree(
         cost = dollars(estimate["dollars"])
         speed = f"{estimate['tokens_per_second']:,.0f} tokens/s"
         rows["estimate"] = f"{duration(3600 * estimate['hours'])} of training, {cost}, {speed}"
-    print_table("To be launched", rows)
+    print_table("To be launched", rows, to=console)
     if not yes and not (is_asked() and typer.confirm("Launch it?", err=True)):
         raise ConfigError("nothing was launched; --yes launches without asking")
 
@@ -245,8 +245,8 @@ def _watch(folder: PurePath, settings: cloud.settings.CloudSettings) -> cloud.jo
 
 def _supervise_in_cloud(folder: PurePath, settings: cloud.settings.CloudSettings, *, follow: bool, as_json: bool) -> None:
     vm = cloud.supervisor_vm.start(folder, settings, compute=cloud.compute.ComputeApi(settings.project), tell=_tell)
-    say(f"{vm} supervises the run: this machine may be switched off.")
-    say(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
+    show(f"{vm} supervises the run: this machine may be switched off.")
+    show(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if follow:
         _end(_follow(folder, settings.project) or _watch(folder, settings), folder, as_json)
     elif as_json:
@@ -276,8 +276,8 @@ def _detach(folder: PurePath, as_json: bool) -> None:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
         )
-    say(f"Process {started.pid} of this machine watches over it, and writes to {log}.")
-    say(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
+    show(f"Process {started.pid} of this machine watches over it, and writes to {log}.")
+    show(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if as_json:
         print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
 
@@ -289,8 +289,8 @@ def _end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
 
 def _show_end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
     _show_attempts(job, cloud.status.spent(job, now=time.time(), newest_step=job.newest_step))
-    say(f": {job.message or 'no VM is left'}", lead=f"\n{job.status}", style="bold")
-    say(f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}.")
+    show(f": {job.message or 'no VM is left'}", lead=f"\n{job.status}", style="bold")
+    show(f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}.")
     if as_json:
         print_json(job.model_dump(mode="json"))
 
@@ -397,13 +397,13 @@ def _show_status(
     if needs_supervisor:
         what = "what is preempted stays so, and nobody watches the budget. Take it up with"
         command = f"tpulm cloud attach --workdir {workdir}"
-        say(f": {what}:\n    {command}", lead="\nnothing supervises this run", style="bold yellow")
+        show(f": {what}:\n    {command}", lead="\nnothing supervises this run", style="bold yellow")
 
 
 def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -> None:
     begun = [*job.attempts, *([job.node] if job.node else [])]
     if not begun:
-        say("no attempt has begun yet")
+        show("no attempt has begun yet")
         return
     rows = []
     for item, cost in zip(begun, attempts, strict=True):
@@ -413,7 +413,7 @@ def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -
         rows.append((f"{cost.attempt}, {cost.zone}", *times, item.ending or "running", *counted))
     print_table("Attempts", rows, header=("attempt", "begun", "ready", "ended", "why", "steps", "billed", "cost"))
     if job.attempts and job.status != "done":
-        say(f"the last one ended because: {job.attempts[-1].detail}")
+        show(f"the last one ended because: {job.attempts[-1].detail}")
 
 
 def _total(attempts: Sequence[cloud.status.Spent]) -> str:
@@ -605,7 +605,7 @@ def down(
         _confirm_names({name: doomed.summary, **({bucket: "the bucket itself"} if delete_bucket else {})})
     with drawn_progress() as progress:
         zones = teardown.end(workdir, named, run=found.run if found else None, tell=say, progress=progress)
-    say(f": no TPU or VM of it in {zones} zones of {named}", lead="nothing is left that bills", style="bold green")
+    show(f": no TPU or VM of it in {zones} zones of {named}", lead="nothing is left that bills", style="bold green")
     deleted = 0
     if delete_work or delete_data:
         with teardown.unused(workdir), drawn_progress() as progress:
@@ -616,7 +616,7 @@ def down(
         if others := teardown.strangers(workdir, deleted=False):
             raise TpulmError(f"{bucket} was not deleted: {some_of(others)} came into it meanwhile")
         teardown.delete_bucket(named, bucket.removeprefix("gs://"))
-        say(f"deleted: {bucket}")
+        show(f"deleted: {bucket}")
     if as_json:
         print_json({"workdir": str(workdir), "objects_deleted": deleted, "bucket_deleted": delete_bucket, "left": []})
 

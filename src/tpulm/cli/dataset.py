@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 
 from tpulm.cli.options import (
     AsJson,
@@ -22,7 +21,7 @@ from tpulm.cli.options import (
     Workfolder,
     load_run,
 )
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show, visible
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
@@ -144,11 +143,9 @@ def import_tfrecord(
     _show_counts(folder)
     rows = dataset.load_split(folder / "dataset" / "train").rows
     next_sentence = "true" if "next_sentence" in rows.columns else "false"
-    console.print(
-        f"Next: [bold]tpulm run bert-tiny --workdir {folder} --set data.sequence_length={rows.sequence_length} "
-        f"--set data.rows=segments --set data.next_sentence={next_sentence}[/], or any recipe",
-        highlight=False,
-        soft_wrap=True,
+    say(
+        f"Next: tpulm run bert-tiny --workdir {folder} --set data.sequence_length={rows.sequence_length} "
+        f"--set data.rows=segments --set data.next_sentence={next_sentence}, or any recipe"
     )
     if as_json:
         print_json(_counts(folder))
@@ -181,30 +178,30 @@ def inspect(
     if sampled:
         made = tokenization.load(workdir / "tokenizer")
         if config.data.rows == "causal":
-            console.print(f"\n[bold]Rows[/]   [dim cyan]{made.token(made.special.sep)}[/] ends a text\n")
+            show(f"   {made.token(made.special.sep)} ends a text\n", lead="\nRows", style="bold")
             places = [set[int]() for _ in sampled]
         else:
-            console.print("\n[bold]Rows[/]   [reverse green]⟦masked⟧[/]: what the model must predict\n")
+            show("   ⟦masked⟧: what the model must predict\n", lead="\nRows", style="bold")
             places = _masked(config, made, sampled, seed)
         for row, masked in zip(sampled, places, strict=True):
             note = (
                 "" if row.random_next is None else ("  second segment random" if row.random_next else "  second segment next")
             )
-            console.print(f"[dim]{split} row {row.number} ({row.part}){note}[/]")
-            console.print(_readable(made, row.tokens, masked), soft_wrap=True)
-            console.print()
+            show(f"{split} row {row.number} ({row.part}){note}", style="dim")
+            show(_readable(made, row.tokens, masked))
+            show()
     if as_json:
         print_json(_counts(workdir))
 
 
 def _show_removed(found: list[Removed], as_json: bool) -> None:
     if not found:
-        console.print("nothing was left out, and nothing replaced")
+        show("nothing was left out, and nothing replaced")
     for item in found:
         reason = item.reason if item.reason.startswith("/") else item.reason.replace("_", " ")
-        console.print(f"\n[bold]{escape(reason)}[/]  {item.times:,}", highlight=False)
+        show(f"  {item.times:,}", lead=f"\n{reason}", style="bold")
         for text in item.samples:
-            console.print(f"  [dim]·[/] {escape(text)}", highlight=False, soft_wrap=True)
+            show(f" {text}", lead="  ·", style="dim")
     if as_json:
         print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
 
@@ -255,7 +252,7 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
             padding += 1
             continue
         style = "reverse green" if place in masked else "dim cyan" if token_id in tuple(made.special) else ""
-        token = made.token(token_id)
+        token = visible(made.token(token_id))
         if made.is_continuation(token_id):
             token = token.removeprefix("##")
         elif place:

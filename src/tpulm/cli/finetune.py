@@ -418,7 +418,7 @@ def _predict(
 
     counted = _write_answers(rows, answered, input, output, title="Answering")
     lines = {"answered": f"{counted:,} texts", **_left_out(classifier.cut, max_length, skipped)}
-    print_table("", lines | _written_to(output))
+    _tell_written(lines, output)
 
 
 _HEADERS = {
@@ -516,7 +516,7 @@ def _classify_file(
     taken = ("predicted", "score")
     counted = _write_answers(rows, answered, input, output, title="Classifying", header=columns.header, taken=taken)
     lines = {"classified": f"{counted:,} texts", **_left_out(classifier.cut, classifier.max_length, skipped)}
-    print_table("", lines | _written_to(output))
+    _tell_written(lines, output)
 
 
 def _say_cut(cut: int, max_length: int | None) -> None:
@@ -524,8 +524,10 @@ def _say_cut(cut: int, max_length: int | None) -> None:
         console.print(f"[yellow]note:[/] cut {note}", soft_wrap=True)
 
 
-def _written_to(output: PurePath | None) -> dict[str, str]:
-    return {} if output is None else {"written to": str(output)}
+def _tell_written(lines: dict[str, str], output: PurePath | None) -> None:
+    """The result is the file or, on stdout, the rows: beside those this is a note."""
+    to = {} if output is None else {"written to": str(output)}
+    print_table("", lines | to, to=None if to else console)
 
 
 def embed(
@@ -617,4 +619,4 @@ def embed(
         np.save(memory, np.concatenate(found))
         storage.write_atomic(output, memory.getvalue())
     lines = {"embedded": f"{counted:,} texts", **_left_out(embedder.cut, embedder.max_length, skipped)}
-    print_table("", lines | _written_to(output))
+    _tell_written(lines, output)

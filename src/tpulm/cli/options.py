@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from tpulm.cli import terminal
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
@@ -79,7 +80,9 @@ class Command(TyperCommand):
         for option, count in Counter(given).items():
             if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.count or option.is_eager):
                 ctx.fail(f"{option.opts[0]} is given {count} times; give it once.")
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        terminal.begin(as_json=bool(ctx.params.get("as_json")))
+        return rest
 
 
 class Commands(typer.Typer):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpulm.cli.options import AsJson, Overrides, RunFile, load_run, vocabulary_of
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
 from tpulm.readable import dollars, duration
 
@@ -118,8 +118,8 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
     header = ("type", "step", "MFU", "tokens/s", "time", "on demand", "spot", "per 10⁹ tokens")
     print_table(f"Estimates for {config.name}", rows, header=header)
     if fitting := [value for value in values if value["fits"]]:
-        console.print(f"\nTokens are of text, {_assumed(fitting[0])}.")
-    console.print(f"\n{_LEFT_OUT} Prices ({accelerators[0].prices_as_of}): {accelerators[0].prices_source}.")
+        show(f"\nTokens are of text, {_assumed(fitting[0])}.", fold=True)
+    show(f"\n{_LEFT_OUT} Prices ({accelerators[0].prices_as_of}): {accelerators[0].prices_source}.", fold=True)
     if as_json:
         print_json({"run": config.name, "accelerators": values})
 
@@ -149,7 +149,7 @@ def _show(config: RunConfig, made: Plan) -> None:
     several = f" of phase {heaviest.number}" if len(made.phases) > 1 else ""
     _show_time(heaviest, accelerator, several)
     _show_buffers(list(heaviest.analysis.largest), f"Largest arrays{several}, on each device")
-    console.print(f"\n{_LEFT_OUT}")
+    show(f"\n{_LEFT_OUT}", fold=True)
 
 
 def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None:
@@ -162,14 +162,14 @@ def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None
     rows.append(("everything else", _milliseconds(rest), f"{rest / phase.seconds:.0%}"))
     print_table(f"\nWhat takes the time{several}", rows, header=("part", "of a step", ""))
     for one in collectives_by_kind(analysis.collectives):
-        console.print(f"{one['count']} × {one['kind']} among {one['devices']} devices, {_size(one['bytes'])} in all")
+        show(f"{one['count']} × {one['kind']} among {one['devices']} devices, {_size(one['bytes'])} in all")
     if analysis.unknown_loops:
-        console.print(f"[yellow]{analysis.unknown_loops} loops could not be counted and count once: the step takes longer[/]")
+        show(f"{analysis.unknown_loops} loops could not be counted and count once: the step takes longer", style="yellow")
     if analysis.opaque:
         kernels = ", ".join(f"{times} × {name}" for name, times in analysis.opaque.items())
-        console.print(f"[yellow]operations of these kernels cannot be counted: {kernels}[/]")
+        show(f"operations of these kernels cannot be counted: {kernels}", style="yellow")
     if analysis.kernels:
-        console.print(
+        show(
             f"{analysis.kernels} × our own kernel for attention; its time is not of the compiler's cost model "
             "(docs/planning.md)"
         )
@@ -181,16 +181,16 @@ def _show_buffers(largest: list[Buffer], title: str) -> None:
 
 
 def _show_too_large(config: RunConfig, accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer]) -> None:
-    console.print(f"[bold red]{config.name} does not fit {accelerator.name}:[/] {error}", highlight=False)
+    show(f" {error}", lead=f"{config.name} does not fit {accelerator.name}:", style="bold red", fold=True)
     if largest:
         _show_buffers(largest, "What would take the room, on each device (scaled from a smaller batch)")
-    console.print("\n--fit looks for settings that fit.")
+    say("\n--fit looks for settings that fit.")
 
 
 def _show_fitting(fitting: Fitting) -> None:
     print_table("\nTried", [(line,) for line in fitting.tried])
-    console.print("\nThis fits; for the run file:\n")
-    console.print(fitting.toml(), markup=False)
+    show("\nThis fits; for the run file:\n")
+    show(fitting.toml())
 
 
 def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer]) -> dict[str, Any]:
@@ -326,9 +326,8 @@ def _machine_rows(found: dict[str, Any]) -> dict[str, str]:
 def _show_advice(name: str, advice: Advice) -> None:
     rows = [("ok" if finding.good else "!", finding.what, finding.message) for finding in advice.findings]
     print_table(f"\n{name} on a TPU", rows)
-    colour = "green" if advice.use_tpu else "yellow"
-    console.print(f"[bold {colour}]{advice.verdict}[/]")
-    console.print("A rough guess from sizes; 'tpulm plan' compiles the run.")
+    show(advice.verdict, style="bold green" if advice.use_tpu else "bold yellow", fold=True)
+    say("A rough guess from sizes; 'tpulm plan' compiles the run.")
 
 
 def _advice_values(advice: Advice) -> dict[str, Any]:

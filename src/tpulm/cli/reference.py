@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
+from tpulm.cli import terminal
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, print_json, print_table
+from tpulm.cli.terminal import print_json, print_table, say, show, write
 from tpulm.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe i
     from tpulm.config import list_recipes, load, recipe_text
 
     if name is not None:
-        print(recipe_text(name), end="")
+        write(recipe_text(name))
         return
     rows = []
     for recipe in list_recipes():
@@ -40,7 +41,7 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe i
             )
         )
     print_table("Recipes", rows, header=("name", "layers x hidden size", "time", "cost"))
-    console.print("\nTime and cost as its head says, mostly on a TPU v3-8 on demand: 'tpulm recipes NAME' prints it in full.")
+    say("\nTime and cost as its head says, mostly on a TPU v3-8 on demand.\n'tpulm recipes NAME' prints it in full.")
 
 
 def _of_head(text: str, name: str, pattern: str) -> str:
@@ -83,12 +84,15 @@ def settings(
         raise ConfigError(f"no setting has '{word}' in its name or meaning.{suggest(word or '', sorted(parts))}")
     for title, some in chosen.items():
         if some:
-            console.print(f"\n[bold underline]{title}[/]")
+            show(title, style="bold underline")
+        if terminal.results.width == terminal.UNFOLDED:  # a line each, for grep
+            print_table("", [(one.name, f"{one.type}; {one.default_words}", one.meaning) for one in some])
+            continue
         for one in some:
-            console.print(f"[bold]{one.name}[/]")
+            show(one.name, style="bold")
             for text in (f"[cyan]{escape(one.type)}[/]; {escape(one.default_words)}", escape(one.meaning)):
                 if text:
-                    console.print(Padding(text, (0, 0, 0, 4)))
+                    terminal.results.print(Padding(text, (0, 0, 0, 4)))
     if as_json:
         print_json({"settings": [{"of": title, **one._asdict()} for title, some in chosen.items() for one in some]})
 

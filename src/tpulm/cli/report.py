@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
 from tpulm.readable import size
 from tpulm.storage import as_path
@@ -47,7 +47,7 @@ def report(
         if tuned := [str(path) for path in workdirs if report.is_finetuning(path)]:
             raise ConfigError(f"{', '.join(tuned)}: only pretraining runs are compared; leave the fine-tuning out")
         page = report.write_comparison(workdirs, output or _COMPARISON)
-    console.print(f"The page is [bold]{page}[/]", highlight=False)
+    show(str(page))
     if open_:
         if not isinstance(page, Path):
             raise ConfigError(f"{page} is in Cloud Storage; name a file with --output to open it here")
@@ -78,12 +78,16 @@ def push(
     found, addresses = publications(model, repository, anyway=anyway), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
-        print_table(f"{publication.repository} ({'public' if public else 'private'} if it is new)", rows)
+        print_table(
+            f"{publication.repository} ({'public' if public else 'private'} if it is new)",
+            rows,
+            to=None if dry_run else console,
+        )
     if not dry_run:
         with drawn_progress() as progress:
             addresses = [send(publication, private=not public, progress=progress) for publication in found]
         for address in addresses:
-            console.print(f"Sent to [bold]{address}[/]", highlight=False)
+            show(address)
     if as_json:
         files = {publication.repository: {file.name: file.size for file in publication.files} for publication in found}
         print_json({"files": files, "addresses": addresses})

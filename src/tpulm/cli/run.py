@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tpulm.cli import terminal
 from tpulm.cli.options import (
     AllowCpu,
     AsJson,
@@ -24,7 +25,7 @@ from tpulm.cli.options import (
     Workfolder,
     load_run,
 )
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError, some_of
 from tpulm.progress import shown_speed
 from tpulm.storage import as_path, exists, holder, is_remote
@@ -95,8 +96,8 @@ def quickstart(
     answers = fill_mask(load_model(summary.export), EXAMPLES, top=3)
     rows = [(text, "  ".join(f"{p.token} {p.score:.0%}" for p in best)) for text, best in zip(EXAMPLES, answers, strict=True)]
     print_table("What the model fills in", rows, header=("text", "best three"))
-    console.print(f"\nNext: [bold]tpulm fill-mask {summary.export} 'Return the [MASK] of the list.'[/]", highlight=False)
-    console.print("Your own text: [bold]tpulm run RUN.toml --workdir W[/], with a run file such as in the README.")
+    say(f"\nNext: tpulm fill-mask {summary.export} 'Return the [MASK] of the list.'")
+    say("Your own text: tpulm run RUN.toml --workdir W, with a run file such as in the README.")
     if as_json:
         print_json(asdict(summary))
 
@@ -104,7 +105,7 @@ def quickstart(
 def show_summary(summary: Summary) -> None:
     """The table at the end of a run."""
     if summary.nothing_to_do:
-        console.print(f"Nothing to do: {summary.workdir} is complete. Its results:")
+        say(f"Nothing to do: {summary.workdir} is complete. Its results:")
     ratio = summary.eval_accuracy / summary.eval_baseline_accuracy if summary.eval_baseline_accuracy else float("nan")
     scores = summary.eval_scores
     of = "generator" if "detection_auc" in scores else "held-out"
@@ -160,7 +161,7 @@ def show_curve(workdir: PurePath) -> None:
     chosen = [points[round(i * (len(points) - 1) / 9)] for i in range(10)] if len(points) > 10 else points
     low, high = min(losses := [loss for _, loss in chosen], default=0.0), max(losses, default=0.0)
     low, high = math.floor(10 * low) / 10, math.ceil(10 * high) / 10  # what the axis shows
-    width = min(60, max(20, console.width - 22))
+    width = min(60, max(20, terminal.results.width - 22))
     rows = []
     for step, loss in chosen:
         filled = round(width * (loss - low) / (high - low)) if high > low else 0
@@ -295,12 +296,11 @@ def export(
         _export_onnx(path, as_json)
         return
     loader = "AutoModelForCausalLM" if config.model.architecture == "decoder" else "AutoModelForMaskedLM"
+    show(str(path))
     if is_remote(path):
-        console.print(
-            f"exported to [bold]{path}[/]: tpulm.load_model('{path}') loads it; for transformers copy the folder to disk"
-        )
+        say(f"tpulm.load_model('{path}') loads it; for transformers copy the folder to disk")
     else:
-        console.print(f"exported to [bold]{path}[/]: {loader}.from_pretrained('{path}') loads it")
+        say(f"{loader}.from_pretrained('{path}') loads it")
     if as_json:
         print_json({"export": str(path)})
 
@@ -313,7 +313,8 @@ def _export_onnx(folder: PurePath, as_json: bool) -> None:
     models = [folder / half for half in HALVES if exists(folder / half / CONFIG)] or [folder]
     for one in models:
         export_onnx(load_model(one), one / FILE)
-        console.print(f"exported to [bold]{one / FILE}[/]: onnxruntime.InferenceSession reads it", soft_wrap=True)
+        show(str(one / FILE))
+        say("onnxruntime.InferenceSession reads it")
     if as_json:
         print_json({"export": [str(one / FILE) for one in models]})
 

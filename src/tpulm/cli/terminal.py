@@ -1,45 +1,101 @@
-"""What the user sees on the terminal: everything human goes to stderr, the one JSON object to stdout."""
+"""What the user sees: results go to stdout, progress, notes and errors to stderr.
+
+Results are `show`, `print_table` and `write`; beside `--json` they go to stderr, since stdout is for the one object then. Where
+stdout is no terminal they are plain text: no line is folded, columns are aligned with two blanks or more between them.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from tpulm.progress import Progress
 
 _LONGEST_NAME = 30  # letters in the first column of a table that stay on one line beside other texts
+UNFOLDED = 1_000_000  # columns
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 console = Console(stderr=True, highlight=False)
+results = Console(highlight=False)
+
+
+def begin(*, as_json: bool) -> None:
+    """Say where results go from here on: to stdout or, beside JSON, to stderr."""
+    global results
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    results = console if as_json else Console(highlight=False, width=None if is_terminal else UNFOLDED)
+
+
+def visible(text: str) -> str:
+    """Control characters, which might move the cursor or change the terminal, as text, in JSON's way: \\u001b."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+@contextmanager
+def naming_stdout() -> Iterator[None]:
+    """An error of the system is said to be of stdout."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or "stdout"
+        raise
 
 
 def print_error(message: str, *, title: str = "error") -> None:
     colour = "yellow" if title == "stopped" else "red"
-    console.print(f"[bold {colour}]{title}:[/] {escape(message)}", soft_wrap=True)
+    console.print(f"[bold {colour}]{title}:[/] {escape(visible(message))}", soft_wrap=True)
 
 
 def say(line: str, *, lead: str = "", style: str = "") -> None:
-    """One line for people, never folded, so that it can be copied; `style` is that of what leads it, or of all of it."""
-    text = f"[{style}]{escape(lead or line)}[/]" if style else escape(lead or line)
-    console.print(text + (escape(line) if lead else ""), soft_wrap=True)
+    """A note, never folded, so that it can be copied; `style` is that of what leads it, or of all of it."""
+    _print_line(console, line, lead, style)
+
+
+def show(what: RenderableType = "", *, lead: str = "", style: str = "", fold: bool = False) -> None:
+    """A line of a result, likewise; or anything else that rich can print. Prose may `fold` on a terminal."""
+    with naming_stdout():
+        if isinstance(what, str):
+            _print_line(results, what, lead, style, fold)
+        else:
+            results.print(what, soft_wrap=True)
+
+
+def _print_line(to: Console, line: str, lead: str, style: str, fold: bool = False) -> None:
+    line, lead = escape(visible(line)), escape(visible(lead))
+    text = f"[{style}]{lead or line}[/]" if style else lead or line
+    to.print(text + (line if lead else ""), soft_wrap=not fold)
+
+
+def write(text: str, *, style: str = "") -> None:
+    """A part of a result as it is, at once; on a terminal with its control characters made visible."""
+    with naming_stdout():
+        results.out(visible(text) if results.is_terminal else text, style=style, end="")
 
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout, the last thing a command says."""
-    print(json.dumps(value, ensure_ascii=False))
-    sys.stdout.flush()
+    is_unicode = sys.stdout.encoding.lower().startswith("utf")
+    with naming_stdout():
+        print(visible(json.dumps(value, ensure_ascii=not is_unicode)), flush=True)
 
 
-def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
-    """Two columns of names and values, or any number of columns under a header."""
+def print_table(
+    title: str,
+    rows: Mapping[str, str] | Sequence[Sequence[str]],
+    *,
+    header: Sequence[str] = (),
+    to: Console | None = None,
+) -> None:
+    """Two columns of names and values, or any number of columns under a header: a result, unless it is said where it goes."""
     from rich.table import Table
 
-    if title:  # as a line of its own: a table's would be folded to the table's width
-        console.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+    to = to or results
     table = Table(show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     lines = list(rows.items()) if isinstance(rows, Mapping) else [tuple(row) for row in rows]
     columns = range(len(lines[0]) if lines else len(header))
@@ -50,8 +106,16 @@ def print_table(title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *
         named = number == 0 and short and not all(numeric[1:])  # beside numbers, which must not be folded, a name is
         table.add_column(header[number] if header else "", justify=justify, overflow="fold", no_wrap=named)
     for line in lines:
-        table.add_row(*(escape(cell) for cell in line))
-    console.print(table)
+        table.add_row(*(escape(visible(cell)) for cell in line))
+    with naming_stdout():
+        if title:  # as a line of its own: a table's would be folded to the table's width
+            to.print(f"[bold]{escape(visible(title))}[/]", soft_wrap=True)
+        if to.width < UNFOLDED:
+            to.print(table)
+            return
+        with to.capture() as drawn:
+            to.print(table)
+        to.out("\n".join(map(str.rstrip, drawn.get().split("\n"))), end="")
 
 
 def _is_number(cell: str) -> bool:

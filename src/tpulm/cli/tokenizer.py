@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, WorkDir, load_run
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
@@ -27,7 +27,7 @@ def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, ini
         given = config.tokenizer.path is not None
         text = None if given else preparation.prepare_corpus(config, folder.path, progress=progress)
         made = preparation.prepare_tokenizer(config, folder.path, text, progress=progress)
-    console.print(f"{made.vocab_size:,} tokens in [bold]{workdir / 'tokenizer'}[/]")
+    show(f"{made.vocab_size:,} tokens in {workdir / 'tokenizer'}")
 
 
 @app.command()
@@ -106,11 +106,11 @@ def compare(
         found = tokenization.compare(
             candidates, sample, sequence_length=sequence_length, contrasts=contrasts, progress=progress
         )
-    console.print(found.summary, markup=False, soft_wrap=True)
+    show(found.summary)
     for table in (*comparison_report.tables(found), *comparison_report.contrast_tables(found)):
         print_table(table.title, table.rows, header=table.header)
     if html is not None:
         storage.write_atomic(html, comparison_report.page(found))
-        console.print(f"The same with plots: {html}", markup=False, soft_wrap=True)
+        show(f"The same with plots: {html}")
     if as_json:
         print_json(found.as_json())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, write
 from tpulm.storage import as_path, exists
 
 if TYPE_CHECKING:
@@ -85,19 +85,19 @@ def generate(
 
 
 def _shown(prompts: list[str], pieces: Iterable[GenerationChunk]) -> Iterator[GenerationChunk]:
-    """The pieces; each text is written to the terminal as it comes, and those whose turn is later wait."""
+    """The pieces; each text is written to stdout as it comes, and those whose turn is later wait."""
     waiting: list[deque[GenerationChunk]] = [deque() for _ in prompts]
     turn, begun = 0, False
     for piece in pieces:
         waiting[piece.prompt].append(piece)
         while turn < len(prompts) and waiting[turn]:
             if not begun:
-                console.out(prompts[turn], style="bold", end="")
+                write(("\n" if turn else "") + prompts[turn], style="bold")
             shown = waiting[turn].popleft()
-            console.out(shown.text, end="")
+            write(shown.text + ("" if shown.ending is None else "\n"))
             begun = shown.ending is None
             if shown.ending is not None:
-                console.print(f"  [dim]({shown.ending})[/]\n", soft_wrap=True)
+                say(f"({shown.ending})", style="dim")
                 turn += 1
         yield piece
 
