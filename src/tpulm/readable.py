@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import unicodedata
 
@@ -62,3 +63,11 @@ def _visible(character: str) -> str:
     if character == _JOINER or kind[0] not in "CZ" or character == " ":
         return character
     return " " if kind == "Zs" else f"⟨U+{code:04X}⟩"
+
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def escaped(text: str) -> str:
+    """Control characters, which might move the cursor or change the terminal, as text, in JSON's way: \\u001b."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

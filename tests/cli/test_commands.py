@@ -65,7 +65,7 @@ def test_the_commands_of_a_whole_run(folder: Path, user_environment: dict[str, s
 
     inspected = invoke("dataset", "inspect", "w", "--rows", 2)
     assert inspected.returncode == 0, inspected.stderr
-    assert inspected.stderr.count("train row") == 2
+    assert inspected.stdout.count("train row") == 2
 
     done = run_process("run", "run.toml", "--workdir", "w", "--json", environment=user_environment)
     assert done.returncode == 0, done.stderr

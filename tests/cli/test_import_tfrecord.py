@@ -73,7 +73,7 @@ def test_a_model_is_trained_from_records(folder: Path) -> None:
     counts = json.loads(import_into("w").stdout)
     assert counts["train"]["rows"] + counts["holdout"]["rows"] + counts["train"]["duplicates"] == 300
     inspected = command("dataset", "inspect", "w", "--rows", 2)
-    assert inspected.stderr.count("train row") == 2
+    assert inspected.stdout.count("train row") == 2
 
     refused = command("run", "run.toml", "-w", "w", "--set", "data.sequence_length=64", code=2)
     assert "data.sequence_length = 32 (not 64)" in refused.stderr and "--set data.sequence_length=32" in refused.stderr

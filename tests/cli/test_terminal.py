@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def test_what_was_asked_for_is_on_stdout(
     if name.startswith("cloud"):
         _: Emulator = request.getfixturevalue("gcs")
         job = Job(run="toy", accelerator="v3-8", spot=True, zones=("us-central1-a",), prices={}, created_at=0.0, status="done")
-        storage.write_text(storage.as_path("gs://runs/toy/cloud/job.json"), job.model_dump_json())
+        storage.write_atomic(storage.as_path("gs://runs/toy/cloud/job.json"), job.model_dump_json())
         storage.write_json(storage.as_path("gs://runs/toy/cloud/settings.json"), {"project": "tpulm-emulator"})
     done = invoke(*name.split(), *ASKED[name])
     assert done.returncode in (0, 4) and done.stdout.strip(), done.stderr
@@ -156,17 +157,23 @@ from tpulm.cli import app, terminal
 def command():
     terminal.begin(as_json=False)
     terminal.{what}
+    raise SystemExit(0)
 app.typer.main.get_command = lambda app: command
 app.main()
 """
-TABLE, TEXT = "print_table('', [('한국어', 'é')] * 3000)", "write('한국어\\n')"
+TABLE, TEXT = "print_table('', [('name', 'value')] * 3000)", "write('\\ud55c\\uad6d\\uc5b4\\n')"
 
 
-def process(what: str, stdout: Any, *, closed: bool = False, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONIO"))}
-    command = [sys.executable, "-c", WRITE.format(what=what)]
-    close = (lambda: os.close(1)) if closed else None
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environment | variables, preexec_fn=close)
+def process(
+    what: str, stdout: Any, variables: Mapping[str, str] = MappingProxyType({}), end: str = ""
+) -> subprocess.CompletedProcess[bytes]:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LC_", "LANG", "PYTHONIO", "PYTHONUNBUFFERED"))
+    }
+    command = ["sh", "-c", f'exec "$0" -c "$1" {end}', sys.executable, WRITE.format(what=what)]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env={**environment, **variables})
 
 
 @pytest.mark.parametrize("what", [TABLE, TEXT, "print_json(['x' * 9])"])
@@ -181,14 +188,14 @@ def test_a_closed_pipe_ends_quietly(what: str) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("what", [TABLE, TEXT, "sys.stdout.write('x')", "print_json(['x' * 9])"])
 def test_a_full_device_is_an_error(what: str) -> None:
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         done = process(what, full)
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert done.stderr.startswith(b"error: cannot use stdout: the disk is full")
 
 
 def test_a_closed_stdout_is_an_error() -> None:
-    done = process(TEXT, None, closed=True)
+    done = process(TEXT, None, end=">&-")
     assert (done.returncode, done.stderr.decode()) == (1, f"error: cannot use stdout: {os.strerror(errno.EBADF)}\n")
 
 
@@ -201,5 +208,5 @@ def test_a_closed_stdout_is_an_error() -> None:
     ],
 )
 def test_text_is_utf_8_whatever_the_locale(variables: dict[str, str], expected: bytes) -> None:
-    done = process(TEXT, subprocess.PIPE, **variables)
+    done = process(TEXT, subprocess.PIPE, variables)
     assert (done.returncode, done.stdout) == (0, expected), done.stderr

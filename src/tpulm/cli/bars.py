@@ -16,8 +16,8 @@ from rich.progress import ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
-from tpulm.cli.terminal import visible
 from tpulm.progress import PrintedProgress, Progress, format_amount, format_clock, format_rate
+from tpulm.readable import escaped
 
 _LONGEST_BAR: Final = 40  # cells, as all that follows
 _SHORTEST_BAR: Final = 8
@@ -125,7 +125,7 @@ class _Bars:
             self._bars.update(self._task, status=text)
 
     def note(self, message: str) -> None:
-        self._bars.console.print(f"[yellow]note:[/] {escape(visible(message))}", justify="left")
+        self._bars.console.print(f"[yellow]note:[/] {escape(escaped(message))}", justify="left")
 
     def finish(self) -> None:
         if self._task is None:

@@ -7,7 +7,6 @@ stdout is no terminal they are plain text: no line is folded, columns are aligne
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,10 +16,10 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from tpulm.progress import Progress
+from tpulm.readable import escaped
 
 _LONGEST_NAME = 30  # letters in the first column of a table that stay on one line beside other texts
 UNFOLDED = 1_000_000  # columns
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 console = Console(stderr=True, highlight=False)
 results = Console(highlight=False)
 
@@ -30,11 +29,6 @@ def begin(*, as_json: bool) -> None:
     global results
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     results = console if as_json else Console(highlight=False, width=None if is_terminal else UNFOLDED)
-
-
-def visible(text: str) -> str:
-    """Control characters, which might move the cursor or change the terminal, as text, in JSON's way: \\u001b."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @contextmanager
@@ -49,7 +43,7 @@ def naming_stdout() -> Iterator[None]:
 
 def print_error(message: str, *, title: str = "error") -> None:
     colour = "yellow" if title == "stopped" else "red"
-    console.print(f"[bold {colour}]{title}:[/] {escape(visible(message))}", soft_wrap=True)
+    console.print(f"[bold {colour}]{title}:[/] {escape(escaped(message))}", soft_wrap=True)
 
 
 def say(line: str, *, lead: str = "", style: str = "") -> None:
@@ -67,7 +61,7 @@ def show(what: RenderableType = "", *, lead: str = "", style: str = "", fold: bo
 
 
 def _print_line(to: Console, line: str, lead: str, style: str, fold: bool = False) -> None:
-    line, lead = escape(visible(line)), escape(visible(lead))
+    line, lead = escape(escaped(line)), escape(escaped(lead))
     text = f"[{style}]{lead or line}[/]" if style else lead or line
     to.print(text + (line if lead else ""), soft_wrap=not fold)
 
@@ -75,14 +69,14 @@ def _print_line(to: Console, line: str, lead: str, style: str, fold: bool = Fals
 def write(text: str, *, style: str = "") -> None:
     """A part of a result as it is, at once; on a terminal with its control characters made visible."""
     with naming_stdout():
-        results.out(visible(text) if results.is_terminal else text, style=style, end="")
+        results.out(escaped(text) if results.is_terminal else text, style=style, end="")
 
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout, the last thing a command says."""
     is_unicode = sys.stdout.encoding.lower().startswith("utf")
     with naming_stdout():
-        print(visible(json.dumps(value, ensure_ascii=not is_unicode)), flush=True)
+        print(escaped(json.dumps(value, ensure_ascii=not is_unicode)), flush=True)
 
 
 def print_table(
@@ -106,10 +100,10 @@ def print_table(
         named = number == 0 and short and not all(numeric[1:])  # beside numbers, which must not be folded, a name is
         table.add_column(header[number] if header else "", justify=justify, overflow="fold", no_wrap=named)
     for line in lines:
-        table.add_row(*(escape(visible(cell)) for cell in line))
+        table.add_row(*(escape(escaped(cell)) for cell in line))
     with naming_stdout():
         if title:  # as a line of its own: a table's would be folded to the table's width
-            to.print(f"[bold]{escape(visible(title))}[/]", soft_wrap=True)
+            to.print(f"[bold]{escape(escaped(title))}[/]", soft_wrap=True)
         if to.width < UNFOLDED:
             to.print(table)
             return
