@@ -3,7 +3,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled import Columns, Examples, examples, examples_of, label_name, read_examples
+from tpulm.labelled import Columns, Examples, examples, examples_of, label_name, read_examples, read_texts
 
 ROWS = [{"text": "good", "pair": "yes", "label": 1}, {"text": "bad", "pair": "no", "label": 0}]
 
@@ -291,3 +293,64 @@ class TestWithoutAHeader:
     def test_a_file_read_as_if_it_had_one_says_how(self, write: Callable):
         with pytest.raises(DataError, match=r"looks like data: .* or give --no-header \(Columns\(header=False\)"):
             read_examples(write("a.tsv", "1\tgood\n0\tbad\n"))
+
+
+class TestRowNumbers:
+    """As pandas' to_csv and R's write.table add them, unasked."""
+
+    @pytest.mark.parametrize("form", ["tsv", "csv", "jsonl", "parquet"])
+    @pytest.mark.parametrize("first", [0, 1, 50_000])
+    def test_they_are_no_texts(self, write_rows: Callable, form: str, first: int):
+        rows = [{"text": str(first + 3 * n // 2), "review": word, "label": n % 2} for n, word in enumerate("abcd")]
+        path = write_rows(f"a.{form}", rows)
+        with pytest.raises(DataError, match=r"the column 'text' of the text numbers the rows.*'review' \"d\".*--text-column"):
+            read_examples(path)
+        with pytest.raises(DataError, match="numbers the rows"):
+            list(read_texts(path, skipped=Counter()))
+        assert read_examples(path, Columns("review")).texts == ["a", "b", "c", "d"]
+        pair = Columns("review", pair="pair")
+        with pytest.raises(DataError, match="the column 'pair' of the pair numbers the rows"):
+            read_examples(write_rows(f"b.{form}", [{**row, "pair": row["text"]} for row in rows]), pair)
+
+    def test_a_column_that_is_named_is_taken(self, write_rows: Callable):
+        path = write_rows("a.csv", [{"": n, "id": n, "text": "x", "label": n % 2} for n in range(30)])
+        assert read_examples(path, Columns("id")).texts == read_examples(path, Columns("column 1")).texts
+
+    def test_a_file_without_a_header_begins_with_them(self, write: Callable):
+        path = write("a.csv", "".join(f"{n},word,{n % 2}\n" for n in range(4)))
+        with pytest.raises(
+            DataError, match=r"'1' of the text numbers the rows. The columns, and this row: '1' \"3\", '2' \"word"
+        ):
+            read_examples(path, Columns("1", "3", header=False))
+        assert len(read_examples(path, Columns("2", "3", header=False))) == 4
+
+    def test_a_stream_is_stopped_before_its_rows_are_used(self, write: Callable):
+        rows = read_texts(write("a.csv", "text\n" + "".join(f"{n}\n" for n in range(5_000))), skipped=Counter())
+        with pytest.raises(DataError, match="line 21: the column 'text'"):
+            list(islice(rows, 20))
+
+    @pytest.mark.parametrize(
+        ("labels", "fine"),
+        [
+            (range(30), False),
+            (range(1, 31), False),
+            ([n % 2 for n in range(30)], True),
+            (range(1990, 2020), True),  # years
+            ([n / 2 for n in range(30)], True),
+            ([0, 1, 2, 3, 4], True),
+            ([*range(29), 5], True),
+        ],
+    )
+    def test_they_are_no_labels_but_numbers_may_be(self, write_rows: Callable, labels: Sequence[float], fine: bool):
+        for form in ("csv", "jsonl"):
+            path = write_rows(f"a.{form}", [{"text": "x", "label": label} for label in labels])
+            if fine:
+                assert len(read_examples(path)) == len(labels)
+            else:
+                with pytest.raises(DataError, match=r"'label' of the label numbers the rows.*--label-column"):
+                    read_examples(path)
+
+    def test_numbers_among_the_texts_are_texts(self, write_rows: Callable):
+        for texts in (["1", "2", "x"], ["3", "2", "1"], ["7", "7", "7"], ["1", "2"]):
+            path = write_rows("a.csv", [{"text": text, "label": 1} for text in texts])
+            assert read_examples(path).texts == texts

@@ -20,6 +20,8 @@ from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.records import WORDING, OnError, RecordFile, Row, RowFormat, find_record_files, new_faults, read_file
 
 _LONG: Final = 40  # characters; few column names are longer
+_UNCHOSEN: Final = ("text", "label", "pair", "question")  # the columns' names if the user gives none
+_NUMBERED_TEXTS, _NUMBERED_LABELS = 3, 20  # from so many rows on, values that count the rows are row numbers
 _AROUND: Final = re.compile(r"^[\s\u200b-\u200f\u2060\ufeff]+|[\s\u200b-\u200f\u2060\ufeff]+\Z")  # blanks, visible or not
 _FORMS: Final = "examples are a path, a list of (text, label) or of texts, or a mapping {'text': […], 'label': […]}"
 
@@ -113,7 +115,7 @@ def text_fault(text: Any, role: str) -> Fault:
     if _is_missing(text):
         return "empty", f"the {role} is empty."
     if not isinstance(text, str):
-        return "not_text", f"the {role} is {show(text)}, not a string; correct it, or name another column."
+        return "not_text", f"the {role} is {show(text)}, not a string; correct it, or name another column (--text-column …)."
     if len(text) * 4 > MAX_DOCUMENT_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_DOCUMENT_BYTES:
         return "too_large", f"the {role} is longer than {MAX_DOCUMENT_BYTES >> 20} MiB; is the file read in the right format?"
     return find_fault(text)
@@ -277,6 +279,8 @@ def _read_cells(
     names = columns.needed(labelled=labelled)
     for file in find_record_files(path, format):
         checked = file.format in ("jsonl", "squad")  # whose records may differ
+        record, rows = None, 0
+        numbered = {role: -1 for role, name in names.items() if name in _UNCHOSEN or not columns.header}
         for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
             try:
                 values = adapt(record.values)
@@ -290,7 +294,34 @@ def _read_cells(
             except UnusableRecord as fault:
                 faults.add(fault.reason, fault.message, record.place)
             else:
+                rows += 1
+                if numbered:
+                    numbers = {role: _row_number(role, found[role], last) for role, last in numbered.items()}
+                    numbered = {role: number for role, number in numbers.items() if number is not None}
+                    if rows == _NUMBERED_LABELS:  # before later rows are used
+                        _check_numbered([role for role in numbered if role != "label"], names, record)
                 yield record, found
+        if record is not None and rows >= _NUMBERED_TEXTS:
+            _check_numbered([role for role in numbered if role != "label" or rows >= _NUMBERED_LABELS], names, record)
+
+
+def _row_number(role: str, value: Any, last: int) -> int | None:
+    """The value, if it may number a row after `last`: texts by numbers that grow, labels by all of them from 0 or 1."""
+    digits = str(value) if type(value) is int else value.strip() if isinstance(value, str) else ""
+    number = int(digits) if digits.isdecimal() and len(digits) < 19 else -1
+    follows = number > last if role != "label" else number in ((0, 1) if last < 0 else (last + 1,))
+    return number if follows else None
+
+
+def _check_numbered(roles: list[str], names: dict[str, str], record: Row) -> None:
+    """Raise DataError for a column of row numbers; `record` is the last of the rows that were looked at."""
+    for role in roles[:1]:
+        cells = shorten(", ".join(f"'{name}' {show(value)}" for name, value in record.values.items()), 200, quoted=False)
+        raise DataError(
+            f"the column '{names[role]}' of the {role} numbers the rows. The columns, and this row: {cells}. {_advice(role)} "
+            f"If the {role} is such numbers, rename the column, and name it so.",
+            location=record.place,
+        )
 
 
 def _check_columns(record: Row, file: RecordFile, names: dict[str, str], *, header: bool) -> None:
