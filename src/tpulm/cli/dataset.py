@@ -252,7 +252,7 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
             padding += 1
             continue
         style = "reverse green" if place in masked else "dim cyan" if token_id in tuple(made.special) else ""
-        token = escaped(made.token(token_id))
+        token = visible(made.token(token_id))
         if made.is_continuation(token_id):
             token = token.removeprefix("##")
         elif place:
