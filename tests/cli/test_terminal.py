@@ -126,7 +126,9 @@ def test_what_was_asked_for_is_on_stdout(
         _: Emulator = request.getfixturevalue("gcs")
         job = Job(run="toy", accelerator="v3-8", spot=True, zones=("us-central1-a",), prices={}, created_at=0.0, status="done")
         storage.write_atomic(storage.as_path("gs://runs/toy/cloud/job.json"), job.model_dump_json())
-        storage.write_json(storage.as_path("gs://runs/toy/cloud/settings.json"), {"project": "tpulm-emulator"})
+        storage.write_json(
+            storage.as_path("gs://runs/toy/cloud/settings.json"), {"project": "tpulm-emulator", "bundle": "none"}
+        )
     done = invoke(*name.split(), *ASKED[name])
     assert done.returncode in (0, 4) and done.stdout.strip(), done.stderr
     assert "\x1b" not in done.stdout and not any("│" in line or line != line.rstrip() for line in done.stdout.splitlines())

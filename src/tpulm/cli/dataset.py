@@ -23,6 +23,7 @@ from tpulm.cli.options import (
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
+from tpulm.readable import escaped
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
             padding += 1
             continue
         style = "reverse green" if place in masked else "dim cyan" if token_id in tuple(made.special) else ""
-        token = visible(made.token(token_id))
+        token = escaped(made.token(token_id))
         if made.is_continuation(token_id):
             token = token.removeprefix("##")
         elif place:
