@@ -54,7 +54,6 @@ batch_size = 8
 """
 W = ("--workdir", "gs://runs/toy")
 TUNING = ("--text-column", "document", "--set", "epochs=1", "--set", "max_length=16")
-# In this order: each finds what those before it have made.
 ASKED: dict[str, tuple[str, ...]] = {
     "recipes": (),
     "settings": (),
@@ -110,6 +109,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(root / "train.tsv", reviews(64))
     write_corpus(root / "corpus.txt.gz")
     (root / "run.toml").write_text(RUN)
+    with pytest.MonkeyPatch.context() as patch:  # so that the commands can be asked in any order
+        patch.chdir(root)
+        for name in ("run", "finetune"):
+            assert invoke(name, *ASKED[name]).returncode == 0
     return root
 
 
