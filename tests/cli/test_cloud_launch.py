@@ -163,7 +163,7 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
     begun = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--detach")
     assert begun.returncode == 0, begun.stderr
-    found = re.search(r"Process (\d+) of this machine watches over it, and writes to (\S+)\.", " ".join(begun.stderr.split()))
+    found = re.search(r"Process (\d+) of this machine watches over it, and writes to (\S+)\.", " ".join(begun.stdout.split()))
     assert found is not None, begun.stderr
     try:
         wait_until(lambda: told(tpulm("cloud", "status", "--workdir", "gs://runs/toy", "--json"))["status"] == "done")
@@ -174,7 +174,7 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     wait_until(lambda: is_over(int(found[1])))
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
     again = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes")
-    assert again.returncode == 0 and "gs://runs/toy/export" in again.stderr
+    assert again.returncode == 0 and "gs://runs/toy/export" in again.stdout
     assert tpulm("cloud", "attach", "--workdir", "gs://runs/toy").returncode == 0
 
 

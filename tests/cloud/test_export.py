@@ -240,7 +240,8 @@ def exported(*arguments: str) -> Any:
 
 
 def test_the_commands_prepare_and_stage(place: Path):
-    said = exported("skypilot", "toy.toml", "--to", "job.yaml").stderr
+    done = exported("skypilot", "toy.toml", "--to", "job.yaml")
+    said = done.stdout + done.stderr
     assert "sky jobs launch job.yaml" in said and "nobody watches them here" in said
     task = yaml.safe_load((place / "job.yaml").read_text())
     assert storage.exists(WORKDIR_PATH / "dataset" / "manifest.json") and storage.exists(WORKDIR_PATH / "cloud" / "run.json")

@@ -120,7 +120,7 @@ def test_from_files_and_from_the_command_line(encoder: Path, tmp_path: Path, mon
     done = invoke("classify", "out", "--input", "dev.jsonl")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert sum(one["predicted"] == one["label"] for one in found) > 55 and len(found[0]["score"]) == len(found[0]["predicted"])
-    assert "emphatic, praise" in invoke("classify", "out", "the film was very good").stderr
+    assert "emphatic, praise" in invoke("classify", "out", "the film was very good").stdout
 
 
 def test_what_is_wrong_is_said(encoder: Path, tmp_path: Path) -> None:

@@ -469,7 +469,7 @@ def logs(
 
         tpulm cloud logs --workdir gs://my-project-tpulm/first -f
 
-    The log goes to stdout, everything else to stderr. Workers send theirs every 15 seconds.
+    The log goes to stdout, notes to stderr. Workers send theirs every 15 seconds.
     """
     control = cloud.control.Control(workdir)
     if supervisor:
