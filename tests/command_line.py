@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,13 @@ from typer.testing import CliRunner
 from tpulm.cli import cloud, cloud_runs, terminal
 from tpulm.cli.app import app
 from tpulm.errors import TpulmError
+
+
+def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Each command with its name, such as "cloud status"."""
+    for name, command in group.commands.items():
+        inner = (*path, name)
+        yield from commands_of(command, inner) if hasattr(command, "commands") else ((" ".join(inner), command),)
 
 
 class Done(NamedTuple):

@@ -23,6 +23,33 @@ def write_corpus(path: Path, documents: int = 400) -> Path:
     return path
 
 
+def run_file(sources: str) -> str:
+    """A run of four steps as a file."""
+    return f"""
+extends = "bert-tiny"
+name = "toy"
+[corpus]
+sources = ["{sources}"]
+holdout_fraction = 0.1
+[tokenizer]
+vocab_size = 60
+[data]
+sequence_length = 32
+rows = "packed"
+next_sentence = false
+part_bytes = 10_000
+[model]
+num_layers = 1
+hidden_size = 32
+num_heads = 2
+intermediate_size = 64
+[train]
+steps = 4
+batch_size = 8
+log_every_steps = 2
+"""
+
+
 def toy_config(corpus: Path, **changes: Any) -> RunConfig:
     base: dict[str, Any] = {
         "name": "toy",

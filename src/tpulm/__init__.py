@@ -7,7 +7,7 @@
     model = tpulm.load_model("w/export")
     classifier = tpulm.Classifier("w/export", labels=("neg", "pos")).fit(train, dev)
 
-Names are imported on first use, so `import tpulm` itself costs nothing.
+Names are imported on first use, so `import tpulm` itself loads neither JAX nor NumPy.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -17,33 +16,10 @@ from typing import Any
 import pytest
 import typer
 
-from command_line import invoke, run_process
+from command_line import commands_of, invoke, run_process
+from toy_runs import run_file
 from tpulm import storage
 from tpulm.cli.app import app
-
-RUN_FILE = """
-extends = "bert-tiny"
-name = "toy"
-[corpus]
-sources = ["corpus/*.txt"]
-holdout_fraction = 0.1
-[tokenizer]
-vocab_size = 60
-[data]
-sequence_length = 32
-rows = "packed"
-next_sentence = false
-part_bytes = 10_000
-[model]
-num_layers = 1
-hidden_size = 32
-num_heads = 2
-intermediate_size = 64
-[train]
-steps = 4
-batch_size = 8
-log_every_steps = 2
-"""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["red", "green", "blue", "old", "new", "tree", "house", "river", "stone", "bird", "song", "night", "day"]
     lines = [" ".join(words[(i * k) % len(words)] for k in range(1, 4 + i % 9)) + f" {i % 7}." for i in range(300)]
     (root / "corpus" / "a.txt").write_text("\n".join(lines))
-    (root / "run.toml").write_text(RUN_FILE)
+    (root / "run.toml").write_text(run_file("corpus/*.txt"))
     return root
 
 
@@ -182,12 +158,7 @@ def test_ctrl_c_leaves_no_half_of_a_file(user_environment: dict[str, str], tmp_p
     assert process.returncode == 130 and not list(tmp_path.iterdir())
 
 
-def commands_of(group: Any) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        yield from commands_of(command) if hasattr(command, "commands") else ((name, command),)
-
-
-EVERY = dict(commands_of(typer.main.get_command(app)))
+EVERY = {name.split()[-1]: command for name, command in commands_of(typer.main.get_command(app))}
 
 
 def said_of(command: Any, arguments: list[str]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,42 +16,14 @@ import pytest
 import typer
 
 from cloud_emulator import Emulator
-from command_line import invoke
+from command_line import commands_of, invoke
 from encoders import build_encoder, reviews, write_tsv
-from toy_runs import write_corpus
+from toy_runs import run_file, write_corpus
 from tpulm import storage
 from tpulm.cli import terminal
 from tpulm.cli.app import app
 from tpulm.cloud.job import Job
 
-
-def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    for name, command in group.commands.items():
-        inner = (*path, name)
-        yield from commands_of(command, inner) if hasattr(command, "commands") else (" ".join(inner),)
-
-
-RUN = """
-extends = "bert-tiny"
-name = "toy"
-[corpus]
-sources = ["corpus.txt.gz"]
-holdout_fraction = 0.1
-[tokenizer]
-vocab_size = 60
-[data]
-sequence_length = 32
-rows = "packed"
-next_sentence = false
-[model]
-num_layers = 1
-hidden_size = 32
-num_heads = 2
-intermediate_size = 64
-[train]
-steps = 4
-batch_size = 8
-"""
 W = ("--workdir", "gs://runs/toy")
 TUNING = ("--text-column", "document", "--set", "epochs=1", "--set", "max_length=16")
 ASKED: dict[str, tuple[str, ...]] = {
@@ -108,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_encoder(kind, root)
     write_tsv(root / "train.tsv", reviews(64))
     write_corpus(root / "corpus.txt.gz")
-    (root / "run.toml").write_text(RUN)
+    (root / "run.toml").write_text(run_file("corpus.txt.gz"))
     with pytest.MonkeyPatch.context() as patch:  # so that the commands can be asked in any order
         patch.chdir(root)
         for name in ("run", "finetune"):
@@ -117,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_command_is_asked() -> None:
-    assert set(commands_of(typer.main.get_command(app))) == ASKED.keys() | ELSEWHERE.keys()
+    assert dict(commands_of(typer.main.get_command(app))).keys() == ASKED.keys() | ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, tracked
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
 from tpulm.cli.use import load
 from tpulm.errors import ConfigError, suggest
 from tpulm.storage import as_path, exists, same_file
@@ -215,7 +215,7 @@ def _show(summary: FinetuneSummary) -> None:
     from tpulm.finetuning.tasks import find_task
 
     if summary.nothing_to_do:
-        console.print("nothing left to do: this was trained before, with the same inputs")
+        say("nothing left to do: this was trained before, with the same inputs")
     seeds = summary.seeds
     best = seeds[summary.best]
     parts = summary.scored
@@ -332,9 +332,7 @@ def classify(
 
     best = model / "finetuning" / "best"
     if exists(best / "config.json") and not exists(model / "config.json"):
-        console.print(
-            f"[yellow]note:[/] the fine-tuning in {model} has not ended; this is the best model so far", soft_wrap=True
-        )
+        say(f" the fine-tuning in {model} has not ended; this is the best model so far", lead="note:", style="yellow")
         model = best
     loaded = load(model, reads=True)
     columns = Columns(text=text_column, pair=pair_column, header=not no_header)
@@ -521,7 +519,7 @@ def _classify_file(
 
 def _say_cut(cut: int, max_length: int | None) -> None:
     for note in _left_out(cut, max_length, {}).values():
-        console.print(f"[yellow]note:[/] cut {note}", soft_wrap=True)
+        say(f" cut {note}", lead="note:", style="yellow")
 
 
 def _tell_written(lines: dict[str, str], output: PurePath | None) -> None:
@@ -567,10 +565,10 @@ def embed(
 
     embedder = Embedder(load(model, reads=True))
     if not embedder.is_tuned:
-        console.print("[yellow]note:[/] not fine-tuned for embeddings: the mean of its hidden states", soft_wrap=True)
+        say(" not fine-tuned for embeddings: the mean of its hidden states", lead="note:", style="yellow")
     if embedder.prompts:
         prompts = ", ".join(f"{name} {text!r}" for name, text in embedder.prompts.items())
-        console.print(f"note: it has prompts that are yours to put before texts: {prompts}", markup=False, soft_wrap=True)
+        say(f" it has prompts that are yours to put before texts: {prompts}", lead="note:", style="yellow")
     known: dict[str, np.ndarray] | None = None
     if texts:
         vectors = embedder(texts)

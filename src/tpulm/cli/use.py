@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, write
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, write
 from tpulm.storage import as_path, exists
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ def _show_imported(imported: Imported) -> None:
         rows["left out"] = ", ".join(imported.dropped[:4]) + more
     print_table("Imported", rows)
     for note in imported.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        say(f"note: {note}")
     if any("tokenizer was copied" in note for note in imported.notes):
         return
     use = _USES.get(imported.head or "", _FINETUNE).format(imported.folder)
-    console.print(f"Try: tpulm {use}", markup=False, soft_wrap=True)
+    say(f"Try: tpulm {use}")

@@ -315,13 +315,15 @@ def _row_number(role: str, value: Any, last: int) -> int | None:
 
 def _check_numbered(roles: list[str], names: dict[str, str], record: Row) -> None:
     """Raise DataError for a column of row numbers; `record` is the last of the rows that were looked at."""
-    for role in roles[:1]:
-        cells = shorten(", ".join(f"'{name}' {show(value)}" for name, value in record.values.items()), 200, quoted=False)
-        raise DataError(
-            f"the column '{names[role]}' of the {role} numbers the rows. The columns, and this row: {cells}. {_advice(role)} "
-            f"If the {role} is such numbers, rename the column, and name it so.",
-            location=record.place,
-        )
+    if not roles:
+        return
+    role = roles[0]
+    cells = shorten(", ".join(f"'{name}' {show(value)}" for name, value in record.values.items()), 200, quoted=False)
+    raise DataError(
+        f"the column '{names[role]}' of the {role} numbers the rows. The columns, and this row: {cells}. {_advice(role)} "
+        f"If the {role} is such numbers, rename the column, and name it so.",
+        location=record.place,
+    )
 
 
 def _check_columns(record: Row, file: RecordFile, names: dict[str, str], *, header: bool) -> None:
