@@ -29,8 +29,7 @@ def library(torch: Any) -> Any:
 
 def made(library: Any, folder: Path, pooling: Any, *, normalized: bool = True, **settings: Any) -> Path:
     """What the installed version saves, over the encoder of one of our exports."""
-    from sentence_transformers.sentence_transformer import modules
-
+    modules: Any = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     encoder = modules.Transformer(str(build_encoder("bert", folder)), max_seq_length=12)
     parts = [encoder, modules.Pooling(32, pooling), *([modules.Normalize()] if normalized else [])]
     library.SentenceTransformer(modules=parts, device="cpu", **settings).save(str(folder / "st"))
