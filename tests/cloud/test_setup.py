@@ -390,7 +390,7 @@ def test_the_quota_of_every_generation_is_found(whole: Emulator):
         assert found["zones"].ok and found["quota"].ok, found["quota"]
 
 
-def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> setup.Finding:
+def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> Check:
     """With limits per zone alone, in the shape of Google's answer."""
     info = {"quotaId": f"{stem}PerProjectPerZoneForTPUAPI", "dimensions": ["zone"], "dimensionsInfos": list(dimensions)}
     rest = GoogleRest(PROJECT)

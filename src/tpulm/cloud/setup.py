@@ -7,7 +7,6 @@ idempotent, so an interrupted setup is simply run again. Existing buckets keep t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -38,24 +37,14 @@ class Step(NamedTuple):
     act: Callable[[], object]
 
 
-class Finding(NamedTuple):
+class Check(NamedTuple):
     """What a check found; `ok` with a remedy is a warning."""
 
     ok: bool | None  # None: not checked
     found: str
     remedy: str = ""  # a command, a page, or what to change in cloud.toml
     steps: tuple[Step, ...] = ()  # that make what is missing
-
-
-@dataclass(frozen=True)
-class Check:
-    """A finding with the name of the check."""
-
-    name: str
-    ok: bool | None
-    found: str
-    remedy: str = ""
-    steps: tuple[Step, ...] = field(default=(), compare=False)
+    name: str = ""
 
 
 class _Grant(NamedTuple):
@@ -71,9 +60,9 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
     for name, look, after in _table(project):
         cause = causes.get(after)
-        finding = Finding(None, f"not checked, because of '{cause}' above") if cause else _looked(look, project)
-        checks.append(Check(name, *finding))
-        if cause or finding.ok is False:
+        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(look, project)
+        checks.append(check._replace(name=name))
+        if cause or check.ok is False:
             causes[name] = cause or name
     return checks
 
@@ -114,7 +103,7 @@ def require(settings: CloudSettings) -> None:
         )
 
 
-def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Finding], str]]:
+def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], str]]:
     """Name, check, and the check that must pass first."""
     settings = project.settings
     yield "credentials", _credentials, ""
@@ -124,7 +113,7 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Finding]
     yield "zones", zones if settings.accelerator else _no_accelerator, "project"
     yield "quota", quota if settings.accelerator else _no_accelerator, "zones"
     if not settings.buckets:
-        yield "bucket", lambda project: Finding(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
+        yield "bucket", lambda project: Check(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
     for label, bucket in settings.labelled_buckets.items():
         yield label, partial(_bucket, name=bucket), "project"
         yield f"{label}: location", partial(_bucket_location, name=bucket), label
@@ -135,22 +124,22 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Finding]
     yield "your rights", _own_rights, "project"
 
 
-def _looked(look: Callable[[Project], Finding], project: Project) -> Finding:
+def _looked(look: Callable[[Project], Check], project: Project) -> Check:
     """What the check found; errors are findings, too, so that all other checks still run."""
     try:
         return look(project)
     except ConfigError as error:  # a zone pattern that matches nothing
-        return Finding(None, f"not checked: {error}")
+        return Check(None, f"not checked: {error}")
     except CloudRefused as error:  # the credentials
         what, _, remedy = str(error).partition("; ")
-        return Finding(False, what, remedy)
+        return Check(False, what, remedy)
     except GoogleError as error:
         if api := error.is_off:
-            return Finding(None, f"not checked, because the API {api} is off", SETUP)
+            return Check(None, f"not checked, because the API {api} is off", SETUP)
         if error.refused:
             lacking = error.permission or "a permission that Google does not name"
-            return Finding(None, f"not checked, because you lack {lacking} ({error})")
-        return Finding(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
+            return Check(None, f"not checked, because you lack {lacking} ({error})")
+        return Check(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
 
 
 class Project:
@@ -222,21 +211,21 @@ def _unless_there(act: Callable[[], object]) -> bool:
 # -- you and the project ------------------------------------------------------------------------------------------------
 
 
-def _credentials(project: Project) -> Finding:
+def _credentials(project: Project) -> Check:
     try:
         who = google_rest.identity(project.rest)
     except CloudRefused as error:
         what, _, remedy = str(error).partition(". ")
-        return Finding(False, what, remedy)
-    return Finding(True, f"{who.email}, by {who.source}" if who.email else who.source)
+        return Check(False, what, remedy)
+    return Check(True, f"{who.email}, by {who.source}" if who.email else who.source)
 
 
-def _project(project: Project) -> Finding:
+def _project(project: Project) -> Check:
     try:
         found = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
     except GoogleError as error:
         if error.status == 0:
-            return Finding(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
+            return Check(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
         if not (error.refused or error.missing):
             raise
         try:  # Resource Manager is off in a new project, and not everybody may ask it
@@ -245,33 +234,33 @@ def _project(project: Project) -> Finding:
             if not (second.refused or second.missing):
                 raise
             remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
-            return Finding(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
-        return Finding(True, project.id)
+            return Check(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
+        return Check(True, project.id)
     if found.get("state") != "ACTIVE":
-        return Finding(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
-    return Finding(True, project.id)
+        return Check(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
+    return Check(True, project.id)
 
 
-def _billing(project: Project) -> Finding:
+def _billing(project: Project) -> Check:
     found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
     if found.get("billingEnabled"):
-        return Finding(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+        return Check(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
     lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
-    return Finding(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
+    return Check(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
 
 
-def _apis(project: Project) -> Finding:
+def _apis(project: Project) -> Check:
     off = [name for name in project.apis if not project.apis[name]]
     needed = set(google_rest.needed_apis(project.settings))
     shown = ", ".join(name.removesuffix(".googleapis.com") for name in off or project.apis)
     if not off:
-        return Finding(True, f"on: {shown}")
+        return Check(True, f"on: {shown}")
     act = partial(google_rest.enable_apis, project.rest, off)
     step = Step(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
-    return Finding(not needed & set(off), f"off: {shown}", SETUP, (step,))
+    return Check(not needed & set(off), f"off: {shown}", SETUP, (step,))
 
 
-def _own_rights(project: Project) -> Finding:
+def _own_rights(project: Project) -> Check:
     rest, settings = project.rest, project.settings
     wanted = [(policies.project(rest), _NODES, "roles/tpu.admin")]
     wanted += [(policies.bucket(rest, bucket), _OBJECTS, "roles/storage.objectAdmin") for bucket in settings.buckets]
@@ -284,24 +273,24 @@ def _own_rights(project: Project) -> Finding:
             lacking.append(f"{', '.join(missing)} on {place.name}")
             roles.append(f"{role} on {place.name}")
     if lacking:
-        return Finding(False, f"you lack {'; '.join(lacking)}", f"an owner of the project grants you {' and '.join(roles)}")
-    return Finding(True, "to create TPUs, use the bucket, and act as the VMs' account")
+        return Check(False, f"you lack {'; '.join(lacking)}", f"an owner of the project grants you {' and '.join(roles)}")
+    return Check(True, "to create TPUs, use the bucket, and act as the VMs' account")
 
 
 # -- the TPU: where it is offered, and quota ----------------------------------------------------------------------------
 
 
-def _no_accelerator(project: Project) -> Finding:
+def _no_accelerator(project: Project) -> Check:
     remedy = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
-    return Finding(None, "not checked, because no accelerator is named", remedy)
+    return Check(None, "not checked, because no accelerator is named", remedy)
 
 
-def zones(project: Project) -> Finding:
+def zones(project: Project) -> Check:
     kind = project.settings.kind
     try:
         wanted = project.zones
     except ConfigError as error:
-        return Finding(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+        return Check(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
     known = project.known_zones
     missing = [zone for zone in wanted if zone not in known]
     without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
@@ -309,11 +298,11 @@ def zones(project: Project) -> Finding:
     wrong = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
     wrong += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if wrong:
-        return Finding(False, "; ".join(wrong), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
-    return Finding(True, f"{kind.name} is offered in {', '.join(good)}")
+        return Check(False, "; ".join(wrong), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
+    return Check(True, f"{kind.name} is offered in {', '.join(good)}")
 
 
-def quota(project: Project) -> Finding:
+def quota(project: Project) -> Check:
     """Quotas are per region and per zone, whichever exist, and separate for on demand and spot."""
     kind, spot = project.settings.kind, project.settings.spot
     stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
@@ -323,7 +312,7 @@ def quota(project: Project) -> Finding:
     infos = {info.get("quotaId"): info for found in pages for info in found.get("quotaInfos", ())}
     page = f"{_CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
-        return Finding(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
+        return Check(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
     needed = int(kind.name.rpartition("-")[2])  # quota counts what the type's name counts
     unit = "chips" if needed == kind.chips else "cores"
     short: dict[str, str] = {}
@@ -340,10 +329,10 @@ def quota(project: Project) -> Finding:
     if short:
         limits = "; ".join(f"{name}: {limit}" for name, limit in short.items())
         instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
-        return Finding(False, f"too little for a {kind.name}, {form}: {limits}", f"ask for {needed} of it at {page}{instead}")
+        return Check(False, f"too little for a {kind.name}, {form}: {limits}", f"ask for {needed} of it at {page}{instead}")
     if not enough:
-        return Finding(None, f"Google lists no limit for {', '.join(project.zones)}", page)
-    return Finding(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+        return Check(None, f"Google lists no limit for {', '.join(project.zones)}", page)
+    return Check(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:
@@ -360,13 +349,13 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
 # -- buckets ------------------------------------------------------------------------------------------------------------
 
 
-def _bucket(project: Project, name: str) -> Finding:
+def _bucket(project: Project, name: str) -> Check:
     try:
         found = _if_there(partial(project.bucket, name), None)
     except GoogleError as error:
         if not error.refused:
             raise
-        return Finding(
+        return Check(
             False,
             f"gs://{name} is somebody else's, or you may not look at it ({error})",
             "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
@@ -375,19 +364,19 @@ def _bucket(project: Project, name: str) -> Finding:
     if found is None:
         missing = f"there is no bucket gs://{name}"
         if not project.settings.zones:
-            return Finding(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
+            return Check(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
         region = region_of(project.settings.zones[0])
         what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
-        return Finding(False, missing, SETUP, (Step(what, detail, partial(_make_bucket, project, name, region)),))
+        return Check(False, missing, SETUP, (Step(what, detail, partial(_make_bucket, project, name, region)),))
     days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{name}"
     if found.get("versioning", {}).get("enabled"):
         waste = "it keeps old versions: every deleted checkpoint is billed for good"
-        return Finding(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
+        return Check(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
     if days:
         waste = f"it keeps what is deleted for {days:g} days (soft delete): so long is every deleted checkpoint billed"
-        return Finding(True, f"gs://{name}, but {waste}", f"{update} --clear-soft-delete")
-    return Finding(True, f"gs://{name}")
+        return Check(True, f"gs://{name}, but {waste}", f"{update} --clear-soft-delete")
+    return Check(True, f"gs://{name}")
 
 
 def _make_bucket(project: Project, bucket: str, region: str) -> None:
@@ -404,46 +393,46 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         project.bucket(bucket)  # ours from an earlier attempt, else this raises
 
 
-def _bucket_location(project: Project, name: str) -> Finding:
+def _bucket_location(project: Project, name: str) -> Check:
     where, zones = str((project.bucket(name) or {})["location"]), project.zones
     if not zones:
-        return Finding(None, f"{where}; not compared, because no zones are named")
+        return Check(None, f"{where}; not compared, because no zones are named")
     several = next((zone for start, zone in _CONTINENTS.items() if where.startswith(start) and "-" not in where), "")
     near = [zone for zone in zones if region_of(zone) == where.lower() or (several and zone.startswith(several))]
     first = region_of(zones[0])
     if not near:
         message = f"{where}, but the TPUs are in {', '.join(zones)}: slow, and every byte between them is charged"
-        return Finding(False, message, f"zones in {where.lower()}, or name another bucket, which '{SETUP}' makes in {first}")
+        return Check(False, message, f"zones in {where.lower()}, or name another bucket, which '{SETUP}' makes in {first}")
     if far := [zone for zone in zones if zone not in near]:
         remedy = f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
-        return Finding(True, f"{where}; far from {', '.join(far)}", remedy)
+        return Check(True, f"{where}; far from {', '.join(far)}", remedy)
     if several:
-        return Finding(True, f"{where}, several regions: reads may be slower, and charged", f"a bucket in {first} is cheaper")
-    return Finding(True, where)
+        return Check(True, f"{where}, several regions: reads may be slower, and charged", f"a bucket in {first} is cheaper")
+    return Check(True, where)
 
 
 # -- the VMs' account ---------------------------------------------------------------------------------------------------
 
 
-def _worker_account(project: Project) -> Finding:
+def _worker_account(project: Project) -> Check:
     """One of another project is used but never created, and may be invisible."""
     email, path = project.settings.service_account, policies.account_path(project.settings.service_account)
     found = _if_there(lambda: project.rest.find("iam", path), None)
-    if found is None and not path.startswith(f"v1/projects/{project.id}/"):
-        remedy = "correct service_account in cloud.toml, or make it in its own project"
-        return Finding(False, f"there is no account {email}", remedy)
     if found is None:
+        if not path.startswith(f"v1/projects/{project.id}/"):
+            remedy = "correct service_account in cloud.toml, or make it in its own project"
+            return Check(False, f"there is no account {email}", remedy)
         described = {"displayName": "tpulm worker", "description": "What tpulm's TPU VMs run as"}
         body = {"accountId": email.partition("@")[0], "serviceAccount": described}
         make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
         step = Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
-        return Finding(False, f"there is no account {email}", SETUP, (step,))
+        return Check(False, f"there is no account {email}", SETUP, (step,))
     if found.get("disabled"):
-        return Finding(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
-    return Finding(True, email)
+        return Check(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
+    return Check(True, email)
 
 
-def _worker_rights(project: Project) -> Finding:
+def _worker_rights(project: Project) -> Check:
     """A VM that may not delete itself is billed after its end until a supervisor deletes it."""
     role = f"projects/{project.id}/roles/tpulmWorker"
     buckets = [policies.bucket(project.rest, bucket) for bucket in project.settings.buckets]
@@ -454,7 +443,7 @@ def _worker_rights(project: Project) -> Finding:
     )
 
 
-def _secrets(project: Project) -> Finding:
+def _secrets(project: Project) -> Check:
     """A secret is in Secret Manager, or an object in a bucket."""
     grants, missing, remedies = list[_Grant](), list[str](), list[str]()
     for source in dict.fromkeys(project.settings.secrets.values()):
@@ -477,10 +466,10 @@ def _secrets(project: Project) -> Finding:
     if not missing:
         return rights
     there = "" if rights.ok else f"; {rights.found}"
-    return Finding(False, f"there is no {', '.join(missing)}{there}", "; ".join(remedies), rights.steps)
+    return Check(False, f"there is no {', '.join(missing)}{there}", "; ".join(remedies), rights.steps)
 
 
-def _granted(project: Project, *grants: _Grant) -> Finding:
+def _granted(project: Project, *grants: _Grant) -> Check:
     """Whether the VMs' account has these rights, by roles on the place or on the project; and the steps that grant them."""
     member = f"serviceAccount:{project.settings.service_account}"
 
@@ -503,8 +492,8 @@ def _granted(project: Project, *grants: _Grant) -> Finding:
             what = f"grant the VMs {name} on {place.name}"
             steps.append(Step(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
     if lacking:
-        return Finding(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
-    return Finding(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
+        return Check(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
+    return Check(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
 
 
 def _make_role(project: Project, path: str, permissions: tuple[str, ...]) -> None:
