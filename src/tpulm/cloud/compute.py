@@ -22,12 +22,12 @@ class AllResources(TpuApi):
 
     def __init__(self, project: str, rest: GoogleRest | None = None):
         super().__init__(project, rest)
-        self._compute = rest or GoogleRest(project)
         self._vms: dict[tuple[str, str], Resource] = {}
         self._unlisted: TpulmError | None = None
         self._tpu_zones: list[str] = []
 
     def zones(self) -> list[str]:
+        self._unlisted = None
         try:
             self._vms = {(vm.name, vm.zone): vm for vm in self._instances()}
         except (CloudRefused, Unavailable) as error:
@@ -47,7 +47,7 @@ class AllResources(TpuApi):
         if (name, zone) not in self._vms:
             return super().look(name, zone)
         with explained(_UNLISTED):
-            found = self._compute.find("compute", self._path(name, zone))
+            found = self.rest.find("compute", self._path(name, zone))
         return NodeStatus(None) if found is None else NodeStatus(_resource(found).state)
 
     def delete(self, name: str, zone: str) -> str:
@@ -55,7 +55,7 @@ class AllResources(TpuApi):
             return super().delete(name, zone)
         with explained(_UNLISTED):
             try:
-                self._compute.request("DELETE", "compute", self._path(name, zone))
+                self.rest.request("DELETE", "compute", self._path(name, zone))
             except GoogleError as error:
                 if not error.missing:
                     raise
@@ -66,7 +66,7 @@ class AllResources(TpuApi):
         path, found = f"compute/v1/projects/{self.project}/aggregated/instances", list[Resource]()
         with explained(_UNLISTED):
             try:
-                for page in self._compute.pages("compute", path, filter=f"labels.{LABEL}:*", returnPartialSuccess="true"):
+                for page in self.rest.pages("compute", path, filter=f"labels.{LABEL}:*", returnPartialSuccess="true"):
                     zones = page.get("items", {})
                     silent = [zone for zone in zones if zones[zone].get("warning", {}).get("code") == "UNREACHABLE"]
                     if silent := [*silent, *page.get("unreachables", ())]:

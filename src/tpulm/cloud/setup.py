@@ -49,7 +49,7 @@ class Check(NamedTuple):
 
 class _Grant(NamedTuple):
     place: policies.Place
-    permissions: tuple[str, ...]  # which the VMs' account must have there, through this role or another
+    permissions: tuple[str, ...]  # needed there, through this role or another
     role: str
 
 
@@ -262,10 +262,10 @@ def _apis(project: Project) -> Check:
 
 def _own_rights(project: Project) -> Check:
     rest, settings = project.rest, project.settings
-    wanted = [(policies.project(rest), _NODES, "roles/tpu.admin")]
-    wanted += [(policies.bucket(rest, bucket), _OBJECTS, "roles/storage.objectAdmin") for bucket in settings.buckets]
+    wanted = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
+    wanted += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
     account = policies.account(rest, settings.service_account)
-    wanted.append((account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
+    wanted.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
     lacking, roles = [], []
     for place, permissions, role in wanted:
         granted = _if_there(partial(place.tested, permissions), set(permissions))
