@@ -1,4 +1,4 @@
-"""`tpulm cloud launch`, `attach`, `stop` and `rehearse` as a user types them, against the emulator."""
+"""`tpulm cloud launch`, `supervise`, `stop` and `rehearse` as a user types them, against the emulator."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def ready(gcs: Emulator) -> None:
     """As `tpulm cloud setup` leaves a project."""
-    setup.apply(setup.steps(load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=("us-central1-a",))))
+    settings = load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=("us-central1-a",))
+    setup.apply(setup.steps(setup.examine(settings)))
 
 
 @pytest.fixture
@@ -135,8 +136,6 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
         ((*WHERE[:2], "--bucket", "nowhere-to-be-found", *WHERE[4:]), 4, "tpulm cloud setup"),
         ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),
         ((*WHERE, "--set", "corpus.sources=['nope/*.txt']"), 2, "nope/*.txt"),
-        ((*WHERE, "--supervise", "cloud"), 4, "there is no account tpulm-supervisor@"),
-        ((*WHERE, "--supervise", "mars"), 2, "supervise: "),
         ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run at once"),
         ((*V5P, "--budget", "100"), 4, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
         ((*V5P, "--budget", "100", "--no-check"), 2, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
@@ -151,7 +150,7 @@ def test_what_cannot_be_launched(
     assert gcs.tpu.nodes() == {}
 
 
-@pytest.mark.parametrize("command", ["attach", "stop"])
+@pytest.mark.parametrize("command", ["supervise", "stop"])
 def test_there_must_be_a_run(tpulm: Tpulm, command: str) -> None:
     done = tpulm("cloud", command, "--workdir", "gs://runs/nothing")
     assert done.returncode == 2 and "'tpulm cloud launch' begins one" in done.stderr
@@ -163,7 +162,7 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
     begun = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--detach")
     assert begun.returncode == 0, begun.stderr
-    found = re.search(r"Process (\d+) of this machine watches over it, and writes to (\S+)\.", " ".join(begun.stdout.split()))
+    found = re.search(r"Process (\d+) of this machine supervises it, and writes to (\S+)\.", " ".join(begun.stdout.split()))
     assert found is not None, begun.stderr
     try:
         wait_until(lambda: told(tpulm("cloud", "status", "--workdir", "gs://runs/toy", "--json"))["status"] == "done")
@@ -175,24 +174,7 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
     again = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes")
     assert again.returncode == 0 and "gs://runs/toy/export" in again.stdout
-    assert tpulm("cloud", "attach", "--workdir", "gs://runs/toy").returncode == 0
-
-
-@pytest.mark.slow
-def test_launched_for_a_vm_to_supervise(tpulm: Tpulm, gcs: Emulator) -> None:
-    """Nobody is here once the command has ended."""
-    gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
-    assert tpulm("cloud", "setup", *WHERE, "--supervise", "cloud", "--yes").returncode == 0
-    begun = told(
-        tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--supervise", "cloud", "--detach", "--json")
-    )
-    assert list(gcs.compute.instances()) == [begun["supervisor"]["name"]]
-    followed = tpulm("cloud", "attach", "--workdir", "gs://runs/toy")
-    assert followed.returncode == 0, followed.stderr
-    assert f"the VM {begun['supervisor']['name']} in us-central1-a (RUNNING)" in " ".join(followed.stderr.split())
-    assert "a spot v3-8, in us-central1-a" in followed.stderr, "what the VM says"
-    wait_until(lambda: not gcs.compute.instances())
-    assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
+    assert tpulm("cloud", "supervise", "--workdir", "gs://runs/toy").returncode == 0
 
 
 @pytest.mark.slow
@@ -207,7 +189,6 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
         pytest.skip(f"no package index can be reached from here: {error}")
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
     (place / "cloud.toml").write_text("external_addresses = false\n")
-    gcs.compute.networks["default"].private_access = True
     assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
     consoles: list[str] = []
     with ThreadPoolExecutor(1) as pool:

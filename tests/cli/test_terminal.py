@@ -52,6 +52,7 @@ ASKED: dict[str, tuple[str, ...]] = {
     "cloud status": W,
     "cloud cost": W,
     "cloud stop": W,
+    "cloud supervise": W,
     "cloud audit": (),
     "cloud down": W,
 }
@@ -63,7 +64,6 @@ ELSEWHERE = {
     "dataset import-tfrecord": "cli/test_import_tfrecord.py",
     "cloud emulator": "cli/test_cloud_emulator.py",
     "cloud launch": "cli/test_cloud_launch.py",
-    "cloud attach": "cli/test_cloud_launch.py",
     "cloud rehearse": "cli/test_cloud_launch.py",
     "cloud logs": "cloud/test_cloud_commands.py",
     "cloud ssh": "cloud/test_cloud_commands.py",

@@ -244,7 +244,7 @@ def program(google: Google, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in google.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(str(FOLDER))
-    names = ("agent", "install", "services", "hang", "supervise")
+    names = ("agent", "install", "services", "hang")
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module("agent")
@@ -348,13 +348,6 @@ def test_an_exit_code_survives_a_bucket_that_cannot_be_listed(google: Google, pr
     assert agent.outcome(3)["exit_code"] == 3, "404: there is no such bucket"
     google.objects["/storage/v1/b/runs/o"] = b"no JSON"
     assert agent.outcome(3)["exit_code"] == 3
-
-
-@pytest.mark.parametrize(("spare", "is_over"), [([], True), ([{**JOB["node"], "ending": "withdrawn"}], False)])
-def test_a_run_is_over_when_no_spare_node_is_left(google: Google, program: Any, spare: list[Any], is_over: bool):
-    """Only then does the VM that supervises delete itself."""
-    put_job(google, status="done", node=None, spare=spare)
-    assert importlib.import_module("supervise").Keeper().is_over() == is_over
 
 
 def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):

@@ -6,15 +6,17 @@ import time
 from typing import Any
 
 import pytest
-from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, until, write_job
+from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, until, write_job
 
 from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import teardown as audit
+from tpulm.cloud.compute import AllResources
 from tpulm.cloud.google_rest import GoogleRest
-from tpulm.cloud.provider import LABEL, UNTIL_LABEL
+from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused
+from tpulm.runtime import interrupt
 
 
 @pytest.fixture
@@ -171,3 +173,24 @@ def test_what_does_not_go_in_time_is_told(api: TpuApi, gcs: Emulator):
     left = audit.delete(api, found, seconds=0.1, pause_seconds=0.05).left
     assert [(item.name, item.zone) for item in left] == [("toy-a2", ZONE)]
     assert verdicts(api) == {("toy-a2", "node"): "going"}
+
+
+def test_a_vm_by_which_an_earlier_version_supervised_a_run_is_found_and_deleted(gcs: Emulator):
+    """Instances of Compute Engine, in the shape of instances.aggregatedList."""
+    named = {"labels": {LABEL: "toy"}, "metadata": {WORKDIR: str(WORKDIR_PATH)}}
+    gcs.compute.add("theirs", ZONE)
+    gcs.compute.add("supervisor-toy", "us-central1-f", **named)
+    write_job(job_of())
+    api = AllResources(PROJECT)
+    assert verdicts(api) == {("supervisor-toy", "VM"): "live"}
+    with interrupt.handled():
+        assert audit.end(WORKDIR_PATH, PROJECT, run="toy") > 3
+    assert set(gcs.compute.instances()) == {"theirs"}
+    gcs.compute.add("supervisor-toy", ZONE, **named)
+    (orphan,) = audit.audit(api).of("orphan")
+    assert orphan.bills and orphan.dollars_per_hour is None
+    assert audit.delete(api, [orphan], pause_seconds=0.05).left == () and set(gcs.compute.instances()) == {"theirs"}
+    gcs.tpu.deny("compute.instances.list")
+    assert "compute.instances.list" in audit.audit(api).silent["Compute Engine"]
+    gcs.tpu.disable_service("compute.googleapis.com")
+    assert audit.audit(AllResources(PROJECT)).silent == {}

@@ -18,7 +18,7 @@ from tpulm import storage
 from tpulm.cli import cloud_runs
 from tpulm.cloud import prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused, ConfigError, StorageError, TpulmError
+from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError
 
 W = ("--workdir", str(WORKDIR_PATH))
 
@@ -61,7 +61,7 @@ def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi)
     assert told["steps_per_second"] == pytest.approx(0.5) and told["seconds_left"] == pytest.approx(1860)
     assert told["dollars"] == pytest.approx(4.0, rel=0.01) and told["needs_supervisor"] is True
     assert told["workers"][0]["seconds_since_heartbeat"] == pytest.approx(12, abs=5)
-    assert f"tpulm cloud attach --workdir {WORKDIR_PATH}\n" in text
+    assert f"tpulm cloud supervise --loop --workdir {WORKDIR_PATH}\n" in text
     assert "READY, 1 worker" in text and "0: training, 1" in text and "70 of 1,000 (7%)" in text
     assert "0.50 steps/s, 500 tokens/s; 31 min of training left" in text and "$4.00 of $50.00" in text
     assert "preempted" in text and "toy-a1 is PREEMPTED" in text
@@ -74,7 +74,7 @@ def test_status_without_an_answer_of_the_api(said: io.StringIO, api: TpuApi, gcs
         code, out = run("status", *W, "--json")
     told = json.loads(out)
     assert code == 0 and told["state"] is None and "tpu.nodes.get" in told["state_unknown_because"]
-    assert told["supervisor"].startswith("process ") and "attach" not in said.getvalue()
+    assert told["supervisor"].startswith("process ") and "tpulm cloud supervise" not in said.getvalue()
 
 
 def test_status_of_one_that_is_over_and_of_none(said: io.StringIO, gcs: Emulator):
@@ -82,10 +82,36 @@ def test_status_of_one_that_is_over_and_of_none(said: io.StringIO, gcs: Emulator
         run("status", *W)
     write_job(job_of(status="failed", message="the data is damaged"))
     assert run("status", *W) == (0, "")
-    assert "failed" in said.getvalue() and "the data is damaged" in said.getvalue() and "attach" not in said.getvalue()
+    assert (
+        "failed" in said.getvalue()
+        and "the data is damaged" in said.getvalue()
+        and "tpulm cloud supervise" not in said.getvalue()
+    )
     storage.write_atomic(WORKDIR_PATH / "cloud" / "job.json", b"")
     with pytest.raises(StorageError, match=r"job\.json is not a job of format 2"):
         run("status", *W)
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", 0), ("stopped", 0), ("failed", 1), ("refused", 4)])
+def test_supervising_a_run_that_is_over(said: io.StringIO, gcs: Emulator, status: str, code: int):
+    write_job(job_of(status=status))
+    assert [run("supervise", *W)[0], run("supervise", "--loop", *W)[0]] == [code, code]
+
+
+def test_a_pass_over_a_run_that_goes_on(said: io.StringIO, api: TpuApi, gcs: Emulator):
+    """And while another supervises it; also of a run that an earlier version launched for a VM to supervise."""
+    control = write_job(running())
+    storage.write_json(control.settings_file, {"project": PROJECT, "bundle": "gs://runs/none", "supervise": "cloud"})
+    plant(api, "toy-a2")
+    training()
+    with storage.held(control.folder):
+        assert run("supervise", *W)[0] == 75
+        with pytest.raises(InUse):
+            run("supervise", "--loop", *W)
+    code, out = run("supervise", *W, "--json")
+    assert code == 75 and json.loads(out)["node"]["name"] == "toy-a2" and "supervisor VM" in said.getvalue()
+    told = json.loads(run("status", *W, "--json")[1])
+    assert told["needs_supervisor"] is False and told["last_pass"] == pytest.approx(time.time(), abs=60)
 
 
 def test_logs_go_to_stdout_alone(said: io.StringIO, gcs: Emulator):

@@ -17,7 +17,7 @@ from tpulm import storage
 from tpulm.cloud import job as jobs
 from tpulm.cloud import launch as launching
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import AskToStop, MarkForDeletion, Note, Outcome, decide, recorded
+from tpulm.cloud.decide import AskToStop, MarkForDeletion, Outcome, RecordNodeState, decide, recorded
 from tpulm.cloud.provider import is_rate_limit
 from tpulm.config import load as load_run
 from tpulm.errors import CloudRefused, ConfigError, StorageError
@@ -72,11 +72,11 @@ def test_what_nobody_saw_is_counted_from_before():
     """A night without a supervisor: it was READY since shortly after it was last seen coming."""
     coming = jobs.with_node(requested(), state="CREATING", since=NOW + 5)
     morning = NOW + 40_000
-    assert recorded(coming, Note("READY"), WORKING, morning).node.ready_at == NOW + 5  # type: ignore[union-attr]
+    assert recorded(coming, RecordNodeState("READY"), WORKING, morning).node.ready_at == NOW + 5  # type: ignore[union-attr]
     done = dataclasses.replace(WORKING, outcome=Outcome(0, None, ""), complete=True)
     assert recorded(coming, MarkForDeletion("done", "x"), done, morning).node.ready_at == NOW + 5  # type: ignore[union-attr]
     unheard = dataclasses.replace(WORKING, silence=())
-    assert recorded(coming, Note("READY"), unheard, NOW + 9).node.ready_at == NOW + 9  # type: ignore[union-attr]
+    assert recorded(coming, RecordNodeState("READY"), unheard, NOW + 9).node.ready_at == NOW + 9  # type: ignore[union-attr]
 
 
 def test_a_run_that_is_launched_while_it_stops_goes_on():

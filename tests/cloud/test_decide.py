@@ -15,17 +15,17 @@ from tpulm.cloud.decide import (
     Create,
     Delete,
     Finished,
+    ForSpareNode,
     GiveUp,
     MarkForDeletion,
-    Note,
-    OfSpare,
+    Observation,
     Outcome,
-    Pace,
     Policy,
     Promote,
     RecordAttempt,
     RecordEnd,
-    Seen,
+    RecordNodeState,
+    StepRate,
     Wait,
     decide,
     recorded,
@@ -36,7 +36,7 @@ from tpulm.cloud.provider import Refusal
 
 POLICY = Policy()
 NOW = 1_000_000.0
-WORKING = Seen(state="READY", silence=(10.0,))
+WORKING = Observation(state="READY", silence=(10.0,))
 SILENT_FAILURE = "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'"
 
 
@@ -58,73 +58,80 @@ def working(**changes: object) -> Job:
 @pytest.mark.parametrize(
     ("job", "seen", "later", "expected"),
     [
-        (new(), Seen(), 0, RecordAttempt()),
-        (new(), Seen(complete=True), 0, Close("done", "the run is complete")),
-        (new(status="done"), Seen(complete=True), 0, Finished()),
-        (new(not_before=NOW + 60), Seen(), 10, Wait("the next attempt is in 50 s")),
-        (jobs.intended(new(), now=NOW), Seen(), 0, Create()),
-        (jobs.intended(new(), now=NOW), Seen(state="CREATING"), 0, Adopt()),
-        (requested(), Seen(pending=True), 0, Wait("reviews-a1 was asked for")),
-        (requested(), Seen(), 120, Wait("reviews-a1 was asked for")),
-        (requested(), Seen(state="CREATING"), 0, Note("CREATING")),
-        (requested(state="CREATING"), Seen(state="CREATING"), 1700, Wait("reviews-a1 is CREATING")),
-        (requested(state="CREATING"), Seen(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
+        (new(), Observation(), 0, RecordAttempt()),
+        (new(), Observation(complete=True), 0, Close("done", "the run is complete")),
+        (new(status="done"), Observation(complete=True), 0, Finished()),
+        (new(not_before=NOW + 60), Observation(), 10, Wait("the next attempt is in 50 s")),
+        (jobs.intended(new(), now=NOW), Observation(), 0, Create()),
+        (jobs.intended(new(), now=NOW), Observation(state="CREATING"), 0, Adopt()),
+        (jobs.intended(new(), now=NOW), Observation(silence=(10.0,)), 0, Wait("reviews-a1 is heard, and not seen yet")),
+        (requested(), Observation(pending=True), 0, Wait("reviews-a1 was asked for")),
+        (requested(), Observation(), 120, Wait("reviews-a1 was asked for")),
+        (requested(), Observation(state="CREATING"), 0, RecordNodeState("CREATING")),
+        (requested(state="CREATING"), Observation(state="CREATING"), 1700, Wait("reviews-a1 is CREATING")),
+        (requested(state="CREATING"), Observation(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
         (working(), WORKING, 9999, Wait("working")),
-        (working(), Seen(state="READY"), 60, Wait("reviews-a1 is READY")),
-        (working(state="REPAIRING"), Seen(state="REPAIRING", silence=(600.0,)), 600, Wait("reviews-a1 is REPAIRING")),
-        (working(), Seen(state="READY", outcome=Outcome(2, None, "")), 0, MarkForDeletion("failed", SILENT_FAILURE)),
+        (working(), Observation(state="READY"), 60, Wait("reviews-a1 is READY")),
+        (working(state="REPAIRING"), Observation(state="REPAIRING", silence=(600.0,)), 600, Wait("reviews-a1 is REPAIRING")),
+        (working(), Observation(state="READY", outcome=Outcome(2, None, "")), 0, MarkForDeletion("failed", SILENT_FAILURE)),
         (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
-        (working(ending="lost", detail="gone"), Seen(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
-        (working(ending="lost", detail="gone"), Seen(), 0, RecordEnd(0.0)),
-        (requested(ending="withdrawn"), Seen(), 120, Wait("whether reviews-a1 will be created is not known yet")),
-        (requested(ending="withdrawn"), Seen(), 121, RecordEnd(0.0)),
-        (requested(ending="withdrawn"), Seen(deleting=10.0), 60, RecordEnd(0.0)),
-        (requested(ending="stopped"), Seen(outcome=Outcome(75, "Stopped", "")), 60, RecordEnd(0.0)),
-        (requested(ending="withdrawn", requested=False), Seen(), 0, RecordEnd(0.0)),
-        (requested(ending="denied"), Seen(refusal="denied"), 10, RecordEnd(0.0)),
-        (requested(ending="stopped"), Seen(pending=True), 0, Wait("whether reviews-a1 will be created is not known yet")),
+        (working(ending="lost", detail="gone"), Observation(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
+        (working(ending="lost", detail="gone"), Observation(), 0, RecordEnd(0.0)),
+        (requested(ending="withdrawn"), Observation(), 120, Wait("whether reviews-a1 will be created is not known yet")),
+        (requested(ending="withdrawn"), Observation(), 121, RecordEnd(0.0)),
+        (requested(ending="withdrawn"), Observation(deleting=10.0), 60, RecordEnd(0.0)),
+        (requested(ending="stopped"), Observation(outcome=Outcome(75, "Stopped", "")), 60, RecordEnd(0.0)),
+        (requested(ending="withdrawn", requested=False), Observation(), 0, RecordEnd(0.0)),
+        (requested(ending="denied"), Observation(refusal="denied"), 10, RecordEnd(0.0)),
+        (
+            requested(ending="stopped"),
+            Observation(pending=True),
+            0,
+            Wait("whether reviews-a1 will be created is not known yet"),
+        ),
     ],
 )
-def test_what_is_due(job: Job, seen: Seen, later: float, expected: Action):
+def test_what_is_due(job: Job, seen: Observation, later: float, expected: Action):
     assert decide(job, seen, NOW + later, POLICY) == expected
 
 
 @pytest.mark.parametrize(
     ("job", "seen", "later", "why"),
     [
-        (working(), Seen(), 0, "lost"),
-        (working(), Seen(state="PREEMPTED", silence=(3.0,)), 0, "preempted"),
-        (working(), Seen(state="TERMINATED"), 0, "preempted"),
-        (requested(state="ACTIVE"), Seen(state="SUSPENDED", silence=(3.0,)), 0, "preempted"),
-        (requested(state="ACCEPTED"), Seen(state="FAILED"), 0, "cloud"),
-        (requested(state="CREATING"), Seen(state="CREATING"), 1801, "slow"),
-        (requested(state="WAITING_FOR_RESOURCES"), Seen(state="WAITING_FOR_RESOURCES"), 24 * 3600 + 1, "slow"),
-        (requested(), Seen(), 121, "lost"),
-        (requested(state="CREATING"), Seen(), 10, "lost"),
-        (requested(), Seen(refusal="stock-out"), 0, "stock-out"),
-        (requested(), Seen(refusal="quota"), 0, "quota"),
-        (requested(), Seen(state="READY", foreign=True), 0, "taken"),
-        (jobs.intended(new(), now=NOW), Seen(state="READY", foreign=True), 0, "taken"),
-        (working(), Seen(state="READY"), 1201, "silent"),
-        (working(), Seen(state="READY", silence=(181.0,)), 0, "silent"),
-        (working(), Seen(state="READY", workers=4, silence=(5.0, 5.0, 200.0, 5.0)), 0, "silent"),
-        (working(), Seen(state="READY", workers=4, silence=(5.0, 5.0, 5.0)), 1201, "silent"),
-        (working(state="REPAIRING"), Seen(state="REPAIRING", silence=(900.0,)), 1201, "lost"),
-        (working(state="SOMETHING_NEW"), Seen(state="SOMETHING_NEW"), 601, "lost"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(0, None, ""), complete=True), 0, "done"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(0, None, "")), 0, "trainer"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(2, "ConfigError", "x")), 0, "failed"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(1, "TrainingDiverged", "x")), 0, "failed"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(1, None, "")), 0, "trainer"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(1, "PeerLost", "")), 0, "trainer"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(-9, None, "")), 0, "trainer"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(134, None, "")), 0, "trainer"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(137, "ConfigError", "")), 0, "trainer"),
-        (working(), Seen(state="READY", silence=(5.0,), outcome=Outcome(75, "Stopped", "")), 0, "again"),
-        (working(asked_because="budget"), Seen(state="READY", outcome=Outcome(75, "Stopped", "")), 0, "budget"),
+        (working(), Observation(), 0, "lost"),
+        (working(), Observation(state="PREEMPTED", silence=(3.0,)), 0, "preempted"),
+        (working(), Observation(state="TERMINATED"), 0, "preempted"),
+        (requested(state="ACTIVE"), Observation(state="SUSPENDED", silence=(3.0,)), 0, "preempted"),
+        (requested(state="ACCEPTED"), Observation(state="FAILED"), 0, "cloud"),
+        (requested(state="CREATING"), Observation(state="CREATING"), 1801, "slow"),
+        (requested(state="WAITING_FOR_RESOURCES"), Observation(state="WAITING_FOR_RESOURCES"), 24 * 3600 + 1, "slow"),
+        (requested(), Observation(), 121, "lost"),
+        (jobs.intended(new(), now=NOW), Observation(silence=(9000.0,)), 9000, "lost"),
+        (requested(state="CREATING"), Observation(), 10, "lost"),
+        (requested(), Observation(refusal="stock-out"), 0, "stock-out"),
+        (requested(), Observation(refusal="quota"), 0, "quota"),
+        (requested(), Observation(state="READY", foreign=True), 0, "taken"),
+        (jobs.intended(new(), now=NOW), Observation(state="READY", foreign=True), 0, "taken"),
+        (working(), Observation(state="READY"), 1201, "silent"),
+        (working(), Observation(state="READY", silence=(181.0,)), 0, "silent"),
+        (working(), Observation(state="READY", workers=4, silence=(5.0, 5.0, 200.0, 5.0)), 0, "silent"),
+        (working(), Observation(state="READY", workers=4, silence=(5.0, 5.0, 5.0)), 1201, "silent"),
+        (working(state="REPAIRING"), Observation(state="REPAIRING", silence=(900.0,)), 1201, "lost"),
+        (working(state="SOMETHING_NEW"), Observation(state="SOMETHING_NEW"), 601, "lost"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(0, None, ""), complete=True), 0, "done"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(0, None, "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(2, "ConfigError", "x")), 0, "failed"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(1, "TrainingDiverged", "x")), 0, "failed"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(1, None, "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(1, "PeerLost", "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(-9, None, "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(134, None, "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(137, "ConfigError", "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(75, "Stopped", "")), 0, "again"),
+        (working(asked_because="budget"), Observation(state="READY", outcome=Outcome(75, "Stopped", "")), 0, "budget"),
     ],
 )
-def test_why_a_node_is_given_up(job: Job, seen: Seen, later: float, why: str):
+def test_why_a_node_is_given_up(job: Job, seen: Observation, later: float, why: str):
     action = decide(job, seen, NOW + later, POLICY)
     assert isinstance(action, MarkForDeletion) and action.why == why, action
     assert action.detail or seen.refusal
@@ -160,7 +167,7 @@ def test_a_wish_to_stop_saves_first():
 
 def test_a_wish_to_stop_does_not_wait_for_what_cannot_save():
     job = requested(state="CREATING").model_copy(update={"wanted": "stopped"})
-    for seen in (Seen(state="CREATING"), Seen(state="CREATING", silence=(500.0,))):
+    for seen in (Observation(state="CREATING"), Observation(state="CREATING", silence=(500.0,))):
         action = decide(job, seen, NOW, POLICY)
         assert isinstance(action, MarkForDeletion) and action.why == "stopped"
 
@@ -170,12 +177,12 @@ def test_the_budget_leaves_room_to_save_and_delete():
     assert decide(working(), WORKING, NOW + 4.7 * 3600, policy) == Wait("working")
     assert decide(working(), WORKING, NOW + 4.76 * 3600, policy) == AskToStop("budget")
     spent = jobs.ended(jobs.ending(working(), "preempted", "x"), now=NOW + 4.8 * 3600, newest_step=5, pause=0.0)
-    closed = decide(spent, Seen(newest_step=5), NOW + 5 * 3600, policy)
+    closed = decide(spent, Observation(newest_step=5), NOW + 5 * 3600, policy)
     assert isinstance(closed, Close) and closed.status == "stopped" and "$10.00" in closed.message
 
 
 def test_the_deadline_does_too():
-    assert decide(new(), Seen(), NOW, Policy(deadline=NOW + 800)) == Close(
+    assert decide(new(), Observation(), NOW, Policy(deadline=NOW + 800)) == Close(
         "stopped", "the deadline is reached; a later one continues"
     )
 
@@ -187,10 +194,10 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
         assert job.node is not None
         zones.append(job.node.zone)
         job = jobs.ending(job, "stock-out", "no more capacity")
-        bury = decide(job, Seen(), NOW, POLICY)
+        bury = decide(job, Observation(), NOW, POLICY)
         assert isinstance(bury, RecordEnd)
         pauses.append(bury.pause)
-        job = recorded(job, bury, Seen(), NOW)
+        job = recorded(job, bury, Observation(), NOW)
     assert zones == ["a", "b"] * 3
     assert pauses == [0, 60, 0, 120, 0, 240]
     assert job.fruitless == 0
@@ -201,20 +208,20 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
 
 def after(job: Job, kind: Refusal, because: str, now: float = NOW, policy: Policy = POLICY) -> Job:
     """A new attempt whose request is refused."""
-    job = recorded(job.model_copy(update={"not_before": 0.0}), RecordAttempt(), Seen(), now)
+    job = recorded(job.model_copy(update={"not_before": 0.0}), RecordAttempt(), Observation(), now)
     assert job.node is not None
-    job = recorded(job, refused(job, job.node, kind, because, now, policy), Seen(), now)
-    return recorded(job, decide(job, Seen(), now, policy), Seen(), now)
+    job = recorded(job, refused(job, job.node, kind, because, now, policy), Observation(), now)
+    return recorded(job, decide(job, Observation(), now, policy), Observation(), now)
 
 
 def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():
     job = after(new(zones=("a", "b", "c")), "zone", "the zone is closed")
     assert (job.closed, job.open_zones, job.not_before) == ({"a": "the zone is closed"}, ("b", "c"), NOW)
     job = after(job, "zone", "the type is not there")
-    job = recorded(job, RecordAttempt(), Seen(), NOW)
+    job = recorded(job, RecordAttempt(), Observation(), NOW)
     assert job.node is not None and job.node.zone == "c"
     job = jobs.ended(jobs.ending(job, "zone", "not permitted"), now=NOW, newest_step=0, pause=0.0)
-    action = decide(job, Seen(), NOW, POLICY)
+    action = decide(job, Observation(), NOW, POLICY)
     assert isinstance(action, Close) and action.status == "refused"
     for line in ("a: the zone is closed", "b: the type is not there", "c: not permitted"):
         assert line in action.message
@@ -234,39 +241,43 @@ def test_a_quota_closes_its_zone_when_patience_is_over():
 
 
 def queued_job() -> Job:
-    return recorded(new(queued=True, zones=("a", "b", "c")), RecordAttempt(), Seen(), NOW)
+    return recorded(new(queued=True, zones=("a", "b", "c")), RecordAttempt(), Observation(), NOW)
 
 
-WAITING = Seen(state="WAITING_FOR_RESOURCES")
+WAITING = Observation(state="WAITING_FOR_RESOURCES")
 
 
 def test_several_zones_are_queued_at_once_and_the_first_is_kept():
     job = queued_job()
     assert [(node.name, node.zone) for node in job.nodes] == [("reviews-a1", "a"), ("reviews-a2", "b"), ("reviews-a3", "c")]
-    spare = {"reviews-a2": Seen(), "reviews-a3": Seen()}
-    assert decide(job, Seen(spare=spare), NOW, POLICY) == Create(), "recorded before it is created, one after the other"
-    job = jobs.with_node(recorded(job, Create(), Seen(), NOW), state=WAITING.state)
+    spare = {"reviews-a2": Observation(), "reviews-a3": Observation()}
+    assert decide(job, Observation(spare=spare), NOW, POLICY) == Create(), "recorded before it is created, one after the other"
+    job = jobs.with_node(recorded(job, Create(), Observation(), NOW), state=WAITING.state)
     for name in spare:
         seen = dataclasses.replace(WAITING, spare=dict(spare))
-        assert decide(job, seen, NOW, POLICY) == OfSpare(name, Create())
-        job = recorded(job, OfSpare(name, Create()), seen, NOW)
+        assert decide(job, seen, NOW, POLICY) == ForSpareNode(name, Create())
+        job = recorded(job, ForSpareNode(name, Create()), seen, NOW)
         job = jobs.with_spare(job, jobs.with_node(jobs.of_spare(job, name), state=WAITING.state))
         spare[name] = WAITING
     waiting = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": WAITING})
     assert isinstance(decide(job, waiting, NOW + 23 * 3600, POLICY), Wait)
-    ready = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": Seen(state="READY")})
+    ready = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": Observation(state="READY")})
     assert decide(job, ready, NOW + 60, POLICY) == Promote("reviews-a3")
     job = recorded(job, Promote("reviews-a3"), ready, NOW + 60)
     assert job.node is not None and job.node.zone == "c" and job.dollars_per_hour == 2.0
-    seen = Seen(state="READY", spare={"reviews-a1": WAITING, "reviews-a2": WAITING})
+    seen = Observation(state="READY", spare={"reviews-a1": WAITING, "reviews-a2": WAITING})
     job = recorded(job, decide(job, seen, NOW + 60, POLICY), seen, NOW + 60)  # its state
     for name in ("reviews-a1", "reviews-a2"):
         action = decide(job, seen, NOW + 60, POLICY)
-        assert isinstance(action, OfSpare) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+        assert (
+            isinstance(action, ForSpareNode) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+        )
         assert action.node == name
         job = recorded(job, action, seen, NOW + 60)
     assert decide(job, seen, NOW + 60, POLICY) == Delete()
-    gone = Seen(state="READY", silence=(5.0,), spare={"reviews-a1": Seen(), "reviews-a2": Seen(state="DELETING")})
+    gone = Observation(
+        state="READY", silence=(5.0,), spare={"reviews-a1": Observation(), "reviews-a2": Observation(state="DELETING")}
+    )
     job = recorded(job, decide(job, gone, NOW + 70, POLICY), gone, NOW + 70)
     assert [node.name for node in job.nodes] == ["reviews-a3", "reviews-a2"]
     assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == 0.0
@@ -276,7 +287,7 @@ def test_a_failed_queue_leaves_the_others_waiting():
     job = queued_job()
     job = jobs.with_node(job, requested=True, state="WAITING_FOR_RESOURCES")
     spare = {"reviews-a2": WAITING, "reviews-a3": WAITING}
-    seen = Seen(state="FAILED", refusal="stock-out", refused_because="no more capacity", spare=spare)
+    seen = Observation(state="FAILED", refusal="stock-out", refused_because="no more capacity", spare=spare)
     job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
     assert decide(job, seen, NOW, POLICY) == Promote("reviews-a2")
     job = recorded(job, Promote("reviews-a2"), seen, NOW)
@@ -290,24 +301,26 @@ def test_a_spare_that_came_and_went_unseen_may_have_billed():
     job = jobs.with_spare(job, jobs.with_node(jobs.of_spare(job, "reviews-a2"), requested=True, state=WAITING.state))
     job = jobs.with_node(job, requested=True, state="READY", ready_at=NOW)
     later = NOW + 6 * 3600
-    seen = Seen(state="READY", silence=(5.0,), spare={"reviews-a2": Seen(unseen=6 * 3600), "reviews-a3": Seen()})
+    seen = Observation(
+        state="READY", silence=(5.0,), spare={"reviews-a2": Observation(unseen=6 * 3600), "reviews-a3": Observation()}
+    )
     action = decide(job, seen, later, POLICY)
-    assert isinstance(action, OfSpare) and action.node == "reviews-a2"
+    assert isinstance(action, ForSpareNode) and action.node == "reviews-a2"
     job = recorded(job, action, seen, later)
-    job = recorded(job, OfSpare("reviews-a2", RecordEnd(0.0)), seen, later)
+    job = recorded(job, ForSpareNode("reviews-a2", RecordEnd(0.0)), seen, later)
     assert job.attempts[-1].ending == "withdrawn" and job.attempts[-1].dollars == pytest.approx(0.5 * 2.0)
 
 
-def withdrawn(job: Job, seen: Seen) -> Job:
+def withdrawn(job: Job, seen: Observation) -> Job:
     """To the end, in which nothing is created any more. What is seen is gone once it is deleted."""
     for _ in range(40):
         action = decide(job, seen, NOW, POLICY)
         if isinstance(action, Delete):
-            seen = Seen(spare=dict.fromkeys(seen.spare, Seen()))
+            seen = Observation(spare=dict.fromkeys(seen.spare, Observation()))
             continue
         if isinstance(action, Finished):
             break
-        same = action.action if isinstance(action, OfSpare) else action
+        same = action.action if isinstance(action, ForSpareNode) else action
         assert not isinstance(same, Wait | Create | Promote), action
         job = recorded(job, action, seen, NOW)
     assert job.nodes == ()
@@ -321,14 +334,14 @@ def test_a_stop_withdraws_what_is_queued():
 
 
 @pytest.mark.parametrize("kind", ["denied", "invalid"])
-@pytest.mark.parametrize("other", [Seen(), WAITING, Seen(state="READY")], ids=["not asked for", "queued", "up"])
-def test_a_refusal_that_lasts_withdraws_what_is_queued(kind: Refusal, other: Seen):
+@pytest.mark.parametrize("other", [Observation(), WAITING, Observation(state="READY")], ids=["not asked for", "queued", "up"])
+def test_a_refusal_that_lasts_withdraws_what_is_queued(kind: Refusal, other: Observation):
     job = queued_job()
     if other.state is not None:
         for name in ("reviews-a2", "reviews-a3"):
             view = jobs.with_node(jobs.of_spare(job, name), requested=True, since=NOW, state=other.state)
             job = jobs.with_spare(job, view)
-    seen = Seen(spare={"reviews-a2": other, "reviews-a3": other})
+    seen = Observation(spare={"reviews-a2": other, "reviews-a3": other})
     assert job.node is not None
     job = withdrawn(recorded(job, refused(job, job.node, kind, "no", NOW, POLICY), seen, NOW), seen)
     assert (job.status, job.message) == ("refused", "no")
@@ -338,7 +351,7 @@ def test_a_refusal_that_lasts_withdraws_what_is_queued(kind: Refusal, other: See
 @pytest.mark.parametrize("requested", [False, True])
 def test_a_run_that_is_over_keeps_no_node(requested: bool):
     job = jobs.intended(new(), now=NOW).model_copy(update={"status": "refused", "message": "no"})
-    seen = Seen()
+    seen = Observation()
     if requested:
         job, seen = jobs.with_node(job, requested=True, state=WAITING.state), WAITING
     job = withdrawn(job, seen)
@@ -349,9 +362,9 @@ def test_a_run_that_is_over_keeps_no_node(requested: bool):
 
 def test_what_failed_is_not_tried_elsewhere_while_it_is_deleted():
     job = jobs.with_node(queued_job(), requested=True, state="READY", ending="failed")
-    seen = Seen(state="READY", spare={"reviews-a2": Seen(), "reviews-a3": Seen(state="READY")})
+    seen = Observation(state="READY", spare={"reviews-a2": Observation(), "reviews-a3": Observation(state="READY")})
     action = decide(job, seen, NOW, POLICY)
-    assert isinstance(action, OfSpare) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
+    assert isinstance(action, ForSpareNode) and isinstance(action.action, MarkForDeletion) and action.action.why == "withdrawn"
 
 
 def test_the_price_of_the_zone_counts_and_the_dearest_before():
@@ -392,54 +405,57 @@ def test_the_same_hang_twice_ends_the_run():
 
 
 def test_heartbeats_without_steps_are_a_hang():
-    slow = dataclasses.replace(WORKING, pace=Pace(40, 5300.0, 1.0))
+    slow = dataclasses.replace(WORKING, rate=StepRate(40, 5300.0, 1.0))
     assert decide(working(), slow, NOW, POLICY) == Wait("working")
-    action = decide(working(), dataclasses.replace(WORKING, pace=Pace(40, 5500.0, 1.0)), NOW, POLICY)
+    action = decide(working(), dataclasses.replace(WORKING, rate=StepRate(40, 5500.0, 1.0)), NOW, POLICY)
     assert isinstance(action, MarkForDeletion) and (action.why, action.step) == ("hung", 40)
-    long_steps = dataclasses.replace(WORKING, pace=Pace(40, 9000.0, 60.0))
+    long_steps = dataclasses.replace(WORKING, rate=StepRate(40, 9000.0, 60.0))
     assert decide(working(), long_steps, NOW, POLICY) == Wait("working")
 
 
 def test_a_boot_that_does_not_end_says_how_far_it_came():
-    action = decide(working(), Seen(state="READY", boot="installing"), NOW + 1201, POLICY)
+    action = decide(working(), Observation(state="READY", boot="installing"), NOW + 1201, POLICY)
     assert isinstance(action, MarkForDeletion) and "it got as far as 'installing'" in action.detail
 
 
 @pytest.mark.parametrize(("state", "bound"), [("WAITING_FOR_RESOURCES", 86_400), ("PROVISIONING", 7200), ("CREATING", 7200)])
 def test_how_long_a_queued_resource_may_take(state: str, bound: float):
-    job = recorded(new(queued=True, zones=("a",)), RecordAttempt(), Seen(), NOW)
+    job = recorded(new(queued=True, zones=("a",)), RecordAttempt(), Observation(), NOW)
     job = jobs.with_node(job, requested=True, state=state, since=NOW)
-    assert isinstance(decide(job, Seen(state=state), NOW + bound - 1, POLICY), Wait)
-    action = decide(job, Seen(state=state), NOW + bound + 1, POLICY)
+    assert isinstance(decide(job, Observation(state=state), NOW + bound - 1, POLICY), Wait)
+    action = decide(job, Observation(state=state), NOW + bound + 1, POLICY)
     assert isinstance(action, MarkForDeletion) and action.why == "slow"
 
 
 def test_suspending_before_anything_ran_may_yet_say_why():
     job = jobs.with_node(
-        recorded(new(queued=True, zones=("a",)), RecordAttempt(), Seen(), NOW), requested=True, state="SUSPENDING", since=NOW
+        recorded(new(queued=True, zones=("a",)), RecordAttempt(), Observation(), NOW),
+        requested=True,
+        state="SUSPENDING",
+        since=NOW,
     )
-    assert isinstance(decide(job, Seen(state="SUSPENDING"), NOW + 60, POLICY), Wait)
-    failed = Seen(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")
+    assert isinstance(decide(job, Observation(state="SUSPENDING"), NOW + 60, POLICY), Wait)
+    failed = Observation(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")
     assert decide(job, failed, NOW + 90, POLICY) == MarkForDeletion("cloud", "an internal error has occurred")
 
 
 def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
     job = working(ending="preempted")
-    assert decide(job, Seen(state="PREEMPTED", deleting=599.0), NOW, POLICY) == Delete()
-    assert decide(job, Seen(state="PREEMPTED", deleting=601.0), NOW, POLICY) == GiveUp()
-    assert decide(job, Seen(state="PROVISIONING", deleting=7100.0), NOW, POLICY) == Delete(), "it ends by itself"
+    assert decide(job, Observation(state="PREEMPTED", deleting=599.0), NOW, POLICY) == Delete()
+    assert decide(job, Observation(state="PREEMPTED", deleting=601.0), NOW, POLICY) == GiveUp()
+    assert decide(job, Observation(state="PROVISIONING", deleting=7100.0), NOW, POLICY) == Delete(), "it ends by itself"
     stopped = job.model_copy(update={"wanted": "stopped"})
-    assert decide(stopped, Seen(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
-    assert recorded(job, GiveUp(), Seen(), NOW) == job
+    assert decide(stopped, Observation(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
+    assert recorded(job, GiveUp(), Observation(), NOW) == job
 
 
 @pytest.mark.parametrize("refusal", ["denied", "invalid"])
 def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
-    job, seen = requested(), Seen(refusal=refusal, refused_because="Quota limit 'X' has been exceeded.")
+    job, seen = requested(), Observation(refusal=refusal, refused_because="Quota limit 'X' has been exceeded.")
     for _ in range(2):
         job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
     assert (job.status, job.message, job.node) == ("refused", "Quota limit 'X' has been exceeded.", None)
-    assert decide(job, Seen(), NOW, POLICY) == Finished()
+    assert decide(job, Observation(), NOW, POLICY) == Finished()
 
 
 def test_three_attempts_without_a_new_checkpoint_end_the_run():
@@ -447,7 +463,7 @@ def test_three_attempts_without_a_new_checkpoint_end_the_run():
     for _ in range(3):
         job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
         job = jobs.ended(jobs.ending(job, "trainer", "it was killed"), now=NOW, newest_step=10, pause=0.0)
-    closed = decide(job, Seen(newest_step=10), NOW, POLICY)
+    closed = decide(job, Observation(newest_step=10), NOW, POLICY)
     assert isinstance(closed, Close) and closed.status == "failed" and "it was killed" in closed.message
     job = jobs.ended(jobs.ending(jobs.intended(job, now=NOW), "preempted", "x"), now=NOW, newest_step=20, pause=0.0)
     assert job.fruitless == 0

@@ -135,7 +135,7 @@ def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: An
     file = tmp_path / "application_default_credentials.json"
     file.write_text(json.dumps(login | {"account": "me@example.com"}))
     found = identity(GoogleRest(PROJECT))
-    assert (found.source, found.member) == ("gcloud's login (application-default)", "user:me@example.com")
+    assert (found.source, found.email) == ("gcloud's login (application-default)", "me@example.com")
     file.rename(tmp_path / "key.json")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     found = identity(GoogleRest(PROJECT))

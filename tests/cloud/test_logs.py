@@ -58,7 +58,7 @@ class Steps:
         self.written: list[bytes] = []
 
     def follow(self, control: Control, **settings: int) -> int:
-        return logs.follow(control, 0, write=self.written.append, tell=self.told.append, wait=self._next, **settings)
+        return logs.follow(control, 0, write=self.written.append, log=self.told.append, wait=self._next, **settings)
 
     def _next(self, seconds: float) -> None:
         self.steps.pop(0)()
@@ -82,7 +82,7 @@ def test_following_goes_across_attempts_to_the_end(gcs: Emulator):
     assert steps.follow(control) == 0
     assert b"".join(steps.written) == upload(0, 12) + upload(20, 30)
     assert steps.told[0] == "attempt 1 in us-central1-a" and "attempt 2 in us-central1-a" in steps.told
-    assert sum("tpulm cloud attach" in line for line in steps.told) == 1
+    assert sum("tpulm cloud supervise" in line for line in steps.told) == 1
     one = Steps()
     assert one.follow(control, attempt=1) == 0 and b"".join(one.written) == upload(2, 12)
 

@@ -1,4 +1,4 @@
-"""Setting up the emulated project: from nothing to a doctor that finds nothing wrong, again, and half-way."""
+"""What is found in the emulated project, and setting it up: from nothing to nothing wrong, again, and half-way."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cloud_emulator import Emulator
+from cloud_emulator.recorded import answer
 from tpulm.cloud import policies, setup
-from tpulm.cloud.doctor import examine
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings
-from tpulm.cloud.setup import Step, apply, steps
-from tpulm.errors import CloudRefused, ConfigError, TpulmError
+from tpulm.cloud.setup import Check, Step, apply, examine
+from tpulm.errors import CloudRefused, TpulmError
 
 PROJECT, WORKER = "tpulm-emulator", "tpulm-worker@tpulm-emulator.iam.gserviceaccount.com"
 MEMBER = f"serviceAccount:{WORKER}"
@@ -42,12 +42,16 @@ def empty(gcs: Emulator) -> Emulator:
     return gcs
 
 
+def steps(settings: CloudSettings = SETTINGS, **options: Any) -> list[Step]:
+    return setup.steps(examine(settings, **options))
+
+
 def is_well(settings: CloudSettings = SETTINGS) -> bool:
     return [check for check in examine(settings) if check.ok is not True] == []
 
 
 def test_from_an_empty_project(empty: Emulator):
-    found = steps(SETTINGS)
+    found = steps()
     assert [step.what for step in found] == [
         "turn on the APIs tpu, compute, iam, cloudresourcemanager, secretmanager, cloudbilling, cloudquotas",
         "make the bucket gs://my-runs in us-central1",
@@ -60,17 +64,17 @@ def test_from_an_empty_project(empty: Emulator):
         "grant the VMs roles/secretmanager.secretAccessor on the secret hub",
     ]
     told: list[Step] = []
-    apply(found, tell=told.append)
+    apply(found, log=told.append)
     assert told == found and is_well()
-    assert steps(SETTINGS) == []
+    assert steps() == []
     apply(found)
-    assert is_well() and steps(SETTINGS) == [], "every step can be taken again"
+    assert is_well() and steps() == [], "every step can be taken again"
     bindings = empty.tpu.projects.known().policies[""]["bindings"]
     assert bindings == [OTHERS, {"role": f"projects/{PROJECT}/roles/tpulmWorker", "members": [MEMBER]}]
 
 
 def test_how_a_bucket_is_made(empty: Emulator):
-    apply(steps(SETTINGS))
+    apply(steps())
     found = GoogleRest(PROJECT).get("storage", "storage/v1/b/my-runs")
     assert found["location"] == "US-CENTRAL1" and found["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
     assert found["iamConfiguration"]["publicAccessPrevention"] == "enforced"
@@ -184,16 +188,10 @@ def test_a_network_that_is_gone_is_no_refusal(empty: Emulator):
 def test_the_permission_that_is_missing_is_named(empty: Emulator, permission: str, said: str):
     empty.tpu.deny(permission)
     with pytest.raises(CloudRefused, match=said):
-        apply(steps(SETTINGS))
+        apply(steps())
     empty.tpu.allow(permission)
-    apply(steps(SETTINGS))
+    apply(steps())
     assert is_well()
-
-
-def test_looking_needs_permissions_too(gcs: Emulator):
-    gcs.tpu.deny("resourcemanager.projects.getIamPolicy")
-    with pytest.raises(CloudRefused, match=r"cannot look at what is there: you lack resourcemanager\.projects\.getIamPolicy"):
-        steps(SETTINGS)
 
 
 def test_what_setup_cannot_mend(gcs: Emulator):
@@ -202,13 +200,14 @@ def test_what_setup_cannot_mend(gcs: Emulator):
     gcs.tpu.add_project("another-one")
     with pytest.raises(CloudRefused, match="correct service_account"):
         steps(SETTINGS.model_copy(update={"service_account": "other@another-one.iam.gserviceaccount.com"}))
-    with pytest.raises(ConfigError, match="name zones or an accelerator"):
+    with pytest.raises(CloudRefused, match="name zones or an accelerator"):
         steps(SETTINGS.model_copy(update={"zones": ()}))
-    with pytest.raises(CloudRefused, match="there is no secret hub; make it, then run this again: gcloud secrets create hub"):
-        apply(steps(SETTINGS))
+    apply(steps())
+    assert wrong(found := checks()) == {"secrets": False}, "for which nothing waits"
+    assert found["secrets"].remedy == f"gcloud secrets create hub --data-file=FILE --project={PROJECT}"
     gcs.tpu.set_billing(False)
     with pytest.raises(CloudRefused, match=r"no billing account.*linkedaccount"):
-        steps(SETTINGS)
+        steps()
 
 
 def test_a_bucket_of_somebody_else(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
@@ -217,9 +216,7 @@ def test_a_bucket_of_somebody_else(gcs: Emulator, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(setup.Project, "bucket", refuse)
     with pytest.raises(CloudRefused, match=r"gs://my-runs is somebody else's.*choose another name"):
-        steps(SETTINGS)
-    found = {check.name: check for check in examine(SETTINGS)}
-    assert found["bucket"].ok is False and "choose another name" in found["bucket"].remedy
+        steps()
 
 
 def test_storms_are_waited_out(empty: Emulator):
@@ -234,3 +231,202 @@ def test_an_answer_that_was_lost(empty: Emulator):
     empty.faults.set(drop_after_rate=1.0, count=1)
     apply(found)
     assert is_well()
+
+
+# -- what is found ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole(gcs: Emulator) -> Emulator:
+    """A project that was set up."""
+    gcs.tpu.add_secret("hub", "x")
+    apply(steps())
+    return gcs
+
+
+def checks(**changes: Any) -> dict[str, Check]:
+    settings = CloudSettings.model_validate(SETTINGS.model_dump() | changes)
+    found = examine(settings, rest=GoogleRest(settings.project, patience_seconds=0.0))
+    assert len({check.name for check in found}) == len(found)
+    return {check.name: check for check in found}
+
+
+def wrong(found: dict[str, Check]) -> dict[str, bool | None]:
+    return {name: check.ok for name, check in found.items() if check.ok is not True}
+
+
+def test_looking_changes_nothing(whole: Emulator):
+    before = whole.requests
+    found = checks()
+    assert wrong(found) == {} and [check.name for check in found.values() if check.remedy] == []
+    made = {kind for kind, count in whole.requests.items() if count != before.get(kind, 0)}
+    assert not any(kind.startswith(("SET", "CREATE", "ENABLE", "PATCH")) for kind in made)
+
+
+def test_a_failed_check_hides_only_those_that_need_it(whole: Emulator):
+    found = checks(project="somebody-elses")
+    assert found["project"].ok is False and "gcloud projects list" in found["project"].remedy
+    others = {name: check for name, check in found.items() if name not in ("credentials", "project")}
+    assert all(check.ok is None and "because of 'project'" in check.found for check in others.values())
+    whole.tpu.set_billing(False)
+    assert wrong(checks()) == {"billing": False}
+    whole.stop()
+    assert wrong(checks())["project"] is False
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    found = checks()
+    assert found["credentials"].ok is False and "gcloud auth application-default login" in found["credentials"].remedy
+    assert "because of 'credentials' above" in found["quota"].found
+
+
+def test_an_empty_project(empty: Emulator):
+    found = checks()
+    assert found["project"].ok, "Service Usage knows it, too"
+    assert (found["APIs"].ok, found["APIs"].remedy) == (False, "tpulm cloud setup")
+    assert found["bucket"].ok is False and found["VM account"].ok is False and found["VM account: rights"].ok is False
+    assert found["zones"].ok is None and "tpu.googleapis.com is off" in found["zones"].found
+    assert found["bucket: location"].ok is None and found["quota"].ok is None
+
+
+@pytest.mark.parametrize(
+    ("permission", "name", "ok"),
+    [
+        ("tpu.nodes.create", "your rights", False),
+        ("iam.serviceAccounts.actAs", "your rights", False),
+        ("tpu.locations.list", "zones", None),
+        ("cloudquotas.quotas.get", "quota", None),
+        ("iam.serviceAccounts.get", "VM account", None),
+        ("resourcemanager.projects.get", "billing", None),
+    ],
+)
+def test_permissions_that_are_missing(whole: Emulator, permission: str, name: str, ok: bool | None):
+    whole.tpu.deny(permission)
+    found = checks()
+    assert wrong(found) == {name: ok} and f"you lack {permission}" in found[name].found
+    assert ok is None or "an owner of the project grants you roles/" in found[name].remedy
+
+
+def test_a_bucket_that_may_not_be_written(whole: Emulator):
+    whole.faults.set(read_only=True)
+    found = checks()
+    assert wrong(found) == {"your rights": False}
+    assert "storage.objects.create, storage.objects.delete on gs://my-runs" in found["your rights"].found
+
+
+@pytest.mark.parametrize(
+    ("location", "zones", "ok", "found", "remedy"),
+    [
+        ("EUROPE-WEST4", ("us-central1-a",), False, "but the TPUs are in us-central1-a", "zones in europe-west4"),
+        ("US-EAST1", ("us-central1-a",), False, "every byte between them is charged", "makes in us-central1"),
+        ("EU", ("us-central1-a",), False, "EU, but", "zones in eu"),
+        ("US", ("us-central1-a",), True, "several regions", "us-central1 is cheaper"),
+        ("NAM4", ("us-central1-a",), True, "several regions", "us-central1 is cheaper"),
+        ("ASIA-EAST1", ("asia-east1-c",), True, "ASIA-EAST1", ""),
+        ("US-CENTRAL1", ("us-central1-a", "europe-west4-a"), True, "far from europe-west4-a", '["us-central1-a"]'),
+        ("US-CENTRAL1", ("us-central1-*",), True, "US-CENTRAL1", ""),
+    ],
+)
+def test_where_the_bucket_is(whole: Emulator, location: str, zones: tuple[str, ...], ok: bool, found: str, remedy: str):
+    whole.create_bucket("elsewhere", location=location)
+    check = checks(bucket="elsewhere", zones=zones, accelerator="v2-8")["bucket: location"]
+    assert check.ok is ok and found in check.found and remedy in check.remedy
+    assert bool(check.remedy) is bool(remedy)
+
+
+def test_deleted_checkpoints_that_go_on_costing(whole: Emulator):
+    found = checks(bucket="runs")["bucket"]
+    assert found.ok and found.remedy == "gcloud storage buckets update gs://runs --clear-soft-delete"
+    whole.create_bucket("versioned", versioning={"enabled": True})
+    assert "--no-versioning" in checks(bucket="versioned")["bucket"].remedy
+
+
+def test_types_and_zones(whole: Emulator):
+    found = checks(accelerator="v4-8")["zones"]
+    assert found.ok is False and 'zones = ["us-central2-b"]' in found.remedy
+    found = checks(zones=("us-central1-a", "us-central1-q"))["zones"]
+    assert found.ok is False and "us-central1-q" in found.found and 'zones = ["us-central1-a"]' in found.remedy
+    found = checks(zones=("asia-south1-*",))
+    assert "begins with 'asia-south1-'" in found["zones"].found and "because of 'zones'" in found["quota"].found
+    found = checks(accelerator="", zones=(), bucket="", data_bucket=None)
+    assert wrong(found) == {"zones": None, "quota": None, "bucket": None}
+
+
+def test_an_account_without_rights(whole: Emulator):
+    whole.tpu.projects.known().policies.clear()
+    found = checks(bucket="runs", secrets={"TOKEN": "hub", "KEY": "gs://runs/key"})
+    assert "tpu.nodes.delete" in (rights := found["VM account: rights"].found) and "storage.objects.create" in rights
+    assert found["secrets"].ok is False and found["secrets"].remedy == "gcloud storage cp FILE gs://runs/key"
+    assert "secretmanager.versions.access" in found["secrets"].found
+    whole.tpu.add_project("another")
+    other = checks(service_account="mine@another.iam.gserviceaccount.com")["VM account"]
+    assert other.ok is False and "correct service_account" in other.remedy
+
+
+# -- quota: https://cloud.google.com/docs/quotas/reference/rest/v1/projects.locations.services.quotaInfos ---------------
+
+
+@pytest.mark.parametrize(
+    ("order", "spot", "ok", "found"),
+    [
+        ({"limit": 0}, True, False, "TPUV3sPreemptiblePerProjectPerRegionForTPUAPI in us-central1: 0 of 8 cores"),
+        ({"limit": 0, "spot": True}, False, True, "on demand"),
+        ({"limit": 4, "location": "us-central1-a"}, False, False, "TPUV3sPerProjectPerZoneForTPUAPI in us-central1-a: 4 of 8"),
+        ({"limit": 0, "location": "europe-west4"}, True, True, "enough for a v3-8, spot, in us-central1-a"),
+    ],
+)
+def test_quota(whole: Emulator, order: dict[str, Any], spot: bool, ok: bool, found: str):
+    whole.tpu.set_quota("v3-8", **order)
+    check = checks(spot=spot)["quota"]
+    assert check.ok is ok and found in check.found
+    assert ok or f"ask for 8 of it at https://console.cloud.google.com/iam-admin/quotas?project={PROJECT}" in check.remedy
+
+
+def test_the_quota_of_every_generation_is_found(whole: Emulator):
+    for name in ("v2-8", "v2-32", "v4-8", "v5litepod-8", "v5litepod-16", "v5p-8", "v6e-8"):
+        found = checks(accelerator=name, zones=CloudSettings(project=PROJECT, accelerator=name).zones)
+        assert found["zones"].ok and found["quota"].ok, found["quota"]
+
+
+def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> Check:
+    """With limits per zone alone, in the shape of Google's answer."""
+    info = {"quotaId": f"{stem}PerProjectPerZoneForTPUAPI", "dimensions": ["zone"], "dimensionsInfos": list(dimensions)}
+    rest = GoogleRest(PROJECT)
+    rest.get = lambda *path, **query: {"quotaInfos": [info]}  # type: ignore[method-assign]
+    zones = ("us-central1-a", "us-east1-c")
+    settings = CloudSettings(project=PROJECT, accelerator=accelerator, zones=zones, spot=spot)
+    return setup.quota(setup.Project(settings, rest))
+
+
+def of_zone(zone: str, **details: str) -> dict[str, Any]:
+    return {"dimensions": {"zone": zone}, "details": details, "applicableLocations": [zone]}
+
+
+def by_default(value: str = "16") -> dict[str, Any]:
+    return {"details": {"value": value}, "applicableLocations": ["us-central1-a", "us-east1-c"]}
+
+
+@pytest.mark.parametrize("spot", [False, True])
+def test_one_host_of_a_v5e_counts_against_the_serving_quota(spot: bool):
+    """As the recorded refusal of a v5litepod-8 names it; more hosts count against the other."""
+    preemptible = "Preemptible" if spot else ""
+    serving, pods = f"TPUV5s{preemptible}LitepodServing", f"TPUV5s{preemptible}Litepod"
+    assert "TPUV5sLitepodServingPerProjectPerZoneForTPUAPI" in str(answer("quota"))
+    for accelerator in ("v5litepod-1", "v5litepod-4", "v5litepod-8"):
+        assert quota(accelerator, serving, by_default(), spot=spot).ok
+        assert quota(accelerator, pods, by_default(), spot=spot).ok is None
+    assert quota("v5litepod-16", pods, by_default(), spot=spot).ok
+    found = quota("v5litepod-8", serving, by_default("4"), spot=spot)
+    assert found.ok is False and f"{serving}PerProjectPerZoneForTPUAPI in us-central1-a: 4 of 8 chips" in found.found
+
+
+def test_the_three_kinds_of_limits():
+    """A zone's own, which without a value is zero and not the default; the default of other zones; -1, none."""
+    stem, default = "TPUV5sLitepod", by_default()
+    assert quota("v5litepod-16", stem, default).ok
+    found = quota("v5litepod-16", stem, default, of_zone("us-central1-a"))
+    assert found.ok is False and "in us-central1-a: 0 of 16 chips" in found.found and 'zones = ["us-east1-c"]' in found.remedy
+    assert quota("v5litepod-32", stem, default, of_zone("us-central1-a", value="-1"), of_zone("us-east1-c", value="64")).ok
+    assert quota("v5litepod-32", stem, default).ok is False

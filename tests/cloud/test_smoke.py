@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def emulator(monkeypatch: pytest.MonkeyPatch, packed: Path, request: pytest.Fixt
 def lines_of(emulator: Emulator, **options: object) -> tuple[dict[str, smoke.SmokeCheck], smoke.Smoke]:
     api = TpuApi(PROJECT)
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", **{"budget": 2.0, **options})
-    setup.apply(setup.steps(settings))
+    setup.apply(setup.steps(setup.examine(settings)))
     lines: dict[str, smoke.SmokeCheck] = {}
     tell = lambda line: lines.update({line.what: line})  # noqa: E731
     made = smoke.Smoke(offered(settings, api), api, GoogleRest(PROJECT), tell, 0.2, appear_seconds=0.0)
@@ -131,7 +130,7 @@ def contraried(emulator: Emulator, machines: MachineSettings | None) -> Contrari
     """By the emulator's clock, at a dollar an hour, in v5e's first two zones."""
     emulator.tpu.set(create_seconds=20, delete_seconds=20)
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", zones=ZONES, dollars_per_hour=1.0, budget=0.5)
-    setup.apply(setup.steps(settings))
+    setup.apply(setup.steps(setup.examine(settings)))
 
     def made(
         api: TpuApi, wait: Callable[[float], None] = emulator.tpu.advance
@@ -241,19 +240,6 @@ def test_a_transcript_without_ids(said: str, shown: str):
     made = smoke.Smoke(settings, TpuApi(PROJECT), GoogleRest(PROJECT), print)
     line = smoke.SmokeCheck("said", None, said)
     assert smoke.transcript([line], made, about="").splitlines()[2] == f"?   said: {shown}"
-
-
-def test_compute_engine_deletes_a_vm_when_its_time_is_up(emulator: Emulator):
-    lines: list[smoke.SmokeCheck] = []
-    api = TpuApi(PROJECT)
-    settings = offered(load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", budget=2.0), api)
-    made = smoke.Smoke(settings, api, GoogleRest(PROJECT), lines.append, pause_seconds=0.05)
-    timer = threading.Timer(4.0, lambda: emulator.tpu.advance(60))
-    timer.start()
-    line = made._compute_vm("us-central1-a")
-    timer.join()
-    assert line.ok and line.found.startswith("its end was told, and it was gone")
-    assert emulator.compute.instances() == {}
 
 
 def test_a_budget_that_buys_too_little(emulator: Emulator):

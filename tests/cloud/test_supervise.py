@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -303,7 +304,7 @@ def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
     told: list[str] = []
     run.control.looks = run.go_on
     with pytest.raises(TpulmError) as raised:
-        dataclasses.replace(loop, tell=told.append).run()
+        dataclasses.replace(loop, log=told.append).run()
     assert "gcloud compute tpus tpu-vm delete reviews-a1 --zone=a --project=p" in str(raised.value)
     assert raised.value.exit_code == 1 and "could not be deleted for" in str(raised.value)
     assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in told)
@@ -333,10 +334,10 @@ def test_a_login_that_ends_in_the_middle(run: Run, patience: float):
         run.now += 20.0
         return run.now
 
-    loop = dataclasses.replace(loop, tell=told.append, clock=clock, policy=Policy(login_patience=patience))
+    loop = dataclasses.replace(loop, log=told.append, clock=clock, policy=Policy(login_patience=patience))
     if patience > 1000:
         assert loop.run().status == "done"
-        assert any("log in again" in line and "invalid_rapt" in line for line in told)
+        assert any("gcloud auth" in line and "invalid_rapt" in line for line in told)
     else:
         with pytest.raises(CloudRefused, match=r"may be there, and bill[^~]*gcloud compute tpus tpu-vm delete reviews-a1"):
             loop.run()
@@ -365,9 +366,9 @@ def beating(run: Run, *, rounds: int = 2000, **beat: object) -> Job:
         if isinstance(action, Finished):
             break
         run.now += 60.0
-        if job.node is None:
+        if job.node is None or job.node.name not in run.cloud.nodes:
             continue
-        if run.cloud.nodes.get(job.node.name) == "CREATING":
+        if run.cloud.nodes[job.node.name] == "CREATING":
             run.cloud.nodes[job.node.name] = "READY"
         folder = Path(str(run.control.attempt(job.node.attempt)))
         folder.mkdir(parents=True, exist_ok=True)
@@ -391,15 +392,80 @@ def test_another_runs_node_is_left_alone(run: Run):
 def test_a_second_supervisor_yields(run: Run):
     from tpulm import storage
 
-    with storage.held(run.control.folder), pytest.raises(StorageError, match="is watched over already"):
-        supervisor(run).run()
+    for supervise in (supervisor(run).run, supervisor(run).run_once):
+        with storage.held(run.control.folder), pytest.raises(StorageError, match="supervised already"):
+            supervise()
+
+
+# -- passes: each is all there is of a supervisor, and knows what the last one saved ------------------------------------
+
+
+def pause(run: Run, seconds: float, *, clock: float = 0.0) -> None:
+    """Until the next pass, on a machine whose clock is `clock` seconds ahead of that of the last one."""
+    run.now += seconds + clock
+    path = Path(str(run.control.memory_file))
+    if path.exists():
+        at = path.stat().st_mtime - seconds
+        os.utime(path, (at, at))
+
+
+def passes(run: Run, *, go_on: Callable[[], None], most: int = 50) -> Job:
+    for _ in range(most):
+        if supervisor(run).run_once().is_over:
+            break
+        go_on()
+    return run.control.job()
+
+
+def test_passes_take_a_run_to_its_end(run: Run):
+    job = passes(run, go_on=run.go_on)
+    assert (job.status, job.attempt, run.cloud.created, run.cloud.nodes) == ("done", 1, ["reviews-a1"], {})
+    assert supervisor(run).run_once() == job, "nothing more to do"
+
+
+@pytest.mark.parametrize("clock", [0.0, 3600.0, -3600.0])
+def test_passes_notice_a_worker_that_is_silent_whatever_their_clocks(run: Run, clock: float):
+    def beat(time: float) -> None:
+        pause(run, 60.0, clock=clock)
+        run.cloud.nodes = dict.fromkeys(run.cloud.nodes, "READY")
+        folder = Path(str(run.control.attempt(1)))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "beat-0.json").write_text(json.dumps({"time": time, "state": "training", "step": int(time)}))
+
+    beats = itertools.count()
+    assert passes(run, go_on=lambda: beat(next(beats)), most=6).attempts == ()
+    for expected in ([], [], [], ["silent"]):  # the last heartbeat is first seen, and missed after 180 seconds
+        job = supervisor(run).run_once()
+        assert [attempt.ending for attempt in job.attempts] + [node.ending for node in job.nodes if node.ending] == expected
+        pause(run, 61.0, clock=clock)
+
+
+def test_passes_try_again_to_delete_what_could_not_be_deleted(run: Run):
+    while run.checkpoint < 3:
+        supervisor(run).run_once()
+        run.go_on()
+    run.cloud.refused_deletions, refused = 45, 0
+    for _ in range(70):
+        try:
+            if supervisor(run).run_once().is_over:
+                break
+        except TpulmError as error:
+            assert "gcloud compute tpus tpu-vm delete reviews-a1" in str(error)
+            refused += 1
+        pause(run, 61.0)
+    assert (refused, run.cloud.nodes, run.control.job().status) == (4, {}, "done")
+
+
+def test_a_damaged_memory_is_none(run: Run):
+    Path(str(run.control.memory_file)).write_text("{")
+    assert passes(run, go_on=run.go_on).status == "done"
 
 
 def test_the_loop_ends_with_the_run(run: Run):
     run.cloud.nodes, loop = {}, supervisor(run)
     told: list[str] = []
     run.control.looks = run.go_on
-    job = dataclasses.replace(loop, tell=told.append).run()
+    job = dataclasses.replace(loop, log=told.append).run()
     assert job.status == "done"
     assert told[0].startswith("creating reviews-a1, a spot v3-8, in a") and told[-1] == "reviews-a1 is gone"
 

@@ -33,7 +33,7 @@ def test_without_a_supervisor_it_is_ended_from_here(api: TpuApi, gcs: Emulator):
     storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / storage.COMMIT, b"")
     job = stop(api)
     assert (job.status, job.attempts[-1].ending, job.newest_step) == ("stopped", "stopped", 70)
-    assert gcs.tpu.nodes() == {} and teardown.left(api, WORKDIR_PATH, "toy").resources == ()
+    assert gcs.tpu.nodes() == {} and teardown.list_remaining(api, WORKDIR_PATH, "toy").resources == ()
     assert stop(api) == job, "again, it is over already"
 
 
@@ -89,8 +89,8 @@ def test_what_is_left_is_this_runs_alone(api: TpuApi):
     plant(api, "toy-a1")
     plant(api, "toy-a2", workdir="gs://runs/another")
     plant(api, "toy-a3", workdir="")
-    assert [item.name for item in teardown.left(api, WORKDIR_PATH, "toy").resources] == ["toy-a1", "toy-a3"]
-    assert [item.name for item in teardown.left(api, WORKDIR_PATH, None).resources] == ["toy-a1"]
+    assert [item.name for item in teardown.list_remaining(api, WORKDIR_PATH, "toy").resources] == ["toy-a1", "toy-a3"]
+    assert [item.name for item in teardown.list_remaining(api, WORKDIR_PATH, None).resources] == ["toy-a1"]
 
 
 def test_files_go_with_the_job_last(gcs: Emulator):
@@ -131,7 +131,7 @@ def test_a_run_that_was_launched_again_meanwhile_is_not_deleted(gcs: Emulator):
 def cost(job: Job, seconds_left: float | None = None, prices: dict[str, Price] | None = None) -> status.Cost:
     """At step 70 of 100; each of those that are left takes the thirtieth part of `seconds_left`."""
     speed = None if seconds_left is None else status.Speed(70, time.time(), seconds_left / 30, None)
-    found = status.RunStatus(job, None, None, "", (), 70, 100, None, prices, speed)
+    found = status.RunStatus(job, None, None, None, "", (), 70, 100, None, prices, speed)
     return status.cost_of(found, WORKDIR_PATH, now=time.time())
 
 

@@ -313,6 +313,6 @@ def test_two_supervisors(cloud: Cloud) -> None:
     cloud.launch()
     end = cloud.begin()
     until(lambda: newest_step() >= 1)
-    with pytest.raises(InUse, match="is watched over already, by process"):
+    with pytest.raises(InUse, match="supervised already, by process"):
         cloud.supervisor().run()
     assert endings(end()) == ["done"]

@@ -2,7 +2,6 @@
 
 trainer.py FILE              runs FILE, as any interpreter
 trainer.py -m tpulm run RUN --workdir W
-trainer.py -m tpulm cloud ...    is the real command, which looks more often
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ def main() -> None:
     if sys.argv[1] != "-m":
         sys.argv = sys.argv[1:]
         runpy.run_path(sys.argv[0], run_name="__main__")
-        return
-    if sys.argv[3] == "cloud":
-        command()
         return
     from tpulm import storage
     from tpulm.errors import ConfigError
@@ -68,15 +64,6 @@ def hang() -> None:
     """For ever, in C, with Python's lock held."""
     while True:
         ctypes.PyDLL(None).pause()
-
-
-def command() -> None:
-    from tpulm.cli.app import main as run
-    from tpulm.cloud import launch
-
-    launch.supervisor.__kwdefaults__ |= {"pause_seconds": 0.2}  # type: ignore[operator]
-    sys.argv = sys.argv[2:]
-    run()
 
 
 def first_host() -> bool:

@@ -52,7 +52,7 @@ class Cloud:
             storage.write_json("gs://runs/plan.json", plan)
             options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
         self.settings = load(project="tpulm-emulator", **options)
-        setup.apply(setup.steps(self.settings))
+        setup.apply(setup.steps(setup.examine(self.settings)))
         run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"], "track.to": list(track)})
         python = self._interpreter()
         with patch.object(bundle, "fetch_uv", lambda _: python):  # 50 MB to pack, which nobody needs where an interpreter is
@@ -70,7 +70,7 @@ class Cloud:
             self.workdir,
             self.settings,
             TpuApi(self.settings.project),
-            tell=self.told.append,
+            log=self.told.append,
             policy=policy,
             pause_seconds=0.1,
         )

@@ -67,7 +67,6 @@ class Tpu:
         with self.clock.lock:
             for found in list(self.node_table.values()):
                 self.node_table.remove_machines(found)
-            self.compute.close()
         self.state.machines.close()
 
     def set(self, **settings: bool | float | None) -> None:

@@ -18,12 +18,10 @@ from tpulm.cli import cloud_rehearse, cloud_runs
 from tpulm.cli.cloud_options import (
     AcceleratorType,
     Bucket,
-    Budget,
     CloudFile,
     Project,
     ServiceAccount,
     Spot,
-    Supervise,
     WorkDirInBucket,
     Yes,
     Zones,
@@ -114,35 +112,69 @@ def doctor(
     bucket: Bucket = None,
     accelerator: AcceleratorType = None,
     spot: Spot = None,
-    budget: Budget = None,
     service_account: ServiceAccount = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is everything there for a run in the cloud? Looks at all of it, changes nothing, and says what to do.
+    """Is everything there for a run in the cloud? What 'tpulm cloud setup' looks at, without changing anything.
 
-    Login, project, billing, APIs, the TPU type in its zones, quota, price, the bucket and where it is, the account that the VMs
-    run as and its rights, and your own.
+    Login, project, billing, APIs, the TPU type in its zones, quota, the bucket and where it is, the account that the VMs run as
+    and its rights, and your own. Ends with exit code 4 when something is missing.
 
         tpulm cloud doctor --accelerator v3-8 --bucket my-project-tpulm
-
-    With a cloud.toml in this folder (examples/cloud.toml) 'tpulm cloud doctor' is enough. Ends with exit code 4 when something
-    is missing.
     """
-    settings = cloud_settings(locals())
-    with console.status(f"Looking at {settings.project} …"):
-        checks = cloud.doctor.examine(settings)
+    settings, checks = _examined(locals())
     missing = [check for check in checks if check.ok is False]
-    file = cloud.settings.find(cloud_file)
-    _show_checks(f"{settings.project}{f' ({file})' if file else ''}, for runs on Cloud TPU", checks)
     if as_json:
-        print_json({"ok": not missing, "project": settings.project, "checks": [vars(check) for check in checks]})
+        values = [{"name": check.name, "ok": check.ok, "found": check.found, "remedy": check.remedy} for check in checks]
+        print_json({"ok": not missing, "project": settings.project, "checks": values})
     if missing:
         raise typer.Exit(CloudRefused.exit_code)
 
 
-def _show_checks(title: str, checks: Sequence[cloud.doctor.Check]) -> None:
+def setup(
+    cloud_file: CloudFile = None,
+    project: Project = None,
+    zone: Zones = None,
+    bucket: Bucket = None,
+    accelerator: AcceleratorType = None,
+    service_account: ServiceAccount = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make what is missing: APIs, the bucket, the account of the VMs, and its rights. Says what it will do, and asks.
+
+        tpulm cloud setup --accelerator v3-8 --bucket my-project-tpulm
+
+    The bucket is made in the region of the first zone, private, and without soft delete. The VMs get an account of their own,
+    without a key, which may read and write the bucket, read the secrets and delete TPUs, and nothing else. What is there
+    stays as it is, grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give:
+    ends with exit code 4 when they, or your own rights, are missing.
+    """
+    settings, checks = _examined(locals(), require=("bucket",))
+    if found := cloud.setup.steps(checks):
+        print_table(
+            f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)], to=console
+        )
+        if not yes:
+            confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
+        cloud.setup.apply(found, log=lambda step: say(f"{step.what} …"))
+        show("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
+    if as_json:
+        print_json({"project": settings.project, "done": [step.what for step in found]})
+    if any(check.ok is False and not check.steps for check in checks):
+        raise typer.Exit(CloudRefused.exit_code)
+
+
+def _examined(
+    given: dict[str, Any], *, require: Sequence[str] = ()
+) -> tuple[cloud.settings.CloudSettings, list[cloud.setup.Check]]:
+    """The settings, and what was found, as a table with what to do."""
+    settings = cloud_settings(given, require=require)
+    with console.status(f"Looking at {settings.project} …"):
+        checks = cloud.setup.examine(settings)
+    file = cloud.settings.find(given["cloud_file"])
     rows = [("!" if check.ok and check.remedy else _MARKS[check.ok], check.name, check.found) for check in checks]
-    print_table(title, rows)
+    print_table(f"{settings.project}{f' ({file})' if file else ''}, for runs on Cloud TPU", rows)
     missing, unsure = [check for check in checks if check.ok is False], [check for check in checks if check.ok is None]
     if any(check.remedy for check in checks):
         show("\nWhat to do", style="bold")
@@ -154,43 +186,7 @@ def _show_checks(title: str, checks: Sequence[cloud.doctor.Check]) -> None:
         show(f"\n{len(missing)} of {len(checks)} are not as they should be{unchecked}", style="bold red")
     else:
         show(unchecked, lead="\nnothing wrong was found", style="bold green")
-
-
-def setup(
-    cloud_file: CloudFile = None,
-    project: Project = None,
-    zone: Zones = None,
-    bucket: Bucket = None,
-    accelerator: AcceleratorType = None,
-    service_account: ServiceAccount = None,
-    supervise: Supervise = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make what is missing: APIs, the bucket, the account of the VMs, and its rights. Says what it will do, and asks.
-
-        tpulm cloud setup --accelerator v3-8 --bucket my-project-tpulm
-
-    The bucket is made in the region of the first zone, private, and without soft delete. The VMs get an account of their own,
-    without a key, which may read and write the bucket and delete TPUs, and nothing else. What is there already stays as it is,
-    grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give: see 'tpulm cloud
-    doctor'. With --supervise cloud, or supervise = "cloud" in cloud.toml, also the account of the supervisor's VM.
-    """
-    settings = cloud_settings(locals(), require=("bucket",))
-    with console.status(f"Looking at {settings.project} …"):
-        found = cloud.setup.steps(settings)
-    if found:
-        print_table(
-            f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)], to=console
-        )
-        if not yes:
-            confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
-        cloud.setup.apply(found, tell=lambda step: say(f"{step.what} …"))
-        show("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
-    else:
-        show(f": {settings.project} has what runs need", lead="nothing to do", style="bold green")
-    if as_json:
-        print_json({"project": settings.project, "done": [step.what for step in found]})
+    return settings, checks
 
 
 SMALLEST = "v5litepod-1"
@@ -203,9 +199,6 @@ def smoke(
         PurePath,
         typer.Option("--to", metavar="FILE", parser=storage.as_path, help="The transcript, without ids, for a bug report."),
     ] = Path("tpulm-smoke.txt"),
-    compute: Annotated[
-        bool, typer.Option("--compute", help="An e2-micro, too, which Compute Engine must delete by itself.")
-    ] = False,
     cloud_file: CloudFile = None,
     project: Project = None,
     zone: Zones = None,
@@ -236,7 +229,7 @@ def smoke(
 
     with drawn_progress() as progress, interrupt.handled():
         rest = cloud.google_rest.GoogleRest(settings.project)
-        made = cloud.smoke.Smoke(settings, api, rest, lines.append, with_compute=compute, progress=progress)
+        made = cloud.smoke.Smoke(settings, api, rest, lines.append, progress=progress)
         try:
             made.run()
         finally:
@@ -268,16 +261,16 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Does anything bill that no run needs? Looks at all zones of the project for what runs have left behind:
-    TPUs, and VMs of supervisors.
+    TPUs, and VMs by which earlier versions supervised runs.
 
         tpulm cloud audit
 
         tpulm cloud audit --delete
 
-    A live run's TPU is left alone, whoever supervises it. Whose work folder cannot be read is "not known", and deleted only by
-    name. TPUs that tpulm did not make are counted and never touched.
+    TPUs of live runs are kept. A TPU whose work folder cannot be read is "not known", and deleted only by name. TPUs that
+    tpulm did not make are counted and never touched.
 
-    Exit code 0: nothing is left behind; 1: something is, or may be; 4: the cloud refused to tell.
+    Exit code 0: nothing is left behind; 1: something is, or may be; 4: the cloud refused to answer.
     """
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
@@ -470,7 +463,7 @@ def _write_job(text: str, to: PurePath | None, settings: cloud.settings.CloudSet
 
 app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
 for command in (
-    *(doctor, setup, smoke, cloud_runs.launch, cloud_runs.attach, cloud_runs.stop, cloud_rehearse.rehearse),
+    *(doctor, setup, smoke, cloud_runs.launch, cloud_runs.supervise, cloud_runs.stop, cloud_rehearse.rehearse),
     *(cloud_runs.status, cloud_runs.logs, cloud_runs.cost, audit, cloud_runs.down, cloud_runs.ssh),
 ):
     app.command()(command)

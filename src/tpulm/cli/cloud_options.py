@@ -44,13 +44,6 @@ Bucket = Annotated[str | None, _where(metavar="NAME", help="The bucket of the wo
 AcceleratorType = Annotated[str | None, _where("--accelerator", metavar="TYPE", help="The TPU type, such as v3-8.")]
 Spot = Annotated[bool | None, _where("--spot/--on-demand", help="Spot is cheaper and can be taken away at any time.")]
 Budget = Annotated[float | None, _where(metavar="DOLLARS", help="What a run may cost.")]
-Supervise = Annotated[
-    str | None,
-    _where(
-        metavar="here|cloud",
-        help="Who watches over the run: this machine, or a small VM that outlives it. Default: here.",
-    ),
-]
 ServiceAccount = Annotated[
     str | None, _where(metavar="EMAIL", help="What the VMs run as. Default: tpulm-worker of the project.")
 ]
@@ -62,7 +55,7 @@ def cloud_settings(given: Mapping[str, Any], *, require: Sequence[str] = (), **d
 
     `defaults` stand in for options that are not given.
     """
-    names = ("project", "bucket", "accelerator", "spot", "budget", "service_account", "supervise")
+    names = ("project", "bucket", "accelerator", "spot", "budget", "service_account")
     options = {name: given[name] if given.get(name) is not None else defaults.get(name) for name in names}
     return cloud.settings.load(given["cloud_file"], require=require, zones=tuple(given.get("zone") or ()), **options)
 
@@ -73,9 +66,9 @@ def is_asked() -> bool:
 
 
 def confirm(question: str, *, declined: str) -> None:
-    """Raises ConfigError where nobody is here; ends the command, saying what was `declined`, on a no."""
+    """Raises ConfigError without a terminal; ends the command, saying what was `declined`, on a no."""
     if not is_asked():
-        raise ConfigError("nobody is here to be asked; say --yes to have it done")
+        raise ConfigError("not a terminal: pass --yes to confirm")
     if not typer.confirm(question, err=True):
         say(declined)
         raise typer.Exit(1)

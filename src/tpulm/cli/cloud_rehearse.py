@@ -99,15 +99,15 @@ class _Rehearsal:
         self._interruptions = 0
 
     def run(self) -> dict[str, Any]:
-        tell, api = self._tell, cloud.tpu_api.TpuApi(self._settings.project)
+        log, api = self._log, cloud.tpu_api.TpuApi(self._settings.project)
         settings = cloud.launch.offered(self._settings, api)
-        cloud.setup.apply(cloud.setup.steps(settings), tell=lambda step: tell(f"setup: {step.what}"))
+        cloud.setup.apply(cloud.setup.steps(cloud.setup.examine(settings)), log=lambda step: log(f"setup: {step.what}"))
         prepare(self._config, self._workdir)
-        tell("dataset and tokenizer are in the bucket")
+        log("dataset and tokenizer are in the bucket")
         price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
         prices = dict.fromkeys(settings.zones, price)
         cloud.launch.launch(self._config, self._workdir, settings, prices=prices)
-        supervisor = cloud.launch.supervisor(self._workdir, settings, api, tell=tell, pause_seconds=0.5)
+        supervisor = cloud.launch.supervisor(self._workdir, settings, api, log=log, pause_seconds=0.5)
         with ThreadPoolExecutor(1, "supervisor") as pool:
             supervised = pool.submit(supervisor.run)
             with drawn_progress() as progress:
@@ -150,11 +150,11 @@ class _Rehearsal:
             if node and self._interruptions < self._preempt and before < newest < self._config.train.steps:
                 begun_at[node] = self._config.train.steps  # only once, though it stays READY until its time is up
                 what, way = next(ways)
-                self._tell(f"{what}: {node}, at step {newest:,}")
+                self._log(f"{what}: {node}, at step {newest:,}")
                 way(node)
                 self._interruptions += 1
 
-    def _tell(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         at = time.time() - self._begun
         self._timeline.append((at, line))
         say(f"  {line}", lead=f"{at:6.1f} s", style="dim")

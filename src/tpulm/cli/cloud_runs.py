@@ -1,4 +1,4 @@
-"""`tpulm cloud launch`, `attach`, `stop`, `status`, `logs`, `cost`, `down` and `ssh`: one run in the cloud."""
+"""`tpulm cloud launch`, `supervise`, `stop`, `status`, `logs`, `cost`, `down` and `ssh`: one run in the cloud."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,6 @@ from tpulm.cli.cloud_options import (
     Project,
     ServiceAccount,
     Spot,
-    Supervise,
     WorkDirInBucket,
     Yes,
     Zones,
@@ -36,10 +35,12 @@ from tpulm.errors import (
     EXIT_STOPPED,
     CloudRefused,
     ConfigError,
+    InUse,
     StorageError,
     StorageRefused,
     StorageUnavailable,
     TpulmError,
+    Unavailable,
     some_of,
 )
 from tpulm.readable import dollars, duration
@@ -64,7 +65,6 @@ def launch(
     spot: Spot = None,
     budget: Budget = None,
     service_account: ServiceAccount = None,
-    supervise: Supervise = None,
     plan: Annotated[bool, typer.Option(help="Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
     check: Annotated[bool, typer.Option(help="Look first at what 'tpulm cloud doctor' looks at.")] = True,
     prepare_on_tpu: Annotated[
@@ -73,7 +73,7 @@ def launch(
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="An interpreter on the VM's image that has this very tpulm.")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Watch over it in the background; see status and logs.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Supervise it in the background; see status and logs.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,23 +84,17 @@ def launch(
 
         tpulm cloud launch electra-small --accelerator v3-8 --bucket my-project-tpulm --budget 100
 
-    Ctrl-C leaves the run as it is, without anybody who replaces a VM: 'tpulm cloud attach' watches over it again, from any
-    machine. 'tpulm cloud stop' ends it. Launching a run that was stopped, or that failed, goes on with it.
-
-    --supervise cloud puts whoever watches over it on a small VM of Compute Engine, which deletes itself at the end: this
-    machine may be switched off.
+    Ctrl-C leaves the run as it is, without anybody who replaces a VM: 'tpulm cloud supervise' does, from any machine.
+    'tpulm cloud stop' ends it. Launching a run that was stopped, or that failed, goes on with it.
     """
     config = load_run(reference, overrides, init)
     settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
     folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
     cloud.launch.check_folder(folder)
     cloud.launch.check_trackers(config, settings)
-    in_cloud = settings.supervise == "cloud"
     if check:
         with console.status(f"Looking at {settings.project} …"):
-            cloud.doctor.require(settings)
-        if in_cloud:
-            cloud.supervisor_vm.check(settings)
+            cloud.setup.require(settings)
     control = cloud.control.Control(folder)
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
@@ -127,34 +121,50 @@ def launch(
         with drawn_progress() as progress:
             cloud.launch.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
         cloud.prices.save(control.folder, prices)
-    if in_cloud:
-        _supervise_in_cloud(folder, settings, follow=not detach, as_json=as_json)
-    elif detach:
+    if detach:
         _detach(folder, as_json)
     else:
-        _end(_watch(folder, settings), folder, as_json)
+        _end(_supervise(folder, settings), folder, as_json)
 
 
-def attach(
+def supervise(
     workdir: WorkDir,
-    here: Annotated[bool, typer.Option("--here", help="Not to look for a VM that supervises the run.")] = False,
+    loop: Annotated[bool, typer.Option("--loop", help="Go on until the run is over.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watch over a run that was launched, from here or from another machine: until it ends, or Ctrl-C.
+    """Look at a run once, and do what is due: replace a TPU VM that is gone, keep to the budget, delete what has ended.
 
-    Where a VM supervises it (launch --supervise cloud), this shows what that says, and takes over when the VM is gone.
+        tpulm cloud supervise --workdir gs://my-project-tpulm/first
+
+    For cron, a systemd timer, or a Cloud Run job, every minute or few, on any machine with a login; or once with --loop. While
+    another process supervises the run, a pass does nothing.
+
+    Exit code 0: the run is over, done or stopped, and there is nothing more to do; 75: call again; 4: the run is over since the
+    cloud refused it, or this login was refused now; 1: the run has failed, or something cannot be deleted.
     """
     settings = cloud.launch.settings_of(workdir)
-    job = None if here else _follow(workdir, settings.project)
-    _end(job or _watch(workdir, settings), workdir, as_json)
+    if cloud.control.Control(workdir).launched_with().get("supervise") == "cloud":
+        _log("launched with a supervisor VM, which this version does not make: 'tpulm cloud audit' shows whether it is left")
+    try:
+        job = _supervise(workdir, settings, once=not loop)
+    except (InUse, Unavailable) as error:
+        if loop:
+            raise
+        _log(str(error))
+        raise typer.Exit(EXIT_STOPPED) from error
+    if job.is_over:
+        _show_end(job, workdir, as_json)
+        raise typer.Exit(0 if job.status == "stopped" else _EXIT_CODES[job.status])
+    if as_json:
+        print_json(job.model_dump(mode="json"))
+    raise typer.Exit(EXIT_STOPPED)
 
 
 def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
     """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
     project = cloud.launch.settings_of(workdir).project
     with interrupt.handled():
-        job = cloud.teardown.stop(workdir, cloud.tpu_api.TpuApi(project), tell=_tell)
-        cloud.supervisor_vm.end(cloud.control.Control(workdir), cloud.compute.ComputeApi(project), tell=_tell)
+        job = cloud.teardown.stop(workdir, cloud.tpu_api.TpuApi(project), log=_log)
     _show_end(job, workdir, as_json)
 
 
@@ -193,12 +203,12 @@ def _agree(
     yes: bool,
 ) -> None:
     unknown = [zone for zone in settings.zones if zone not in prices]
-    told = [*map(str, prices.values()), *([f"not known in {', '.join(unknown)}"] if unknown else [])]
+    facts = [*map(str, prices.values()), *([f"not known in {', '.join(unknown)}"] if unknown else [])]
     rows = {
         "run": f"{config.name}, {config.train.steps:,} steps",
         "work folder": str(folder),
         "TPU": f"{'spot ' * settings.spot}{settings.kind.name} in {', '.join(settings.zones)}; project {settings.project}",
-        "price": "\n".join(told),
+        "price": "\n".join(facts),
         "budget": "none: nothing stops it before it is done" if settings.budget is None else dollars(settings.budget),
     }
     if estimate is not None:
@@ -237,32 +247,10 @@ def prepare(config: RunConfig, folder: PurePath) -> None:
         preparation.prepare(config, work.path, progress=progress)
 
 
-def _watch(folder: PurePath, settings: cloud.settings.CloudSettings) -> cloud.job.Job:
-    supervisor = cloud.launch.supervisor(folder, settings, cloud.tpu_api.TpuApi(settings.project), tell=_tell)
+def _supervise(folder: PurePath, settings: cloud.settings.CloudSettings, *, once: bool = False) -> cloud.job.Job:
+    supervisor = cloud.launch.supervisor(folder, settings, cloud.tpu_api.TpuApi(settings.project), log=_log)
     with interrupt.handled():
-        return supervisor.run()
-
-
-def _supervise_in_cloud(folder: PurePath, settings: cloud.settings.CloudSettings, *, follow: bool, as_json: bool) -> None:
-    vm = cloud.supervisor_vm.start(folder, settings, compute=cloud.compute.ComputeApi(settings.project), tell=_tell)
-    show(f"{vm} supervises the run: this machine may be switched off.")
-    show(f"'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
-    if follow:
-        _end(_follow(folder, settings.project) or _watch(folder, settings), folder, as_json)
-    elif as_json:
-        print_json({"workdir": str(folder), "supervisor": asdict(vm)})
-
-
-def _follow(folder: PurePath, project: str) -> cloud.job.Job | None:
-    """What the VM says that supervises a run, to the end of the run; None where no VM does, or not any more."""
-    control, compute = cloud.control.Control(folder), cloud.compute.ComputeApi(project)
-    if cloud.supervisor_vm.recorded(control) is None:
-        return None
-    with interrupt.handled():
-        job = cloud.supervisor_vm.follow(control, compute, write=lambda text: _write(text, sys.stderr), tell=_tell)
-    if job is None:
-        _tell("its VM is gone: the run is supervised from here")
-    return job
+        return supervisor.run_once() if once else supervisor.run()
 
 
 def _detach(folder: PurePath, as_json: bool) -> None:
@@ -272,11 +260,11 @@ def _detach(folder: PurePath, as_json: bool) -> None:
     log = cache_folder("supervisors") / f"{folder.name}-{int(time.time())}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        command = [sys.executable, "-m", "tpulm", "cloud", "attach", "--workdir", str(folder)]
+        command = [sys.executable, "-m", "tpulm", "cloud", "supervise", "--loop", "--workdir", str(folder)]
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
         )
-    show(f"Process {started.pid} of this machine watches over it, and writes to {log}.")
+    show(f"Process {started.pid} of this machine supervises it, and writes to {log}.")
     show(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     if as_json:
         print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
@@ -295,10 +283,10 @@ def _show_end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
         print_json(job.model_dump(mode="json"))
 
 
-# -- what is told -------------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     say(f" {line}", lead=time.strftime("%H:%M:%S"), style="dim")
 
 
@@ -306,12 +294,11 @@ def _announce(line: str) -> None:
     say(line, style="bold")
 
 
-def _write(content: bytes, to: TextIO | None = None) -> None:
-    """A log, to stdout by default."""
-    stream = to or sys.stdout
+def _write(content: bytes) -> None:
+    """A log, to stdout."""
     if content:
-        stream.write(content.decode("utf-8", "replace"))
-        stream.flush()
+        sys.stdout.write(content.decode("utf-8", "replace"))
+        sys.stdout.flush()
 
 
 # -- status -------------------------------------------------------------------------------------------------------------
@@ -329,16 +316,9 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
     with console.status(f"Looking at {workdir} …"):
         named = cloud.status.project_of(workdir, project)
         found = cloud.status.read_status(workdir, cloud.tpu_api.TpuApi(named) if named else None, _speed(workdir))
-        watch = _supervisor_vm(workdir, named)
-    needs_supervisor = found.needs_supervisor and not (watch is not None and watch.is_beginning)
-    _show_status(workdir, found, watch, needs_supervisor)
+    _show_status(workdir, found)
     if as_json:
-        print_json(_status_values(found, watch, needs_supervisor))
-
-
-def _supervisor_vm(workdir: PurePath, project: str) -> cloud.supervisor_vm.Watch | None:
-    compute = cloud.compute.ComputeApi(project) if project else None
-    return cloud.supervisor_vm.watch(cloud.control.Control(workdir), compute)
+        print_json(_status_values(found))
 
 
 def _speed(workdir: PurePath) -> cloud.status.Speed | None:
@@ -350,26 +330,18 @@ def _speed(workdir: PurePath) -> cloud.status.Speed | None:
         return None
 
 
-def _show_status(
-    workdir: PurePath, found: cloud.status.RunStatus, watch: cloud.supervisor_vm.Watch | None, needs_supervisor: bool
-) -> None:
+def _show_status(workdir: PurePath, found: cloud.status.RunStatus) -> None:
     job, now = found.job, time.time()
     attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     percent = f" ({found.step / found.steps:.0%})" if found.steps else ""
-    supervisor = found.supervisor or ("none" if found.needs_supervisor else "")
-    if (
-        watch is not None
-        and not (job.is_over and watch.state is None)
-        and (watch.holds_lease or watch.is_beginning or not found.supervisor)
-    ):
-        supervisor = cloud.supervisor_vm.in_words(watch)
+    last = "" if found.last_pass is None else f"; the last one ended {duration(now - found.last_pass)} ago"
     state = ""
     if job.node is not None:
-        last = f"(last seen: {job.node.state or 'nothing'})"
+        seen = f"(last seen: {job.node.state or 'nothing'})"
         if found.node is None:
-            state = f"not known: {found.unseen} {last}"
+            state = f"not known: {found.unseen} {seen}"
         elif found.node.state is None:
-            state = f"gone, or not there yet {last}"
+            state = f"gone, or not there yet {seen}"
         else:
             state = f"{found.node.state}, {found.node.workers} worker{'s' * (found.node.workers != 1)}"
     speed, left = "", found.seconds_left
@@ -380,7 +352,7 @@ def _show_status(
     rows = {
         "run": f"{job.run}: {job.status}" + (", to be stopped" if job.status == "active" and job.wanted == "stopped" else ""),
         "message": job.message,
-        "supervisor": supervisor,
+        "supervisor": found.supervisor or ("" if job.is_over else f"none now{last}"),
         "TPU": f"{'spot ' * job.spot}{job.accelerator}, " + (f"{job.node.name} in {job.node.zone}" if job.node else "none now"),
         "state": state,
         "workers": ", ".join(
@@ -394,10 +366,10 @@ def _show_status(
     }
     print_table(f"{workdir}", {name: value for name, value in rows.items() if value})
     _show_attempts(job, attempts)
-    if needs_supervisor:
-        what = "what is preempted stays so, and nobody watches the budget. Take it up with"
-        command = f"tpulm cloud attach --workdir {workdir}"
-        show(f": {what}:\n    {command}", lead="\nnothing supervises this run", style="bold yellow")
+    if found.needs_supervisor:
+        what = "what is preempted stays so until the next pass. This does it until the run is over"
+        command = f"tpulm cloud supervise --loop --workdir {workdir}"
+        show(f": {what}:\n    {command}", lead="\nnothing supervises this run now", style="bold yellow")
 
 
 def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -> None:
@@ -431,9 +403,7 @@ def _moment(at: float | None, *, after: float | None = None) -> str:
     return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", local)
 
 
-def _status_values(
-    found: cloud.status.RunStatus, watch: cloud.supervisor_vm.Watch | None, needs_supervisor: bool
-) -> dict[str, Any]:
+def _status_values(found: cloud.status.RunStatus) -> dict[str, Any]:
     job, now = found.job, time.time()
     attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
     return {
@@ -441,8 +411,8 @@ def _status_values(
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
         "running": [vars(item) for item in attempts if not item.ending],
         "supervisor": found.supervisor,
-        "needs_supervisor": needs_supervisor,
-        "supervisor_vm": None if watch is None else asdict(watch),
+        "needs_supervisor": found.needs_supervisor,
+        "last_pass": found.last_pass,
         "state": found.node.state if found.node else None,
         "state_unknown_because": found.unseen or None,
         "workers": [
@@ -463,7 +433,6 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, across attempts, until the run is over.")] = False,
     attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="This attempt. Default: the newest.")] = None,
     worker: Worker = 0,
-    supervisor: Annotated[bool, typer.Option("--supervisor", help="What the VM says that supervises the run.")] = False,
 ) -> None:
     """What the trainer prints, as it lies in the bucket: the last 4 MiB of each attempt and worker.
 
@@ -472,29 +441,15 @@ def logs(
     The log goes to stdout, notes to stderr. Workers send theirs every 15 seconds.
     """
     control = cloud.control.Control(workdir)
-    if supervisor:
-        vm, path = cloud.supervisor_vm.recorded(control), cloud.supervisor_vm.log_path(control)
-        if vm is None:
-            raise TpulmError("no VM supervises this run; 'tpulm cloud launch --supervise cloud' has one do it")
-        if follow:
-            compute = cloud.compute.ComputeApi(vm.project)
-            if cloud.supervisor_vm.follow(control, compute, write=_write, tell=_announce) is None:
-                _announce("its VM is gone: nobody supervises this run; 'tpulm cloud attach' does")
-            return
-        title, missing = "", f"{vm} has sent no log yet: there is no {path}"
-    else:
-        if follow:
-            if gaps := cloud.status.follow(control, worker, attempt=attempt, write=_write, tell=_announce):
-                _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
-            return
-        number = cloud.status.attempt_of(control.job(), attempt)
-        path = cloud.status.log_path(control, number, worker)
-        title = f"attempt {number}, worker {worker}"
-        missing = f"worker {worker} of attempt {number} has sent no log: there is no {path}"
+    if follow:
+        if gaps := cloud.status.follow(control, worker, attempt=attempt, write=_write, log=_announce):
+            _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
+        return
+    number = cloud.status.attempt_of(control.job(), attempt)
+    path = cloud.status.log_path(control, number, worker)
     if storage.info(path) is None:
-        raise TpulmError(missing)
-    if title:
-        _announce(title)
+        raise TpulmError(f"worker {worker} of attempt {number} has sent no log: there is no {path}")
+    _announce(f"attempt {number}, worker {worker}")
     _write(storage.read_bytes(path))
 
 
@@ -533,7 +488,6 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     with console.status(f"Looking at {workdir} …"):
         status = cloud.status.read_status(workdir, None, _speed(workdir))
         found, job = cloud.status.cost_of(status, workdir, now=time.time()), status.job
-        watch = _supervisor_vm(workdir, job.project)
     _show_attempts(job, found.attempts)
     why = "no speed yet" if found.hours_left is None else "no price"
     at_end = f"not known: {why}" if found.dollars_at_end is None else dollars(found.dollars_at_end)
@@ -545,12 +499,6 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
         "at the end": at_end,
         "prices": "; ".join(map(str, found.prices)) or "as launched; where from is not written down",
     }
-    if watch is not None:
-        price = f"${watch.price.dollars_per_hour} an hour ({watch.price.origin})" if watch.price else "a price not known"
-        rows["supervisor"] = (
-            f"{dollars(watch.dollars)} more for {duration(watch.hours * 3600)} of {watch.vm.name}, an {watch.vm.machine_type} "
-            f"at {price}, without its disk and address"
-        )
     rows["work folder"] = (
         f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
         f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
@@ -558,8 +506,7 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
     )
     print_table(f"{workdir}", rows)
     if as_json:
-        of_vm = {} if watch is None else {"supervisor": {"hours": watch.hours, "dollars": watch.dollars}}
-        print_json({**asdict(found), "budget": status.budget, **of_vm})
+        print_json({**asdict(found), "budget": status.budget})
 
 
 def down(
@@ -604,7 +551,7 @@ def down(
         name = str(workdir) if delete_work else f"{workdir}/dataset"
         _confirm_names({name: doomed.summary, **({bucket: "the bucket itself"} if delete_bucket else {})})
     with drawn_progress() as progress:
-        zones = teardown.end(workdir, named, run=found.run if found else None, tell=say, progress=progress)
+        zones = teardown.end(workdir, named, run=found.run if found else None, log=say, progress=progress)
     show(f": no TPU or VM of it in {zones} zones of {named}", lead="nothing is left that bills", style="bold green")
     deleted = 0
     if delete_work or delete_data:
@@ -635,7 +582,7 @@ def _job_of(workdir: PurePath) -> tuple[cloud.job.Job | None, str]:
 def _confirm_names(wanted: Mapping[str, str]) -> None:
     """Each is deleted only after its name was typed."""
     if not is_asked():
-        raise ConfigError("nobody is here to be asked; say --yes to have it deleted")
+        raise ConfigError("not a terminal: pass --yes to confirm")
     for name, what in wanted.items():
         typed = typer.prompt(f"Type {name} to delete it for good ({what})", err=True, default="", show_default=False)
         if typed.strip() != name:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tpulm.cloud import (  # noqa: F401
         compute,
         control,
-        doctor,
         export,
         google_rest,
         job,
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
         setup,
         smoke,
         status,
-        supervisor_vm,
         teardown,
         tpu_api,
     )

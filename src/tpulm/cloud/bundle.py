@@ -1,9 +1,8 @@
 """Everything a VM needs to run tpulm, as one archive named by its SHA-256: the same sources give the same bytes.
 
-agent.py and others   what boot.sh starts: agent.py, or supervise.py on a supervisor's VM
+agent.py and others   what boot.sh starts
 bundle.json           which tpulm this is, and how to install it where a VM does not have it
 source, pins.txt      tpulm itself, and the versions of its dependencies, as on the launching machine
-supervisor.txt        the same for a supervisor's VM, which has neither JAX nor the memory for it
 uv                    the installer
 wheels, interpreter   for VMs that reach no package index: the pinned packages, and a CPython
 """
@@ -34,10 +33,8 @@ from tpulm.storage.paths import bucket_and_name
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py", "supervise.py")
+PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
-_GOOGLE = frozenset(["google-auth", "google-cloud-storage", "google-crc32c"])
-_SUPERVISION = _GOOGLE | {"etils", "protobuf", "pydantic", "rich", "typer"}  # the part of tpulm[cloud] that supervising needs
 
 
 def source_folder() -> Path:
@@ -87,18 +84,17 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False, ext
         "python": python,
         "python_version": _PYTHON,
     }
-    needed, supervisors = pins(extras), supervisor_pins()
+    needed = pins(extras)
     with storage.explain("write to", folder):
         files: dict[str, bytes | Path] = {
             **{name: source_folder() / "cloud" / "vm" / name for name in PROGRAMS},
             "bundle.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
             "pins.txt": ("\n".join(needed) + "\n").encode(),
-            "supervisor.txt": ("\n".join(supervisors) + "\n").encode(),
             **_source(),
             "uv": fetch_uv(folder),
         }
         if offline:
-            files |= {f"wheels/{path.name}": path for path in fetch_wheels([*needed, *supervisors], folder / "wheels")}
+            files |= {f"wheels/{path.name}": path for path in fetch_wheels(needed, folder / "wheels")}
             interpreter = fetch_interpreter(folder / "python")
             files |= {
                 f"interpreter/{path.relative_to(interpreter)}": path
@@ -116,16 +112,6 @@ def pins(extras: Sequence[str] = ()) -> list[str]:
 
     needed = _installed([Requirement(f"tpulm[{','.join((*_EXTRAS, *extras))}]"), Requirement("jax[tpu]")])
     return [f"jax[tpu]=={metadata.version('jax')}", *needed]
-
-
-def supervisor_pins() -> list[str]:
-    """ "name==version" of what supervising a run needs."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    named = [Requirement(text) for text in metadata.requires("tpulm") or ()]
-    wanted = [one for one in named if one.marker is None or one.marker.evaluate({**MARKERS, "extra": "cloud"})]
-    return _installed([one for one in wanted if canonicalize_name(one.name) in _SUPERVISION])
 
 
 def _installed(waiting: list[Requirement]) -> list[str]:

@@ -2,6 +2,7 @@
 
 run.json, settings.json   what is run, and where
 job.json                  the job, only replaced by compare-and-swap
+supervisor.json           what the last supervisor saw, and when
 attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step", "stage"}
 attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message", "step"}
 attempts/N/stacks-I.txt   what its threads were doing when it hung
@@ -50,6 +51,11 @@ class Control:
     def settings_file(self) -> PurePath:
         """Where to run, and the bundle's path."""
         return self.folder / "settings.json"
+
+    @property
+    def memory_file(self) -> PurePath:
+        """What supervisors hand on to each other."""
+        return self.folder / "supervisor.json"
 
     def launched_with(self) -> dict[str, Any]:
         """The settings of the launch and the bundle's path; empty if missing or unreadable."""

@@ -38,7 +38,7 @@ class Adopt:
 
 
 @dataclass(frozen=True)
-class Note:
+class RecordNodeState:
     """Record the node's new state."""
 
     state: str
@@ -68,11 +68,11 @@ class Promote:
 
 
 @dataclass(frozen=True)
-class OfSpare:
+class ForSpareNode:
     """An action for a spare node."""
 
     node: str
-    action: RecordAttempt | Create | Adopt | Note | MarkForDeletion | RecordEnd
+    action: RecordAttempt | Create | Adopt | RecordNodeState | MarkForDeletion | RecordEnd
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ Action = (
     | RecordAttempt
     | Create
     | Adopt
-    | Note
+    | RecordNodeState
     | AskToStop
     | MarkForDeletion
     | Promote
-    | OfSpare
+    | ForSpareNode
     | Delete
     | GiveUp
     | RecordEnd
@@ -169,16 +169,16 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepRate:
     """The progress of a trainer whose worker reports that it is training."""
 
     step: int | None = None  # the newest one reported
-    still: float = 0.0  # seconds since that was first seen
+    seconds_since_step: float = 0.0  # seconds since that was first seen
     seconds_per_step: float = 0.0  # 0.0: no step since watching began
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What is seen of a job's node, and of the run, at one moment."""
 
     state: str | None = None  # of the node or of its queued resource; None: neither exists
@@ -191,44 +191,46 @@ class Seen:
     outcome: Outcome | None = None
     newest_step: int = 0  # of a committed checkpoint
     complete: bool = False  # the run's final result exists
-    pace: Pace = Pace()
+    rate: StepRate = StepRate()
     boot: str = ""  # how far the boot came, if the node says so
     created_at: float | None = None  # of the node, by the cloud's clock
     unseen: float = 0.0  # seconds since the node was last seen to exist; nobody may have supervised since
     deleting: float = 0.0  # seconds since this supervisor first requested its deletion
-    spare: Mapping[str, Seen] = field(default_factory=dict)  # by the spare node's name
+    spare: Mapping[str, Observation] = field(default_factory=dict)  # by the spare node's name
 
 
-_GONE = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"])
-_UP = frozenset(["READY", "ACTIVE"])
-_WAITING = frozenset(["ACCEPTED", "WAITING_FOR_RESOURCES"])  # in a queue
-_COMING = _WAITING | {"CREATING", "STARTING", "PROVISIONING", "ACTIVE"}
-_MENDING = frozenset(["REPAIRING", "RESTARTING"])
-_NOT_THE_RUNS = frozenset([None, "PeerLost", "StorageError", "StorageUnavailable"])  # failure records with exit code 1
-_USERS = frozenset([2, 3, 4])  # exit codes that blame the run, its data or its permissions
+_GONE_STATES = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"])
+_READY_STATES = frozenset(["READY", "ACTIVE"])
+_QUEUED_STATES = frozenset(["ACCEPTED", "WAITING_FOR_RESOURCES"])  # in a queue
+_CREATING_STATES = _QUEUED_STATES | {"CREATING", "STARTING", "PROVISIONING", "ACTIVE"}
+_REPAIR_STATES = frozenset(["REPAIRING", "RESTARTING"])
+_EXTERNAL_FAILURES = frozenset([None, "PeerLost", "StorageError", "StorageUnavailable"])  # failure records with exit code 1
+_USER_EXIT_CODES = frozenset([2, 3, 4])  # exit codes that blame the run, its data or its permissions
 
 
-def decide(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
+def decide(job: Job, seen: Observation, now: float, policy: Policy) -> Action:
     """The action due for the node; for the spare nodes while the node only waits or is being deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
-            up = [name for name in alive if _is_up(seen.spare.get(name, Seen()))]
+            up = [name for name in alive if _is_up(seen.spare.get(name, Observation()))]
             return Promote((up or alive)[0])
     action = _of_node(job, seen, now, policy)
     if isinstance(action, Wait | Delete | GiveUp) and job.spare:
-        return _of_spare(job, seen, now, policy, action)
+        return _for_spare_nodes(job, seen, now, policy, action)
     return action
 
 
-def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
+def recorded(job: Job, action: Action, seen: Observation, now: float) -> Job:
     """The job after an action; for a request to the cloud, after the cloud accepted it."""
     match action:
         case RecordAttempt():
             return jobs.intended(job, now=now)
-        case Create() | Adopt():
+        case Create():
             return jobs.with_node(job, requested=True, since=now)
-        case Note(state):
+        case Adopt():  # it may have been billed since long before this look
+            return jobs.with_node(job, requested=True, since=job.node and job.node.intended_at)
+        case RecordNodeState(state):
             return jobs.seen(job, state, now=now, unseen=seen.unseen, heard=bool(seen.silence), created_at=seen.created_at)
         case AskToStop(because):
             return jobs.with_node(job, asked_to_stop=now, asked_because=because)
@@ -239,10 +241,10 @@ def recorded(job: Job, action: Action, seen: Seen, now: float) -> Job:
             return jobs.ending(job, why, detail, heard=heard, created_at=seen.created_at, billed_from=billed_from, step=step)
         case Promote(name):
             return jobs.promoted(job, name)
-        case OfSpare(name, RecordEnd()):
+        case ForSpareNode(name, RecordEnd()):
             return jobs.dropped(job, name, now=now)
-        case OfSpare(name, same):
-            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, seen.spare.get(name, Seen()), now))
+        case ForSpareNode(name, same):
+            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, seen.spare.get(name, Observation()), now))
         case RecordEnd(pause):
             return jobs.ended(job, now=now, newest_step=seen.newest_step, pause=pause)
         case Close(status, message):
@@ -261,7 +263,7 @@ def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, polic
     return MarkForDeletion(kind, because)
 
 
-def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
+def _of_node(job: Job, seen: Observation, now: float, policy: Policy) -> Action:
     if job.node is None:
         action = _without_node(job, seen, now, policy)
         return (
@@ -270,16 +272,16 @@ def _of_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
     if job.node.ending is not None:
         return _deleting(job, job.node, job.node.ending, seen, now, policy)
     if not job.node.requested:
-        return _intended(job, job.node, seen)
+        return _intended(job, job.node, seen, policy)
     return _with_node(job, job.node, seen, now, policy)
 
 
-def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
+def _for_spare_nodes(job: Job, seen: Observation, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
     """Of the nodes queued in several zones, keep the first that is up. `action` is the one due for the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(seen)
     over = _is_over(job) or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
     for node in job.spare:
-        its = seen.spare.get(node.name, Seen())
+        its = seen.spare.get(node.name, Observation())
         due: Action
         if node.ending is None and (served or over):
             why = f"{job.node.name} in {job.node.zone} came first" if served and job.node else "the run does not need it"
@@ -289,8 +291,8 @@ def _of_spare(job: Job, seen: Seen, now: float, policy: Policy, action: Wait | D
         else:
             due = _of_node(jobs.of_spare(job, node.name), its, now, policy)
         match due:
-            case RecordAttempt() | Create() | Adopt() | Note() | MarkForDeletion() | RecordEnd():
-                return OfSpare(node.name, due)
+            case RecordAttempt() | Create() | Adopt() | RecordNodeState() | MarkForDeletion() | RecordEnd():
+                return ForSpareNode(node.name, due)
             case Delete():
                 action = action if isinstance(action, GiveUp) else due
             case GiveUp():  # while the run continues elsewhere, keep trying
@@ -305,11 +307,11 @@ def _is_over(job: Job) -> bool:
     return job.status != "active" or (job.node is not None and job.node.ending in FINAL)
 
 
-def _is_up(seen: Seen) -> bool:
-    return not seen.foreign and (seen.state in _UP or bool(seen.silence))
+def _is_up(seen: Observation) -> bool:
+    return not seen.foreign and (seen.state in _READY_STATES or bool(seen.silence))
 
 
-def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
+def _without_node(job: Job, seen: Observation, now: float, policy: Policy) -> Action:
     if job.status != "active":
         return Finished()
     if seen.complete:
@@ -332,13 +334,17 @@ def _without_node(job: Job, seen: Seen, now: float, policy: Policy) -> Action:
     return RecordAttempt()
 
 
-def _intended(job: Job, node: Node, seen: Seen) -> Action:
+def _intended(job: Job, node: Node, seen: Observation, policy: Policy) -> Action:
     if seen.state is not None:
         return (
             MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
             if seen.foreign
             else Adopt()
         )
+    if seen.silence or seen.outcome is not None:  # a supervisor created it, and was killed before it recorded that
+        if _answers(seen, policy):
+            return Wait(f"{node.name} is heard, and not seen yet")
+        return MarkForDeletion("lost", f"{node.name} is gone from {node.zone}")
     if job.status != "active":
         return MarkForDeletion("withdrawn", f"the run is over ({job.status})")
     if job.wanted != "running":
@@ -346,9 +352,9 @@ def _intended(job: Job, node: Node, seen: Seen) -> Action:
     return Create()
 
 
-def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy: Policy) -> Action:
+def _deleting(job: Job, node: Node, why: Ending, seen: Observation, now: float, policy: Policy) -> Action:
     if seen.state is not None and not seen.foreign:
-        patience = policy.provision if seen.state in _COMING and job.wanted == "running" else policy.teardown
+        patience = policy.provision if seen.state in _CREATING_STATES and job.wanted == "running" else policy.teardown
         if seen.deleting > patience:
             return GiveUp()
         return Wait(f"{node.name} is being deleted") if seen.state == "DELETING" else Delete()
@@ -357,13 +363,13 @@ def _deleting(job: Job, node: Node, why: Ending, seen: Seen, now: float, policy:
     return RecordEnd(0.0 if why in FINAL else _pause(job, why, seen, policy))
 
 
-def _may_appear(node: Node, seen: Seen, now: float, policy: Policy) -> bool:
+def _may_appear(node: Node, seen: Observation, now: float, policy: Policy) -> bool:
     """Whether a missing node may still appear: it was requested, not refused, and never seen."""
     came = node.state or seen.deleting or seen.outcome is not None
     return node.requested and not came and seen.refusal is None and now - node.since <= policy.appear
 
 
-def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
+def _pause(job: Job, why: Ending, seen: Observation, policy: Policy) -> float:
     """Seconds to the next attempt: doubled per round of all zones without capacity, and while attempts make no checkpoint."""
     if why in NO_CAPACITY:
         rounds, rest = divmod(job.refusals + 1, 1 if job.queued else max(1, len(job.open_zones)))
@@ -378,7 +384,7 @@ def _pause(job: Job, why: Ending, seen: Seen, policy: Policy) -> float:
     return min(policy.pause * 2.0 ** min(doublings, 30), policy.longest_pause)
 
 
-def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
+def _with_node(job: Job, node: Node, seen: Observation, now: float, policy: Policy) -> Action:
     if seen.refusal is not None:
         return refused(job, node, seen.refusal, seen.refused_because, now, policy)
     if seen.foreign:
@@ -391,7 +397,7 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
         if (seen.pending and now - node.intended_at <= policy.create) or _may_appear(node, seen, now, policy):
             return Wait(f"{node.name} was asked for")
         return MarkForDeletion("lost", f"{node.name} is gone from {node.zone}")
-    if state in _GONE:
+    if state in _GONE_STATES:
         return MarkForDeletion("preempted", f"{node.name} is {state}")
     if state == "SUSPENDED" or (state == "SUSPENDING" and seen.silence):
         return MarkForDeletion("preempted", f"the queued resource of {node.name} is {state}")
@@ -400,13 +406,13 @@ def _with_node(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> 
     if state == "DELETING":
         return MarkForDeletion("lost", f"{node.name} is being deleted by someone else")
     if state != node.state:
-        return Note(state)
+        return RecordNodeState(state)
     if asked := _asked_to_stop(job, node, seen, now, policy):
         return asked
     return _lives(job, node, seen, now, policy)
 
 
-def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action | None:
+def _asked_to_stop(job: Job, node: Node, seen: Observation, now: float, policy: Policy) -> Action | None:
     """The action if the run is over or complete, was asked to stop, or is out of budget or time; else None."""
     reason: tuple[Ending, str] | None = None
     if job.status != "active":
@@ -428,7 +434,7 @@ def _asked_to_stop(job: Job, node: Node, seen: Seen, now: float, policy: Policy)
     return Wait("the trainer ends by itself" if seen.complete else "the trainer saves and stops")
 
 
-def _answers(seen: Seen, policy: Policy) -> bool:
+def _answers(seen: Observation, policy: Policy) -> bool:
     """Whether workers were heard, all of them recently."""
     return bool(seen.silence) and max(seen.silence) <= policy.stale
 
@@ -456,7 +462,7 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
         return MarkForDeletion(why, message or "saved and stopped")
     if outcome.failure == "Hung":
         return _hung(job, outcome.step, message or "the trainer made no new step")
-    if code in _USERS or (code == 1 and outcome.failure not in _NOT_THE_RUNS):
+    if code in _USER_EXIT_CODES or (code == 1 and outcome.failure not in _EXTERNAL_FAILURES):
         message = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
         return MarkForDeletion("failed", message)
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
@@ -471,31 +477,31 @@ def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
     return MarkForDeletion("failed", f"the trainer hung twice {where}: {message}")
 
 
-def _lives(job: Job, node: Node, seen: Seen, now: float, policy: Policy) -> Action:
+def _lives(job: Job, node: Node, seen: Observation, now: float, policy: Policy) -> Action:
     """The action for a node that should be working."""
     waited, state = now - node.since, seen.state or ""
     dead = [silence for silence in seen.silence if silence > policy.stale]
     heard = f"{len(seen.silence)} of {seen.workers} workers were heard"
     why: Ending = "lost"
-    if state in _MENDING:
+    if state in _REPAIR_STATES:
         bound, detail = policy.repair, f"{node.name} was {state} for more than {policy.repair:.0f} s"
     elif dead:
         return MarkForDeletion("silent", f"{len(dead)} of {seen.workers} workers were not heard for {max(dead):.0f} s")
-    elif state in _COMING and not seen.silence:  # with a heartbeat it works, whatever the cloud says
+    elif state in _CREATING_STATES and not seen.silence:  # with a heartbeat it works, whatever the cloud says
         why, bound = "slow", policy.create
-        if state in _WAITING:
+        if state in _QUEUED_STATES:
             bound = policy.queue
         elif job.queued:
             bound = policy.provision
-        if state in _WAITING or not job.queued:
+        if state in _QUEUED_STATES or not job.queued:
             waited = now - node.intended_at
         detail = f"{node.name} was still {state} after {duration(bound)}"
-    elif state in _COMING or (state == "READY" and len(seen.silence) >= seen.workers):
-        if seen.pace.still <= policy.hangs_after(seen.pace.seconds_per_step):
+    elif state in _CREATING_STATES or (state == "READY" and len(seen.silence) >= seen.workers):
+        if seen.rate.seconds_since_step <= policy.hangs_after(seen.rate.seconds_per_step):
             return Wait("working")
-        step = seen.pace.step
+        step = seen.rate.step
         after = "no step was made" if step is None else f"no step was made after {step}"
-        return _hung(job, step, f"{after} for {duration(seen.pace.still)}, though {heard}")
+        return _hung(job, step, f"{after} for {duration(seen.rate.seconds_since_step)}, though {heard}")
     elif state == "READY":
         why, bound, detail = "silent", policy.boot, f"{heard} within {policy.boot:.0f} s of READY"
         if seen.boot:
@@ -511,7 +517,7 @@ def in_words(job: Job, action: Action) -> str:
     match action:
         case Wait(why):
             return why
-        case OfSpare(name, same):
+        case ForSpareNode(name, same):
             return in_words(jobs.of_spare(job, name), same)
         case Promote(name):
             return f"{name} takes over"
@@ -520,7 +526,7 @@ def in_words(job: Job, action: Action) -> str:
             return f"{how} {node.name}, a {'spot ' * job.spot}{job.accelerator}, in {node.zone}"
         case Adopt() if node is not None:
             return f"{node.name} in {node.zone} is there already: taken over"
-        case Note(state) if node is not None:
+        case RecordNodeState(state) if node is not None:
             return f"{node.name} is {state}"
         case AskToStop("done"):
             return "the run is complete; its trainer ends"

@@ -260,25 +260,19 @@ def moment(text: str | None) -> float | None:
 class Identity:
     source: str  # for people
     email: str  # "" where it cannot be known
-    is_service_account: bool = False
-
-    @property
-    def member(self) -> str:
-        """The identity as IAM policies write it: "user:EMAIL"."""
-        return f"{'serviceAccount' if self.is_service_account else 'user'}:{self.email or 'YOUR-EMAIL'}"
 
 
 def identity(rest: GoogleRest) -> Identity:
     """The caller's identity. Raises CloudRefused without credentials."""
     if is_anonymous("serviceusage"):
-        return Identity("nobody in particular, as an emulator asks nobody who they are", "")
+        return Identity("anonymous (emulator)", "")
     credentials = rest.credentials
     kind = f"{type(credentials).__module__}.{type(credentials).__name__}"
     for name in ("service_account_email", "signer_email"):
         email = getattr(credentials, name, None)
         if isinstance(email, str) and "@" in email:
-            return Identity(_source(kind), email, is_service_account=True)
-    return Identity(_source(kind), getattr(credentials, "account", "") or _asked(rest), kind.startswith("google.auth.compute"))
+            return Identity(_source(kind), email)
+    return Identity(_source(kind), getattr(credentials, "account", "") or _asked(rest))
 
 
 def _source(kind: str) -> str:
@@ -314,7 +308,7 @@ def needed_apis(settings: CloudSettings) -> tuple[str, ...]:
 
 
 def useful_apis(settings: CloudSettings) -> tuple[str, ...]:
-    """The needed APIs, and those that `doctor` reads."""
+    """The needed APIs, and those that `setup` and `prices` read."""
     return (*needed_apis(settings), BILLING, QUOTAS)
 
 

@@ -218,7 +218,7 @@ def ending(
     """
     assert job.node is not None
     ready_at = job.node.ready_at
-    if ready_at is None and job.node.requested:
+    if ready_at is None and (job.node.requested or heard):
         ready_at = _earliest(job.node, created_at) if heard else billed_from
     if why == "zone":
         job = job.model_copy(update={"closed": {**job.closed, job.node.zone: detail}})

@@ -1,4 +1,4 @@
-"""Turns a run and the cloud settings into a job in the bucket, and creates its supervisor."""
+"""Turns a run and the cloud settings into a job in the bucket, and makes its supervisor."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def launch(
     with storage.held(control.folder, note=progress.note):
         if (found := control.read()) is not None and found[0].nodes:
             name = found[0].nodes[0].name
-            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud attach' watches over it")
+            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' goes on with it")
         offline = not settings.external_addresses and python is None
         extras, bundles = config.track.to, control.folder / "bundles"
         staged = bundle.stage(bundles, python=python, offline=offline, extras=extras, progress=progress)
@@ -89,8 +89,8 @@ def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Jo
             changes.append(f"{name}: {before} -> {now}")
     if changes:
         raise ConfigError(
-            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud attach' goes on with "
-            "those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
+            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud supervise' goes on "
+            "with those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
         )
     return job if job.wanted == "running" else control.change(reopened)
 
@@ -137,7 +137,7 @@ def supervisor(
     settings: CloudSettings,
     provider: Provider,
     *,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     policy: Policy | None = None,
     pause_seconds: float = 10.0,
 ) -> Supervisor:
@@ -147,13 +147,14 @@ def supervisor(
     if job.project and job.project != settings.project:
         raise ConfigError(f"{workdir} runs in the project {job.project}, not in {settings.project}")
     request = partial(request_for, settings=settings, workdir=workdir, bundle_path=_launched_with(control)["bundle"])
-    return Supervisor(control, provider, policy or policy_of(settings, job), request, tell=tell, pause_seconds=pause_seconds)
+    return Supervisor(control, provider, policy or policy_of(settings, job), request, log=log, pause_seconds=pause_seconds)
 
 
 def settings_of(workdir: PurePath) -> CloudSettings:
     """The settings that the run in a work folder was launched with."""
     control = Control(workdir)
-    given = {name: value for name, value in _launched_with(control).items() if name != "bundle"}
+    dropped = ("bundle", "supervise")  # the latter of earlier versions
+    given = {name: value for name, value in _launched_with(control).items() if name not in dropped}
     return validated(CloudSettings, given, str(control.settings_file))
 
 

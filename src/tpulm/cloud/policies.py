@@ -25,7 +25,6 @@ class Place:
     service: Service
     path: str  # "v3/projects/my-project", "storage/v1/b/my-bucket"
     name: str  # for people
-    gcloud: str = ""  # the command that adds a binding to its policy
 
     def read(self) -> dict[str, Any]:
         if self.service == "storage":
@@ -49,24 +48,17 @@ class Place:
             found = self.rest.post(self.service, f"{self.path}:testIamPermissions", {"permissions": wanted})
         return set(found.get("permissions", ()))
 
-    def grant_command(self, member: str, role: str) -> str:
-        """A gcloud command, for people; `role` is without "roles/"."""
-        return f"{self.gcloud} --member={member} --role=roles/{role}"
-
 
 def project(rest: GoogleRest) -> Place:
-    binding = f"gcloud projects add-iam-policy-binding {rest.project}"
-    return Place(rest, "cloudresourcemanager", f"v3/projects/{rest.project}", f"the project {rest.project}", binding)
+    return Place(rest, "cloudresourcemanager", f"v3/projects/{rest.project}", f"the project {rest.project}")
 
 
 def bucket(rest: GoogleRest, name: str) -> Place:
-    binding = f"gcloud storage buckets add-iam-policy-binding gs://{name}"
-    return Place(rest, "storage", f"storage/v1/b/{name}", f"gs://{name}", binding)
+    return Place(rest, "storage", f"storage/v1/b/{name}", f"gs://{name}")
 
 
 def account(rest: GoogleRest, email: str) -> Place:
-    binding = f"gcloud iam service-accounts add-iam-policy-binding {email} --project={rest.project}"
-    return Place(rest, "iam", account_path(email), email, binding)
+    return Place(rest, "iam", account_path(email), email)
 
 
 def account_path(email: str) -> str:

@@ -118,13 +118,6 @@ def of_type(
     }
 
 
-def of_vm(machine_type: str, zone: str) -> Price | None:
-    """The price of a supervisor's VM, from prices.toml."""
-    part = table()["vm"]
-    found = part["on_demand"].get(machine_type)
-    return None if found is None else Price(found, zone, False, part["source"], part["as_of"])
-
-
 def save(folder: PurePath, found: Mapping[str, Price]) -> None:
     """Record the prices of a launch in the run's CONTROL folder."""
     storage.write_json(folder / _FILE, {zone: asdict(price) for zone, price in found.items()})

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,7 +20,6 @@ from tpulm.errors import ConfigError, suggest
 
 FILE = "cloud.toml"  # in the current folder, by default
 WORKER = "tpulm-worker"  # the default name of the VMs' account
-SUPERVISOR = "tpulm-supervisor"  # the account of supervisors' VMs
 
 _PROJECT = re.compile(r"([a-z0-9.-]+\.[a-z]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-([a-z]|ai[0-9]+[a-z]|\*)")  # "us-south1-ai1b" is valid, too
@@ -51,10 +50,9 @@ class CloudSettings(Settings):
     spot: bool = True  # cheaper, and preempted at any time
     queued: bool = False  # through queued resources, which wait for capacity, in all zones at once
     queue_hours: PositiveFloat = 24.0  # that they wait
-    quota_patience_hours: NotNegative = 1.0  # that a zone may refuse for want of quota; husks of other nodes hold some
-    login_patience_hours: NotNegative = 12.0  # that the supervisor waits for somebody to log in again
+    quota_patience_hours: NotNegative = 1.0  # to retry a zone that is out of quota (deleted nodes may still count against it)
+    login_patience_hours: NotNegative = 12.0  # to retry a login that is refused
     hang_minutes: PositiveFloat | None = None  # without a new step; None: the larger of 10 and 20 typical steps
-    supervise: Literal["here", "cloud"] = "here"  # by this machine, or by a small VM of Compute Engine
     budget: PositiveFloat | None = None  # dollars
     deadline_hours: PositiveFloat | None = None
     dollars_per_hour: NotNegative | None = None  # in place of those of `prices`
@@ -110,7 +108,7 @@ class CloudSettings(Settings):
     def _zone_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for zone in value:
             if not _ZONE.fullmatch(zone):
-                raise ValueError(f"'{zone}' is no zone: a region with a letter ('us-central1-a'), or with '*' for all of it")
+                raise ValueError(f"'{zone}' is not a zone: a region with a letter ('us-central1-a'), or with '*' for all of it")
         return tuple(dict.fromkeys(value))
 
     @field_validator("bucket", "data_bucket")
@@ -140,21 +138,17 @@ class CloudSettings(Settings):
     def _secret_names(cls, value: dict[str, str]) -> dict[str, str]:
         for variable, secret in value.items():
             if not _VARIABLE.fullmatch(variable):
-                raise ValueError(f"'{variable}' is no name for an environment variable")
+                raise ValueError(f"'{variable}' is not a name for an environment variable")
             if secret.startswith("gs://"):
                 bucket, _, name = secret.removeprefix("gs://").partition("/")
                 if not name or not _is_bucket(bucket):
-                    raise ValueError(f"{variable}: '{secret}' is no object in a bucket; write gs://bucket/name")
+                    raise ValueError(f"{variable}: '{secret}' is not an object in a bucket; write gs://bucket/name")
             elif not _SECRET.fullmatch(secret):
                 raise ValueError(
                     f"{variable}: neither the name of a secret in Secret Manager nor a gs:// object; the value itself does not "
                     "belong into this file"
                 )
         return value
-
-    @property
-    def supervisor_account(self) -> str:
-        return _account(SUPERVISOR, self.project)
 
     @property
     def kind(self) -> Accelerator:
@@ -175,10 +169,6 @@ class CloudSettings(Settings):
     def secret_names(self) -> tuple[str, ...]:
         """The secrets in Secret Manager."""
         return tuple(dict.fromkeys(secret for secret in self.secrets.values() if not secret.startswith("gs://")))
-
-    @property
-    def regions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(region_of(zone) for zone in self.zones))
 
     def expanded(self, known: Iterable[str]) -> Self:
         """The settings with "us-east5-*" replaced by the known zones of that region. Raises ConfigError if there are none."""

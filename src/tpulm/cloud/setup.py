@@ -1,109 +1,200 @@
-"""Turns an empty project into one that runs can be launched in: finds the missing steps, in order, and takes them.
+"""Looks at what runs in the cloud need of a project, and makes what is missing.
 
-Every step is idempotent, so an interrupted setup is simply run again. Only what is missing is created: existing buckets keep
-their settings, policies their other bindings.
+`examine` changes nothing. A check that finds something missing brings the steps that make it, where setup can. Every step is
+idempotent, so an interrupted setup is simply run again. Existing buckets keep their settings, policies their other bindings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
-from tpulm.cloud import doctor, google_rest, policies
-from tpulm.cloud.doctor import ACCESS, ACT_AS, OBJECTS, SELF_DELETION, CheckResult, Project, how_to_make
+from tpulm.cloud import google_rest, policies
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.settings import SUPERVISOR, CloudSettings, region_of
-from tpulm.errors import CloudRefused, ConfigError, TpulmError
+from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.cloud.tpu_api import TpuApi
+from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable, suggest
 
-# What a supervisor's VM needs to delete itself, and to have its requests counted against the project (`quota_project_id`).
-SUPERVISION = ("compute.instances.delete", "compute.instances.get", "serviceusage.services.use")
+SETUP = "tpulm cloud setup"
+_CONSOLE = "https://console.cloud.google.com"
+_OBJECTS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
+_SELF_DELETION = ("tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list")
+_NODES = ("tpu.nodes.create", *_SELF_DELETION, "tpu.operations.get")  # queued resources have no permissions of their own
+_PATIENCE_SECONDS = 20.0  # somebody is waiting
 _UPLOAD_DAYS = 7
+_CONTINENTS = {"US": "us-", "NAM": "us-", "EU": "europe-", "ASIA": "asia-"}  # locations of several regions begin so -> zones do
+
+_NO_OBSTACLES = ("zones", "quota", "bucket: location", "data bucket: location", "secrets", "your rights")  # to setup
+
+Answer = TypeVar("Answer")
 
 
-class _Role(NamedTuple):
-    """A custom role of the project."""
-
-    name: str
-    title: str
-    description: str
-    permissions: tuple[str, ...]
-
-
-_WORKER_ROLE = _Role("tpulmWorker", "tpulm worker", "Lets a TPU VM of tpulm delete its own TPU", SELF_DELETION)
-_SUPERVISOR_ROLE = _Role(
-    "tpulmSupervisor", "tpulm supervisor", "Lets a VM that supervises runs of tpulm delete itself", SUPERVISION
-)
-
-
-class _Grant(NamedTuple):
-    place: policies.Place
-    permissions: tuple[str, ...]  # which the account must have there, through this role or another
-    role: str
-
-
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     what: str  # "make the bucket gs://runs in us-central1"
     detail: str
     act: Callable[[], object]
 
 
-def steps(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Step]:
-    """The steps that are missing. Raises CloudRefused for what setup cannot fix, such as billing."""
+class Check(NamedTuple):
+    """What a check found; `ok` with a remedy is a warning."""
+
+    ok: bool | None  # None: not checked
+    found: str
+    remedy: str = ""  # a command, a page, or what to change in cloud.toml
+    steps: tuple[Step, ...] = ()  # that make what is missing
+    name: str = ""
+
+
+class _Grant(NamedTuple):
+    place: policies.Place
+    permissions: tuple[str, ...]  # needed there, through this role or another
+    role: str
+
+
+def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Check]:
+    """Run every check, dependencies first. Raises MissingExtra only."""
     project = Project(settings, rest)
-    try:
-        _ = project.identity
-        for check in (doctor.project_exists(project), _billing(project)):
-            if check.ok is False:
-                raise CloudRefused(f"{check.found}: {check.remedy}")
-        off = [name for name in google_rest.useful_apis(settings) if not project.apis[name]]
-        found = [_enabling(project, off)] if off else []
-        found += _making_buckets(project)
-        found += _worker(project)
-        if settings.supervise == "cloud":
-            found += _supervisor(project)
-    except GoogleError as error:
-        raise refusal("look at what is there", error) from error
-    return found
+    checks: list[Check] = []
+    causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
+    for name, look, after in _table(project):
+        cause = causes.get(after)
+        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(look, project)
+        checks.append(check._replace(name=name))
+        if cause or check.ok is False:
+            causes[name] = cause or name
+    return checks
 
 
-def apply(found: Iterable[Step], *, tell: Callable[[Step], None] = lambda step: None) -> None:
+def steps(checks: Iterable[Check]) -> list[Step]:
+    """What is missing and can be made, in order. Raises CloudRefused for what has to be mended first, such as billing."""
+    checks = list(checks)
+    for check in checks:
+        if check.ok is False and not check.steps and check.name not in _NO_OBSTACLES:
+            raise CloudRefused(f"{check.found}: {check.remedy}")
+    return [step for check in checks for step in check.steps]
+
+
+def apply(found: Iterable[Step], *, log: Callable[[Step], None] = lambda step: None) -> None:
     """Take the steps in order. Raises CloudRefused with the missing permission; TpulmError for transient errors."""
     for step in found:
-        tell(step)
+        log(step)
         try:
             google_rest.when_enabled(step.act)
         except GoogleError as error:
-            raise refusal(step.what, error) from error
+            if error.refused:
+                lacking = error.permission or "a permission that Google does not name"
+                raise CloudRefused(
+                    f"cannot {step.what}: you lack {lacking} ({error}); have an owner of the project run this or grant it"
+                ) from error
+            if error.is_final:
+                raise CloudRefused(f"cannot {step.what}: {error}") from error
+            raise TpulmError(f"cannot {step.what}: {error}; run the same command again, it goes on where it stopped") from error
 
 
-def refusal(doing: str, error: GoogleError) -> TpulmError:
-    """The error that a command ends with: CloudRefused if a retry is useless."""
-    if error.refused:
-        lacking = error.permission or "a permission that Google does not name"
-        return CloudRefused(
-            f"cannot {doing}: you lack {lacking} ({error}); have an owner of the project run this, or grant it to you"
+def require(settings: CloudSettings) -> None:
+    """Raises CloudRefused with everything that is wrong, and how to fix it."""
+    wrong = [check for check in examine(settings) if check.ok is False]
+    if wrong:
+        listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
+        raise CloudRefused(
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
         )
-    if error.is_final:
-        return CloudRefused(f"cannot {doing}: {error}")
-    return TpulmError(f"cannot {doing}: {error}; run the same command again, it goes on where it stopped")
 
 
-def _billing(project: Project) -> CheckResult:
+def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], str]]:
+    """Name, check, and the check that must pass first."""
+    settings = project.settings
+    yield "credentials", _credentials, ""
+    yield "project", _project, "credentials"
+    yield "billing", _billing, "project"
+    yield "APIs", _apis, "project"
+    yield "zones", zones if settings.accelerator else _no_accelerator, "project"
+    yield "quota", quota if settings.accelerator else _no_accelerator, "zones"
+    if not settings.buckets:
+        yield "bucket", lambda project: Check(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
+    for label, bucket in settings.labelled_buckets.items():
+        yield label, partial(_bucket, name=bucket), "project"
+        yield f"{label}: location", partial(_bucket_location, name=bucket), label
+    yield "VM account", _worker_account, "project"
+    yield "VM account: rights", _worker_rights, "project"
+    if settings.secrets:
+        yield "secrets", _secrets, "project"
+    yield "your rights", _own_rights, "project"
+
+
+def _looked(look: Callable[[Project], Check], project: Project) -> Check:
+    """What the check found; errors are findings, too, so that all other checks still run."""
     try:
-        return doctor.billing(project)
+        return look(project)
+    except ConfigError as error:  # a zone pattern that matches nothing
+        return Check(None, f"not checked: {error}")
+    except CloudRefused as error:  # the credentials
+        what, _, remedy = str(error).partition("; ")
+        return Check(False, what, remedy)
     except GoogleError as error:
-        if not error.refused:
-            raise
-        return CheckResult(None, str(error))  # without billing, enabling the APIs fails with Google's own message
+        if api := error.is_off:
+            return Check(None, f"not checked, because the API {api} is off", SETUP)
+        if error.refused:
+            lacking = error.permission or "a permission that Google does not name"
+            return Check(None, f"not checked, because you lack {lacking} ({error})")
+        return Check(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
 
 
-def _enabling(project: Project, off: list[str]) -> Step:
-    names = ", ".join(name.removesuffix(".googleapis.com") for name in off)
-    act = partial(google_rest.enable_apis, project.rest, off)
-    return Step(f"turn on the APIs {names}", "costs nothing; takes a minute or two", act)
+class Project:
+    """What the checks read of a project, mostly cached. Raises GoogleError for what the caller may not see."""
+
+    def __init__(self, settings: CloudSettings, rest: GoogleRest | None = None):
+        self.settings = settings
+        self.id = settings.project
+        self.rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
+        self.roles = policies.Roles(self.rest)
+        self._tpu = TpuApi(settings.project, self.rest)
+        self._types: dict[str, set[str]] = {}
+
+    @cached_property
+    def apis(self) -> dict[str, bool]:
+        """Useful APIs -> whether they are enabled."""
+        return google_rest.enabled_apis(self.rest, google_rest.useful_apis(self.settings))
+
+    @cached_property
+    def known_zones(self) -> tuple[str, ...]:
+        return tuple(_as_rest_errors(self._tpu.zones))
+
+    @cached_property
+    def zones(self) -> tuple[str, ...]:
+        """The zones of the settings, patterns expanded. Raises ConfigError for a pattern that matches nothing."""
+        if not any(zone.endswith("*") for zone in self.settings.zones):
+            return self.settings.zones
+        return self.settings.expanded(self.known_zones).zones
+
+    def types(self, zone: str) -> set[str]:
+        if zone not in self._types:
+            self._types[zone] = _as_rest_errors(lambda: self._tpu.types(zone))
+        return self._types[zone]
+
+    def bucket(self, name: str) -> dict[str, Any] | None:
+        return self.rest.find("storage", f"storage/v1/b/{name}")
+
+
+def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
+    try:
+        return ask()
+    except (CloudRefused, Unavailable) as error:
+        if isinstance(error.__cause__, GoogleError):
+            raise error.__cause__ from None
+        raise
+
+
+def _if_there(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """The answer; `otherwise` for what does not exist yet, or is of an API that is off."""
+    try:
+        return ask()
+    except GoogleError as error:
+        if error.missing or error.is_off:
+            return otherwise
+        raise
 
 
 def _unless_there(act: Callable[[], object]) -> bool:
@@ -117,23 +208,175 @@ def _unless_there(act: Callable[[], object]) -> bool:
     return True
 
 
+# -- you and the project ------------------------------------------------------------------------------------------------
+
+
+def _credentials(project: Project) -> Check:
+    try:
+        who = google_rest.identity(project.rest)
+    except CloudRefused as error:
+        what, _, remedy = str(error).partition(". ")
+        return Check(False, what, remedy)
+    return Check(True, f"{who.email}, by {who.source}" if who.email else who.source)
+
+
+def _project(project: Project) -> Check:
+    try:
+        found = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
+    except GoogleError as error:
+        if error.status == 0:
+            return Check(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
+        if not (error.refused or error.missing):
+            raise
+        try:  # Resource Manager is off in a new project, and not everybody may ask it
+            _ = project.apis
+        except GoogleError as second:
+            if not (second.refused or second.missing):
+                raise
+            remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
+            return Check(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
+        return Check(True, project.id)
+    if found.get("state") != "ACTIVE":
+        return Check(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
+    return Check(True, project.id)
+
+
+def _billing(project: Project) -> Check:
+    found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
+    if found.get("billingEnabled"):
+        return Check(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+    lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
+    return Check(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
+
+
+def _apis(project: Project) -> Check:
+    off = [name for name in project.apis if not project.apis[name]]
+    needed = set(google_rest.needed_apis(project.settings))
+    shown = ", ".join(name.removesuffix(".googleapis.com") for name in off or project.apis)
+    if not off:
+        return Check(True, f"on: {shown}")
+    act = partial(google_rest.enable_apis, project.rest, off)
+    step = Step(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
+    return Check(not needed & set(off), f"off: {shown}", SETUP, (step,))
+
+
+def _own_rights(project: Project) -> Check:
+    rest, settings = project.rest, project.settings
+    wanted = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
+    wanted += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
+    account = policies.account(rest, settings.service_account)
+    wanted.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
+    lacking, roles = [], []
+    for place, permissions, role in wanted:
+        granted = _if_there(partial(place.tested, permissions), set(permissions))
+        if missing := [permission for permission in permissions if permission not in granted]:
+            lacking.append(f"{', '.join(missing)} on {place.name}")
+            roles.append(f"{role} on {place.name}")
+    if lacking:
+        return Check(False, f"you lack {'; '.join(lacking)}", f"an owner of the project grants you {' and '.join(roles)}")
+    return Check(True, "to create TPUs, use the bucket, and act as the VMs' account")
+
+
+# -- the TPU: where it is offered, and quota ----------------------------------------------------------------------------
+
+
+def _no_accelerator(project: Project) -> Check:
+    remedy = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
+    return Check(None, "not checked, because no accelerator is named", remedy)
+
+
+def zones(project: Project) -> Check:
+    kind = project.settings.kind
+    try:
+        wanted = project.zones
+    except ConfigError as error:
+        return Check(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+    known = project.known_zones
+    missing = [zone for zone in wanted if zone not in known]
+    without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
+    good = [zone for zone in wanted if zone not in (*missing, *without)]
+    wrong = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
+    wrong += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
+    if wrong:
+        return Check(False, "; ".join(wrong), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
+    return Check(True, f"{kind.name} is offered in {', '.join(good)}")
+
+
+def quota(project: Project) -> Check:
+    """Quotas are per region and per zone, whichever exist, and separate for on demand and spot."""
+    kind, spot = project.settings.kind, project.settings.spot
+    stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
+    of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
+    path = f"v1/projects/{project.id}/locations/global/services/tpu.googleapis.com/quotaInfos"
+    pages = project.rest.pages("cloudquotas", path, pageSize=500)
+    infos = {info.get("quotaId"): info for found in pages for info in found.get("quotaInfos", ())}
+    page = f"{_CONSOLE}/iam-admin/quotas?project={project.id}"
+    if of_region not in infos and of_zone not in infos:
+        return Check(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
+    needed = int(kind.name.rpartition("-")[2])  # quota counts what the type's name counts
+    unit = "chips" if needed == kind.chips else "cores"
+    short: dict[str, str] = {}
+    enough: list[str] = []
+    for zone in project.zones:
+        places = ((of_region, region_of(zone)), (of_zone, zone))
+        limits = {f"{name} in {place}": _limit(infos[name], place) for name, place in places if name in infos}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        lacking = {name: f"{limit} of {needed} {unit}" for name, limit in limits.items() if 0 <= limit < needed}
+        short |= lacking
+        if limits and not lacking:
+            enough.append(zone)
+    form = "spot" if spot else "on demand"
+    if short:
+        limits = "; ".join(f"{name}: {limit}" for name, limit in short.items())
+        instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
+        return Check(False, f"too little for a {kind.name}, {form}: {limits}", f"ask for {needed} of it at {page}{instead}")
+    if not enough:
+        return Check(None, f"Google lists no limit for {', '.join(project.zones)}", page)
+    return Check(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+
+
+def _limit(info: dict[str, Any], place: str) -> int | None:
+    """The limit of a region or zone; -1: unlimited; None: not listed.
+
+    The place's own entry takes precedence over one without dimensions, the default of many places. A missing value is zero.
+    """
+    items = info.get("dimensionsInfos", ())
+    own = [item for item in items if place in item.get("dimensions", {}).values()]
+    default = [item for item in items if not item.get("dimensions") and place in item.get("applicableLocations", [place])]
+    return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
+
+
 # -- buckets ------------------------------------------------------------------------------------------------------------
 
 
-def _making_buckets(project: Project) -> Iterator[Step]:
-    for bucket in project.settings.buckets:
-        if _has_bucket(project, bucket):
-            continue
-        if not project.settings.zones:
-            raise ConfigError(
-                f"gs://{bucket} is made in the region of the TPUs: name zones or an accelerator in cloud.toml, or --zone"
-            )
-        region = region_of(project.settings.zones[0])
-        yield Step(
-            f"make the bucket gs://{bucket} in {region}",
-            "where the first zone is; access by policy alone, never public, and nothing kept (or billed) after it is deleted",
-            partial(_make_bucket, project, bucket, region),
+def _bucket(project: Project, name: str) -> Check:
+    try:
+        found = _if_there(partial(project.bucket, name), None)
+    except GoogleError as error:
+        if not error.refused:
+            raise
+        return Check(
+            False,
+            f"gs://{name} is somebody else's, or you may not look at it ({error})",
+            "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
+            f"roles/storage.admin on gs://{name}",
         )
+    if found is None:
+        missing = f"there is no bucket gs://{name}"
+        if not project.settings.zones:
+            return Check(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
+        region = region_of(project.settings.zones[0])
+        what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
+        return Check(False, missing, SETUP, (Step(what, detail, partial(_make_bucket, project, name, region)),))
+    days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
+    update = f"gcloud storage buckets update gs://{name}"
+    if found.get("versioning", {}).get("enabled"):
+        waste = "it keeps old versions: every deleted checkpoint is billed for good"
+        return Check(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
+    if days:
+        waste = f"it keeps what is deleted for {days:g} days (soft delete): so long is every deleted checkpoint billed"
+        return Check(True, f"gs://{name}, but {waste}", f"{update} --clear-soft-delete")
+    return Check(True, f"gs://{name}")
 
 
 def _make_bucket(project: Project, bucket: str, region: str) -> None:
@@ -147,135 +390,125 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
     if not _unless_there(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
-        _has_bucket(project, bucket)  # ours from an earlier attempt, else this raises
+        project.bucket(bucket)  # ours from an earlier attempt, else this raises
 
 
-def _has_bucket(project: Project, bucket: str) -> bool:
-    try:
-        return project.bucket(bucket) is not None
-    except GoogleError as error:
-        if error.is_off:
-            return False
-        if not error.refused:
-            raise
-        raise CloudRefused(
-            f"gs://{bucket} is somebody else's, or you may not look at it ({error}): choose another name, as names of buckets "
-            "are unique in the world, or have yourself granted roles/storage.admin on it"
-        ) from error
+def _bucket_location(project: Project, name: str) -> Check:
+    where, zones = str((project.bucket(name) or {})["location"]), project.zones
+    if not zones:
+        return Check(None, f"{where}; not compared, because no zones are named")
+    several = next((zone for start, zone in _CONTINENTS.items() if where.startswith(start) and "-" not in where), "")
+    near = [zone for zone in zones if region_of(zone) == where.lower() or (several and zone.startswith(several))]
+    first = region_of(zones[0])
+    if not near:
+        message = f"{where}, but the TPUs are in {', '.join(zones)}: slow, and every byte between them is charged"
+        return Check(False, message, f"zones in {where.lower()}, or name another bucket, which '{SETUP}' makes in {first}")
+    if far := [zone for zone in zones if zone not in near]:
+        remedy = f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
+        return Check(True, f"{where}; far from {', '.join(far)}", remedy)
+    if several:
+        return Check(True, f"{where}, several regions: reads may be slower, and charged", f"a bucket in {first} is cheaper")
+    return Check(True, where)
 
 
-# -- accounts and their rights ------------------------------------------------------------------------------------------
+# -- the VMs' account ---------------------------------------------------------------------------------------------------
 
 
-def _worker(project: Project) -> Iterator[Step]:
-    """Steps for the TPU VMs' account. One of another project is used but never created, and may be invisible."""
-    settings, rest = project.settings, project.rest
-    email = settings.service_account
-    foreign = not policies.account_path(email).startswith(f"v1/projects/{project.id}/")
-    try:
-        there = _has_account(project, email)
-    except GoogleError as error:
-        if not (foreign and error.refused):
-            raise
-        there = True  # roles can be granted to an account that may not be seen
-    if not there and foreign:
-        raise CloudRefused(f"there is no account {email}: correct service_account in cloud.toml, or make it in its own project")
-    if not there:
-        yield _account(project, email, "worker", "What tpulm's TPU VMs run as")
-    grants = [_object_admin(project, bucket) for bucket in settings.buckets]
-    for secret in settings.secret_names:
-        grants.append(_Grant(policies.secret(rest, secret), (ACCESS,), "roles/secretmanager.secretAccessor"))
-    yield from _granting(project, email, _WORKER_ROLE, grants)
+def _worker_account(project: Project) -> Check:
+    """One of another project is used but never created, and may be invisible."""
+    email, path = project.settings.service_account, policies.account_path(project.settings.service_account)
+    found = _if_there(lambda: project.rest.find("iam", path), None)
+    if found is None:
+        if not path.startswith(f"v1/projects/{project.id}/"):
+            remedy = "correct service_account in cloud.toml, or make it in its own project"
+            return Check(False, f"there is no account {email}", remedy)
+        described = {"displayName": "tpulm worker", "description": "What tpulm's TPU VMs run as"}
+        body = {"accountId": email.partition("@")[0], "serviceAccount": described}
+        make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
+        step = Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
+        return Check(False, f"there is no account {email}", SETUP, (step,))
+    if found.get("disabled"):
+        return Check(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
+    return Check(True, email)
 
 
-def _supervisor(project: Project) -> Iterator[Step]:
-    """Steps for the account of supervisors' VMs, which creates and deletes TPUs, and deletes its own VM."""
-    settings, rest = project.settings, project.rest
-    email = settings.supervisor_account
-    if not _has_account(project, email):
-        yield _account(project, email, "supervisor", "What the VMs run as that supervise runs of tpulm")
-    grants = [
-        _Grant(policies.project(rest), ("tpu.nodes.create", *SELF_DELETION), "roles/tpu.admin"),
-        *(_object_admin(project, bucket) for bucket in settings.buckets),
-        _Grant(policies.account(rest, settings.service_account), (ACT_AS,), "roles/iam.serviceAccountUser"),
-    ]
-    yield from _granting(project, email, _SUPERVISOR_ROLE, grants)
+def _worker_rights(project: Project) -> Check:
+    """A VM that may not delete itself is billed after its end until a supervisor deletes it."""
+    role = f"projects/{project.id}/roles/tpulmWorker"
+    buckets = [policies.bucket(project.rest, bucket) for bucket in project.settings.buckets]
+    return _granted(
+        project,
+        _Grant(policies.project(project.rest), _SELF_DELETION, role),
+        *(_Grant(place, _OBJECTS, "roles/storage.objectAdmin") for place in buckets),
+    )
 
 
-def _object_admin(project: Project, bucket: str) -> _Grant:
-    return _Grant(policies.bucket(project.rest, bucket), OBJECTS, "roles/storage.objectAdmin")
+def _secrets(project: Project) -> Check:
+    """A secret is in Secret Manager, or an object in a bucket."""
+    grants, missing, remedies = list[_Grant](), list[str](), list[str]()
+    for source in dict.fromkeys(project.settings.secrets.values()):
+        if source.startswith("gs://"):
+            bucket, _, name = source.removeprefix("gs://").partition("/")
+            find = partial(project.rest.find, "storage", f"storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+            command = f"gcloud storage cp FILE {source}"
+            grant = _Grant(policies.bucket(project.rest, bucket), ("storage.objects.get",), "roles/storage.objectViewer")
+        else:
+            find = partial(project.rest.find, "secretmanager", f"v1/projects/{project.id}/secrets/{source}")
+            command = f"gcloud secrets create {source} --data-file=FILE --project={project.id}"
+            place = policies.secret(project.rest, source)
+            grant = _Grant(place, ("secretmanager.versions.access",), "roles/secretmanager.secretAccessor")
+        if _if_there(find, {}) is None:
+            missing.append(source)
+            remedies.append(command)
+        else:
+            grants.append(grant)
+    rights = _granted(project, *grants)
+    if not missing:
+        return rights
+    there = "" if rights.ok else f"; {rights.found}"
+    return Check(False, f"there is no {', '.join(missing)}{there}", "; ".join(remedies), rights.steps)
 
 
-def _has_account(project: Project, email: str) -> bool:
-    try:
-        return project.account(email) is not None
-    except GoogleError as error:
-        if not error.is_off:
-            raise
-        return False
-
-
-def _account(project: Project, email: str, title: str, description: str) -> Step:
-    described = {"displayName": f"tpulm {title}", "description": description}
-    body = {"accountId": email.partition("@")[0], "serviceAccount": described}
-    make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
-    return Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
-
-
-def _granting(project: Project, email: str, role: _Role, grants: Iterable[_Grant]) -> Iterator[Step]:
-    """Grants of the custom role, and of whatever else the account lacks."""
-    member, of = f"serviceAccount:{email}", policies.project(project.rest)
+def _granted(project: Project, *grants: _Grant) -> Check:
+    """Whether the VMs' account has these rights, by roles on the place or on the project; and the steps that grant them."""
+    member = f"serviceAccount:{project.settings.service_account}"
 
     def permitted(place: policies.Place) -> frozenset[str]:
-        return project.roles.of(policies.roles_of(place.read(), member))
+        return _if_there(lambda: project.roles.of(policies.roles_of(place.read(), member)), frozenset())
 
-    of_project = _if_there(partial(permitted, of))
-    path = f"projects/{project.id}/roles/{role.name}"
-    if not of_project.issuperset(role.permissions):
-        if not _if_there(partial(project.roles.permissions, path)).issuperset(role.permissions):
-            detail = f"{role.description}: {', '.join(role.permissions)}"
-            yield Step(f"make the role {role.name}", detail, partial(_make_role, project, role, path))
-        yield _grant(of, path, member)
-    for place, permissions, name in grants:
-        if not (of_project | _if_there(partial(permitted, place))).issuperset(permissions):
-            yield _grant(place, name, member)
-
-
-def _if_there(permissions: Callable[[], frozenset[str]]) -> frozenset[str]:
-    """The permissions; none on what does not exist yet."""
-    try:
-        return permissions()
-    except GoogleError as error:
-        if error.missing or error.is_off:
-            return frozenset()
-        raise
+    of_project = permitted(policies.project(project.rest))
+    lacking, steps = list[str](), list[Step]()
+    for place, permissions, role in grants:
+        may = of_project if of_project.issuperset(permissions) else of_project | permitted(place)
+        if missing := [permission for permission in permissions if permission not in may]:
+            lacking.append(f"{', '.join(missing)} on {place.name}")
+            name = role
+            if role.startswith("projects/"):
+                name = role.rpartition("/")[2]
+                known = _if_there(partial(project.roles.permissions, role), frozenset())
+                if not known.issuperset(permissions):
+                    detail = f"lets a TPU VM delete its own TPU: {', '.join(permissions)}"
+                    steps.append(Step(f"make the role {name}", detail, partial(_make_role, project, role, permissions)))
+            what = f"grant the VMs {name} on {place.name}"
+            steps.append(Step(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
+    if lacking:
+        return Check(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
+    return Check(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
 
 
-def _grant(place: policies.Place, role: str, member: str) -> Step:
-    def act() -> None:
-        try:
-            policies.grant(place, role, member)
-        except GoogleError as error:
-            if not (error.missing and place.service == "secretmanager"):
-                raise
-            secret = place.path.rpartition("/")[2]
-            raise CloudRefused(
-                f"there is no secret {secret}; make it, then run this again: {how_to_make(secret, place.rest.project)}"
-            ) from error
-
-    shown = role.rpartition("/")[2] if role.startswith("projects/") else role
-    whose = "the supervisor" if member.startswith(f"serviceAccount:{SUPERVISOR}@") else "the VMs"
-    return Step(f"grant {whose} {shown} on {place.name}", "next to the bindings that are there", act)
-
-
-def _make_role(project: Project, role: _Role, path: str) -> None:
-    permissions = list(role.permissions)
-    body = {"title": role.title, "description": role.description, "includedPermissions": permissions, "stage": "GA"}
-    rest = project.rest
-    if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", {"roleId": role.name, "role": body})):
+def _make_role(project: Project, path: str, permissions: tuple[str, ...]) -> None:
+    described = {"title": "tpulm worker", "description": "Lets a TPU VM of tpulm delete its own TPU", "stage": "GA"}
+    rest, body = project.rest, {**described, "includedPermissions": list(permissions)}
+    new = {"roleId": path.rpartition("/")[2], "role": body}
+    if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", new)):
         return
     found = rest.get("iam", f"v1/{path}")
     if found.get("deleted"):  # it can be undeleted for a week, and keeps its name until then
         rest.post("iam", f"v1/{path}:undelete", {})
     changed = {"includedPermissions": sorted({*found.get("includedPermissions", ()), *permissions})}
     rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})
+
+
+def _toml(names: Iterable[str]) -> str:
+    """ "a", "b" -> ["a", "b"], for what to write into cloud.toml."""
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"

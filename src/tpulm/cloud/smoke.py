@@ -15,10 +15,9 @@ from pathlib import PurePath
 from typing import Any
 
 from tpulm import storage
-from tpulm.cloud import bundle, doctor, launch, prices
-from tpulm.cloud.compute import MACHINE_TYPE, ComputeApi, small_vm
+from tpulm.cloud import bundle, launch, prices, setup
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Refused, Request, deletion_command
+from tpulm.cloud.provider import UNTIL_LABEL, Refused, Request, deletion_command
 from tpulm.cloud.settings import CloudSettings
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable
@@ -29,7 +28,6 @@ from tpulm.runtime import interrupt
 LONGEST_SECONDS = 1800.0  # that one VM may live
 LEAST_SECONDS = 600.0  # that the budget must buy of each VM
 _VMS = 2  # share the budget: the queued resource may become a second VM
-_VM_SECONDS = 60  # maxRunDuration of the e2-micro; Compute Engine's minimum is 30
 _QUEUED_SECONDS = 300.0  # for which a queued resource is watched
 _GONE_SECONDS = 600.0  # for which a deletion may take
 _APPEAR_SECONDS = 90.0  # after which a missing node counts as gone: a get right after a create may answer 404
@@ -69,14 +67,13 @@ class _Asked:
 
 @dataclass
 class Smoke:
-    """`tell` gets each check when it is done. Everything created is deleted in any case, or named if that fails."""
+    """`log` gets each check when it is done. Everything created is deleted in any case, or named if that fails."""
 
     settings: CloudSettings  # with a budget and an accelerator
     api: TpuApi
     rest: GoogleRest
-    tell: Callable[[SmokeCheck], None]
+    log: Callable[[SmokeCheck], None]
     pause_seconds: float = 2.0
-    with_compute: bool = False  # also check an e2-micro
     progress: Progress = SILENT
     name: str = field(default_factory=lambda: f"tpulm-smoke-{round(time.time()) & 0xFFFFFF:06x}")
     facts: dict[str, Any] = field(default_factory=dict)  # reported by the VM
@@ -100,21 +97,19 @@ class Smoke:
         self._prices = {zone: price.dollars_per_hour for zone, price in found.items()}
         dearest = max(found.values(), key=lambda price: price.dollars_per_hour)
         self._check_budget(dearest.dollars_per_hour)
-        self.tell(SmokeCheck("price", dearest.source == prices.CATALOG, str(dearest)))
-        self.tell(self._quota())
+        self.log(SmokeCheck("price", dearest.source == prices.CATALOG, str(dearest)))
+        self.log(self._quota())
         try:
             self.progress.start("packing and uploading")
             staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
-            self.tell(self._refusal(staged))
+            self.log(self._refusal(staged))
             request = self._create(zones, staged)
-            self.tell(SmokeCheck("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {request.zone}"))
+            self.log(SmokeCheck("creation", True, f"a {'spot ' * request.spot}{request.accelerator} in {request.zone}"))
             for line in self._of_vm(request):
-                self.tell(line)
+                self.log(line)
             self._delete()
-            self.tell(self._queued(request))
+            self.log(self._queued(request))
             self._delete()
-            if self.with_compute:
-                self.tell(self._compute_vm(request.zone))
         finally:
             self._clean()
 
@@ -135,7 +130,7 @@ class Smoke:
 
     def _quota(self) -> SmokeCheck:
         try:
-            check = doctor.quota(doctor.Project(self.settings, self.rest))
+            check = setup.quota(setup.Project(self.settings, self.rest))
         except (GoogleError, CloudRefused) as error:
             return SmokeCheck("quota", None, str(error))
         return SmokeCheck("quota", check.ok is True, check.found)
@@ -268,30 +263,6 @@ class Smoke:
             self.wait(self.pause_seconds / 10)
         return SmokeCheck(what, None, f"it was not seen in PROVISIONING, but {state or 'nowhere'}")
 
-    def _compute_vm(self, zone: str) -> SmokeCheck:
-        """Compute Engine should delete an e2-micro, which may not delete itself."""
-        what, name, compute = "maxRunDuration", f"{self.name}-vm", ComputeApi(self.settings.project, self.rest)
-        asked = small_vm(name, zone, self.settings, seconds=_VM_SECONDS) | {"labels": {LABEL: self.name}}
-        self.progress.start(f"Compute Engine deletes an {MACHINE_TYPE} after {_VM_SECONDS} s")
-        begun = self.clock()
-        try:
-            compute.insert(zone, asked)
-            ends, found = None, compute.find(name, zone)
-            while found is not None and self.clock() - begun < _VM_SECONDS + _GONE_SECONDS:
-                ends = ends or found.ends_at  # reported once it runs
-                self._pause()
-                found = compute.find(name, zone)
-        except Refused as refused:
-            return SmokeCheck(what, None, f"no {MACHINE_TYPE} in {zone}: {refused}")
-        except (CloudRefused, Unavailable) as error:
-            return SmokeCheck(what, None, str(error))
-        finally:
-            with contextlib.suppress(TpulmError):
-                compute.delete(name, zone)
-        told = "its end was told" if ends else "its end was not told"
-        state = f"{'gone' if found is None else 'still there'} {duration(self.clock() - begun)} after the request"
-        return SmokeCheck(what, found is None and ends is not None, f"{told}, and it was {state}")
-
     # -- the end --------------------------------------------------------------------------------------------------------
 
     def _delete(self) -> None:
@@ -323,7 +294,7 @@ class Smoke:
         finally:
             for asked in self._asked.values():
                 self._count(asked)
-            self.tell(self._left(removed))
+            self.log(self._left(removed))
 
     def _count(self, asked: _Asked) -> None:
         self.spent += (self.clock() - asked.at) / 3600 * asked.dollars_per_hour

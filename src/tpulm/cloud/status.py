@@ -18,11 +18,14 @@ from tpulm.cloud.provider import NodeStatus, Provider
 from tpulm.cloud.settings import default_project, region_of
 from tpulm.errors import ConfigError, StorageError, TpulmError
 
+_PASS_SECONDS = 900.0  # between two passes of `tpulm cloud supervise`, at most
+
 
 @dataclass(frozen=True)
 class RunStatus:
     job: Job
     supervisor: str | None  # the process that holds the lease, if any
+    last_pass: float | None  # when the last supervisor ended, in seconds since 1970; None: never
     node: NodeStatus | None  # as the API sees it; None: the job has none, or `unseen` says why it is not known
     unseen: str
     heartbeats: tuple[Heartbeat, ...]  # of the newest attempt
@@ -34,7 +37,8 @@ class RunStatus:
 
     @property
     def needs_supervisor(self) -> bool:
-        return self.supervisor is None and not self.job.is_over
+        recent = self.last_pass is not None and time.time() - self.last_pass < _PASS_SECONDS
+        return self.supervisor is None and not recent and not self.job.is_over
 
     @property
     def step(self) -> int:
@@ -100,6 +104,12 @@ def total_steps(workdir: PurePath) -> int | None:
         return None
 
 
+def last_pass(control: Control) -> float | None:
+    """When the last supervisor ended, in seconds since 1970; None: never."""
+    found = storage.info(control.memory_file)
+    return None if found is None else found.modified_ns / 1e9
+
+
 def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None = None) -> RunStatus:
     """Raises ConfigError if the work folder has no job. `unseen` says why the cloud does not answer."""
     control = Control(workdir)
@@ -115,6 +125,7 @@ def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | Non
     return RunStatus(
         job=job,
         supervisor=storage.holder(control.folder),
+        last_pass=last_pass(control),
         node=node,
         unseen=unseen,
         heartbeats=tuple(control.heartbeats(job.node.attempt)) if job.node else (),
@@ -289,7 +300,7 @@ def follow(
     *,
     attempt: int | None = None,
     write: Callable[[bytes], None],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     pause_seconds: float = 5.0,
     wait: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -304,16 +315,16 @@ def follow(
         if job.attempt >= number and tail is None:
             tail = Tail(log_path(control, number, worker))
             where = _where(job, number)
-            tell(f"attempt {number}{where}")
+            log(f"attempt {number}{where}")
         if tail is not None:
             if silent_since is not None and time.monotonic() - silent_since > _SILENT_SECONDS:
-                tell(f"nothing was heard of worker {worker} yet; workers count from 0")
+                log(f"nothing was heard of worker {worker} yet; workers count from 0")
                 silent_since = None
             new, lost = tail.more()
             silent_since = None if new else silent_since
             if lost:
                 gaps += 1
-                tell("some of the log is lost here: it grew by more than is kept between two readings")
+                log("some of the log is lost here: it grew by more than is kept between two readings")
             write(new)
         ended = any(item.number == number for item in job.attempts)
         if ended and attempt is None and job.attempt > number:
@@ -321,8 +332,9 @@ def follow(
             continue
         if job.is_over or (ended and attempt is not None):
             return gaps
-        if alone is not (alone := storage.holder(control.folder) is None) and alone:
-            tell("nobody supervises this run; 'tpulm cloud attach' does")
+        is_alone = storage.holder(control.folder) is None and time.time() - (last_pass(control) or 0.0) > _PASS_SECONDS
+        if alone is not (alone := is_alone) and alone:
+            log("nobody supervises this run; 'tpulm cloud supervise' does")
         wait(pause_seconds)
 
 

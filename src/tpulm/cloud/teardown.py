@@ -15,9 +15,7 @@ from pathlib import PurePath
 from typing import Literal, NoReturn
 
 from tpulm import accelerators, storage
-from tpulm.cloud import prices, supervisor_vm
-from tpulm.cloud.compute import KIND as SUPERVISOR
-from tpulm.cloud.compute import AllResources, ComputeApi
+from tpulm.cloud import compute, prices
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
@@ -61,7 +59,7 @@ class Finding:
     @property
     def bills(self) -> bool:
         """A queued resource is not billed: its node is listed separately."""
-        return self.resource.kind in ("node", SUPERVISOR) and self.resource.state not in _FREE
+        return self.resource.kind in ("node", compute.KIND) and self.resource.state not in _FREE
 
     def age(self, now: float) -> float | None:
         """Seconds since its creation; None: not known."""
@@ -127,9 +125,6 @@ def _priced(findings: Sequence[Finding], rest: GoogleRest, progress: Progress) -
     for finding in findings:
         resource = finding.resource
         key = (resource.accelerator, resource.spot)
-        if resource.kind == SUPERVISOR:
-            yield replace(finding, price=prices.of_vm(resource.accelerator, resource.zone))
-            continue
         if finding.bills and key not in found:
             zones = [item.resource.zone for item in findings]
             with contextlib.suppress(ConfigError):  # an unknown type
@@ -170,8 +165,8 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
         return "orphan", f"{resource.workdir} has no run in the cloud"
     if job.status != "active":
         return "orphan", f"the run in {resource.workdir} is over ({job.status})"
-    if resource.kind == SUPERVISOR:
-        pass  # of an active run
+    if resource.kind == compute.KIND:
+        pass  # supervises an active run
     elif node := next((node for node in job.nodes if (node.name, node.zone) == (resource.name, resource.zone)), None):
         if node.ending is not None:
             return "orphan", f"the run in {resource.workdir} has given it up ({node.ending})"
@@ -238,7 +233,7 @@ def stop(
     workdir: PurePath,
     provider: Provider,
     *,
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     seconds: float = 1800.0,
     pause_seconds: float = 2.0,
     wait: Callable[[float], None] = time.sleep,
@@ -253,9 +248,9 @@ def stop(
     def say(line: str) -> None:
         if line not in shown:
             shown.add(line)
-            tell(line)
+            log(line)
 
-    supervisor = Supervisor(control, provider, Policy(), _never, tell=say, pause_seconds=pause_seconds)
+    supervisor = Supervisor(control, provider, Policy(), _never, log=say, pause_seconds=pause_seconds)
     give_up_at = time.monotonic() + seconds
     while not (job := control.change(stopped)).is_over:
         try:
@@ -276,7 +271,7 @@ def _never(job: Job, node: Node) -> NoReturn:
     raise TpulmError("somebody launched the run again meanwhile; nothing was deleted")
 
 
-def left(api: TpuApi, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
+def list_remaining(api: TpuApi, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
     """The run's resources in all zones: those with its work folder, and those with its label that name no folder."""
     seen = listed(api, progress=progress)
     mine = [
@@ -293,20 +288,20 @@ def end(
     project: str,
     *,
     run: str | None,
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     progress: Progress = SILENT,
 ) -> int:
-    """Stop the run, delete its supervisor's VM, and check all zones; returns their number. Raises TpulmError if any is left."""
-    compute = ComputeApi(project)
-    api = AllResources(project, compute)
+    """Stop the run, and check all zones; returns their number. Raises TpulmError if anything of it is left."""
+    api = compute.AllResources(project)
     if run is not None:
         with interrupt.handled():
-            job = stop(workdir, api, tell=tell)
-        tell(f"{job.run} is over: {job.message or job.status}")
-    supervisor_vm.end(Control(workdir), compute, tell=tell)
-    seen = left(api, workdir, run, progress=progress)
-    if seen.resources:
-        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in seen.resources])
+            job = stop(workdir, api, log=log)
+        log(f"{job.run} is over: {job.message or job.status}")
+    seen = list_remaining(api, workdir, run, progress=progress)
+    vms = [Finding(item, "orphan", "") for item in seen.resources if item.kind == compute.KIND]
+    left = [*(item for item in seen.resources if item.kind != compute.KIND), *delete(api, vms, progress=progress).left]
+    if left:
+        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in left])
         raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
     if seen.silent:
         raise TpulmError(f"{some_of(list(seen.silent))} could not be looked at, so something of {workdir} may be left there")

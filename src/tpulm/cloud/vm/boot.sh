@@ -1,12 +1,11 @@
 #!/bin/bash
-# The startup script of a TPU VM and of a supervisor's VM: fetches the bundle that the VM's metadata names, compares its SHA-256 with
+# The startup script of a TPU VM: fetches the bundle that the VM's metadata names, compares its SHA-256 with
 # its name, and keeps the agent, or the program that the metadata names, running. After a reboot the local copy is used. Nothing but
 # bash, curl, sed, tar and sha256sum is needed until then. A VM that cannot get its bundle deletes itself, as its program does at the end.
 set -u
 metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1"
 storage="${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}"
 tpu="${CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU:-https://tpu.googleapis.com}"
-compute="${CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE:-https://compute.googleapis.com}"
 give_up="${TPULM_BOOT_SECONDS:-1800}"
 export HOME="${HOME:-/root}"
 home="$HOME/tpulm"
@@ -44,13 +43,6 @@ known() {
 
 delete_self() {
   local place name what
-  if [ "$program" = supervise ]; then  # on Compute Engine a VM lies in the user's project, under its own name
-    name="$(ask instance/name)"; place="$(ask instance/zone)"
-    echo "tpulm: no supervisor within $give_up s: deleting $name"
-    signed -sf --max-time 60 -X DELETE \
-      "${compute%/}/compute/v1/projects/$(ask project/project-id)/zones/${place##*/}/instances/$name"
-    return
-  fi
   place="projects/$(known tpulm-project CONSUMER_PROJECT_ID project/project-id)"
   place="$place/locations/$(known tpulm-zone ZONE instance/zone)"
   name="$(known tpulm-node NODE_ID)"

@@ -15,7 +15,7 @@ STEP_SECONDS = 1800.0  # for which one step may take
 ALIVE_SECONDS = 10.0  # between calls of `alive`
 
 
-def environment(alive, pins="pins.txt"):
+def environment(alive):
     """The path of an interpreter on the VM, else of one made from the bundle. Raises RuntimeError, OSError, SubprocessError."""
     bundle = json.loads((HERE / "bundle.json").read_text())
     own = HERE / "env" / "bin" / "python"
@@ -29,7 +29,7 @@ def environment(alive, pins="pins.txt"):
         source = ["--offline", "--no-index", "--find-links", str(HERE / "wheels")]
     install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
     run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")], alive)
-    run([*install, *source, "-r", str(HERE / pins)], alive)
+    run([*install, *source, "-r", str(HERE / "pins.txt")], alive)
     packages = HERE / "env" / "lib" / ("python" + bundle["python_version"]) / "site-packages"
     (packages / "tpulm.pth").write_text(str(HERE / "source") + "\n")
     if digest_of(own) != bundle["digest"]:
