@@ -92,7 +92,7 @@ def require(settings: CloudSettings) -> None:
 
 def _entries(project: Project) -> Iterator[_Entry]:
     settings, rest = project.settings, project.rest
-    exists, account, buckets = ("project",), ("VM account",), settings.labelled_buckets.items()
+    exists, account, buckets = ("project",), ("VM account",), [("bucket", name) for name in settings.buckets]
     worker = policies.account(rest, settings.service_account)
     yield _Entry("credentials", credentials)
     yield _Entry("project", project_exists, ("credentials",))
