@@ -131,7 +131,7 @@ class SourceConfig(Settings):
     revision: str | None = None  # hub only: a branch, tag or commit; None: main
     # wikipedia only: what templates show, in addition to those that are known; {仮リンク = "1", "my link" = "{label} ({2})"}
     templates: dict[str, str] = {}
-    streaming: bool = True  # hub only; false: download to the cache of the library `datasets` first
+    streaming: bool = True  # hub only; false: download all to the cache of huggingface_hub first
 
     @model_validator(mode="before")
     @classmethod
