@@ -84,7 +84,7 @@ quickstart: $(READY)
 # Versions and hashes alone: where packages come from is each machine's own setting.
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --upgrade \
-	  --group dev --extra hf --extra tfds --extra hub --extra languages --extra ja --extra ko --extra beam --extra gcs --extra cloud --extra emulator --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	  --group dev --extra hf --extra tfds --extra languages --extra ja --extra ko --extra beam --extra gcs --extra cloud --extra emulator --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 environment: $(READY)
 

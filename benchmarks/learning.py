@@ -46,6 +46,7 @@ from typing import Any, NamedTuple
 import jax
 import learning_data
 import learning_report
+import numpy as np
 from train_step import processor
 from turns import Contender, environment, read_answer, say
 
@@ -462,7 +463,31 @@ class Experiment:
         return kept_answer(self.folder / "finetuned" / f"tfidf-{labels}.json", job)
 
     def report(self) -> None:
-        learning_report.write(self)
+        labels: list[int] = self.options.labels
+        cells = {(way, count): cell for count in labels for way in learning_report.NAMES if (cell := self.cell(way, count))}
+        ablations = self.ablations() if (self.folder / "ablations.json").is_file() else None
+        budget, pace, pilots = self.options.budget_minutes, self.pace(), self.pilots()
+        found = learning_report.Found(budget, self.curves(), pace, pilots, labels, cells, self.chosen_rates(), ablations)
+        learning_report.write(found, self.folder, self.data)
+
+    def cell(self, way: str, labels: int) -> learning_report.Cell | None:
+        """None for a way that was not fine-tuned on so many labels."""
+        if way == "TF-IDF":
+            runs = [self.tfidf(labels)]
+        elif way not in self.first_models() or not self.is_finetuned(way, labels):
+            return None
+        else:
+            runs = [
+                self.finetuned(name, labels, self.rate_of(name, labels), seed) for name, seed in self.finetunings(way, labels)
+            ]
+        return learning_report.Cell([run["test"] for run in runs], np.asarray([run["answers"] for run in runs]))
+
+    def chosen_rates(self) -> list[str]:
+        lines = list[str]()
+        for way, name in self.first_models().items():
+            sizes = [labels for labels in self.sizes_with_pilots if self.is_finetuned(way, labels)]
+            lines.append(f"{way} {', '.join(f'{self.rate_of(name, labels):g}' for labels in sizes) or 'none'}")
+        return lines
 
 
 def of_phases(phases: list[tuple[float, dict[str, float]]]) -> dict[str, Any]:

@@ -7,13 +7,10 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from learning_data import labels_of, metric, read
-
-if TYPE_CHECKING:
-    from learning import Experiment
 
 RESAMPLES = 10_000
 NAMES = {
@@ -39,45 +36,43 @@ class Cell(NamedTuple):
         return f"{statistics.mean(self.scores):.4f} ± {statistics.stdev(self.scores):.4f}"
 
 
-def write(experiment: Experiment) -> None:
-    folder, curves, pace, pilots = experiment.folder, experiment.curves(), experiment.pace(), experiment.pilots()
-    labels: list[int] = experiment.options.labels
-    cells = {(way, count): cell for count in labels for way in NAMES if (cell := cell_of(experiment, way, count))}
-    truth = labels_of(read(experiment.data / "test.jsonl"))
-    lines = [f"{pace['processor']}; {experiment.options.budget_minutes:g} minutes an arm", ""]
+class Found(NamedTuple):
+    """What an experiment found."""
+
+    budget_minutes: float
+    curves: dict[str, list[dict[str, Any]]]
+    pace: dict[str, Any]
+    pilots: dict[str, Any]
+    labels: list[int]
+    cells: dict[tuple[str, int], Cell]  # by way and number of labels
+    rates: list[str]  # that dev chose, a line for each way
+    ablations: Any  # None: there were none
+
+
+def write(found: Found, folder: Path, data: Path) -> None:
+    """Write the report on texts in `data` into the folder, and print it."""
+    budget_minutes, curves, pace, pilots, labels, cells, rates, ablations = found
+    truth = labels_of(read(data / "test.jsonl"))
+    lines = [f"{pace['processor']}; {budget_minutes:g} minutes an arm", ""]
     lines += [*pretraining_table(curves), ""]
-    most = len(read(experiment.data / "train.jsonl"))
+    most = len(read(data / "train.jsonl"))
     lines += [*finetuning_table(cells, labels, most), ""]
-    lines += ["Learning rates that dev chose: ", "; ".join(chosen_rates(experiment)), ""]
+    lines += ["Learning rates that dev chose: ", "; ".join(rates), ""]
     lines += ["Paces (seconds before the first step's end, seconds of a step): "]
     lines += ["; ".join(f"{way} {one['first']:.1f}, {one['seconds']:.3f}" for way, one in pace["paces"].items()), ""]
     lines += [f"Pilots of {pilots['minutes']:.1f} minutes, held-out loss: "]
     lines += ["; ".join(f"{name} {loss:.3f}" for name, loss in pilots["losses"].items()), ""]
     lines += differences(cells, labels, truth)
-    if (folder / "ablations.json").is_file():
-        lines += ["", *ablation_table(experiment.ablations())]
+    if ablations is not None:
+        lines += ["", *ablation_table(ablations)]
     if tokens := tokens_to_match(curves):
         lines += ["", tokens]
     (folder / "learning.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    record = {"curves": curves, "pace": pace, "pilots": pilots, "budget_minutes": experiment.options.budget_minutes}
+    record = {"curves": curves, "pace": pace, "pilots": pilots, "budget_minutes": budget_minutes}
     record["scores"] = [{"way": way, "labels": count, "test": cell.scores} for (way, count), cell in cells.items()]
     (folder / "learning.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
     draw(folder, curves, cells, most)
     print("\n".join(lines))
-
-
-def cell_of(experiment: Experiment, way: str, labels: int) -> Cell | None:
-    """None for a way that was not fine-tuned on so many labels."""
-    if way == "TF-IDF":
-        found = experiment.tfidf(labels)
-        return Cell([found["test"]], np.asarray([found["answers"]]))
-    if way not in experiment.first_models() or not experiment.is_finetuned(way, labels):
-        return None
-    runs = [
-        experiment.finetuned(name, labels, experiment.rate_of(name, labels), seed)
-        for name, seed in experiment.finetunings(way, labels)
-    ]
-    return Cell([run["test"] for run in runs], np.asarray([run["answers"] for run in runs]))
 
 
 def pretraining_table(curves: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -98,14 +93,6 @@ def finetuning_table(cells: dict[tuple[str, int], Cell], labels: Sequence[int], 
         found = [str(cells.get((way, count), "")) for count in labels]
         if any(found):
             lines.append(f"| {name} | " + " | ".join(found) + " |")
-    return lines
-
-
-def chosen_rates(experiment: Experiment) -> list[str]:
-    lines = []
-    for way, name in experiment.first_models().items():
-        sizes = [labels for labels in experiment.sizes_with_pilots if experiment.is_finetuned(way, labels)]
-        lines.append(f"{way} {', '.join(f'{experiment.rate_of(name, labels):g}' for labels in sizes) or 'none'}")
     return lines
 
 

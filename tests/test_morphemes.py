@@ -36,7 +36,7 @@ def toy(folder: Path, analyser: str) -> RunConfig:
     text.write_text("\n".join(" ".join(rng.choices(SENTENCES[analyser], k=rng.randint(1, 5))) for _ in range(150)))
     settings: dict[str, Any] = {
         "corpus": {"sources": [str(text)], "holdout_fraction": 0.1},
-        "tokenizer": {"vocab_size": 48, "morphemes": analyser, "min_frequency": 1},
+        "tokenizer": {"vocab_size": 48, "morphemes": analyser},
         "data": {"sequence_length": 48, "rows": "packed"},
         "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
         "train": {"steps": 3, "batch_size": 8, "objective": {"whole_words": True}},

@@ -6,7 +6,6 @@ invisible characters in it, such as direction controls, are made visible.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,21 +18,10 @@ class Axis(NamedTuple):
     begin: float  # at the left, or at the top
     end: float
     ticks: Sequence[tuple[float, str]]  # value, label
-    log: bool = False
 
     def place(self, value: float) -> float:
         """The position of `value`, in percent of the way from `begin` to `end`."""
-        begin, end, at = (math.log(max(one, 1)) if self.log else one for one in (self.begin, self.end, value))
-        return round(100 * abs((at - begin) / (end - begin)), 2)
-
-
-SHARES = Axis(1, 0, [(quarter / 4, f"{quarter / 4:.0%}") for quarter in range(5)])
-
-
-def log_axis(end: float) -> Axis:
-    """A logarithmic axis from 1 to `end`."""
-    ticks = [factor * 10**power for power in range(10) for factor in (1, 2, 5) if factor * 10**power <= end]
-    return Axis(1, end, [(tick, f"{tick:,}") for tick in ticks if len(ticks) <= 12 or str(tick)[0] == "1"], log=True)
+        return round(100 * abs((value - self.begin) / (self.end - self.begin)), 2)
 
 
 def environment() -> Environment:

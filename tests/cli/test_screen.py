@@ -83,7 +83,7 @@ def test_the_axis_of_the_loss_shows_the_change(shown: Callable[[], list[str]], t
 
 
 def test_masks_are_seen_without_colour(shown: Callable[[], list[str]]):
-    made = tokenization.train([["red old tree"] * 9], TokenizerConfig(vocab_size=22, min_frequency=1, algorithm="wordpiece"))
+    made = tokenization.train([["red old tree"] * 9], TokenizerConfig(vocab_size=22, algorithm="wordpiece"))
     row = np.array(made.encode_one("red old tree"))
     terminal.show(dataset._readable(made, row, {1}))
     text = "".join(shown())

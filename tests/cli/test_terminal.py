@@ -39,7 +39,6 @@ ASKED: dict[str, tuple[str, ...]] = {
     "push": ("w", "user/toy", "--anyway", "--dry-run"),
     "dataset inspect": ("w",),
     "tokenizer report": ("w", "corpus.txt.gz"),
-    "tokenizer compare": ("w", "bert", "--corpus", "corpus.txt.gz"),
     "fill-mask": ("bert", "a very good [MASK]"),
     "generate": ("decoder", "a very", "--max-tokens", "3"),
     "import": ("bert", "--to", "imported"),

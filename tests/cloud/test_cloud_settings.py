@@ -38,12 +38,12 @@ def test_what_nobody_says():
 
 def test_a_file_with_options_over_it(nowhere: Path):
     (nowhere / "cloud.toml").write_text(
-        'project = "my-project"\nbucket = "gs://runs/"\ndata_bucket = "corpora"\nzones = "us-west4-a"\n'
+        'project = "my-project"\nbucket = "gs://runs/"\nzones = "us-west4-a"\n'
         'accelerator = "v5litepod-8"\nspot = false\nbudget = 100\n[secrets]\nTOKEN = "hub"\nFILE = "gs://runs/secret.txt"\n'
     )
     settings = load()
     assert (settings.project, settings.bucket, settings.zones) == ("my-project", "runs", ("us-west4-a",))
-    assert settings.buckets == ("runs", "corpora") and settings.secret_names == ("hub",)
+    assert settings.buckets == ("runs",) and settings.secret_names == ("hub",)
     assert settings.budget == 100
     over = load("cloud.toml", spot=True, zones=("us-west1-c", "us-west1-c"), project=None, dollars_per_hour=0)
     assert (over.project, over.spot, over.zones, over.dollars_per_hour) == ("my-project", True, ("us-west1-c",), 0.0)

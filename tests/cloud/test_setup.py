@@ -27,7 +27,6 @@ SETTINGS = CloudSettings(
     accelerator="v3-8",
     zones=("us-central1-a",),
     bucket="my-runs",
-    data_bucket="my-corpora",
     secrets={"TOKEN": "hub"},
 )
 
@@ -55,12 +54,10 @@ def test_from_an_empty_project(empty: Emulator):
     assert [step.what for step in found] == [
         "turn on the APIs tpu, compute, iam, cloudresourcemanager, secretmanager, cloudbilling, cloudquotas",
         "make the bucket gs://my-runs in us-central1",
-        "make the bucket gs://my-corpora in us-central1",
         f"make the account {WORKER}",
         "make the role tpulmWorker",
         f"grant the VMs tpulmWorker on the project {PROJECT}",
         "grant the VMs roles/storage.objectAdmin on gs://my-runs",
-        "grant the VMs roles/storage.objectAdmin on gs://my-corpora",
         "grant the VMs roles/secretmanager.secretAccessor on the secret hub",
     ]
     told: list[Step] = []
@@ -83,15 +80,15 @@ def test_how_a_bucket_is_made(empty: Emulator):
 
 
 def test_killed_half_way(gcs: Emulator):
-    for done in (1, 2, 4, 6, 8):
+    for done in (1, 2, 4, 6):
         project = f"half-way-{done}"
         gcs.tpu.add_project(project)
         gcs.tpu.disable_service("tpu.googleapis.com", project)
         gcs.tpu.add_secret("hub", "x", project)
-        named = {"project": project, "bucket": f"runs-{done}", "data_bucket": f"corpora-{done}", "service_account": ""}
+        named = {"project": project, "bucket": f"runs-{done}", "service_account": ""}
         settings = CloudSettings.model_validate(SETTINGS.model_dump() | named)
         whole = steps(settings)
-        assert len(whole) == 9
+        assert len(whole) == 7
         apply(whole[:done])
         again = steps(settings)
         assert [step.what for step in again] == [step.what for step in whole[done:]]
@@ -104,7 +101,7 @@ def test_what_is_there_stays_as_it_is(gcs: Emulator):
     rest = GoogleRest(PROJECT)
     bucket = policies.bucket(rest, "my-runs")
     bucket.write({**bucket.read(), "bindings": [OTHERS, CONDITIONAL], "version": 3})
-    settings = SETTINGS.model_copy(update={"data_bucket": None, "secrets": {}})
+    settings = SETTINGS.model_copy(update={"secrets": {}})
     apply(steps(settings))
     policy = bucket.read()
     assert policy["bindings"] == [OTHERS, CONDITIONAL, {"role": "roles/storage.objectAdmin", "members": [MEMBER]}]
@@ -115,7 +112,7 @@ def test_what_is_there_stays_as_it_is(gcs: Emulator):
 
 
 def test_rights_that_come_another_way_are_enough(gcs: Emulator):
-    settings = SETTINGS.model_copy(update={"bucket": "runs", "data_bucket": None, "secrets": {}})
+    settings = SETTINGS.model_copy(update={"bucket": "runs", "secrets": {}})
     apply([step for step in steps(settings) if step.what.startswith("make the account")])
     binding = [{"role": role, "members": [MEMBER]} for role in ("roles/tpu.admin", "roles/storage.admin")]
     gcs.tpu.projects.known().policies[""] = {"version": 1, "bindings": binding}
@@ -156,7 +153,7 @@ def test_an_account_that_is_too_new(gcs: Emulator):
 
 @pytest.mark.parametrize("deleted", [True, False])
 def test_a_role_that_was_deleted_or_changed(gcs: Emulator, deleted: bool):
-    settings = SETTINGS.model_copy(update={"data_bucket": None, "secrets": {}})
+    settings = SETTINGS.model_copy(update={"secrets": {}})
     apply(steps(settings))
     role = gcs.tpu.projects.known().roles[f"projects/{PROJECT}/roles/tpulmWorker"]
     role.update({"deleted": True} if deleted else {"includedPermissions": ["tpu.nodes.get", "tpu.nodes.stop"]})
@@ -350,7 +347,7 @@ def test_types_and_zones(whole: Emulator):
     assert found.ok is False and "us-central1-q" in found.found and 'zones = ["us-central1-a"]' in found.remedy
     found = checks(zones=("asia-south1-*",))
     assert "begins with 'asia-south1-'" in found["zones"].found and "because of 'zones'" in found["quota"].found
-    found = checks(accelerator="", zones=(), bucket="", data_bucket=None)
+    found = checks(accelerator="", zones=(), bucket="")
     assert wrong(found) == {"zones": None, "quota": None, "bucket": None}
 
 

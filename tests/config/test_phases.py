@@ -23,13 +23,10 @@ def test_a_run_without_phases_is_one():
 
 
 def test_long_rows_at_the_end():
-    first, second = phases_of(
-        run({"share": 0.9}, {"share": 0.1, "sequence_length": 512, "batch_size": 64, "max_predictions": 77})
-    )
+    first, second = phases_of(run({"share": 0.9}, {"share": 0.1, "sequence_length": 512, "batch_size": 64}))
     assert (first.first_step, first.last_step, second.first_step, second.last_step) == (0, 900, 900, 1000)
     assert (first.config.data.sequence_length, second.config.data.sequence_length) == (128, 512)
     assert (first.config.train.batch_size, second.config.train.batch_size) == (256, 64)
-    assert second.config.train.objective.max_predictions == 77
     assert (first.config.train.steps, second.config.train.steps) == (1000, 1000)  # one schedule over both
     assert (first.folder, second.folder) == (".", "phase-2")
 

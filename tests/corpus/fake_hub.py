@@ -16,24 +16,31 @@ class FakeHub(LocalServer):
 
     def __init__(self, folder: Path, name: str = "owner/texts"):
         self.folder, self.name = folder, name
+        self.converted: Path | None = None  # what the Hub has made of it
         self.gated = False
         self.silent = False  # every connection is dropped
         self.requests: list[str] = []
         super().__init__()
 
-    def files(self) -> dict[str, bytes]:
-        return {
-            path.relative_to(self.folder).as_posix(): path.read_bytes()
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file()
-        }
+    @staticmethod
+    def files(folder: Path) -> dict[str, bytes]:
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+    def commit_of(self, folder: Path) -> str:
+        digest = hashlib.sha1()
+        for name, content in self.files(folder).items():
+            digest.update(name.encode() + b"\0" + content)
+        return digest.hexdigest()
 
     @property
     def commit(self) -> str:
-        digest = hashlib.sha1()
-        for name, content in self.files().items():
-            digest.update(name.encode() + b"\0" + content)
-        return digest.hexdigest()
+        return self.commit_of(self.folder)
+
+    def at(self, revision: str) -> Path | None:
+        """What there is at a branch or a commit."""
+        if self.converted is not None and revision in ("refs/convert/parquet", self.commit_of(self.converted)):
+            return self.converted
+        return self.folder if revision in ("main", self.commit) else None
 
     def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         if self.silent:
@@ -42,36 +49,30 @@ class FakeHub(LocalServer):
         self.requests.append(f"{request.command} {path}")
         api, files = f"/api/datasets/{self.name}", f"/datasets/{self.name}/resolve/"
         if path == api or path.startswith(f"{api}/revision/"):
-            if path not in (api, *(f"{api}/revision/{name}" for name in ("main", self.commit))):
+            folder = self.at(unquote(path.removeprefix(api).removeprefix("/revision/")) or "main")
+            if folder is None:
                 send(request, 404, b"", {"X-Error-Code": "RevisionNotFound"})
             else:
-                send_json(request, {"id": self.name, "sha": self.commit, "siblings": [], "tags": [], "downloads": 0})
-        elif path == f"{api}/auth-check":
-            send(request, 403 if self.gated else 200, b"{}", {"X-Error-Code": "GatedRepo"} if self.gated else {})
-        elif path.startswith(f"{api}/paths-info/"):
-            send_json(request, [item for item in self._tree() if item["path"] in unquote(body.decode().replace("+", " "))])
+                send_json(request, {"id": self.name, "sha": self.commit_of(folder), "siblings": [], "tags": [], "downloads": 0})
         elif path.startswith(f"{api}/tree/"):
-            below = path.removeprefix(f"{api}/tree/").partition("/")[2]
-            send_json(request, self._tree(below))
+            send_json(request, self._tree(self.at(path.removeprefix(f"{api}/tree/").partition("/")[0]) or self.folder))
         elif path.startswith(files):
-            self._send_file(request, path.removeprefix(files).partition("/")[2])
+            revision, _, name = path.removeprefix(files).partition("/")
+            self._send_file(request, self.at(revision) or self.folder, name)
         else:
             send(request, 404, b"", {"X-Error-Code": "RepoNotFound"})
 
-    def _tree(self, below: str = "") -> list[dict[str, Any]]:
+    def _tree(self, folder: Path) -> list[dict[str, Any]]:
         items: dict[str, dict[str, Any]] = {}
-        for name, content in self.files().items():
-            if below and not name.startswith(f"{below}/") and name != below:
-                continue
+        for name, content in self.files(folder).items():
             for parent in list(Path(name).parents)[:-1]:
                 items[str(parent)] = {"type": "directory", "path": str(parent), "oid": "0" * 40, "size": 0}
-            oid = hashlib.sha1(content).hexdigest()
-            items[name] = {"type": "file", "path": name, "oid": oid, "size": len(content)}
-        return [item for item in items.values() if item["path"] != below or item["type"] == "file"]
+            items[name] = {"type": "file", "path": name, "oid": hashlib.sha1(content).hexdigest(), "size": len(content)}
+        return list(items.values())
 
-    def _send_file(self, request: BaseHTTPRequestHandler, name: str) -> None:
-        content = self.files().get(name)
-        headers = {"X-Repo-Commit": self.commit}
+    def _send_file(self, request: BaseHTTPRequestHandler, folder: Path, name: str) -> None:
+        content = self.files(folder).get(name)
+        headers = {"X-Repo-Commit": self.commit_of(folder)}
         if self.gated:
             send(request, 403, b"", headers | {"X-Error-Code": "GatedRepo"})
         elif content is None:

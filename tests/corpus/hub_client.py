@@ -11,12 +11,10 @@ import time
 
 from tpulm.config import CorpusConfig
 from tpulm.corpus import find_files, has_spill, read_part, scatter
-from tpulm.corpus.readers.hub import library
 from tpulm.errors import TpulmError
 
 
 def main() -> None:
-    library().config.STREAMING_READ_RETRY_INTERVAL = library().config.STREAMING_OPEN_RETRY_INTERVAL = 0.01
     for line in sys.stdin:
         asked = json.loads(line)
         workdir = asked.pop("workdir")

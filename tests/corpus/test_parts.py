@@ -82,13 +82,6 @@ def test_weights_copy_training_documents_of_their_source(scattered: Callable, wr
     assert len(set(part.train[:distinct])) == distinct  # copies of a document are far apart
 
 
-def test_sampling_takes_a_share_by_hash(scattered: Callable, file: Path):
-    corpus = scattered(file, sample_fraction=0.3)
-    assert set(corpus.documents()) < set(TEXTS) and 500 < len(corpus.documents()) < 700
-    assert corpus.manifest.counts.documents + corpus.manifest.counts.skipped["sampled_out"] == 2100
-    assert set(corpus.documents()) < set(scattered(file, sample_fraction=0.5).documents())
-
-
 @pytest.mark.parametrize("part_bytes", [1_000_000, 10_000])
 def test_the_tokenizer_sees_all_training_documents_of_a_small_corpus(scattered: Callable, file: Path, part_bytes: int):
     corpus = scattered([{"path": str(file), "weight": 3.0}], part_bytes=part_bytes)

@@ -63,7 +63,7 @@ def scattered_at(workdir: Path, documents: list[str]) -> Scattered:
     text.write_text("\n".join(documents) + "\n", encoding="utf-8")
     config = CorpusConfig(sources=str(text), holdout_fraction=0.1)  # pyright: ignore[reportArgumentType]
     manifest = corpus.scatter(config, workdir, part_bytes=CONFIG.part_bytes, workers=1)
-    trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=60, min_frequency=1))
+    trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=60))
     tokenization.save(trained, workdir / "tokenizer")
     return Scattered(workdir, manifest, documents)
 
@@ -330,7 +330,7 @@ def test_a_tokenizer_exchanged_meanwhile_is_refused(scattered: Scattered, tmp_pa
     folder = other.workdir / "tokenizer"
 
     def exchange_first(function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=50, min_frequency=1))
+        trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=50))
         shutil.rmtree(folder)
         tokenization.save(trained, folder)
         return run_tasks(function, tasks, workers=1)

@@ -32,9 +32,9 @@ TROUBLE = [
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
 def made(request: pytest.FixtureRequest) -> Tokenization:
-    config = TokenizerConfig(algorithm=request.param, vocab_size=ALGORITHMS[request.param], min_frequency=1, split_cjk=False)
+    config = TokenizerConfig(algorithm=request.param, vocab_size=ALGORITHMS[request.param], split_cjk=False)
     more = [" ".join(map("".join, itertools.permutations("猫名前生見", size))) for size in (2, 3, 4)]
-    return tokenization.train([TEXT * 3 + more], config)
+    return tokenization.train([TEXT * 6 + more * 2], config)
 
 
 class Every:
@@ -91,8 +91,10 @@ def test_words_are_those_of_the_analyser(made: Tokenization) -> None:
     if made.algorithm == "BPE":
         assert pieces(made, "無犬吾", 1) == ["無", "犬", "吾"]
     elif made.algorithm == "WordPiece":
-        small = TokenizerConfig(vocab_size=70, min_frequency=1, split_cjk=False)
-        letters = tokenization.train([["猫無名前生見当" * 2, "無", "名", "猫"]], small.model_copy(update={"vocab_size": 21}))
+        small = TokenizerConfig(vocab_size=70, split_cjk=False)
+        letters = tokenization.train(
+            [["猫無名前生見当" * 2, "無", "名", "猫"] * 2], small.model_copy(update={"vocab_size": 21})
+        )
         assert pieces(letters, "無名猫", 1) == ["無", "##名", "##猫"]
 
 

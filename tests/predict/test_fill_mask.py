@@ -191,10 +191,10 @@ def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformer
     """The corpus was normalized to NFKC, its blanks collapsed, its repeats cut: so is every later text, by the tokenizer."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     size = {"bpe": 300, "unigram": 345}.get(settings.get("algorithm", ""), 220)
-    config = TokenizerConfig(vocab_size=size, min_frequency=1, **settings)
+    config = TokenizerConfig(vocab_size=size, **settings)
     learnt = [unicodedata.normalize("NFKC", text.replace("[MASK]", "정말")) for text in FORMS.values()]
     learnt += [f"{first}{last} {first}r{last}" for first in "abcdefghijklmnop" for last in "aeiou" for _ in range(3)]
-    made = tokenization.train([learnt], config, cleaning=CleaningConfig(unicode_form="NFKC", max_repeats=3))
+    made = tokenization.train([learnt * 2], config, cleaning=CleaningConfig(unicode_form="NFKC", max_repeats=3))
     shape = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24, max_positions=128)
     random = np.random.default_rng(2)
     tree = spec(shape, vocab_size=made.vocab_size, next_sentence=False)

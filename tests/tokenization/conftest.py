@@ -17,11 +17,9 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def trained(texts: list[str]) -> dict[str, Tokenization]:
-    """A tokenizer of each algorithm, with two slots."""
+    """A tokenizer of each algorithm."""
     return {
-        algorithm: tokenization.train(
-            batches(texts), TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm], unused_slots=2)
-        )
+        algorithm: tokenization.train(batches(texts), TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm]))
         for algorithm in ALGORITHMS
     }
 

@@ -295,7 +295,7 @@ def test_any_string_has_the_stock_tokenizers_ids_behind_a_normalization(made: To
 def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
     algorithm: str, trained: dict[str, Tokenization], tmp_path: Path
 ):
-    config = TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm], unused_slots=2)  # pyright: ignore
+    config = TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm])  # pyright: ignore
     texts, plain = make_texts(3_000), trained[algorithm]
     one = tokenization.train(batches(texts), config, cleaning=CleaningConfig(max_repeats=3))
     assert one.canonical_json == normalizing(plain, CleaningConfig(max_repeats=3)).canonical_json, "training is the same"
@@ -409,5 +409,5 @@ def test_a_byte_that_is_also_a_special_token_is_not_lost():
 def test_bytes_of_a_numeral_and_a_word_are_not_merged(text: str) -> None:
     """The last byte of U+217B and the first two of カ are a token here, learnt within words."""
     learnt = [["任カ 医カ 廻カ 伻カ カ"] * 10]
-    made = tokenization.train(learnt, TokenizerConfig(algorithm="bpe", vocab_size=270, min_frequency=1))
+    made = tokenization.train(learnt, TokenizerConfig(algorithm="bpe", vocab_size=270))
     assert made.encode([text]).ids.tolist() == made.encode_with_offsets([text]).ids.tolist()

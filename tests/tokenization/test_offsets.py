@@ -38,14 +38,14 @@ BLANKS = [chr(point).encode() for point in range(0x3001) if chr(point).isspace()
 
 
 def made(name: str, folder: Path) -> Tokenization:
-    learnt = [*make_texts(400), *(word for word in WORDS if max(word) < "\ud800")]
+    learnt = [*make_texts(400), *(word for word in WORDS if max(word) < "\ud800")] * 2
     if name in CONFIGS:
         if name in ("mecab", "kiwi"):
             pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[name])
-        config = TokenizerConfig(vocab_size=1_000, min_frequency=1, **CONFIGS[name])
+        config = TokenizerConfig(vocab_size=1_000, **CONFIGS[name])
         return tokenization.train(batches(learnt), config)
     if name.endswith("after cleaning"):
-        config = TokenizerConfig(vocab_size=1_000, min_frequency=1, **CONFIGS["unigram" if "unigram" in name else "wordpiece"])
+        config = TokenizerConfig(vocab_size=1_000, **CONFIGS["unigram" if "unigram" in name else "wordpiece"])
         return tokenization.train(batches(learnt), config, cleaning=CleaningConfig(unicode_form="NFKC"))
     if name == "sentencepiece":
         spm: Any = pytest.importorskip("sentencepiece")
@@ -58,7 +58,7 @@ def made(name: str, folder: Path) -> Tokenization:
             byte_fallback=True,
         )
         return tokenization.load(folder / "m.model")
-    base = tokenization.train(batches(learnt), TokenizerConfig(vocab_size=1_000, min_frequency=1))
+    base = tokenization.train(batches(learnt), TokenizerConfig(vocab_size=1_000))
     library = Tokenizer.from_str(base.canonical_json)
     bert = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
     library.normalizer = bert if name == "google" else normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -140,9 +140,9 @@ def test_marks_belong_to_their_letters(name: str, text: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("algorithm", ["wordpiece", "bpe", "unigram"])
 def test_what_the_corpus_normalization_changes_has_its_place_in_the_text_as_given(algorithm: str):
-    config = TokenizerConfig(algorithm=algorithm, vocab_size=700, min_frequency=1)  # pyright: ignore
+    config = TokenizerConfig(algorithm=algorithm, vocab_size=700)  # pyright: ignore
     cleaning = CleaningConfig(unicode_form="NFKC", max_repeats=3)
-    one = tokenization.train(batches([*make_texts(400), *["ABC 한국 ガス zzz!"] * 50]), config, cleaning=cleaning)
+    one = tokenization.train(batches([*make_texts(400) * 2, *["ABC 한국 ガス zzz!"] * 50]), config, cleaning=cleaning)
     parts = ["ＡＢＣ", unicodedata.normalize("NFD", "한국"), "ｶﾞｽ", "zzzzzzz", "!"]
     text = f"{parts[0]}\u3000{parts[1]}\xa0 {parts[2]}\t{parts[3]}{parts[4]}"
     found = one.encode_with_offsets([text])

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import sys
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from made_up import batches, troublesome_text
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from typer.testing import CliRunner, Result
 
 from tpulm import tokenization
-from tpulm.errors import DataError
+from tpulm.cli.app import app
+from tpulm.errors import ConfigError, DataError
 from tpulm.tokenization import Tokenization, TokenizerReport, report
 from tpulm.tokenization.report import (
+    COMPARISON_HEADER,
     DOCUMENT_HEADER,
     SCRIPT_HEADER,
     Fit,
     ScriptCoverage,
     TextTally,
     TokenTally,
-    hidden_characters,
+    compare,
     script_of,
 )
+from tpulm.tokenization.unknowns import hidden_characters
 
 
 def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:
@@ -89,6 +97,97 @@ def test_rows_are_ready_to_be_drawn(made: Tokenization, texts: list[str]):
 def test_no_text_is_an_error(made: Tokenization, nothing: list[list[str]]):
     with pytest.raises(DataError, match="no text to report on"):
         report(made, nothing)
+
+
+# -- several tokenizers --
+
+
+def test_several_are_reported_as_each_alone(trained: dict[str, Tokenization], texts: list[str]):
+    found = compare(trained, batches(texts, 7), worst=3)
+    assert found.reports == {name: report(made, [texts], worst=3) for name, made in trained.items()}
+    assert [row[0] for row in found.rows()] == list(trained)
+    assert {len(row) for row in found.rows()} == {len(COMPARISON_HEADER)}
+    assert {len(row) for row in found.cut_rows()} == {2 + len(trained)}
+
+
+def test_cuts_are_those_of_the_library_and_the_most_telling_come_first(trained: dict[str, Tokenization], texts: list[str]):
+    found = compare(trained, [texts]).cuts
+    counts = Counter(word for text in texts for word in text.split())
+    gaps: dict[str, int] = {}
+    for word in counts:
+        costs: list[int] = []
+        for made in trained.values():
+            encoding = made.plain().encode(f"a {word}", add_special_tokens=False)
+            own = [(index, start, stop) for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True) if start]
+            costs.append(sum(stop - start if index == made.special.unknown else 1 for index, start, stop in own))
+        gaps[word] = counts[word] * (max(costs) - min(costs))
+    assert len(found) == 20 and [gaps[one.word] for one in found] == sorted(gaps.values(), reverse=True)[:20]
+    for one in found:
+        assert one.times == counts[one.word]
+        for name in ("bpe", "unigram"):  # which know every character
+            assert "".join(one.tokens[name]).replace("·", "") == one.word
+
+
+def test_cuts_by_hand(tmp_path: Path):
+    for name, words in (("a", ["red", "##s"]), ("b", ["red", "reds", "re", "##d"])):
+        (tmp_path / f"{name}.txt").write_text("\n".join([*KNOWN[:5], *words]))
+    made = {name: tokenization.load_any(f"{tmp_path}/{name}.txt:uncased") for name in ("a", "b")}
+    found = compare(made, [["Reds reds blue", "reds red"]]).cuts
+    assert [(one.word, one.times, dict(one.tokens)) for one in found] == [
+        ("reds", 2, {"a": ["red", "s"], "b": ["reds"]}),
+        ("Reds", 1, {"a": ["Red", "s"], "b": ["Reds"]}),
+    ]
+    assert compare({"a": made["a"]}, [["reds"]]).cuts == []
+
+
+def test_the_command_on_several_and_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("\n".join(KNOWN))
+    Path("b.txt").write_text("\n".join([*KNOWN, "ab"]))
+    Path("text.txt").write_text("ab ab zz\n")
+
+    def asked(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["tokenizer", "report", *arguments], catch_exceptions=False)
+
+    done = asked("a.txt", "b.txt", "--corpus", "text.txt", "--json")
+    value = json.loads(done.stdout)
+    assert [(name, one["tokens"]) for name, one in value["reports"].items()] == [("a.txt", 5), ("b.txt", 3)]
+    assert value["cuts"] == [{"word": "ab", "times": 2, "tokens": {"a.txt": ["a", "b"], "b.txt": ["ab"]}}]
+    assert "a|b" in done.stderr
+    alone = [json.loads(asked("a.txt", *where, "--json").stdout) for where in (("text.txt",), ("--corpus", "text.txt"))]
+    assert alone[0] == alone[1] == value["reports"]["a.txt"]
+    for wrong in (("a.txt",), ("a.txt", "a.txt", "--corpus", "text.txt")):
+        with pytest.raises(ConfigError):
+            asked(*wrong)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "other"])
+def test_causal_vocabularies_are_loaded_too(kind: str, tmp_path: Path):
+    words = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    (tmp_path / "config.json").write_text('{"eos_token_id": 0}')
+    if kind == "gpt2":
+        (tmp_path / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}), "utf-8")
+        (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    else:
+        tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert tokenization.load_any(str(tmp_path)).encode(["ab"]).lengths.tolist() == [2]
+
+
+def test_published_vocabularies_on_korean(real_data: Path):
+    """Google's uncased English vocabulary beside two Korean ones."""
+    names = {
+        "english": "bert_base_uncased_vocab.txt:uncased",
+        "kcbert": "kcbert_vocab.txt",
+        "koelectra": "koelectra_vocab_32200.txt",
+    }
+    made = {name: tokenization.load_any(str(real_data / "vocab" / file)) for name, file in names.items()}
+    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
+        found = compare(made, [list(islice(stream, 1_000))]).reports
+    english, korean, other = found.values()
+    assert english.tokens_per_character > 2 * korean.tokens_per_character  # it breaks syllables into letters
+    assert english.unknown_words > 0.2 > 0.02 > korean.unknown_words > other.unknown_words
 
 
 # -- counts of one tokenizer --
@@ -235,9 +334,6 @@ def _ids_and_offsets(library: Tokenizer, text: str) -> tuple[list[int], list[tup
 
 
 def test_korean_with_an_english_vocabulary(real_data: Path):
-    import gzip
-    from itertools import islice
-
     english = tokenization.load(real_data / "vocab" / "bert_base_uncased_vocab.txt")
     with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
         found = tokenization.count_unknown(english, [list(islice(stream, 2_000))])

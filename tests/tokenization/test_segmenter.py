@@ -41,8 +41,8 @@ def made(request: pytest.FixtureRequest) -> Tokenization:
 
 
 def train(analyser: Any, *, lowercase: bool = False, texts: list[str] | None = None, size: int = 700) -> Tokenization:
-    config = TokenizerConfig(vocab_size=size, min_frequency=1, morphemes=analyser, lowercase=lowercase)
-    return tokenization.train([texts or [*SENTENCES[analyser] * 3, *make_texts(300)]], config)
+    config = TokenizerConfig(vocab_size=size, morphemes=analyser, lowercase=lowercase)
+    return tokenization.train([(texts or [*SENTENCES[analyser] * 3, *make_texts(300)]) * 2], config)
 
 
 def theirs_of(made: Tokenization, folder: Path) -> Any:

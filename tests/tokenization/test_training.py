@@ -45,9 +45,7 @@ from tpulm.tokenization.training import (
 
 
 def config(algorithm: str, **settings: object) -> TokenizerConfig:
-    return TokenizerConfig.model_validate(
-        {"algorithm": algorithm, "vocab_size": VOCAB_SIZES[algorithm], "unused_slots": 2} | settings
-    )
+    return TokenizerConfig.model_validate({"algorithm": algorithm, "vocab_size": VOCAB_SIZES[algorithm]} | settings)
 
 
 def test_layout_and_size(made: Tokenization):
@@ -57,7 +55,7 @@ def test_layout_and_size(made: Tokenization):
         == made.vocab_size
         == VOCAB_SIZES[{"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}[made.algorithm]]
     )
-    assert names[:7] == [*TOKENS, "[unused0]", "[unused1]"]
+    assert names[:5] == [*TOKENS]
     assert [made.token(index) for index in TRAINED] == list(TOKENS)
 
 
@@ -75,7 +73,7 @@ from made_up import VOCAB_SIZES, batches, make_texts
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 for algorithm, size in VOCAB_SIZES.items():
-    config = TokenizerConfig(algorithm=algorithm, vocab_size=size, unused_slots=2)
+    config = TokenizerConfig(algorithm=algorithm, vocab_size=size)
     print(tokenization.train(batches(make_texts(3_000)), config).fingerprint)
 """
 
@@ -159,9 +157,9 @@ def test_phases_are_reported_and_nothing_printed(texts: list[str], capfd: pytest
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_settings_are_in_the_file(algorithm: str):
-    texts = batches(["Café Ärger 영화 見た CAFÉ", *make_texts(600)])
+    texts = batches(["Café Ärger 영화 見た CAFÉ", *make_texts(600)] * 2)
     made = tokenization.train(
-        texts, config(algorithm, lowercase=True, strip_accents=True, min_frequency=1, vocab_size=VOCAB_SIZES[algorithm] - 10)
+        texts, config(algorithm, lowercase=True, strip_accents=True, vocab_size=VOCAB_SIZES[algorithm] - 10)
     )
     stock = Tokenizer.from_str(made.canonical_json)
     for pair in (("CAFÉ Ärger", "cafe arger"), ("영화", "\u110b\u1167\u11bc\u1112\u116a")):  # the latter: the same, decomposed
@@ -368,10 +366,10 @@ def learn(words: dict[str, int], vocab_size: int, **settings: int) -> list[str]:
     return in_order(Tokenizer(learn_wordpiece(Counter(words), config)))
 
 
-def test_special_tokens_slots_characters_their_continuations_merges():
+def test_special_tokens_characters_their_continuations_merges():
     inside = ["##d", "##e", "##i", "##o", "##r", "##s", "##t", "##w"]
-    start = [*TOKENS, "[unused0]", *"deilnorstw", *inside]
-    assert learn(WORDS, len(start) + 3, unused_slots=1) == [*start, "##es", "##est", "lo"]
+    start = [*TOKENS, *"deilnorstw", *inside]
+    assert learn(WORDS, len(start) + 3) == [*start, "##es", "##est", "lo"]
 
 
 def test_words_with_a_rare_character_teach_nothing():
@@ -380,7 +378,7 @@ def test_words_with_a_rare_character_teach_nothing():
 
 
 def test_words_longer_than_bert_reads_teach_nothing():
-    assert "##z" not in learn({**WORDS, "lo" + "w" * 99 + "z": 1, "z": 1}, 30, min_frequency=1)
+    assert "##z" not in learn({**WORDS, "lo" + "w" * 99 + "z": 2, "z": 2}, 30)
 
 
 def test_ties_are_broken_by_characters_and_not_by_chance():
@@ -395,10 +393,10 @@ def test_ties_are_broken_by_characters_and_not_by_chance():
 # -- byte-level BPE --
 
 
-def test_special_tokens_slots_bytes_merges():
+def test_special_tokens_bytes_merges():
     words = Counter({"low": 5, "lower": 2, "newest": 6, "widest": 3})
-    found = in_order(Tokenizer(learn_bpe(words, TokenizerConfig(algorithm="bpe", vocab_size=5 + 1 + 256 + 3, unused_slots=1))))
-    assert found == [*TOKENS, "[unused0]", *sorted(pre_tokenizers.ByteLevel.alphabet()), "es", "est", "lo"]
+    found = in_order(Tokenizer(learn_bpe(words, TokenizerConfig(algorithm="bpe", vocab_size=5 + 256 + 3))))
+    assert found == [*TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), "es", "est", "lo"]
 
 
 # -- Unigram --
@@ -408,9 +406,9 @@ def pieces(tokenizer: Tokenizer) -> list[tuple[str, float]]:
     return [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
 
 
-def test_special_tokens_slots_bytes_then_pieces_by_falling_score(trained: dict[str, Tokenization]):
+def test_special_tokens_bytes_then_pieces_by_falling_score(trained: dict[str, Tokenization]):
     vocabulary = pieces(Tokenizer.from_str(trained["unigram"].canonical_json))
-    reserved = [*TOKENS, "[unused0]", "[unused1]", *BYTES]
+    reserved = [*TOKENS, *BYTES]
     assert [piece for piece, _ in vocabulary[: len(reserved)]] == reserved
     assert {score for _, score in vocabulary[: len(reserved)]} == {-1000.0}
     scores = [score for _, score in vocabulary[len(reserved) :]]
@@ -425,12 +423,12 @@ def test_characters_without_a_token_are_written_in_bytes(trained: dict[str, Toke
     assert made.decode(ids) == "the 龘 was" and made.special.unknown not in ids
 
 
-@pytest.mark.parametrize("name", [*TOKENS, "[unused0]", "<0x41>"])
+@pytest.mark.parametrize("name", [*TOKENS, "<0x41>"])
 def test_a_reserved_name_common_in_the_text_is_no_second_piece(name: str):
     words = Counter({SPACE + word: 5 for text in make_texts(500) for word in text.split()} | {SPACE + name: 1_000, name: 1_000})
-    config = TokenizerConfig(algorithm="unigram", vocab_size=600, unused_slots=2)
+    config = TokenizerConfig(algorithm="unigram", vocab_size=600)
     vocabulary = [piece for piece, _ in pieces(Tokenizer(training.learn_unigram(words, config)))]
-    assert vocabulary.count(name) == 1 and vocabulary.index(name) < 263
+    assert vocabulary.count(name) == 1 and vocabulary.index(name) < 261
 
 
 def test_only_so_much_is_trained_on(monkeypatch: pytest.MonkeyPatch):

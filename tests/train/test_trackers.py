@@ -34,10 +34,6 @@ class Remembering:
         self._told = self.runs.setdefault(identity, [])
         self.last_step = max((step for step, _ in self._told), default=-1)
 
-    @staticmethod
-    def check() -> None:
-        pass
-
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._told.append((step, dict(values)))
 

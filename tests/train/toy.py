@@ -13,7 +13,7 @@ from tpulm.config import RunConfig
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.evaluate import Evaluation, evaluate
-from tpulm.train.loop import TrainResult, train
+from tpulm.train.loop import Run, TrainResult, train
 from tpulm.train.program import Program
 from tpulm.train.throughput import Meter
 
@@ -121,15 +121,16 @@ def run(
     progress: Progress = SILENT,
     steps: tuple[int, int] | None = None,
 ) -> TrainResult:
-    return train(
-        made,
-        settings.train,
-        stream or Rows(),
-        lambda params, advance: (evaluate or scorer(made))(params, advance).values(),
-        workdir,
+    asked = Run(
+        program=made,
+        config=settings.train,
+        stream=stream or Rows(),
+        evaluate=lambda params, advance: (evaluate or scorer(made))(params, advance).values(),
+        workdir=workdir,
         meter=Meter(per_row=LENGTH),
         identity={"dataset_fingerprint": "toy"},
         progress=progress,
         advice="Try that",
         steps=steps,
     )
+    return train(asked)

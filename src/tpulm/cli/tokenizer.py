@@ -1,9 +1,8 @@
-"""`tpulm tokenizer train`, `report` and `compare`."""
+"""`tpulm tokenizer train` and `report`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import PurePath
 from typing import Annotated
 
 import typer
@@ -11,9 +10,8 @@ import typer
 from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, WorkDir, load_run
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
-from tpulm.storage import as_path
 
-app = Commands(help="Vocabularies: train one, see how well one fits a text, compare several.", no_args_is_help=True)
+app = Commands(help="Vocabularies: train one, see how well they fit a text.", no_args_is_help=True)
 
 
 @app.command()
@@ -32,28 +30,47 @@ def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, ini
 
 @app.command()
 def report(
-    tokenizer: Annotated[
-        PurePath,
+    tokenizers: Annotated[
+        list[str],
         typer.Argument(
-            metavar="TOKENIZER", parser=as_path, help="A work folder, an export, a tokenizer.json, a .model or a vocab.txt."
+            metavar="TOKENIZER...",
+            help="Work folders, exports, folders like GPT-2's, tokenizer.json, .model or vocab.txt files; VOCAB.txt:uncased is "
+            "read as Google's lower-case ones. Without --corpus, all but the first are files of text.",
         ),
     ],
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files, folders or globs of text.")],
+    texts: Annotated[
+        list[str] | None, typer.Option("--corpus", metavar="PATH", help="A file, folder or glob of text. Repeatable.")
+    ] = None,
     text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
     encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst documents to show.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """How well a vocabulary fits a text: unknown words, tokens per word, coverage of each script, the worst documents."""
-    from tpulm import corpus, storage, tokenization
-    from tpulm.config import SourceConfig
-    from tpulm.tokenization.report import DOCUMENT_HEADER, SCRIPT_HEADER
+    """How well vocabularies fit a text: unknown characters, tokens per word, and where they cut words differently.
 
-    inside = tokenizer / "tokenizer"
-    made = tokenization.load(inside if storage.is_folder(inside) else tokenizer)
+    tpulm tokenizer report w/ko kcbert/vocab.txt bert/vocab.txt:uncased --corpus new.txt
+    """
+    from tpulm import corpus, tokenization
+    from tpulm.config import SourceConfig
+    from tpulm.tokenization.report import COMPARISON_HEADER, DOCUMENT_HEADER, SCRIPT_HEADER
+
+    names, texts = (tokenizers, texts) if texts else (tokenizers[:1], tokenizers[1:])
+    if not texts:
+        raise ConfigError(f"there is no text to read with {names[0]}: name it with --corpus PATH")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a tokenizer is named twice, in {' '.join(names)}; leave one of them out")
     sources = tuple(SourceConfig(path=str(path), text_field=text_field, encoding=encoding) for path in texts)
     with drawn_progress() as progress:
-        found = tokenization.report(made, corpus.read_texts(sources), worst=worst, progress=progress)
+        made = {name: tokenization.load_any(name, progress=progress) for name in names}
+        compared = tokenization.compare(made, corpus.read_texts(sources), worst=worst, progress=progress)
+    if len(names) > 1:
+        print_table("Tokenizers", compared.rows(), header=COMPARISON_HEADER)
+        if compared.cuts:
+            print_table("Words that they cut differently", compared.cut_rows(), header=("word", "times", *names))
+        if as_json:
+            print_json(asdict(compared))
+        return
+    found = compared.reports[names[0]]
     print_table("Tokenizer", found.summary_rows())
     print_table("Coverage of characters", found.script_rows(), header=SCRIPT_HEADER)
     if found.unknown_texts:
@@ -62,55 +79,3 @@ def report(
         print_table("Worst documents", found.document_rows(), header=DOCUMENT_HEADER)
     if as_json:
         print_json(asdict(found))
-
-
-@app.command()
-def compare(
-    tokenizers: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]TOKENIZER[:SETTINGS]...",
-            help="Work folders, exports, tokenizer.json, .model or vocab.txt files. NAME is what to call one. SETTINGS are for "
-            "a vocab.txt, which says nothing of its text: uncased, lowercase, strip_accents, whole_cjk, separated by commas.",
-        ),
-    ],
-    corpus: Annotated[list[str], typer.Option(metavar="PATH", help="A file, folder or glob of text. Repeatable.")],
-    text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
-    encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
-    max_bytes: Annotated[int, typer.Option(min=1, help="How much text to read: of each file the beginning.")] = 20_000_000,
-    sequence_length: Annotated[
-        int | None, typer.Option(min=1, help="Tell how many documents are longer than this, beside 128 and 512.")
-    ] = None,
-    contrasts: Annotated[int, typer.Option(min=0, help="How many passages to show on which they differ.")] = 6,
-    html: Annotated[
-        PurePath | None, typer.Option(metavar="FILE", parser=as_path, help="Write a page with plots, in one file.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Several vocabularies on the same text: unknown words, tokens, lengths, speed, what they share and where they differ.
-
-    tpulm tokenizer compare w/ko kcbert/vocab.txt bert=uncased/vocab.txt:uncased --corpus new.txt --html comparison.html
-    """
-    from tpulm import storage, tokenization
-    from tpulm.config import SourceConfig
-    from tpulm.tokenization import comparison_report
-
-    if html is not None:
-        if storage.is_folder(html):
-            raise ConfigError(f"--html {html} is a folder: name a file in it, such as {html / 'comparison.html'}")
-        storage.check_writable(html.parent)
-    sources = tuple(SourceConfig(path=path, text_field=text_field, encoding=encoding) for path in corpus)
-    sample = tokenization.TextSample(sources, max_bytes)
-    with drawn_progress() as progress:
-        candidates = tokenization.load_candidates(tokenizers, progress=progress)
-        found = tokenization.compare(
-            candidates, sample, sequence_length=sequence_length, contrasts=contrasts, progress=progress
-        )
-    show(found.summary)
-    for table in (*comparison_report.tables(found), *comparison_report.contrast_tables(found)):
-        print_table(table.title, table.rows, header=table.header)
-    if html is not None:
-        storage.write_atomic(html, comparison_report.page(found))
-        show(f"The same with plots: {html}")
-    if as_json:
-        print_json(found.as_json())

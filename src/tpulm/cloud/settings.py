@@ -8,13 +8,13 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from tpulm import accelerators, storage
 from tpulm.accelerators import Accelerator
-from tpulm.config.schema import PositiveFloat, Settings
+from tpulm.config.schema import PositiveFloat, Removed, Settings
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
@@ -42,11 +42,14 @@ NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 class CloudSettings(Settings):
     """An empty string or tuple is not set; `load` checks what a command needs."""
 
+    removed: ClassVar = {
+        "data_bucket": Removed(None, "leave it out, and give the VMs' account roles/storage.objectAdmin on it")
+    }
+
     project: str  # its id, not its number
     accelerator: str = ""  # a TPU type: "v3-8"
     zones: tuple[str, ...] = ()  # tried in this order; "us-east5-*": all of that region; by default the catalogue's
     bucket: str = ""  # of the work folders; without gs://
-    data_bucket: str | None = None  # where corpora and datasets lie, if in another
     spot: bool = True  # cheaper, and preempted at any time
     queued: bool = False  # through queued resources, which wait for capacity, in all zones at once
     queue_hours: PositiveFloat = 24.0  # that they wait
@@ -111,9 +114,9 @@ class CloudSettings(Settings):
                 raise ValueError(f"'{zone}' is not a zone: a region with a letter ('us-central1-a'), or with '*' for all of it")
         return tuple(dict.fromkeys(value))
 
-    @field_validator("bucket", "data_bucket")
+    @field_validator("bucket")
     @classmethod
-    def _bucket_name(cls, value: str | None) -> str | None:
+    def _bucket_name(cls, value: str) -> str:
         if not value:
             return value
         name = value.removeprefix("gs://").rstrip("/")
@@ -157,13 +160,7 @@ class CloudSettings(Settings):
 
     @property
     def buckets(self) -> tuple[str, ...]:
-        return tuple(self.labelled_buckets.values())
-
-    @property
-    def labelled_buckets(self) -> dict[str, str]:
-        """Label -> bucket: {"bucket": "runs", "data bucket": "corpora"}."""
-        named = {"bucket": self.bucket, "data bucket": self.data_bucket or ""}
-        return {label: name for label, name in named.items() if name and not (label == "data bucket" and name == self.bucket)}
+        return (self.bucket,) if self.bucket else ()
 
     @property
     def secret_names(self) -> tuple[str, ...]:

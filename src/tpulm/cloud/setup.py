@@ -114,7 +114,7 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "quota", quota if settings.accelerator else _no_accelerator, "zones"
     if not settings.buckets:
         yield "bucket", lambda project: Check(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
-    for label, bucket in settings.labelled_buckets.items():
+    for label, bucket in [("bucket", name) for name in settings.buckets]:
         yield label, partial(_bucket, name=bucket), "project"
         yield f"{label}: location", partial(_bucket_location, name=bucket), label
     yield "VM account", _worker_account, "project"

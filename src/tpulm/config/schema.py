@@ -8,8 +8,8 @@ The comments in the models are the users' documentation (`config.reference`): `t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeGuard, cast, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeGuard, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -51,19 +51,36 @@ def settings_class(annotation: Any) -> type[BaseModel] | None:
     return next((found for item in get_args(annotation) if (found := settings_class(item))), None)
 
 
+class Removed(NamedTuple):
+    """A setting of older versions, its default, and what to do in place of it."""
+
+    default: Any
+    instead: str
+
+
 class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", defer_build=True, validate_default=True, protected_namespaces=(), allow_inf_nan=False
     )
+    removed: ClassVar[Mapping[str, Removed]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _none_by_name(cls, values: Any) -> Any:
-        """TOML has no null: "none" stands for it where a setting may be None."""
+        """TOML has no null: "none" stands for it where a setting may be None. Removed settings may have their defaults."""
         if not is_table(values):
             return values
+        for name, (default, instead) in cls.removed.items():
+            if name in values and values[name] not in (default, "none" if default is None else default):
+                raise ValueError(f"{name} was removed after version 0.2, and is {values[name]!r} here: {instead}")
         may_be_unset = {name for name, field in cls.model_fields.items() if type(None) in get_args(field.annotation)}
-        return {name: None if value == "none" and name in may_be_unset else value for name, value in values.items()}
+        kept = {name: value for name, value in values.items() if name not in cls.removed}
+        return {name: None if value == "none" and name in may_be_unset else value for name, value in kept.items()}
+
+    def fingerprinted(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """As JSON, for fingerprints: with removed settings at their defaults, as older versions have them."""
+        dumped = self.model_dump(mode="json", exclude=exclude)
+        return {**{name: gone.default for name, gone in self.removed.items()}, **dumped}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -114,7 +131,7 @@ class SourceConfig(Settings):
     revision: str | None = None  # hub only: a branch, tag or commit; None: main
     # wikipedia only: what templates show, in addition to those that are known; {仮リンク = "1", "my link" = "{label} ({2})"}
     templates: dict[str, str] = {}
-    streaming: bool = True  # hub only; false: download to the cache of the library `datasets` first
+    streaming: bool = True  # hub only; false: download all to the cache of huggingface_hub first
 
     @model_validator(mode="before")
     @classmethod
@@ -200,6 +217,7 @@ class CleaningConfig(Settings):
 
 
 class CorpusConfig(Settings):
+    removed: ClassVar = {"sample_fraction": Removed(1.0, "leave it out; weight = 0.5 of a source takes a random half of it")}
     sources: tuple[SourceConfig, ...] = ()  # or a list of paths, if the other defaults suit
     cleaning: CleaningConfig = CleaningConfig()
     deduplicate: bool = True  # drop documents whose cleaned text is an exact duplicate
@@ -207,7 +225,6 @@ class CorpusConfig(Settings):
     near_duplicates: Annotated[float, Field(ge=0.3, le=0.95)] | None = None
     max_documents: Positive | None = None  # demo mode: read only this many documents
     max_bytes: Positive | None = None  # demo mode: read only this many bytes of text (as UTF-8)
-    sample_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # fraction of the documents to use, chosen by hash
     # fraction of the documents held out from training, for validation, chosen by hash
     holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
 
@@ -231,6 +248,10 @@ class CorpusConfig(Settings):
 class TokenizerConfig(Settings):
     """Trained on a random sample of the corpus, or loaded from `path`."""
 
+    removed: ClassVar = {
+        "min_frequency": Removed(2, "leave it out, a word or merge must occur twice"),
+        "unused_slots": Removed(0, "leave it out; a vocabulary with slots is loaded by tokenizer.path"),
+    }
     path: FilePath | None = None  # vocab.txt, tokenizer.json or SentencePiece's .model; None: train one
     algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe: byte-level; unigram: with byte fallback
     vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000  # including special tokens
@@ -239,8 +260,6 @@ class TokenizerConfig(Settings):
     split_cjk: bool = True  # wordpiece without morphemes only: each Chinese character is a word of its own
     # wordpiece only: split text into morphemes first (mecab: Japanese, kiwi: Korean); all users of the model need the analyser
     morphemes: Literal["none", "mecab", "kiwi"] = "none"
-    min_frequency: Positive = 2  # a word or merge must occur this often
-    unused_slots: NonNegative = 0  # tokens reserved for later: [unused0], [unused1], …
     sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # text that the tokenizer is trained on, at most
     # continue even if the vocabulary does not fit the text: 30 % or more of its characters are unknown
     allow_unknown: bool = False
@@ -285,8 +304,10 @@ class GeneratorConfig(Settings):
     # its hidden size, as a fraction of hidden_size; its heads have size 64, its feed-forward is 4 times as wide
     width: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
     depth: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # its layers, as a fraction of num_layers
-    own_embeddings: bool = False  # true: the generator has its own (google-research/electra: untied_generator_embeddings)
-    own_layers: bool = True  # true: the generator has its own (untied_generator); false: it shares the discriminator's
+    # set by import. true: the generator has its own (google-research/electra: untied_generator_embeddings)
+    own_embeddings: bool = False
+    # set by import. true: the generator has its own (untied_generator); false: it shares the discriminator's
+    own_layers: bool = True
     # the discriminator's embeddings are the generator's, which its loss does not update, plus a learned difference
     # (gradient-disentangled embedding sharing, He et al. 2021, "DeBERTaV3", section 3.3); exported as one table
     disentangled_embeddings: bool = False
@@ -334,12 +355,14 @@ class ModelConfig(Settings):
     biases: bool = True  # of all linear layers and LayerNorms
     feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up, as in SwiGLU (Shazeer 2020)
     positions: Literal["learned", "rotary"] = "learned"  # rotary: RoPE on queries and keys (Su et al. 2021)
-    rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # RoPE base: the longest wavelength over 2 pi
+    # set by import. RoPE base: the longest wavelength / 2 pi
+    rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0
     global_every: Positive = 1  # modernbert only: attention is global in every n-th layer, from the first on, else local
-    local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # tokens that local attention spans, half on each side
-    local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # RoPE base of local layers
+    local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # set by import. Tokens that local attention spans
+    local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # set by import. RoPE base of local layers
     tied_output: bool = True  # output weights are the token embeddings; false: separate weights
-    masked_head: Literal["transform", "plain"] = "transform"  # bert only; plain: logits directly from the last layer
+    # set by import. bert only; plain: logits directly from the last layer
+    masked_head: Literal["transform", "plain"] = "transform"
     initializer_range: PositiveFloat = 0.02  # standard deviation of initial weights
     # divide the initial weights of what is added to the residual stream by sqrt(2 num_layers) (Shoeybi et al. 2019)
     depth_scaled_init: bool = False
@@ -422,6 +445,9 @@ class ObjectiveConfig(Settings):
     ELECTRA: the generator predicts 15 %, of which 85 % become [MASK] and 15 % stay; the discriminator detects replaced tokens.
     """
 
+    removed: ClassVar = dict.fromkeys(
+        ("mask_token_fraction", "random_token_fraction"), Removed(None, "leave it out, the shares are BERT's and ELECTRA's")
+    )
     # mlm: masked, clm: causal language modeling, rtd: replaced-token detection. None: mlm for bert and modernbert, rtd for
     # electra, clm for a decoder
     name: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
@@ -429,22 +455,15 @@ class ObjectiveConfig(Settings):
     evaluation_mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # in evaluation, so that runs are comparable
     max_predictions: Positive | None = None  # per row, at most; None: mask_fraction of a full row
     whole_words: bool = False  # encoders: mask whole words in training, like Google's later BERTs
-    mask_token_fraction: Fraction | None = None  # of the predicted tokens, become [MASK]; None: electra 0.85, else 0.8
-    random_token_fraction: Fraction | None = None  # of the predicted tokens, become a random one; None: electra 0, else 0.1
     generator_weight: PositiveFloat = 1.0  # electra: weight of the generator's loss in the sum
     discriminator_weight: PositiveFloat = 50.0  # electra: weight of the discriminator's loss
     temperature: PositiveFloat = 1.0  # electra: sampling temperature of the generator
-
-    @model_validator(mode="after")
-    def _shares(self) -> Self:
-        if (self.mask_token_fraction or 0.0) + (self.random_token_fraction or 0.0) > 1.0 + 1e-9:
-            raise ValueError("mask_token_fraction and random_token_fraction add up to more than 1")
-        return self
 
 
 class OptimizerConfig(Settings):
     """By default AdamW like BERT's (epsilon 1e-6, no weight decay on norms and biases), but with Adam's bias correction."""
 
+    removed: ClassVar = {"end_fraction": Removed(0.0, "leave it out, schedules end at 0")}
     # muon: orthogonalized updates for the layers' matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982, so that AdamW's
     # learning rates apply), AdamW for all other parameters
     name: Literal["adamw", "lamb", "muon"] = "adamw"
@@ -454,7 +473,6 @@ class OptimizerConfig(Settings):
     warmup_kind: Literal["replace", "multiply"] = "replace"  # warmup replaces (BERT) or multiplies (ELECTRA) the decay
     decay_steps: NonNegative | None = None  # wsd: length of the final decay; None: a tenth of train.steps
     decay_type: Literal["linear", "1-sqrt"] = "linear"  # wsd: 1-sqrt decays faster at first (ModernBERT)
-    end_fraction: Fraction = 0.0  # of learning_rate, reached at the last step (linear, cosine, wsd)
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: PositiveFloat = 1e-6
@@ -534,10 +552,10 @@ class TrackConfig(Settings):
 class PhaseConfig(Settings):
     """Consecutive steps with settings of their own. Weights and optimizer state carry over; each phase has its own rows."""
 
+    removed: ClassVar = {"max_predictions": Removed(None, "leave it out, and set mask_fraction")}
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; the shares of all phases add up to 1
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data]
     batch_size: Positive | None = None  # None: as in [train]
-    max_predictions: Positive | None = None  # None: as in [train.objective]
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # None: as in [train.objective]
     # clm: an encoder learns to predict the next token, before a phase of mlm (arXiv 2507.00994). None: as in [train.objective]
     objective: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None
@@ -670,11 +688,7 @@ def _with(config: RunConfig, settings: PhaseConfig) -> RunConfig:
         data = data.model_copy(update={"sequence_length": settings.sequence_length})
     if settings.batch_size is not None:
         train = train.model_copy(update={"batch_size": settings.batch_size})
-    wanted = {
-        "max_predictions": settings.max_predictions,
-        "mask_fraction": settings.mask_fraction,
-        "name": settings.objective,
-    }
+    wanted = {"mask_fraction": settings.mask_fraction, "name": settings.objective}
     if changed := {name: value for name, value in wanted.items() if value is not None}:
         train = train.model_copy(update={"objective": train.objective.model_copy(update=changed)})
     return config.model_copy(update={"data": data, "train": train, "phases": ()})

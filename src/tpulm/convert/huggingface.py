@@ -182,14 +182,18 @@ def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) 
     weights = load_weights(folder)
     load_tokenizer = tokenization.load_causal if weights.head == "causal" else tokenization.load
     tokenizer = load_tokenizer(folder, vocabulary_settings(folder))
-    if tokenizer.vocab_size > weights.vocab_size:
-        raise DataError(
-            f"the vocabulary has {tokenizer.vocab_size} tokens, but the model only {weights.vocab_size} "
-            f"(vocab_size in {CONFIG}): this tokenizer belongs to another model",
-            location=str(folder),
-        )
+    check_vocabulary(tokenizer.vocab_size, weights.vocab_size, folder)
     max_length = _length_of_texts(folder, weights, tokenizer) if weights.head_config is not None else None
     return LoadedModel(**weights._asdict(), tokenization=tokenizer, max_length=max_length)
+
+
+def check_vocabulary(tokens: int, vocab_size: int, folder: PurePath) -> None:
+    if tokens > vocab_size:
+        raise DataError(
+            f"the vocabulary has {tokens:,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "
+            "this tokenizer belongs to another model",
+            location=str(folder),
+        )
 
 
 def load_weights(folder: PurePath) -> Weights:

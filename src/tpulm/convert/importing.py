@@ -27,6 +27,7 @@ from tpulm.convert.huggingface import (
     TOKENIZERS,
     WEIGHTS,
     LoadedModel,
+    check_vocabulary,
     encode_weights,
     load_model,
     load_weights,
@@ -206,7 +207,8 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
     values.pop("torch_dtype", None)  # the older name of dtype
     storage.make_folder(target)
     if tokenizer is None:
-        _check_foreign_size(source, values["vocab_size"])
+        tokens = tokenization.vocab_size_of(source / TOKENIZER) if storage.exists(source / TOKENIZER) else 0
+        check_vocabulary(tokens, values["vocab_size"], source)
     elif not storage.exists(source / TOKENIZER):
         storage.write_atomic(target / TOKENIZER, tokenizer.canonical_json)
     kept = _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS)
@@ -218,16 +220,6 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
         target / CONFIG, values | {"architectures": [class_name(values["model_type"], head)], "dtype": "float32"}
     )
     storage.write_atomic(target / WEIGHTS, weights)
-
-
-def _check_foreign_size(folder: PurePath, vocab_size: int) -> None:
-    tokens = tokenization.vocab_size_of(folder / TOKENIZER) if storage.exists(folder / TOKENIZER) else 0
-    if tokens > vocab_size:
-        raise DataError(
-            f"the vocabulary has {tokens:,} tokens, but the model only {vocab_size:,} (vocab_size in {CONFIG}): "
-            "this tokenizer belongs to another model",
-            location=str(folder),
-        )
 
 
 # -- from TF1 ---------------------------------------------------------------------------------------------------------------

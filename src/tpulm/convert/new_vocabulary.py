@@ -8,7 +8,7 @@ import numpy as np
 
 from tpulm.errors import ConfigError
 from tpulm.tokenization import Tokenization
-from tpulm.tokenization.contrasts import Form, forms
+from tpulm.tokenization.forms import Form, forms
 
 
 class NewVocabulary(NamedTuple):

@@ -12,14 +12,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tpulm.dataset.tfrecord import masked_crc32c
+from tpulm.dataset.tfrecord import AGAIN, check_crc32c
 from tpulm.errors import DataError
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER_BYTES = 48  # two handles of at most 20 bytes, padded, and the magic number
 TRAILER = struct.Struct("<BI")  # kind of the block, masked crc32c
 _WORD = struct.Struct("<I")
-_AGAIN = "Copy it again from where it came"
 
 
 class _Malformed(ValueError):
@@ -64,7 +63,7 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
     if len(data) < FOOTER_BYTES or not is_table(data):
         raise DataError(
             f"it does not end as the index of a checkpoint does, with the number {MAGIC:#x}: the file was cut off, is still "
-            f"being written, or is something else. {_AGAIN}",
+            f"being written, or is something else. {AGAIN}",
             location=f"{path}, byte {max(len(data) - 8, 0):,}",
         )
     try:
@@ -75,7 +74,7 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
             start, length = _varints(block, 0, 2).values
             table.update(_block(data, start, length, path))
     except _Malformed as error:
-        raise DataError(f"{error}: the file is damaged. {_AGAIN}", location=f"{path}, byte {error.byte:,}") from error
+        raise DataError(f"{error}: the file is damaged. {AGAIN}", location=f"{path}, byte {error.byte:,}") from error
     return table
 
 
@@ -86,17 +85,11 @@ def _block(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[byt
     if end + TRAILER.size > len(data) - FOOTER_BYTES:
         raise DataError(
             f"a block of {size:,} bytes should be there, and the file has {len(data):,} bytes: it was cut off or is "
-            f"damaged. {_AGAIN}",
+            f"damaged. {AGAIN}",
             location=where,
         )
     kind, recorded = TRAILER.unpack_from(data, end)
-    found = masked_crc32c(data[offset : end + 1])
-    if found != recorded:
-        raise DataError(
-            f"the {size:,} bytes of a block have the checksum {found:#010x} (masked crc32c), and {recorded:#010x} is "
-            f"recorded: the file is damaged. {_AGAIN}",
-            location=where,
-        )
+    check_crc32c(data[offset : end + 1], recorded, f"the {size:,} bytes of a block have", where)
     if kind != 0:
         name = "snappy" if kind == 1 else f"kind {kind}"
         raise DataError(

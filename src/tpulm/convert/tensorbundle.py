@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from tpulm import storage
 from tpulm.convert.sstable import is_table, read_table
-from tpulm.dataset.tfrecord import masked_crc32c
+from tpulm.dataset.tfrecord import AGAIN, check_crc32c
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.protos import KIND, field, message_class, new_file
 
@@ -96,7 +96,6 @@ _DTYPES: dict[int, np.dtype] = {
     23: np.dtype("<u8"),
 }
 _NAMELESS = {7: "strings", 20: "a resource", 21: "variants"}
-_AGAIN = "Copy it again from where it came"
 
 
 def _messages() -> Any:
@@ -163,17 +162,11 @@ class StoredTensor:
         if entry.size != expected:
             raise DataError(
                 f"the index says {entry.size:,} bytes, and {list(self.shape)} of {self.dtype} are {expected:,}: the index is "
-                f"damaged. {_AGAIN}",
+                f"damaged. {AGAIN}",
                 location=where,
             )
         data = self._bundle.read_range(entry, where)
-        found = masked_crc32c(data)
-        if found != entry.crc32c:
-            raise DataError(
-                f"its {entry.size:,} bytes have the checksum {found:#010x} (masked crc32c), and {entry.crc32c:#010x} is "
-                f"recorded: the file is damaged. {_AGAIN}",
-                location=where,
-            )
+        check_crc32c(data, entry.crc32c, f"its {entry.size:,} bytes have", where)
         return np.frombuffer(data, self.dtype).reshape(self.shape)
 
 
@@ -221,7 +214,7 @@ class Bundle(Mapping[str, StoredTensor]):
         size, ranges = self._opened[entry.shard_id]
         if end > size:
             raise DataError(
-                f"its {entry.size:,} bytes end at byte {end:,}, and the file has {size:,}: it was cut off. {_AGAIN}",
+                f"its {entry.size:,} bytes end at byte {end:,}, and the file has {size:,}: it was cut off. {AGAIN}",
                 location=where,
             )
         return bytes(ranges.read(entry.offset, end)) if entry.size else b""
@@ -233,27 +226,27 @@ class Bundle(Mapping[str, StoredTensor]):
         try:
             header = _Header.FromString(value)
         except DecodeError as error:
-            raise DataError(f"its header is damaged ({error}). {_AGAIN}", location=self.index) from error
+            raise DataError(f"its header is damaged ({error}). {AGAIN}", location=self.index) from error
         if header.endianness != 0:
             raise DataError("its numbers are big-endian; only little-endian ones are read", location=self.index)
         if not 1 <= header.num_shards < 100_000:
-            raise DataError(f"its header speaks of {header.num_shards:,} data files. {_AGAIN}", location=self.index)
+            raise DataError(f"its header speaks of {header.num_shards:,} data files. {AGAIN}", location=self.index)
         return header.num_shards
 
     def _named(self, key: bytes) -> str:
         try:
             return key.decode()
         except UnicodeDecodeError as error:
-            raise DataError(f"the name {key!r} of a tensor is not UTF-8. {_AGAIN}", location=self.index) from error
+            raise DataError(f"the name {key!r} of a tensor is not UTF-8. {AGAIN}", location=self.index) from error
 
     def _read_entry(self, name: str, value: bytes) -> Any:
         where = f"{self.index}, tensor {name}"
         try:
             entry = _Entry.FromString(value)
         except DecodeError as error:
-            raise DataError(f"its entry is damaged ({error}). {_AGAIN}", location=where) from error
+            raise DataError(f"its entry is damaged ({error}). {AGAIN}", location=where) from error
         if min(entry.shard_id, entry.offset, entry.size, *(dim.size for dim in entry.shape.dim)) < 0:
-            raise DataError(f"its entry is damaged (a negative number). {_AGAIN}", location=where)
+            raise DataError(f"its entry is damaged (a negative number). {AGAIN}", location=where)
         if entry.shard_id >= self._shards:
-            raise DataError(f"it is said to be in data file {entry.shard_id}, of {self._shards}. {_AGAIN}", location=where)
+            raise DataError(f"it is said to be in data file {entry.shard_id}, of {self._shards}. {AGAIN}", location=where)
         return entry

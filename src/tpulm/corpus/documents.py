@@ -17,7 +17,7 @@ Reason = Literal[
     "broken_file",
     "no_label",
     "redirect", "other_namespace", "no_wikitext",
-    "empty", "too_short", "too_long", "other_language", "sampled_out",
+    "empty", "too_short", "too_long", "other_language",
 ]  # fmt: skip
 Fault = tuple[Reason, str] | None  # why something is unusable, and a message; None: it is usable
 

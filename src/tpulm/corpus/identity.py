@@ -27,7 +27,6 @@ _DROPPED_ASCII: Final = bytes(code for code in range(1, 128) if not chr(code).is
 class Purpose(IntEnum):
     HOLDOUT = 1
     TOKENIZER_SAMPLE = 2
-    CORPUS_SAMPLE = 3
     WEIGHT = 4
 
 

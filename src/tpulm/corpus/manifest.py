@@ -150,7 +150,7 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
             {**reading_settings(config, record.source, record), "bytes": record.read_bytes, "sha256": record.sha256}
             for record in inputs
         ],
-        "settings": config.model_dump(mode="json", exclude={"sources"}),
+        "settings": config.fingerprinted(exclude={"sources"}),
         "counts": counts.model_dump(mode="json", exclude={"languages", "removed_templates"}),  # their effect is in others
     }
     return hash_json(value)

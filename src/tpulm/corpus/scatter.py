@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import compress
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -21,7 +20,7 @@ from tpulm.config import CorpusConfig
 from tpulm.config.validation import recorded
 from tpulm.corpus.cleaning import Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
-from tpulm.corpus.identity import RANGE, Purpose, below, draw, holdout_threshold, keys_of_texts, threshold_of
+from tpulm.corpus.identity import RANGE, Purpose, draw, holdout_threshold, keys_of_texts
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
     CorpusManifest,
@@ -300,7 +299,7 @@ class Piece(NamedTuple):
         reading = [reading_settings(self.config, file.source, file) for file in self.files]
         cleaning = self.config.cleaning.model_dump(mode="json")
         decides = [languages_version()] if self.config.cleaning.languages else []
-        return hash_json([FORMAT_VERSION, reading, cleaning, self.config.sample_fraction, self.limits, *decides])
+        return hash_json([FORMAT_VERSION, reading, cleaning, 1.0, self.limits, *decides])  # 1.0: a fraction, once a setting
 
 
 def expected_text_bytes(file: InputFile) -> int:
@@ -393,12 +392,6 @@ class _PieceWriter:
         if not documents:
             return 0
         keys = keys_of_texts(documents, text)
-        fraction = self._piece.config.sample_fraction
-        if fraction < 1.0:
-            chosen = below(draw(keys, Purpose.CORPUS_SAMPLE), threshold_of(fraction))
-            self._faults.skipped["sampled_out"] += int((~chosen).sum())
-            documents, keys = list(compress(documents, chosen.tolist())), keys.take(chosen)
-            sizes, characters = sizes[chosen], characters[chosen]
         count = self._fitting(sizes)
         if count < len(documents):
             documents, characters, sizes, keys = documents[:count], characters[:count], sizes[:count], keys.take(slice(count))

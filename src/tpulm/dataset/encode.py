@@ -23,7 +23,7 @@ from tpulm.dataset.manifest import Counts, rounded_up
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
 from tpulm.tokenization.pipelines import without_surrogates
-from tpulm.tokenization.report import hidden_characters
+from tpulm.tokenization.unknowns import hidden_characters
 
 _CHARACTERS_AT_ONCE: Final = 1 << 20  # after which progress is reported
 _MEASURED: Final = 1_000  # of these, in texts with unknown tokens: more takes noticeably longer

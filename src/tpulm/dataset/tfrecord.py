@@ -21,6 +21,7 @@ import google_crc32c
 from tpulm import storage
 from tpulm.errors import DataError
 
+AGAIN = "Copy it again from where it came, or write it anew"
 _MASK_DELTA = 0xA282EAD8
 _HEAD = struct.Struct("<QI")  # length, its checksum
 _TAIL = struct.Struct("<I")  # the data's checksum
@@ -68,6 +69,15 @@ def masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
+def check_crc32c(data: bytes, recorded: int, what: str, where: str, *, because: str = "the file is damaged") -> None:
+    """Raise DataError unless the data have this masked checksum; `what` begins the message, such as "its 8 bytes have"."""
+    if (found := masked_crc32c(data)) != recorded:
+        raise DataError(
+            f"{what} the checksum {found:#010x} (masked crc32c), and {recorded:#010x} is recorded: {because}. {AGAIN}",
+            location=where,
+        )
+
+
 def frame(data: bytes) -> bytes:
     """The data framed as one record of a file."""
     length = struct.pack("<Q", len(data))
@@ -88,12 +98,7 @@ def read_records(path: str, stretch: Stretch | None = None) -> Iterator[Record]:
         for found in _frames(stream, path, stretch):
             data = stream.read(found.length)
             (recorded,) = _TAIL.unpack(stream.read(_TAIL.size))
-            if masked_crc32c(data) != recorded:
-                raise DataError(
-                    f"its {found.length:,} bytes have the checksum {masked_crc32c(data):#010x} (masked crc32c), and "
-                    f"{recorded:#010x} is recorded: the file is damaged. Copy it again from where it came, or write it anew",
-                    location=place(path, found.number, found.offset),
-                )
+            check_crc32c(data, recorded, f"its {found.length:,} bytes have", place(path, found.number, found.offset))
             yield Record(found.number, found.offset, data)
 
 
@@ -137,13 +142,8 @@ def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_F
         if len(head) < _HEAD.size:
             raise _cut_off(f"{len(head)} of the {_HEAD.size} bytes of its length", where)
         length, recorded = _HEAD.unpack(head)
-        if masked_crc32c(head[:8]) != recorded:
-            no_tfrecord = "the file is damaged, or compressed, or no TFRecord" if number == 1 else "the file is damaged"
-            raise DataError(
-                f"its length, {length:,}, has the checksum {masked_crc32c(head[:8]):#010x} (masked crc32c), and "
-                f"{recorded:#010x} is recorded: {no_tfrecord}. Copy it again from where it came, or write it anew",
-                location=where,
-            )
+        damaged = "the file is damaged, or compressed, or no TFRecord" if number == 1 else "the file is damaged"
+        check_crc32c(head[:8], recorded, f"its length, {length:,}, has", where, because=damaged)
         if offset + length + _FRAME_BYTES > end:
             there = end - offset - _HEAD.size
             raise _cut_off(f"{there:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
@@ -159,7 +159,5 @@ def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_F
 
 def _cut_off(there: str, where: str) -> DataError:
     return DataError(
-        f"the file ends within the record, after {there}: it was cut off, or is still being written. Copy it again from where "
-        "it came, or write it anew",
-        location=where,
+        f"the file ends within the record, after {there}: it was cut off, or is still being written. {AGAIN}", location=where
     )

@@ -152,12 +152,12 @@ class Classifier:
 
         tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
-        result = loop.train(
-            tuning,
-            tuning.settings,
-            tuning.batches(data, hosts),
-            score,
-            folder,
+        run = loop.Run(
+            program=tuning,
+            config=tuning.settings,
+            stream=tuning.batches(data, hosts),
+            evaluate=score,
+            workdir=folder,
             meter=Meter(unit="texts"),
             identity=identity or {},
             progress=progress,
@@ -167,6 +167,7 @@ class Classifier:
             tracking=tracking,
             hosts=hosts,
         )
+        result = loop.train(run)
         best, ended_early = selection.best(result.history), result.steps < tuning.settings.steps
         self.fitted = Fitted(result.history, best, ended_early, result.rate.per_second or None)
         self.params = tuning.gathered(result.best)

@@ -58,7 +58,7 @@ def masking_config(
     special: SpecialTokens,
     evaluation: bool = False,
 ) -> MaskingConfig:
-    """The masking of a run; what is not set defaults to BERT's (80 % [MASK], 10 % random) or ELECTRA's (85 %, none).
+    """The masking of a run, with BERT's shares (80 % [MASK], 10 % random) or ELECTRA's (85 %, none).
 
     Evaluations mask single tokens, so that runs with and without whole words are comparable.
     """
@@ -67,8 +67,8 @@ def masking_config(
     return MaskingConfig(
         mask_fraction=mask_fraction,
         max_predictions=min(sequence_length, settings.max_predictions or default_budget(sequence_length, mask_fraction)),
-        mask_token_fraction=mask_token if settings.mask_token_fraction is None else settings.mask_token_fraction,
-        random_token_fraction=random_token if settings.random_token_fraction is None else settings.random_token_fraction,
+        mask_token_fraction=mask_token,
+        random_token_fraction=random_token,
         vocab_size=vocab_size,
         special=special,
         whole_words=settings.whole_words and not evaluation,

@@ -294,12 +294,12 @@ class Stages:
 
         config, of_several = phase.config, len(self.phases) > 1
         text_fraction, program = self._dataset(phase).train.text_fraction, self._begun(phase)
-        return loop.train(
-            program,
-            config.train,
-            self._rows(phase),
-            lambda params, advance: self._score(phase, params, config.train.evaluation_rows, advance=advance).values(),
-            self.workdir,
+        run = loop.Run(
+            program=program,
+            config=config.train,
+            stream=self._rows(phase),
+            evaluate=lambda params, advance: self._score(phase, params, config.train.evaluation_rows, advance=advance).values(),
+            workdir=self.workdir,
             meter=Meter(
                 per_row=config.data.sequence_length,
                 flops_per_row=program.objective.flops_per_row,
@@ -315,6 +315,7 @@ class Stages:
             evaluated=self.report,
             tracking=Tracking(self.config.track, self.config.name, flattened(self.config), self.progress),
         )
+        return loop.train(run)
 
     def report(self, *, last: bool = False) -> None:
         """Write W/report/index.html, from the first host."""

@@ -69,7 +69,7 @@ def prepare_tokenizer(
     """The tokenizer trained on a sample of the corpus or, without `text`, read from `tokenizer.path`; saved to W/tokenizer."""
     wanted, folder = config.tokenizer, workdir / "tokenizer"
     unsaid = {"path", "allow_unknown"} | ({"morphemes"} if wanted.morphemes == "none" else set())
-    inputs: dict[str, Any] = {"settings": wanted.model_dump(mode="json", exclude=unsaid)}
+    inputs: dict[str, Any] = {"settings": wanted.fingerprinted(exclude=unsaid)}
     recorded = tokenization.load_manifest(folder)
     if text is not None:
         inputs["corpus"] = text.fingerprint

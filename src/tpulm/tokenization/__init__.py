@@ -2,21 +2,14 @@
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers
-from tpulm.tokenization.causal import CausalTokenization, load_causal
-from tpulm.tokenization.comparison import Comparison, TextSample, compare, load_candidates
+from tpulm.tokenization.causal import CausalTokenization, load_any, load_causal
 from tpulm.tokenization.encode import Encoded
 from tpulm.tokenization.files import Vocabulary, doubts, expected, load, load_manifest, save, vocab_size_of
 from tpulm.tokenization.offsets import Aligned
-from tpulm.tokenization.report import (
-    UNKNOWN_REFUSED,
-    UNKNOWN_WARNING,
-    TokenizerReport,
-    Unknowns,
-    count_unknown,
-    report,
-)
+from tpulm.tokenization.report import Comparison, TokenizerReport, compare, report
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
+from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, Unknowns, count_unknown
 
 __all__ = [
     "UNKNOWN_REFUSED",
@@ -26,7 +19,6 @@ __all__ = [
     "Comparison",
     "Encoded",
     "SpecialTokens",
-    "TextSample",
     "Tokenization",
     "TokenizerReport",
     "Unknowns",
@@ -37,7 +29,7 @@ __all__ = [
     "doubts",
     "expected",
     "load",
-    "load_candidates",
+    "load_any",
     "load_causal",
     "load_manifest",
     "report",

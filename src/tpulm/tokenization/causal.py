@@ -16,7 +16,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
-from tpulm.errors import DataError, brief
+from tpulm.errors import ConfigError, DataError, brief
+from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
 from tpulm.tokenization.given import TOKEN_KEYS, GivenSettings, add_given_tokens, check_usable, guarded, read_ids, read_settings
@@ -53,6 +54,31 @@ class CausalTokenization(Tokenization):
 
     def causal(self) -> Tokenization:
         return self
+
+
+_UNCASED = ":uncased"
+
+
+def load_any(name: str, *, progress: Progress = SILENT) -> Tokenization:
+    """The tokenizer of a work folder, a model's folder or a file, also a causal one.
+
+    "PATH:uncased" reads a vocab.txt, which does not say how text is normalized, as Google's lower-case ones. Raises as `load`.
+    """
+    uncased = name.endswith(_UNCASED) and not storage.exists(name)
+    path = storage.as_path(name.removesuffix(_UNCASED) if uncased else name)
+    path = path / "tokenizer" if storage.is_folder(path / "tokenizer") else path
+    folder = storage.is_folder(path)
+    says_itself = storage.exists(path / TOKENIZER) if folder else path.suffix in (".json", ".model")
+    if uncased and says_itself:
+        raise ConfigError(f"'{name}': {path} itself says how text is normalized; leave out {_UNCASED}")
+    if folder and not says_itself and storage.exists(path / GPT2_VOCABULARY):
+        return load_causal(path)
+    try:
+        return load(path, TokenizerConfig(lowercase=uncased, strip_accents=uncased), progress=progress)
+    except DataError:
+        if not folder or not says_itself:
+            raise
+        return load_causal(path)  # a causal model's, without [CLS] and [MASK]
 
 
 def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None = None) -> Tokenization:

@@ -183,7 +183,7 @@ def doubts(made: Tokenization, origin: object) -> list[str]:
     if sum(unknown) > len(unknown) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
         notes.append(
             f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
-            f"{_NORMALIZATION}. In a comparison, write {origin}:uncased"
+            f"{_NORMALIZATION}. In a report, write {origin}:uncased"
         )
     return notes
 

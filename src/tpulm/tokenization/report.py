@@ -5,25 +5,23 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from itertools import chain
 
-import numpy as np
 from tokenizers import Encoding
 
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
-from tpulm.readable import percent
+from tpulm.readable import percent, visible
 from tpulm.runtime import interrupt
-from tpulm.tokenization.encode import Encoded, slices
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
-from tpulm.tokenization.training import count_characters
 
 _EXCERPT_CHARACTERS = 60
 _ENOUGH_CHARACTERS = 20  # shorter documents are not ranked by tokens per character
+_CUTS, _CUT_WORDS, _CUT_BYTES = 20, 20_000, 20_000_000  # cuts shown, of so many words in the beginning of the texts
 _WORD = re.compile(r"\S+")  # as in str.split()
 
 
@@ -58,16 +56,9 @@ class Fit:
     bytes_per_token: float
     scripts: tuple[ScriptCoverage, ...]  # the most frequent first
 
-
-class CountedTokens(NamedTuple):
-    tokens: int
-    unknown_tokens: int
-    hidden_characters: int  # those in unknown tokens
-
     @property
-    def cost(self) -> int:
-        """The number of tokens, with an unknown one counted once for each character it hides."""
-        return self.tokens - self.unknown_tokens + self.hidden_characters
+    def share_used(self) -> str:
+        return percent(self.tokens_used / self.vocab_size, 1)
 
 
 class TextTally:
@@ -98,11 +89,12 @@ class TokenTally:
         self.unknown_texts: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()  # of the texts, in tokens
 
-    def add(self, texts: list[str]) -> list[CountedTokens]:
+    def add(self, texts: list[str]) -> list[tuple[int, int]]:
+        """Count texts; returns the numbers of tokens and of unknown tokens of each."""
         encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
         return [self._add(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
-    def _add(self, text: str, encoding: Encoding) -> CountedTokens:
+    def _add(self, text: str, encoding: Encoding) -> tuple[int, int]:
         ids, unknown_id = encoding.ids, self._tokenization.special.unknown
         self._used.update(ids)
         self.lengths[len(ids)] += 1
@@ -122,7 +114,7 @@ class TokenTally:
         if unknown:
             places = {place for start, stop in unknown for place in range(start, stop)}
             self._unknown_words += sum(not places.isdisjoint(range(*word.span())) for word in _WORD.finditer(text))
-        return CountedTokens(len(ids), len(hidden), sum(map(len, hidden)))
+        return len(ids), len(hidden)
 
     def fit(self, texts: TextTally) -> Fit:
         """The fit to the texts, which must have at least one word."""
@@ -157,25 +149,18 @@ def _by_script(characters: Counter[str]) -> Counter[str]:
 
 
 _NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "FEMININE": "Latin", "MASCULINE": "Latin"}
+_SHARED = {"N": "digits", "M": "marks", "P": "punctuation", "S": "symbols"}
 
 
 @cache
 def script_of(character: str) -> str:
     """ "Latin", "Hangul", "Han", …; "digits", "marks", "punctuation" and "symbols" for shared ones; "other" for the rest."""
-    match unicodedata.category(character)[0]:
-        case "N":
-            return "digits"
-        case "M":
-            return "marks"
-        case "P":
-            return "punctuation"
-        case "S":
-            return "symbols"
-        case "L":
-            plain = unicodedata.normalize("NFKC", character)[0]  # without width, style and ligature
-            first = unicodedata.name(plain, "other").split()[0]
-            return _NAMES.get(first, first if first == "other" else first.capitalize())
-    return "other"
+    category = unicodedata.category(character)[0]
+    if category != "L":
+        return _SHARED.get(category, "other")
+    plain = unicodedata.normalize("NFKC", character)[0]  # without width, style and ligature
+    first = unicodedata.name(plain, "other").split()[0]
+    return _NAMES.get(first, first if first == "other" else first.capitalize())
 
 
 # -- the report on one tokenizer --
@@ -214,24 +199,15 @@ class TokenizerReport(Fit):
             ("unknown tokens", f"{self.unknown_tokens:,} ({percent(self.unknown_rate)})"),
             ("tokens per word", f"{self.tokens_per_word:.3f}"),
             ("tokens per character", f"{self.tokens_per_character:.3f}"),
-            (
-                "vocabulary used",
-                f"{self.tokens_used:,} of {self.vocab_size:,} ({percent(self.tokens_used / self.vocab_size, 1)})",
-            ),
+            ("vocabulary used", f"{self.tokens_used:,} of {self.vocab_size:,} ({self.share_used})"),
         ]
 
-    def script_rows(self) -> list[tuple[str, str, str, str, str]]:
+    def script_rows(self) -> list[tuple[str, ...]]:
         """(script, characters, whole, split, unknown), under `SCRIPT_HEADER`."""
-        return [
-            (
-                item.script,
-                f"{item.characters:,}",
-                percent(item.coverage),
-                percent(item.split / item.characters),
-                percent(item.unknown / item.characters),
-            )
-            for item in self.scripts
+        shares = [
+            [percent(number / item.characters) for number in (item.whole, item.split, item.unknown)] for item in self.scripts
         ]
+        return [(item.script, f"{item.characters:,}", *some) for item, some in zip(self.scripts, shares, strict=True)]
 
     def document_rows(self) -> list[tuple[str, str, str, str, str, str]]:
         """(why, number, characters, tokens, unknown, excerpt), under `DOCUMENT_HEADER`."""
@@ -250,29 +226,7 @@ def report(
     tokenization: Tokenization, texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
 ) -> TokenizerReport:
     """Encode batches of texts and count. `worst`: how many documents and unknown texts to show. DataError without any text."""
-    counted_texts, counted_tokens = TextTally(), TokenTally(tokenization)
-    documents: list[DocumentReport] = []
-    progress.start("tokenizer: report", unit="documents")
-    for given in texts:
-        interrupt.check()
-        batch = [without_surrogates(text) for text in given]
-        for text, found in zip(batch, counted_tokens.add(batch), strict=True):
-            number, words = counted_texts.documents, counted_texts.add(text)
-            excerpt, characters = " ".join(words)[:_EXCERPT_CHARACTERS], sum(map(len, words))
-            documents.append(DocumentReport(number, excerpt, characters, found.tokens, found.unknown_tokens))
-        documents = list({*_most_unknown(documents, worst), *_most_tokens(documents, worst)})
-        progress.advance(len(batch))
-    if not counted_texts.words:
-        raise DataError(f"there is no text to report on: {counted_texts.documents} documents without a single word")
-    return TokenizerReport(
-        **vars(counted_tokens.fit(counted_texts)),
-        documents=counted_texts.documents,
-        words=counted_texts.words,
-        characters=counted_texts.characters.total(),
-        unknown_texts=tuple(counted_tokens.unknown_texts.most_common(worst)),
-        most_unknown=tuple(_most_unknown(documents, worst)),
-        most_tokens=tuple(_most_tokens(documents, worst)),
-    )
+    return compare({"": tokenization}, texts, worst=worst, progress=progress).reports[""]
 
 
 def _most_unknown(documents: Iterable[DocumentReport], worst: int) -> list[DocumentReport]:
@@ -285,80 +239,112 @@ def _most_tokens(documents: Iterable[DocumentReport], worst: int) -> list[Docume
     return sorted(found, key=lambda item: (-item.tokens / item.characters, item.number))[:worst]
 
 
-UNKNOWN_WARNING: Final = 0.02  # fraction of the characters within unknown tokens from which the vocabulary fits poorly
-UNKNOWN_REFUSED: Final = 0.3  # … and from which it does not fit at all
-_SHOWN = 8  # characters, and words
-_SHOWN_CHARACTERS = 20  # of a word
-_WORDS_TRIED = 20_000
-_MEASURED: Final = 100_000  # characters of texts with unknown tokens
+# -- several tokenizers --
 
 
-class Unknowns(NamedTuple):
-    """What a vocabulary does not know of texts, in visible characters, and the most frequent characters and words in it."""
+@dataclass(frozen=True)
+class Cut:
+    """A word that costs tokenizers differently, and its tokens by tokenizer, in its characters; "·" shows no further one."""
 
-    visible: int
-    hidden: int  # within unknown tokens
-    long: int  # of these, in words of more than `limit` characters
-    limit: int
-    characters: tuple[str, ...]
-    words: tuple[str, ...]
-
-    @property
-    def fraction(self) -> float:
-        return self.hidden / max(1, self.visible)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether words too long for the vocabulary are the main cause, which a larger vocabulary does not cure."""
-        return self.long > self.hidden / 2
-
-    def __str__(self) -> str:
-        shown = [word if len(word) <= _SHOWN_CHARACTERS else f"{word[:_SHOWN_CHARACTERS]}…" for word in self.words]
-        examples = [(f"characters {' '.join(self.characters)}" if self.characters else ""), f"words {', '.join(shown)}"]
-        why = f"; a word of more than {self.limit} characters is unknown as a whole" if self.is_long else ""
-        return f"{self.fraction:.1%} of the text's characters are unknown ({'; '.join(filter(None, examples))}{why})"
+    word: str
+    times: int
+    tokens: Mapping[str, Sequence[str]]
 
 
-def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unknowns:
-    """Encode batches of texts and count; blanks separate words."""
-    hidden = long = 0.0
+@dataclass(frozen=True)
+class Comparison:
+    """Several tokenizers, by their names, on the same texts."""
+
+    reports: Mapping[str, TokenizerReport]
+    cuts: Sequence[Cut]  # the most telling first
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row for each tokenizer, under `COMPARISON_HEADER`."""
+        return [
+            (
+                name,
+                f"{one.vocab_size:,}",
+                one.share_used,
+                f"{one.tokens_per_word:.3f}",
+                f"{one.characters / max(1, one.tokens):.2f}",
+                percent(one.unknown_characters),
+            )
+            for name, one in self.reports.items()
+        ]
+
+    def cut_rows(self) -> list[tuple[str, ...]]:
+        """(word, times, its tokens by each tokenizer), for display."""
+        return [
+            (visible(it.word), f"{it.times:,}", *(visible("|".join(cut)) for cut in it.tokens.values())) for it in self.cuts
+        ]
+
+
+COMPARISON_HEADER = ("tokenizer", "vocabulary", "used", "tokens/word", "characters/token", "unknown")
+
+
+def compare(
+    tokenizations: Mapping[str, Tokenization], texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
+) -> Comparison:
+    """Encode the same texts with each tokenizer. Raises as `report`."""
+    counted, tallies = TextTally(), {name: TokenTally(made) for name, made in tokenizations.items()}
+    documents = {name: list[DocumentReport]() for name in tokenizations}
     words: Counter[str] = Counter()
-    limit = tokenization.max_word_characters
-    for batch in texts:
-        encoded = tokenization.encode(batch)
-        sizes, each = hidden_characters(tokenization, batch, encoded)
-        hidden += each * sizes.sum()
-        long += each * sizes[sizes > limit].sum()
-        for text in batch:
-            words.update(text.split())
-    visible = sum(len(word) * count for word, count in words.items())
-    if not hidden:
-        return Unknowns(visible, 0, 0, limit, (), ())
-    characters = count_characters((unicodedata.normalize("NFC", word), count) for word, count in words.items())
-    alone = [_unknown(tokenization, counts) for counts in (characters, words)]
-    return Unknowns(visible, round(hidden), round(long), limit, *alone)
+    progress.start("tokenizer: report", unit="documents")
+    for given in texts:
+        interrupt.check()
+        batch = [without_surrogates(text) for text in given]
+        first, split = counted.documents, [counted.add(text) for text in batch]
+        if len(tallies) > 1 and counted.text_bytes <= _CUT_BYTES:
+            words.update(chain.from_iterable(split))
+        excerpts = [(" ".join(some)[:_EXCERPT_CHARACTERS], sum(map(len, some))) for some in split]
+        for name, tally in tallies.items():
+            documents[name] += [
+                DocumentReport(number, *excerpt, *found)
+                for number, (excerpt, found) in enumerate(zip(excerpts, tally.add(batch), strict=True), start=first)
+            ]
+            documents[name] = list({*_most_unknown(documents[name], worst), *_most_tokens(documents[name], worst)})
+        progress.advance(len(batch))
+    if not counted.words:
+        raise DataError(f"there is no text to report on: {counted.documents} documents without a single word")
+    reports = {
+        name: TokenizerReport(
+            **vars(tally.fit(counted)),
+            documents=counted.documents,
+            words=counted.words,
+            characters=counted.characters.total(),
+            unknown_texts=tuple(tally.unknown_texts.most_common(worst)),
+            most_unknown=tuple(_most_unknown(documents[name], worst)),
+            most_tokens=tuple(_most_tokens(documents[name], worst)),
+        )
+        for name, tally in tallies.items()
+    }
+    return Comparison(reports, _telling_cuts(tokenizations, words))
 
 
-class Hidden(NamedTuple):
-    sizes: np.ndarray  # int64, characters within each unknown token that was measured
-    each: float  # how many unknown tokens a measured one stands for
+def _telling_cuts(tokenizations: Mapping[str, Tokenization], words: Counter[str]) -> list[Cut]:
+    """The frequent words on which the tokenizers differ by most tokens in all; an unknown token counts as its characters."""
+    tried = words.most_common(_CUT_WORDS)
+    cut = {name: _cut([word for word, _ in tried], made) for name, made in tokenizations.items()}
+    found: list[tuple[int, Cut]] = []
+    for place, (word, times) in enumerate(tried):
+        tokens = {name: some[place] for name, some in cut.items()}
+        costs = [sum(cost for _, cost in some) for some in tokens.values()]
+        if (more := times * (max(costs) - min(costs))) > 0:
+            found.append((more, Cut(word, times, {name: [text for text, _ in some] for name, some in tokens.items()})))
+    return [one for _, one in sorted(found, key=lambda item: -item[0])[:_CUTS]]
 
 
-def hidden_characters(tokenization: Tokenization, texts: list[str], encoded: Encoded, at_most: int = _MEASURED) -> Hidden:
-    """How many characters unknown tokens hide, measured in about `at_most` characters of the texts that have such tokens."""
-    unknown = tokenization.special.unknown
-    owners = np.repeat(np.arange(len(texts)), encoded.lengths)[encoded.ids == unknown]
-    if not owners.size:
-        return Hidden(np.zeros(0, np.int64), 0.0)
-    some = next(slices([texts[index] for index in np.unique(owners).tolist()], at_most))
-    ids, _, spans = tokenization.encode_with_offsets(some)
-    sizes = np.diff(spans[ids == unknown], axis=1).reshape(-1)
-    return Hidden(sizes, owners.size / max(1, sizes.size))
-
-
-def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:
-    """The most frequent strings that contain an unknown token."""
-    tried = [string for string, _ in counts.most_common(_WORDS_TRIED)]
-    ids, lengths = tokenization.encode(tried)
-    hits = np.repeat(np.arange(len(tried)), lengths)[ids == tokenization.special.unknown]
-    return tuple(tried[index] for index in np.unique(hits)[:_SHOWN])
+def _cut(words: list[str], made: Tokenization) -> list[list[tuple[str, int]]]:
+    """The tokens of each word, with their costs, as it stands after another word: here, after itself."""
+    found: list[list[tuple[str, int]]] = []
+    encodings = made.plain().encode_batch([f"{word} {word}" for word in words], add_special_tokens=False)
+    for word, encoding in zip(words, encodings, strict=True):
+        text, end, shown = f"{word} {word}", len(word), list[tuple[str, int]]()
+        for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if start < len(word):
+                continue
+            part, end = text[max(start, end) : stop].strip(), max(stop, end)
+            unknown = index == made.special.unknown
+            shown.append((f"[UNK {part}]", max(1, len(part))) if unknown else (part or "·", 1))
+        found.append(shown)
+    return found

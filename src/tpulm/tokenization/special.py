@@ -1,8 +1,7 @@
 """Special tokens: their names and ids, and how they are found in third-party vocabularies.
 
 A vocabulary trained here begins like Google's later ones and those of the Korean BERT and ELECTRA: [PAD]=0, [UNK]=1, [CLS]=2,
-[SEP]=3, [MASK]=4, then the [unusedN] slots, then text. (Google's English vocabularies have ninety-nine slots between [PAD] and
-[UNK]. Five fixed ids are easier to remember, and using a slot later shifts no ids.)
+[SEP]=3, [MASK]=4, then text. (Google's English ones have 99 slots for later tokens, [unusedN], between [PAD] and [UNK].)
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ _NAMES = {
 CONFIG_KEYS = {"pad": "pad_token", "unknown": "unk_token", "cls": "cls_token", "sep": "sep_token", "mask": "mask_token"}
 
 _SLOT = re.compile(r"\[unused\d+\]")
-
-
-def slots(count: int) -> list[str]:
-    return [f"[unused{index}]" for index in range(count)]
 
 
 def is_slot(token: str) -> bool:

@@ -13,7 +13,7 @@ The same texts and settings give the same vocabulary every time, which the train
   never depends on the text before them (encode.py relies on it).
 
 Not every character gets its own token: Chinese and Japanese corpora contain over ten thousand, most of them a few times. The
-most frequent ones come first (ties by code point), as long as they occur at least `min_frequency` times and their tokens fit
+most frequent ones come first (ties by code point), as long as they occur twice (`_MIN_FREQUENCY`) and their tokens fit
 in half of the vocabulary. WordPiece, for which the rest is unknown, always takes as many as it needs to write 99 % of the text.
 Unigram writes the rest in bytes.
 """
@@ -46,13 +46,14 @@ from tpulm.tokenization.tokenization import Tokenization
 BYTES = [f"<0x{value:02X}>" for value in range(256)]  # how Unigram writes characters without a token
 # Total size of the distinct words trained on, the most frequent first: bounds memory (1 GB, Unigram 1.5 GB) and time.
 _WORDPIECE_CHARACTERS, _BPE_BYTES, _UNIGRAM_CHARACTERS = 5_000_000, 6_000_000, 2_500_000
+_MIN_FREQUENCY = 2  # of a word, merge or character, in the text
 _LEAST_COVERAGE = 0.99  # WordPiece, of the text's characters: less leaves so many unknown words that it must be a mistake
 _SHRINKING = 0.5  # fraction of Unigram's pieces kept per round; the library's 0.75 takes twice as long for 0.5% fewer tokens
 _LONGEST_WORD = 200  # Unigram, characters; longer ones are cut for training
 _SPARE = 50  # Unigram: one extra piece is requested from the trainer for this many
 _RARE_STEP = 1e-4  # by which the trainer spaces the scores of characters that no piece needs
 _STEPS = 1024  # scores are multiples of 1 / _STEPS
-_NEVER = -1000.0  # the score of what text must not match: special tokens, slots, and bytes, which only the fallback uses
+_NEVER = -1000.0  # the score of what text must not match: special tokens, and bytes, which only the fallback uses
 _ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that these names can be spelled
 _BATCH_WORDS = 20_000  # given to a trainer at once
 _POLL_SECONDS = 0.2
@@ -109,24 +110,22 @@ def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> 
         except ConfigError:
             return ConfigError(f"{what}: this text yields {reached:,} tokens, too few for any vocabulary. Give more text.")
         else:
-            rare = f" or a min_frequency below {config.min_frequency}" if config.min_frequency > 1 else ""
             return ConfigError(
                 f"{what}: this text yields {reached:,} tokens. Set tokenizer.vocab_size to {reached:,} or less, "
-                f"or give more text{rare}."
+                "or give more text."
             )
 
 
 def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.WordPiece:
     """A model of exactly `config.vocab_size` tokens. A word with a character outside the alphabet is unknown as a whole."""
-    reserved = [*special.TOKENS, *special.slots(config.unused_slots)]
     continuing = {character for word in words for character in word[1:]}
     occurrences = count_characters(interruptible(words, progress))
     kept = choose_alphabet(
         occurrences,
         {character: 1 + (character in continuing) for character in occurrences},
         vocab_size=config.vocab_size,
-        reserved=len(reserved),
-        min_frequency=config.min_frequency,
+        reserved=len(special.TOKENS),
+        min_frequency=_MIN_FREQUENCY,
         least_coverage=_LEAST_COVERAGE,
     )
     if len(kept.characters) < len(occurrences):
@@ -135,12 +134,12 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
     writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and kept.characters.issuperset(w)}
     characters = sorted({character for word in writable for character in word})
     inside = sorted({character for word in writable for character in word[1:]})
-    known = [*reserved, *characters, *(CONTINUATION + character for character in inside)]
+    known = [*special.TOKENS, *characters, *(CONTINUATION + character for character in inside)]
     chosen = most_frequent(writable, _WORDPIECE_CHARACTERS, progress)
     tokenizer = Tokenizer(wordpiece_model({}))
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
-        min_frequency=config.min_frequency,
+        min_frequency=_MIN_FREQUENCY,
         special_tokens=known,
         continuing_subword_prefix=CONTINUATION,
         show_progress=False,
@@ -152,19 +151,19 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
 
 
 def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.BPE:
-    """A model of exactly `config.vocab_size` tokens, including the five special ones and the slots."""
-    reserved = [*special.TOKENS, *special.slots(config.unused_slots)]
+    """A model of exactly `config.vocab_size` tokens, including the five special ones."""
+    reserved = [*special.TOKENS]
     bytes_as_characters = pre_tokenizers.ByteLevel.alphabet()
     least = len(reserved) + len(bytes_as_characters)
     if config.vocab_size < least:
         raise ConfigError(
-            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens and slots take {len(reserved):,} and the "
+            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens take {len(reserved)} and the "
             f"bytes {len(bytes_as_characters)}. The least possible is {least:,}; several thousand are usual."
         )
     tokenizer = Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
-        min_frequency=config.min_frequency,
+        min_frequency=_MIN_FREQUENCY,
         special_tokens=reserved,
         initial_alphabet=bytes_as_characters,
         show_progress=False,
@@ -177,13 +176,13 @@ def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress =
 
 
 def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.Unigram:
-    """A model of exactly `config.vocab_size` tokens: special ones, slots, 256 bytes, then pieces by descending score."""
-    reserved = [*special.TOKENS, *special.slots(config.unused_slots), *BYTES]
+    """A model of exactly `config.vocab_size` tokens: special ones, 256 bytes, then pieces by descending score."""
+    reserved = [*special.TOKENS, *BYTES]
     least = len(reserved) + 2 * len(_ALWAYS)
     if config.vocab_size < least:
         raise ConfigError(
-            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens and slots take "
-            f"{len(reserved) - len(BYTES):,}, bytes {len(BYTES)}. The least possible is {least:,}; several thousand are usual."
+            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens take "
+            f"{len(special.TOKENS)}, bytes {len(BYTES)}. The least possible is {least:,}; several thousand are usual."
         )
     wanted = config.vocab_size - len(reserved)
     occurrences = count_characters(interruptible(words, progress))
@@ -192,7 +191,7 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
         dict.fromkeys(occurrences, 1),
         vocab_size=config.vocab_size,
         reserved=len(reserved) + len(_ALWAYS),
-        min_frequency=config.min_frequency,
+        min_frequency=_MIN_FREQUENCY,
         least_coverage=0.0,
     )
     if len(kept.characters) < len(occurrences):
@@ -372,7 +371,7 @@ def choose_alphabet(
         written += count
     if tokens > room:
         raise ConfigError(
-            f"tokenizer.vocab_size {vocab_size:,} is too small for this text: special tokens and slots take {reserved:,}, and "
+            f"tokenizer.vocab_size {vocab_size:,} is too small for this text: special tokens take {reserved:,}, and "
             f"the {len(kept):,} characters that make up {least_coverage:.0%} of the text take {tokens:,} more. "
             f"The least possible is {reserved + tokens:,}; several times that is usual."
         )

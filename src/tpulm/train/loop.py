@@ -96,44 +96,44 @@ class TrainResult(NamedTuple):
     best: Any = None  # with a `Selection`: the best parameters
 
 
-def train(
-    program: Compiled,
-    config: TrainConfig,
-    stream: Stream,
-    evaluate: Callable[[Any, Callable[[float], None]], Mapping[str, float]],
-    workdir: PurePath | None,
-    *,
-    meter: Meter,
-    identity: dict[str, Any],
-    progress: Progress,
-    steps: tuple[int, int] | None = None,
-    title: str = "Training",
-    hosts: Hosts = ALONE,
-    advice: str = "",
-    selection: Selection | None = None,
-    evaluated: Callable[[], None] = lambda: None,
-    tracking: Tracking | None = None,
-) -> TrainResult:
-    """Train from the newest checkpoint in `workdir`, if there is one, to `config.steps`. Without `workdir` nothing is saved.
-
-    `steps` are the first and last step of a phase: training ends, and saves, at the last. If the newest good checkpoint is
-    before the first, its state is returned untrained, for the phase it belongs to.
-
-    With several hosts, all call this with the same arguments, and only the first writes metrics. Saves by time happen at logged
-    steps, by the first host's clock.
-
-    A model still at its unigrams after a tenth of the steps is noted, with `advice`. With a `selection`, every evaluation
-    (`config.evaluate_every_steps`) is followed by a checkpoint. After each evaluation, when its scores are in the metrics,
-    `evaluated` is called on the first host, which also sends logged values to the trackers of `tracking`.
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is trained, on what, and where it is saved. With several hosts all have the same.
 
     `evaluate` gets parameters and a function to call after each batch, on all hosts alike, which raises an exception when a
     stop was requested: the step is saved unscored, and scored first when training goes on.
+    """
+
+    program: Compiled
+    config: TrainConfig
+    stream: Stream
+    evaluate: Callable[[Any, Callable[[float], None]], Mapping[str, float]]
+    workdir: PurePath | None  # None: nothing is saved
+    meter: Meter
+    identity: Mapping[str, Any]  # stored in each checkpoint, and must match on restore
+    progress: Progress
+    steps: tuple[int, int] | None = None  # the first and last step of a phase, at which training ends and saves; None: all
+    title: str = "Training"
+    hosts: Hosts = ALONE
+    advice: str = ""  # for a model that is still at its unigrams after a tenth of the steps
+    selection: Selection | None = None  # then every evaluation is followed by a checkpoint
+    evaluated: Callable[[], None] = lambda: None  # called on the first host when an evaluation's scores are in the metrics
+    tracking: Tracking | None = None  # where the first host also sends logged values
+
+
+def train(run: Run) -> TrainResult:
+    """Train from the newest checkpoint in `run.workdir`, if there is one, to the last step.
+
+    If the newest good checkpoint is before the first step of `run.steps`, its state is returned untrained, for the phase it
+    belongs to. With several hosts, all call this, and only the first writes metrics. Saves by time happen at logged steps, by
+    the first host's clock.
 
     Raises `Stopped` after saving when a stop was requested, TrainingDiverged on NaN or a spike (`on_nan = "stop"`),
-    CheckpointError and StorageError. `identity` is stored in each checkpoint and must match on restore.
+    CheckpointError and StorageError.
     """
-    first_step, last_step = steps or (0, config.steps)
-    identity = {**identity, "compute_dtype": program.compute_dtype}
+    program, config, stream, meter = run.program, run.config, run.stream, run.meter
+    hosts, progress, selection, workdir = run.hosts, run.progress, run.selection, run.workdir
+    first_step, last_step = run.steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
     tenth = config.steps // 10 if config.steps >= _LONG_ENOUGH and selection is None else 0
     kind = "evaluation" if selection is None else "dev"
@@ -145,14 +145,14 @@ def train(
         if checkpoints.last_step is not None:
             watchdog.report("restore")
             progress.start("Loading the checkpoint")
-        start = _restore(program, checkpoints, identity, selection)
+        start = _restore(run, checkpoints)
         state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
         best, history, unscored = start.best, start.history, start.unscored
         if step < first_step or (selection is not None and selection.is_over(history)):
             return _as_restored(start)
         log = NoMetrics()
         if workdir is not None and hosts.is_first:
-            log = closing.enter_context(MetricsLog(workdir, first_step=step, tracking=tracking))
+            log = closing.enter_context(MetricsLog(workdir, first_step=step, tracking=run.tracking))
         in_flight: collections.deque[jax.Array] = collections.deque()
         values, rate = {"loss": start.train_loss}, Rate(0.0, None)
         batches = stream.iterate(cursor, skipped=skipped)
@@ -160,7 +160,7 @@ def train(
         closing.enter_context(stopping_together(hosts))
         if step > first_step:
             progress.note(f"continuing from checkpoint {step} of {config.steps} steps")
-        progress.start(title, config.steps, "step")
+        progress.start(run.title, config.steps, "step")
         progress.advance(step)
 
         while step < last_step or unscored:
@@ -191,20 +191,20 @@ def train(
             unscored = scores_due
 
             if log_due or save_due:
-                bad = _bad_rows(config, program, state, step, lowest, cursors)
+                bad = _bad_rows(run, state, step, lowest, cursors)
                 if bad is not None:
-                    _check_skipping(bad, config, stream, checkpoints, skipped, selection)
-                    watchdog.report("restore")
-                    checkpoints.wait()
-                    start = _restore(program, checkpoints, identity, selection)
+                    start = _rolled_back(run, bad, checkpoints, skipped)
                     if start.step < first_step:
                         return _as_restored(start)
-                    skipped = (*skipped, (max(bad.first, start.cursor), bad.last))
-                    progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_rows(*skipped[-1])}")
-                    state, lowest, best, history = start.state, start.lowest_loss, start.best, start.history
-                    unscored = start.unscored
                     progress.advance(start.step - step)
-                    step, cursor = start.step, start.cursor
+                    state, step, cursor, skipped, lowest = (
+                        start.state,
+                        start.step,
+                        start.cursor,
+                        start.skipped,
+                        start.lowest_loss,
+                    )
+                    best, history, unscored = start.best, start.history, start.unscored
                     cursors.clear()
                     in_flight.clear()
                     batches = stream.iterate(cursor, skipped=skipped)
@@ -223,7 +223,7 @@ def train(
                 meter.pause()
                 watchdog.report("evaluate")
                 try:
-                    scores = evaluate(state.params, partial(_check_stop, hosts))
+                    scores = run.evaluate(state.params, partial(_check_stop, hosts))
                 except _StopRequested:
                     stopping, save_due = True, not was_unscored
                 meter.resume()
@@ -231,7 +231,7 @@ def train(
                 unscored = False
                 log.write(kind, step, scores)
                 if step == tenth and scores["at_unigrams"]:
-                    progress.note(plateau_note(scores, step, config.steps, advice))
+                    progress.note(plateau_note(scores, step, config.steps, run.advice))
                 if selection is not None:
                     history = (*history, {"epoch": len(history) + 1, "train_loss": values["loss"], **scores})
                     best = _copied(state.params) if selection.best(history) == len(history) else best
@@ -239,7 +239,7 @@ def train(
                     last, save_due = last or selection.is_over(history), not was_unscored
                 if hosts.is_first:
                     log.sync()
-                    evaluated()
+                    run.evaluated()
             if save_due:
                 meter.pause()
                 watchdog.report("save", step)
@@ -252,20 +252,13 @@ def train(
                     "train_loss": _finite(values["loss"]),
                     "history": history,
                     "unscored": unscored,
-                    **identity,
+                    **_identity(run),
                 }
                 checkpoints.save(step, state if selection is None else {"train": state, "best": best}, metadata)
                 meter.resume()
             if stopping and (step < config.steps or unscored):
                 checkpoints.wait()
-                by = interrupt.reason() or "a signal to one of the hosts"
-                if workdir is None:
-                    raise Stopped(
-                        f"stopped by {by} at step {step} of {config.steps}; nothing is saved where no folder is given"
-                    )
-                raise Stopped(
-                    f"stopped by {by} after saving step {step} of {config.steps}. Run the same command again to continue."
-                )
+                raise _stopped(run, step)
             if last:
                 break
         checkpoints.wait()
@@ -294,6 +287,17 @@ def _check_stop(hosts: Hosts, rows: float) -> None:
         raise _StopRequested
 
 
+def _stopped(run: Run, step: int) -> Stopped:
+    by, of = interrupt.reason() or "a signal to one of the hosts", f"step {step} of {run.config.steps}"
+    if run.workdir is None:
+        return Stopped(f"stopped by {by} at {of}; nothing is saved where no folder is given")
+    return Stopped(f"stopped by {by} after saving {of}. Run the same command again to continue.")
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    return {**run.identity, "compute_dtype": run.program.compute_dtype}
+
+
 def _as_restored(start: _Start) -> TrainResult:
     speed = Rate(0.0, None)
     return TrainResult(
@@ -301,16 +305,13 @@ def _as_restored(start: _Start) -> TrainResult:
     )
 
 
-def _restore(
-    program: Compiled, checkpoints: Checkpoints | NoCheckpoints, identity: dict[str, Any], selection: Selection | None
-) -> _Start:
+def _restore(run: Run, checkpoints: Checkpoints | NoCheckpoints) -> _Start:
     """The newest good checkpoint, or step 0."""
-    abstract = program.abstract_state
-    restored = checkpoints.restore_latest(
-        abstract if selection is None else {"train": abstract, "best": abstract.params}, identity
-    )
+    abstract, selection = run.program.abstract_state, run.selection
+    target = abstract if selection is None else {"train": abstract, "best": abstract.params}
+    restored = checkpoints.restore_latest(target, _identity(run))
     if restored is None:
-        state = program.initial_state()
+        state = run.program.initial_state()
         return _Start(state, 0, 0, (), math.inf, math.nan, (), None if selection is None else _copied(state.params))
     found = restored.metadata
     skipped = tuple((int(first), int(last)) for first, last in found["skipped"])
@@ -357,47 +358,48 @@ class _Bad(NamedTuple):
     last: int
 
 
-def _bad_rows(
-    config: TrainConfig,
-    program: Compiled,
-    state: TrainState,
-    step: int,
-    lowest: float,
-    cursors: dict[int, int],
-) -> _Bad | None:
+def _bad_rows(run: Run, state: TrainState, step: int, lowest: float, cursors: dict[int, int]) -> _Bad | None:
     """This log window's rows with a NaN, or all if their mean loss is far above the lowest so far; `cursors` are by step."""
     bad_step = int(jax.device_get(state.bad_step))
     if bad_step >= 0:
         first = cursors[bad_step]
         what = f"the loss or its gradient is not finite at step {bad_step + 1} (seen at step {step})"
-        return _Bad(what, first, first + config.batch_size)
-    loss = _window_loss(program, state)
-    if config.spike_factor is not None and loss > config.spike_factor * max(lowest, 0.1):
+        return _Bad(what, first, first + run.config.batch_size)
+    loss, spike = _window_loss(run.program, state), run.config.spike_factor
+    if spike is not None and loss > spike * max(lowest, 0.1):
         what = f"the loss jumped to {loss:.3f} at step {step} (lowest so far {lowest:.3f})"
-        return _Bad(what, min(cursors.values()), cursors[step - 1] + config.batch_size)
+        return _Bad(what, min(cursors.values()), cursors[step - 1] + run.config.batch_size)
     return None
 
 
+def _rolled_back(run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, skipped: tuple[tuple[int, int], ...]) -> _Start:
+    """The newest good checkpoint, to go on from without the bad rows. Raises as `_check_skipping`."""
+    _check_skipping(run, bad, checkpoints, skipped)
+    watchdog.report("restore")
+    checkpoints.wait()
+    start = _restore(run, checkpoints)
+    if start.step < (run.steps or (0, 0))[0]:
+        return start
+    window = (max(bad.first, start.cursor), bad.last)
+    run.progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_rows(*window)}")
+    return start._replace(skipped=(*skipped, window))
+
+
 def _check_skipping(
-    bad: _Bad,
-    config: TrainConfig,
-    stream: Stream,
-    checkpoints: Checkpoints | NoCheckpoints,
-    skipped: tuple[tuple[int, int], ...],
-    selection: Selection | None,
+    run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, skipped: tuple[tuple[int, int], ...]
 ) -> None:
     """Raise TrainingDiverged unless `on_nan` allows skipping these rows and the skip limit is not reached."""
-    if config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
+    if run.config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
         return
-    rows = stream.row_indices(bad.first)
+    rows = run.stream.row_indices(bad.first)
     shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
     advice = (
         f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
-        if config.on_nan == "skip"
+        if run.config.on_nan == "skip"
         else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
         'or set train.on_nan = "skip" to go on without these rows'
     )
-    if selection is not None:
+    if run.selection is not None:
         advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"
     raise TrainingDiverged(f"{bad.what}, dataset rows {shown}. The last good state is {_name(checkpoints)}. {advice}")
 

@@ -27,12 +27,11 @@ Schedule = Callable[[jax.Array, OptimizerConfig, int], jax.Array]
 
 
 def _linear(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    return config.end_fraction + (1.0 - config.end_fraction) * (1.0 - jnp.clip(n / total_steps, 0.0, 1.0))
+    return 1.0 - jnp.clip(n / total_steps, 0.0, 1.0)
 
 
 def _cosine(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    done = jnp.clip(n / total_steps, 0.0, 1.0)
-    return config.end_fraction + (1.0 - config.end_fraction) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+    return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(n / total_steps, 0.0, 1.0)))
 
 
 def _rsqrt(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
@@ -47,8 +46,8 @@ def _constant(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Ar
 def _wsd(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
     left = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
     if config.decay_type == "1-sqrt":  # Hägele et al. 2024, section 3; ModernBERT (Warner et al. 2024, section 2.2.2)
-        left = 1.0 - jnp.sqrt(1.0 - left)
-    return config.end_fraction + (1.0 - config.end_fraction) * left
+        return 1.0 - jnp.sqrt(1.0 - left)
+    return left
 
 
 _SCHEDULES: dict[str, Schedule] = {

@@ -211,7 +211,12 @@ class Compiled:
         if length not in self._compiled:
             self._compiled[length] = self._compile_step(length)
         step, seed = self._compiled[length], self.scalar(self._seed)
-        return lambda state, batch, cursor: step(state, batch, cursor, seed)
+
+        def update(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array) -> StepOutput:
+            with jax.transfer_guard("disallow"):  # nothing moves between host and devices unasked
+                return step(state, batch, cursor, seed)
+
+        return update
 
     def _compile_step(self, length: int) -> Step:
         """Compile; where `memory_bytes` is set, save less and less for the backward pass until the step fits."""

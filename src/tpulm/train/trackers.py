@@ -16,6 +16,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -47,53 +49,22 @@ class Tracker(Protocol):
 
 
 class _Wandb:
-    """Weights & Biases; in offline mode, a folder ./wandb for `wandb sync`."""
+    """Weights & Biases (offline: a folder ./wandb, for `wandb sync`), and Trackio, which has the same interface (a SQLite
+    file in TRACKIO_DIR, for `trackio show`)."""
 
-    def __init__(self, tracking: Tracking, identity: str):
-        import wandb
-
-        self._run = wandb.init(
-            project=tracking.config.project,
-            name=tracking.name,
-            id=identity,
-            resume="allow",
-            config=dict(tracking.settings),
-            settings=wandb.Settings(console="off", silent=True),
-        )
-        self.last_step = int(self._run.step) - 1
-
-    @staticmethod
-    def check() -> None:
-        import wandb
-
-        offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
-        if not (offline or os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
-            raise ConfigError("wandb has no key: set WANDB_API_KEY, run 'wandb login', or set WANDB_MODE=offline")
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class _Trackio:
-    """A SQLite file in TRACKIO_DIR, for `trackio show`."""
-
-    def __init__(self, tracking: Tracking, identity: str):
-        import trackio
-        from trackio.sqlite_storage import SQLiteStorage
-
-        project, name = tracking.config.project, f"{tracking.name}-{identity}"
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints where to look, and --json must keep stdout clean
-            self._run = trackio.init(
-                project=project, name=name, config=dict(tracking.settings), resume="allow", embed=False, auto_log_gpu=False
-            )
-        self.last_step = max((int(row["step"]) for row in SQLiteStorage.get_logs(project, name)), default=-1)
-
-    @staticmethod
-    def check() -> None:
-        pass
+    def __init__(self, package: str, tracking: Tracking, identity: str):
+        module, project, name = import_module(package), tracking.config.project, tracking.name
+        if package == "wandb":
+            own: dict[str, Any] = {"id": identity, "settings": module.Settings(console="off", silent=True)}
+        else:
+            name, own = f"{name}-{identity}", {"embed": False, "auto_log_gpu": False}
+        with contextlib.redirect_stdout(io.StringIO()):  # Trackio prints where to look, and --json must keep stdout clean
+            self._run = module.init(project=project, name=name, config=dict(tracking.settings), resume="allow", **own)
+        if package == "wandb":
+            self.last_step = int(self._run.step) - 1
+        else:
+            logs = import_module("trackio.sqlite_storage").SQLiteStorage.get_logs(project, name)
+            self.last_step = max((int(row["step"]) for row in logs), default=-1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
@@ -124,15 +95,6 @@ class _Mlflow:
         for key in runs[0].data.metrics if runs else ():
             self.last_step = max(self.last_step, *(one.step for one in self._client.get_metric_history(self._id, key)))
 
-    @staticmethod
-    def check() -> None:
-        from mlflow import MlflowClient, MlflowException
-
-        try:
-            MlflowClient()  # creates the tables of a database; sends a server nothing
-        except MlflowException as error:
-            raise ConfigError(f"mlflow refuses its MLFLOW_TRACKING_URI: {error.message}") from error
-
     def log(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
@@ -143,7 +105,11 @@ class _Mlflow:
         self._client.set_terminated(self._id)
 
 
-_TRACKERS: dict[str, Callable[[Tracking, str], Tracker]] = {"trackio": _Trackio, "wandb": _Wandb, "mlflow": _Mlflow}
+_TRACKERS: dict[str, Callable[[Tracking, str], Tracker]] = {
+    "trackio": partial(_Wandb, "trackio"),
+    "wandb": partial(_Wandb, "wandb"),
+    "mlflow": _Mlflow,
+}
 
 
 def check_trackers(config: TrackConfig) -> None:
@@ -151,7 +117,19 @@ def check_trackers(config: TrackConfig) -> None:
     for name in config.to:
         if find_spec(name) is None:
             raise MissingExtra(f"--track {name} needs the package {name}: {installing(name)}")
-        _TRACKERS[name].check()  # pyright: ignore[reportFunctionMemberAccess]
+        if name == "wandb":
+            import wandb
+
+            offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+            if not (offline or os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
+                raise ConfigError("wandb has no key: set WANDB_API_KEY, run 'wandb login', or set WANDB_MODE=offline")
+        elif name == "mlflow":
+            from mlflow import MlflowClient, MlflowException
+
+            try:
+                MlflowClient()  # creates the tables of a database; sends a server nothing
+            except MlflowException as error:
+                raise ConfigError(f"mlflow refuses its MLFLOW_TRACKING_URI: {error.message}") from error
 
 
 class Trackers:

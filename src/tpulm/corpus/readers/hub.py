@@ -1,40 +1,49 @@
 """Datasets of the Hugging Face Hub, "hub:NAME", and local folders of the same form, "hub:./folder".
 
-A dataset is a repository at a commit: its files are identified by the commit, and read from there. Files of a folder are
-identified by their bytes, like all other local files.
+A dataset is a repository at a commit: its files are identified by the commit, and downloaded one by one. Files of a folder are
+identified by their bytes, like all other local files. Which files belong to a configuration and a split follows from the card
+and from names, as in the library `datasets`; each file is read by the reader of its format.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
-import logging
-import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from tpulm import storage
 from tpulm.config import SourceConfig
-from tpulm.corpus.documents import Batcher, DocumentBatch, Faults
-from tpulm.corpus.readers.lines import Input, InputFile
-from tpulm.corpus.readers.parquet import add_texts, check_column
-from tpulm.errors import ConfigError, DataError, MissingExtra, TpulmError, Unavailable, installing, suggest
+from tpulm.corpus.documents import DocumentBatch
+from tpulm.corpus.readers.jsonl import read_jsonl
+from tpulm.corpus.readers.lines import ByteStream, Compression, Input, InputFile
+from tpulm.corpus.readers.parquet import read_parquet
+from tpulm.corpus.readers.tables import read_table
+from tpulm.corpus.readers.text import read_text
+from tpulm.errors import ConfigError, DataError, TpulmError, Unavailable, suggest
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-_ON_THE_HUB: Final = re.compile(r"hf://datasets/[^@]+@[^/]+/")
 _ANSWER_SECONDS: Final = 10.0
-# Of a read: 5 seconds apart, 20 if the server is unavailable, 60 if it limits the rate. Each includes half a minute of the
-# client's own retries.
-_RETRIES: Final = 3
-_PATHS_A_REQUEST: Final = 500
-_ROWS: Final = 1000  # read at once
 _NETWORK: Final = ("httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket", "ssl")  # whose errors may be temporary
 _PAGE: Final = "https://huggingface.co/datasets"
+_CARD: Final = "README.md"
+_KINDS: Final = {
+    ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv",
+    ".txt": "text", ".text": "text",
+}  # fmt: skip
+_READERS: Final = {"parquet": read_parquet, "jsonl": read_jsonl, "csv": read_table, "tsv": read_table, "text": read_text}
+_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+_CONVERTED: Final = "refs/convert/parquet"  # a branch of the Hub's own, with CONFIG/SPLIT/0000.parquet
+_CONVERTED_NAME: Final = re.compile(r"[^/]+/[^/]+/[0-9]{4}\.parquet")
+_PARTIAL: Final = "partial-"  # before SPLIT: of a large one that branch has the first 5 GB
+_SPLITS: Final = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SHARD: Final = re.compile(r"data/([^/]+)-[0-9]{5}-of-[0-9]{5}[^/]*\.[^/]*")
 
 
 def is_folder(path: str) -> bool:
@@ -45,121 +54,184 @@ def is_folder(path: str) -> bool:
 def find_data_files(source: SourceConfig, index: int, download: bool) -> list[InputFile]:
     """The files of the source's split, in the dataset's order; with `download` they are downloaded unless streamed.
 
-    Raises ConfigError if there is no such dataset, config or split, Unavailable if the Hub does not respond, and MissingExtra.
+    Raises ConfigError if there is no such dataset, config or split, and Unavailable if the Hub does not respond.
     """
-    library()
-    commit = "" if is_folder(source.path) else _commit(source)
-    builder = _open_builder(source, commit)
-    names = names_of(builder, source)
-    if not commit:
-        folder = _folder(source) or Path()
-        found: list[InputFile] = []
-        for name in names:
-            info = storage.info(folder / name)
-            if info is None:
-                raise ConfigError(f"{source.path} names {name}, which is not a file of this machine; download it and name that")
-            found.append(InputFile(str(folder / name), name, index, "hub", None, "utf-8", info.size, info.modified_ns))
-        return found
-    try:
-        sizes = _sizes(source, names, commit)
-        if download and not source.streaming:
-            builder.download_and_prepare()
-    except Exception as error:
-        raise explained(source, error) from error
-    place = f"hub:{_name(source)}"
-    return [InputFile(f"{place}/{name}", name, index, "hub", None, "utf-8", sizes.get(name, 0), 0, commit) for name in names]
-
-
-def _open_builder(source: SourceConfig, commit: str) -> Any:
-    """The library's builder of the dataset at a commit."""
     folder = _folder(source)
-    if folder is not None and (folder / "state.json").is_file():
+    if folder is not None:
+        infos = storage.walk(folder)
+        card = storage.read_text(folder / _CARD) if _CARD in infos else ""
+        with _explaining(source):
+            names = _names_of(source, sorted(infos), card)
+        chosen = ((str(folder / name), name, infos[name]) for name in names)
+        return [InputFile(path, name, index, "hub", None, "utf-8", info.size, info.modified_ns) for path, name, info in chosen]
+    name, commit = _name(source), _commit(source, source.revision)
+    with _explaining(source):
+        sizes, program = _sizes(name, commit), f"{PurePosixPath(name).name}.py"  # which makes a dataset, and is never run
+        if source.revision is None and (program in sizes or not any(map(_kind, sizes))):
+            sizes = {}
+            with contextlib.suppress(ConfigError):  # the Hub has not converted it
+                commit = _commit(source, _CONVERTED)
+                sizes = _sizes(name, commit)
+        card = storage.read_text(_downloaded(name, commit, _CARD)) if _CARD in sizes else ""
+        names = _names_of(source, sorted(sizes), card)
+        for within in names if download and not source.streaming else ():
+            _downloaded(name, commit, within)
+    return [InputFile(f"hub:{name}/{one}", one, index, "hub", None, "utf-8", sizes[one], 0, commit) for one in names]
+
+
+def read_hub(given: Input) -> Iterator[DocumentBatch]:
+    """Read a data file. Raises as the reader of its format does, and Unavailable if the Hub stops responding."""
+    file, source, stream, faults, advance = given
+    kind, compression = _kind(file.within) or ("text", None)
+    with contextlib.ExitStack() as closing:
+        if file.sha256:
+            scratch = closing.enter_context(storage.scratch_folder()) if source.streaming else None
+            with _explaining(source):
+                stream = ByteStream(_downloaded(_name(source), file.sha256, file.within, scratch), compression, faults, advance)
+        else:
+            stream.exhaust()
+            stream = ByteStream(file.path, compression, faults)
+        file = file._replace(format=kind, compression=compression)
+        yield from _READERS[kind](given._replace(file=file, stream=stream))
+
+
+# -- configurations and splits --
+
+
+def _names_of(source: SourceConfig, names: Sequence[str], card: str) -> list[str]:
+    """The names of the split's data files, in the dataset's order."""
+    splits, split = splits_of(source, names, card), source.split or "train"
+    if not splits:
         raise ConfigError(
-            f"{folder} was written by save_to_disk, which is no form of a dataset on the Hub; write it with "
-            "Dataset.to_parquet('…/train.parquet') and name that folder, or that file without hub:"
+            f"{source.path} holds no files of text or tables that can be read: .parquet, .jsonl, .csv, .tsv or .txt files"
         )
-    try:
-        if folder is not None:
-            return library().load_dataset_builder(str(folder), source.config)
-        builder = _builder_on_the_hub(_name(source), source.config, commit)
-        if not isinstance(builder.config.data_files, Mapping):  # from the library's cache, since the Hub refused
-            from huggingface_hub import HfApi
-
-            HfApi().auth_check(_name(source), repo_type="dataset")
-        return builder
-    except Exception as error:
-        if isinstance(error, ValueError) and (message := _wrong_config(source, commit)):
-            raise ConfigError(message) from error
-        raise explained(source, error) from error
-
-
-def _split_of(builder: Any, source: SourceConfig) -> str:
-    """The name of the source's split. Raises ConfigError if the dataset lacks it."""
-    files = builder.config.data_files
-    if not isinstance(files, Mapping):
-        raise ConfigError(
-            f"{source.path} has no data files that can be read one by one; download it and name its files as sources"
-        )
-    split = source.split or "train"
-    if split not in files:
-        names = ", ".join(str(name) for name in files)
+    if split not in splits:
         also = " A part of a split cannot be named; corpus.max_documents limits what is read." if "[" in split else ""
-        raise ConfigError(f"{source.path} has no split '{split}'.{suggest(split, map(str, files))} Its splits: {names}.{also}")
-    return split
-
-
-def names_of(builder: Any, source: SourceConfig) -> list[str]:
-    """The names of the split's data files, relative to the dataset and in its order."""
-    urls = [str(url) for url in builder.config.data_files[_split_of(builder, source)]]
-    folder = _folder(source)
-    return [os.path.relpath(url, folder) if folder is not None else _ON_THE_HUB.sub("", url) for url in urls]
-
-
-@functools.lru_cache(maxsize=16)
-def _builder_on_the_hub(name: str, config: str | None, commit: str) -> Any:
-    return library().load_dataset_builder(name, config, revision=commit)
-
-
-def _wrong_config(source: SourceConfig, commit: str) -> str | None:
-    """The error message if the configuration is wrong, else None."""
-    folder = _folder(source)
-    place = str(folder) if folder is not None else _name(source)
-    try:
-        known = list(library().get_dataset_config_names(place, revision=commit or None))
-    except Exception:  # then something else is wrong
-        return None
-    if source.config is not None and source.config not in known:
-        return (
-            f"{source.path} has no config '{source.config}'.{suggest(source.config, known)} Choose one of {', '.join(known)}."
+        raise ConfigError(
+            f"{source.path} has no split '{split}'.{suggest(split, splits)} Its splits: {', '.join(splits)}.{also}"
         )
-    if source.config is None and len(known) > 1:
-        return f"{source.path} has several configurations; set config to one of {', '.join(known)}"
-    return None
+    if source.revision is None and any(f"/{_PARTIAL}{split}/" in name for name in splits[split]):
+        raise ConfigError(
+            f"{source.path} has no files that can be read, and the Hub has converted the first 5 GB of '{split}' alone: set "
+            f'revision = "{_CONVERTED}" to read these'
+        )
+    return splits[split]
 
 
-def _commit(source: SourceConfig) -> str:
+def splits_of(source: SourceConfig, names: Sequence[str], card: str) -> dict[str, list[str]]:
+    """The data files of each split of the source's config, as the card says, or else as their names do.
+
+    Of files in several formats those in the most frequent one. Raises ConfigError if there is no such config.
+    """
+    from fsspec.utils import glob_translate
+
+    names = [name for name in names if _kind(name)]
+    if not names:
+        return {}
+    configs = _configs(card)
+    if not configs and all(map(_CONVERTED_NAME.fullmatch, names)):
+        configs = {name.split("/")[0]: {"data_dir": name.split("/")[0]} for name in names}
+    chosen = _config(source, configs)
+    folder = str(chosen.get("data_dir") or "").strip("/")
+    below = f"{folder}/" if folder else ""
+    files = chosen.get("data_files")
+    if files is None:
+        inside = [name.removeprefix(below) for name in names if name.startswith(below)]
+        found = {split: [below + name for name in some] for split, some in _by_name(inside).items()}
+    else:
+        found = dict[str, list[str]]()
+        for one in files if isinstance(files, list) else [files]:
+            split, patterns = (str(one["split"]), one["path"]) if isinstance(one, Mapping) else ("train", one)
+            for pattern in patterns if isinstance(patterns, list) else [patterns]:
+                matching = filter(re.compile(glob_translate(below + str(pattern))).fullmatch, names)
+                found[split] = list(dict.fromkeys([*found.get(split, []), *matching]))
+    counts = Counter(_kind(name)[0] for some in found.values() for name in some)  # pyright: ignore[reportOptionalSubscript]
+    kind = max(counts, key=lambda kind: (counts[kind], kind == "parquet", kind == "jsonl"), default="")
+    kept = {split: [name for name in some if (_kind(name) or "")[0] == kind] for split, some in found.items()}
+    return {split: some for split, some in kept.items() if some}
+
+
+def _configs(card: str) -> dict[str, Mapping[str, Any]]:
+    """The configurations of a card's head, by name."""
+    import yaml
+
+    head = re.match(r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", card.replace("\r\n", "\n"), re.DOTALL)
+    values = yaml.safe_load(head[1]) if head else None
+    return {str(one.get("config_name", "default")): one for one in (values or {}).get("configs") or []}
+
+
+def _config(source: SourceConfig, configs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    if source.config is not None:
+        if source.config not in (configs or {"default": {}}):
+            hint, known = suggest(source.config, configs), ", ".join(configs or ["default"])
+            raise ConfigError(f"{source.path} has no config '{source.config}'.{hint} Choose one of {known}.")
+        return configs.get(source.config, {})
+    default = [one for name, one in configs.items() if len(configs) == 1 or name == "default" or one.get("default")]
+    if configs and not default:
+        raise ConfigError(f"{source.path} has several configurations; set config to one of {', '.join(configs)}")
+    return default[0] if default else {}
+
+
+def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if shard := _SHARD.fullmatch(name):
+            found.setdefault(shard[1], []).append(name)
+    for in_folders in () if found else (True, False):
+        forms = ("{0}", "{0}{1}.*", ".*{1}{0}", ".*{1}{0}{1}.*") if in_folders else ("{0}{1}.*", ".*{1}{0}{1}.*")
+        parts = {name: PurePosixPath(name).parts[:-1] if in_folders else [PurePosixPath(name).name] for name in names}
+        for split, words in _SPLITS.items():
+            patterns = [re.compile(form.format(word, "[-._ 0-9]")) for word in words for form in forms]
+            some = dict.fromkeys(name for one in patterns for name in names if any(map(one.fullmatch, parts[name])))
+            if some:
+                found[split] = list(some)
+        if found:
+            break
+    return found or {"train": list(names)}
+
+
+def _kind(name: str) -> tuple[str, Compression | None] | None:
+    """The format and compression of a data file by its name; None: it is none, or hidden."""
+    path = PurePosixPath(name)
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    kind = _KINDS.get((path.with_suffix("") if compression else path).suffix.lower())
+    hidden = any(part.startswith((".", "__")) for part in path.parts)
+    return None if kind is None or hidden else (kind, compression)
+
+
+# -- the Hub --
+
+
+def _commit(source: SourceConfig, revision: str | None) -> str:
     """The revision's current commit: the first request, so that a missing network is noticed at once."""
-    from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     name = _name(source)
-    if HF_HUB_OFFLINE or library().config.HF_HUB_OFFLINE:
-        raise unavailable(source, "HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set in the environment")
-    try:
-        return str(HfApi().dataset_info(name, revision=source.revision, timeout=_ANSWER_SECONDS).sha)
-    except Exception as error:
-        raise explained(source, error) from error
+    if HF_HUB_OFFLINE:
+        raise unavailable(source, "HF_HUB_OFFLINE is set in the environment")
+    with _explaining(source):
+        return str(_api().dataset_info(name, revision=revision, timeout=_ANSWER_SECONDS).sha)
 
 
-def _sizes(source: SourceConfig, names: Sequence[str], commit: str) -> dict[str, int]:
+def _sizes(name: str, commit: str) -> dict[str, int]:
+    tree = _api().list_repo_tree(name, recursive=True, revision=commit, repo_type="dataset")
+    return {item.path: int(item.size) for item in tree if hasattr(item, "size")}
+
+
+def _downloaded(name: str, commit: str, within: str, folder: Path | None = None) -> str:
+    """The path of the file in this folder, or in the library's cache."""
+    return _api().hf_hub_download(name, within, repo_type="dataset", revision=commit, local_dir=folder)
+
+
+@functools.cache
+def _api() -> Any:
+    """Silenced; it tries again by itself. Tokens come from the environment, or 'hf auth login'."""
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars, logging
 
-    found: dict[str, int] = {}
-    for first in range(0, len(names), _PATHS_A_REQUEST):
-        some = list(names[first : first + _PATHS_A_REQUEST])
-        items = HfApi().get_paths_info(_name(source), some, revision=commit, repo_type="dataset")
-        found.update({item.path: int(getattr(item, "size", 0)) for item in items})
-    return found
+    logging.set_verbosity(logging.CRITICAL)
+    disable_progress_bars()
+    return HfApi()
 
 
 def _name(source: SourceConfig) -> str:
@@ -178,26 +250,15 @@ def _folder(source: SourceConfig) -> Path | None:
     folder = Path(source.path.removeprefix("hub:")).expanduser().resolve()
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; 'hub:…' names a folder with the files of a dataset, or one on the Hub")
+    if (folder / "state.json").is_file():
+        raise ConfigError(
+            f"{folder} was written by save_to_disk, which is no form of a dataset on the Hub; write it with "
+            "Dataset.to_parquet('…/train.parquet') and name that folder, or that file without hub:"
+        )
     if source.revision is not None or not source.streaming:
         name = "revision" if source.revision is not None else "streaming = false"
         raise ConfigError(f"{name} is for datasets on the Hub, and {folder} is a folder; leave it out")
     return folder
-
-
-@functools.cache
-def library() -> Any:
-    """The package datasets, silenced and with few retries. Raises MissingExtra."""
-    try:
-        import datasets
-        import huggingface_hub
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"datasets of the Hugging Face Hub need {error.name}: {installing('hub')}") from error
-    datasets.disable_progress_bars()
-    datasets.utils.logging.set_verbosity(logging.CRITICAL)
-    huggingface_hub.utils.logging.set_verbosity(logging.CRITICAL)
-    for name in ("STREAMING_READ_MAX_RETRIES", "STREAMING_OPEN_MAX_RETRIES"):
-        setattr(importlib.import_module("datasets.config"), name, _RETRIES)
-    return datasets
 
 
 def unavailable(source: SourceConfig, why: str) -> Unavailable:
@@ -214,42 +275,24 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
     if isinstance(error, TpulmError):
         return error
     name = source.path.removeprefix("hub:")
-    kinds = {kind.__name__ for one in _causes(error) for kind in type(one).__mro__}
+    classes = {kind for one in _causes(error) for kind in type(one).__mro__}
+    kinds = {kind.__name__ for kind in classes}
     text = next(iter(str(error).strip().splitlines()), "")[:300]
-    if "GatedRepoError" in kinds or "gated dataset" in text:
+    if "GatedRepoError" in kinds:
         return ConfigError(
             f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then let this machine in with 'hf auth login' or a "
             "token in HF_TOKEN"
         )
     if "RevisionNotFoundError" in kinds:
         return ConfigError(f"{source.path} has no revision '{source.revision}'; {_PAGE}/{name}/commits/main lists them")
-    if {"RepositoryNotFoundError", "DatasetNotFoundError", "HFValidationError"} & kinds:
+    if {"RepositoryNotFoundError", "HFValidationError"} & kinds:
         return ConfigError(
             f"the Hugging Face Hub has no dataset '{name}', or shows it to its owners alone: look for it at {_PAGE}; if it is "
             "private, 'hf auth login' or a token in HF_TOKEN lets this machine in"
         )
-    if "scripts are no longer supported" in str(error) or "trust_remote_code" in str(error):
-        return ConfigError(
-            f"{source.path} is a program that makes a dataset, which is not run. The Hub has often converted such a dataset: "
-            f'try revision = "refs/convert/parquet"; {_PAGE}/{name} shows its files'
-        )
-    if _is_network(error):
+    if any(issubclass(kind, (ConnectionError, TimeoutError)) or kind.__module__.startswith(_NETWORK) for kind in classes):
         return unavailable(source, f"it does not answer ({type(error).__name__}: {text})")
-    if {"EmptyDatasetError", "DataFilesNotFoundError", "FileNotFoundError"} & kinds:
-        return ConfigError(
-            f"{source.path} holds no files of text or tables that can be read ({text}); a dataset is of .parquet, .jsonl, "
-            ".csv or .txt files"
-        )
     return DataError(f"{type(error).__name__}: {text}", location=source.path)
-
-
-def _is_network(error: BaseException) -> bool:
-    """Whether a retry may succeed later: no network, no response, or a server failure."""
-    return any(
-        isinstance(one, (ConnectionError, TimeoutError))
-        or any(kind.__module__.startswith(_NETWORK) for kind in type(one).__mro__)
-        for one in _causes(error)
-    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -261,52 +304,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or one.__context__
 
 
-def read_hub(given: Input) -> Iterator[DocumentBatch]:
-    """Read a data file. Raises DataError if it lacks the column, and Unavailable if the Hub stops responding."""
-    file, source, stream, faults, advance = given
-    builder = _open_builder(source, file.sha256)
-    if not file.sha256:
-        stream.exhaust()
-    left = file.bytes if file.sha256 else 0  # bytes; progress is estimated from the size of the tables read
-    batcher = Batcher(faults, place=lambda row: f"row {row}")
-    path: list[str] = []
-    row = 0
-    for table in _tables(builder, file, source, faults):
-        path = path or check_column(table.schema, source.text_field, faults)
-        yield from add_texts(table.column(path[0]), path[1:], row, source.text_field, batcher, faults)
-        row += table.num_rows
-        advance(min(table.nbytes, left))
-        left -= min(table.nbytes, left)
-    advance(left)
-    yield from batcher.flush()
-
-
-def _tables(builder: Any, file: InputFile, source: SourceConfig, faults: Faults) -> Iterator[pa.Table]:
-    number = 0
+@contextlib.contextmanager
+def _explaining(source: SourceConfig) -> Iterator[None]:
     try:
-        dataset = _part(builder, file, source)
-        for table in () if dataset is None else dataset.with_format("arrow").iter(batch_size=_ROWS):
-            number += table.num_rows
-            yield table
-    except Exception as error:  # from parsers, Arrow or the network
-        if file.sha256 and _is_network(error):
-            raise Unavailable(
-                f"{source.path}: the Hugging Face Hub stopped answering while {file.within} was read ({error}); run the same "
-                "command again when it does, files that were read to their end need not be read again"
-            ) from error
-        if file.sha256:
-            raise explained(source, error) from error
-        cause = error.__cause__ or error
-        faults.add("broken_file", f"it cannot be read ({type(cause).__name__}: {cause}).", f"after row {number}")
-
-
-def _part(builder: Any, file: InputFile, source: SourceConfig) -> Any:
-    """The file's share of the split, None if it is empty; all shares in order are the split."""
-    split, names = _split_of(builder, source), names_of(builder, source)
-    index, count = names.index(file.within), len(names)
-    if not source.streaming:
-        builder.download_and_prepare()  # already done when the files were found
-        return builder.as_dataset(split).shard(count, index, contiguous=True)
-    dataset = builder.as_streaming_dataset(split)
-    parts = min(count, dataset.num_shards)  # one per file, unless the library shards differently
-    return dataset.shard(parts, index, contiguous=True) if index < parts else None
+        yield
+    except Exception as error:
+        raise explained(source, error) from error

@@ -1,0 +1,92 @@
+"""How much of a text a vocabulary does not know."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpulm.tokenization.encode import Encoded, slices
+from tpulm.tokenization.tokenization import Tokenization
+from tpulm.tokenization.training import count_characters
+
+UNKNOWN_WARNING: Final = 0.02  # fraction of the characters within unknown tokens from which the vocabulary fits poorly
+UNKNOWN_REFUSED: Final = 0.3  # … and from which it does not fit at all
+_SHOWN = 8  # characters, and words
+_SHOWN_CHARACTERS = 20  # of a word
+_WORDS_TRIED = 20_000
+_MEASURED: Final = 100_000  # characters of texts with unknown tokens
+
+
+class Unknowns(NamedTuple):
+    """What a vocabulary does not know of texts, in visible characters, and the most frequent characters and words in it."""
+
+    visible: int
+    hidden: int  # within unknown tokens
+    long: int  # of these, in words of more than `limit` characters
+    limit: int
+    characters: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def fraction(self) -> float:
+        return self.hidden / max(1, self.visible)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether words too long for the vocabulary are the main cause, which a larger vocabulary does not cure."""
+        return self.long > self.hidden / 2
+
+    def __str__(self) -> str:
+        shown = [word if len(word) <= _SHOWN_CHARACTERS else f"{word[:_SHOWN_CHARACTERS]}…" for word in self.words]
+        examples = [(f"characters {' '.join(self.characters)}" if self.characters else ""), f"words {', '.join(shown)}"]
+        why = f"; a word of more than {self.limit} characters is unknown as a whole" if self.is_long else ""
+        return f"{self.fraction:.1%} of the text's characters are unknown ({'; '.join(filter(None, examples))}{why})"
+
+
+def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unknowns:
+    """Encode batches of texts and count; blanks separate words."""
+    hidden = long = 0.0
+    words: Counter[str] = Counter()
+    limit = tokenization.max_word_characters
+    for batch in texts:
+        encoded = tokenization.encode(batch)
+        sizes, each = hidden_characters(tokenization, batch, encoded)
+        hidden += each * sizes.sum()
+        long += each * sizes[sizes > limit].sum()
+        for text in batch:
+            words.update(text.split())
+    visible = sum(len(word) * count for word, count in words.items())
+    if not hidden:
+        return Unknowns(visible, 0, 0, limit, (), ())
+    characters = count_characters((unicodedata.normalize("NFC", word), count) for word, count in words.items())
+    alone = [_unknown(tokenization, counts) for counts in (characters, words)]
+    return Unknowns(visible, round(hidden), round(long), limit, *alone)
+
+
+class Hidden(NamedTuple):
+    sizes: np.ndarray  # int64, characters within each unknown token that was measured
+    each: float  # how many unknown tokens a measured one stands for
+
+
+def hidden_characters(tokenization: Tokenization, texts: list[str], encoded: Encoded, at_most: int = _MEASURED) -> Hidden:
+    """How many characters unknown tokens hide, measured in about `at_most` characters of the texts that have such tokens."""
+    unknown = tokenization.special.unknown
+    owners = np.repeat(np.arange(len(texts)), encoded.lengths)[encoded.ids == unknown]
+    if not owners.size:
+        return Hidden(np.zeros(0, np.int64), 0.0)
+    some = next(slices([texts[index] for index in np.unique(owners).tolist()], at_most))
+    ids, _, spans = tokenization.encode_with_offsets(some)
+    sizes = np.diff(spans[ids == unknown], axis=1).reshape(-1)
+    return Hidden(sizes, owners.size / max(1, sizes.size))
+
+
+def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:
+    """The most frequent strings that contain an unknown token."""
+    tried = [string for string, _ in counts.most_common(_WORDS_TRIED)]
+    ids, lengths = tokenization.encode(tried)
+    hits = np.repeat(np.arange(len(tried)), lengths)[ids == tokenization.special.unknown]
+    return tuple(tried[index] for index in np.unique(hits)[:_SHOWN])
