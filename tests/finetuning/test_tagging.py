@@ -158,6 +158,7 @@ def test_only_tabs_and_ascii_blanks_separate_columns(tmp_path: Path, blank: str)
         ("# id 7\tdomain=x\nOslo _ _ B-LOC\nis _ _ O\n", ["Oslo is"]),
         ("# sent_id = 1\n# text = group O\n1\tOslo\tB-LOC\n2\tis\tO\n", ["Oslo is"]),
         ("x O\n## O\n# O\ny B-LOC\n", ["x ## # y"]),
+        ("token label O\ny N B-LOC\n", ["token y"]),
         ("1\tOslo\tB-LOC\n2\tis\tO\n\n1\tRome\tB-LOC\n", ["Oslo is", "Rome"]),
         ("1-2\tzum\t_\n1\tzu\tO\n2\tdem\tO\n2.1\tx\t_\n3\tTor\tB-LOC\n", ["zu dem Tor"]),
         ("1 CD O\nmay MD O\n\n2 CD B-NUM\n", ["1 may", "2"]),
@@ -209,6 +210,9 @@ def test_a_line_of_a_csv_that_is_no_word_and_tag_is_refused(tmp_path: Path) -> N
         with pytest.raises(DataError, match=r"a\.csv, line 2"):
             read_columns(tmp_path / "a.csv")
         assert read_columns(tmp_path / "a.csv", on_error="skip").skipped == {"malformed_row": 1}
+    (tmp_path / "b.csv").write_text(f'{KAGGLE.format("")},"met,VBD,O\n,Ann,NNP,O\nSentence: 3,x,N,O\n')
+    found = read_columns(tmp_path / "b.csv", on_error="skip")
+    assert found.texts == ["Ann met Bob", "x"] and found.skipped == {"malformed_row": 1}  # with its whole sentence
     with pytest.raises(DataError, match="no column 'ner'"):
         read_columns(tmp_path / "a.csv", Columns(label="ner"))
 

@@ -30,6 +30,7 @@ from tpulm.labelled.entities import (
     span_fault,
     words_fault,
 )
+from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.tagging import TokenClassification
 from tpulm.predict.classify import log_probabilities
@@ -148,12 +149,8 @@ class EntityTagging(Task):
 
 def _spans(examples: Examples) -> list[list[Span]]:
     """The spans of each example, each once, in text order and without blanks at their ends."""
-    if examples.labels is None:
-        raise DataError("these examples were read without labels; read them with labelled=True.")
-    return [
-        sorted({bare_span(as_span(one), text) for one in spans})
-        for text, spans in zip(examples.texts, examples.labels, strict=True)
-    ]
+    both = zip(examples.texts, labels_of(examples), strict=True)
+    return [sorted({bare_span(as_span(one), text) for one in spans}) for text, spans in both]
 
 
 def _check_types(spans: list[Span], types: Sequence[str], place: str) -> None:

@@ -55,13 +55,14 @@ def span_fault(label: Any, text: str) -> Fault:
     """Why a value is no list of the text's spans, [[0, 5, "PERSON"], …] or as `as_span` takes them."""
     if not isinstance(label, list | tuple):
         return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
-    try:
-        spans = [as_span(one) for one in label]
-    except (KeyError, TypeError):
-        return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], in {show(label)}.'
-    for span in spans:
-        if not _is_span(span):
-            return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(span)}.'
+    spans = list[Span]()
+    for one in label:
+        try:
+            spans.append(span := as_span(one))
+        except (KeyError, TypeError):
+            span = None
+        if span is None or not _is_span(span):
+            return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(one)}.'
         if span.end > len(text) or not text[span.begin : span.end].strip():
             return "no_label", (
                 f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters (or only blanks there)."
@@ -77,10 +78,9 @@ def span_fault(label: Any, text: str) -> Fault:
 
 def as_span(value: Any) -> Span:
     """From [0, 5, "PERSON"], {"start": 0, "end": 5, "label": "PERSON"}, or doccano's "start_offset" and "end_offset"."""
-    if not isinstance(value, dict):
-        return Span(*value)
-    begin, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
-    return Span(begin, end, value["label"])
+    if isinstance(value, dict):
+        value = [value.get(f"{name}_offset", value.get(name)) for name in ("start", "end")] + [value["label"]]
+    return Span(*value)
 
 
 def bare_span(span: Span, text: str) -> Span:
@@ -116,13 +116,14 @@ def joined(examples: Examples) -> Examples:
     If words are single characters, some of them blanks (KLUE), a text consists of these characters; else of the words with
     spaces between them.
     """
-    words = {word for text in examples.texts if not isinstance(text, str) for word in text}
+    texts: list[Any] = examples.texts
+    words = {word for text in texts if not isinstance(text, str) for word in text}
     if not words or examples.labels is None:
         return examples
     between = "" if max(map(len, words)) == 1 and any(map(str.isspace, words)) else " "
     both = [
         (text, label) if isinstance(text, str) else _joined(text, label, between)
-        for text, label in zip(examples.texts, examples.labels, strict=True)
+        for text, label in zip(texts, examples.labels, strict=True)
     ]
     return replace(examples, texts=[text for text, _ in both], labels=[spans for _, spans in both])
 
@@ -200,7 +201,7 @@ def _layout(line: str, columns: Columns, location: str) -> tuple[_Layout, bool]:
     splits = {between: [cell.strip() for cell in _Layout(between).split(line)] for between in ("", ",", ";")}
     for between, cells in splits.items():
         word, tag = _column(cells, columns.text, _WORDS), _column(cells, columns.label, _TAG_COLUMNS)
-        if word is not None and tag is not None:
+        if word is not None and tag is not None and not _tag(cells[-1]):
             return _Layout(between, len(cells), word, tag, _column(cells, "sentence", _SENTENCES)), True
     if named:
         cells = max(splits.values(), key=len)
@@ -230,12 +231,13 @@ def _blocks(path: str, columns: Columns, faults: Faults) -> Iterator[list[_Line]
                     continue
             cells = layout.split(line)
             ends = not any(cells) or line.startswith("-DOCSTART-")
-            key = "" if layout.sentence is None else cells[min(layout.sentence, len(cells) - 1)].lower()
+            chosen, place = layout.chosen(cells), layout.sentence
+            key = cells[place].lower() if place is not None and place < len(cells) and len(chosen) > 1 else ""
             if ends or key not in ("", "nan", sentence):
                 yield block
                 block, sentence = [], key
             if not ends:
-                block.append(_Line(number, layout.chosen(cells), line))
+                block.append(_Line(number, chosen, line))
     yield block
 
 
