@@ -121,6 +121,15 @@ def test_text_in_many_encodings_is_read(read: Callable, name: str, text: str):
     assert read("a.txt", text.encode(name), encoding=name).documents == text.split("\n")[:-1]
 
 
+@pytest.mark.parametrize(
+    ("label", "codec", "text"),
+    [("latin-1", "cp1252", "“café” – 5 €"), ("iso-8859-9", "cp1254", "“şiğ” €"), ("tis-620", "cp874", "“ไทย” €")],
+)
+def test_iso_names_are_those_of_windows_encodings(read: Callable, label: str, codec: str, text: str):
+    """WHATWG, https://encoding.spec.whatwg.org/#names-and-labels: their labels are of windows-1252, -1254 and -874."""
+    assert read("a.txt", text.encode(codec), encoding=label).documents == [text]
+
+
 def test_a_byte_order_mark_at_the_start_of_a_line_is_dropped_and_kept_elsewhere(read: Callable):
     assert read("a.txt", "\ufeffone\r\n\ufefftwo\n\ufeff\ufeffth\ufeffree".encode()).documents == ["one", "two", "th\ufeffree"]
     assert read("a.jsonl", '\ufeff{"text": "one"}\n\ufeff{"text": "two"}\n').documents == ["one", "two"]

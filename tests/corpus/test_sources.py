@@ -122,7 +122,7 @@ def test_names_that_tell_no_format(write: Callable, name: str, message: str):
 
 def test_a_format_that_is_given_counts(write: Callable):
     (file,) = find_files([SourceConfig(path=str(write("a.xml.gz", "x")), format="text", encoding="LATIN1")])
-    assert (file.format, file.compression, file.encoding) == ("text", "gzip", "iso8859-1")
+    assert (file.format, file.compression, file.encoding) == ("text", "gzip", "cp1252")
 
 
 def test_what_cannot_be_a_source(tmp_path: Path):

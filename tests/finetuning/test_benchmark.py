@@ -189,5 +189,7 @@ def test_relations_are_learnt(encoder: Path, tmp_path: Path) -> None:
     [result] = read_results(tmp_path / "w" / "re" / "lr-0.005")
     [_, [missed, right]] = np.array(result.confusion)
     said = np.array(result.confusion)[:, 1].sum()
-    assert report.results[0].scores == {"micro_f1": [pytest.approx(2 * right / max(1, said + missed + right))]}
-    assert report.rows()[0][0] == "RE, micro F1" and report.rows()[0][2] == "66.44"
+    assert result.test is not None and 0 < result.test["auprc"] <= 1
+    expected = {"micro_f1": [pytest.approx(2 * right / max(1, said + missed + right))], "auprc": [result.test["auprc"]]}
+    assert report.results[0].scores == expected
+    assert [(row[0], row[2]) for row in report.rows()] == [("RE, micro F1", "66.44"), ("RE, AUPRC", "66.17")]

@@ -74,6 +74,17 @@ def test_regression(said: list[float], expected: list[str]):
     assert all(part in doubt for part, doubt in zip(expected, found, strict=True))
 
 
+@pytest.mark.needs_peer
+def test_f1_of_numbers_from_a_threshold_on_is_klues():
+    """klue_sts_f1: scikit-learn's f1_score of labels and predictions of 3 and more."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    task = find_task(FinetuneConfig(task="regression", f1_threshold=3.0))
+    for high in (5.0, 3.2, 2.0):
+        labels, outputs = np.random.default_rng(0).uniform(0, high, (2, 50)).round(1).astype(np.float32)
+        expected = metrics.f1_score(labels >= 3, outputs >= 3, zero_division=0)
+        assert task.scores(outputs[:, None], labelled(labels), ())["f1"] == pytest.approx(expected)
+
+
 def test_texts_that_were_cut_or_are_unknown(tmp_path: Path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     tokenizer = load(tmp_path / "vocab.txt")

@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tpulm
@@ -18,7 +20,7 @@ from encoders import build_encoder, reviews
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning import tagging
 from tpulm.finetuning.tagging import EntityTagging
-from tpulm.labelled import examples_of
+from tpulm.labelled import Columns, examples_of
 from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_counts, entity_scores, read_columns, spans_of
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
@@ -156,14 +158,152 @@ def test_only_tabs_and_ascii_blanks_separate_columns(tmp_path: Path, blank: str)
         ("# id 7\tdomain=x\nOslo _ _ B-LOC\nis _ _ O\n", ["Oslo is"]),
         ("# sent_id = 1\n# text = group O\n1\tOslo\tB-LOC\n2\tis\tO\n", ["Oslo is"]),
         ("x O\n## O\n# O\ny B-LOC\n", ["x ## # y"]),
+        ("token label O\ny N B-LOC\n", ["token y"]),
         ("1\tOslo\tB-LOC\n2\tis\tO\n\n1\tRome\tB-LOC\n", ["Oslo is", "Rome"]),
         ("1-2\tzum\t_\n1\tzu\tO\n2\tdem\tO\n2.1\tx\t_\n3\tTor\tB-LOC\n", ["zu dem Tor"]),
         ("1 CD O\nmay MD O\n\n2 CD B-NUM\n", ["1 may", "2"]),
+        ("1\tOslo\tB-LOC\n\n1\tRome\tB-LOC\n", ["Oslo", "Rome"]),
+        ("1\tCD\tB-NUM\n", ["1"]),
     ],
 )
 def test_comments_and_ids_are_no_words(tmp_path: Path, content: str, texts: list[str]) -> None:
     (tmp_path / "a.conll").write_text(content)
     assert read_columns(tmp_path / "a.conll").texts == texts
+
+
+ANN = (["Ann met Bob", "Oslo"], [[(0, 3, "PER"), (8, 11, "PER")], [(0, 4, "LOC")]])
+KAGGLE = """Sentence #,Word,POS,Tag
+Sentence: 1,Ann,NNP,B-PER
+{0},met,VBD,O
+{0},"Bob",NNP,B-PER
+Sentence: 2,Oslo,NNP,B-LOC
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.csv", KAGGLE.format(""), Columns()),
+        ("a.csv", KAGGLE.format("NaN"), Columns()),
+        (
+            "a.csv",
+            "".join(f"{n},{line}\r\n" for n, line in zip(["", 0, 1, 2, 3], KAGGLE.format("").splitlines(), strict=True)),
+            Columns(),
+        ),
+        ("a.tsv", "token\tlabel\nAnn\tB-PER\nmet\tO\nBob\tB-PER\n\nOslo\tB-LOC\n", Columns()),
+        ("a.txt", "text pos ner\nAnn NNP B-PER\nmet VBD O\nBob NNP B-PER\n\nOslo NNP B-LOC\n", Columns()),
+        ("a.csv", "Word;Tag\nAnn;B-PER\nmet;O\nBob;B-PER\n;\nOslo;B-LOC\n", Columns()),
+        ("a.csv", "sentence_idx,x,tag,y\n1,Ann,O,B-PER\n1,met,O,O\n1,Bob,O,B-PER\n2,Oslo,O,B-LOC\n", Columns("x", "y")),
+        ("a.tsv", "Ann\tB-PER\tN\nmet\tO\tV\nBob\tB-PER\tN\n\nOslo\tB-LOC\tN\n", Columns("1", "2", header=False)),
+    ],
+)
+def test_columns_with_a_header(name: str, content: str, columns: Columns, tmp_path: Path) -> None:
+    """Also Kaggle's "Annotated Corpus for Named Entity Recognition", where the first word of a sentence has its number."""
+    (tmp_path / name).write_text(content)
+    found = EntityTagging().read(tmp_path / name, columns)
+    assert (found.texts, found.labels) == ANN
+
+
+def test_a_line_of_a_csv_that_is_no_word_and_tag_is_refused(tmp_path: Path) -> None:
+    for line in ("Ann,Lee,B-PER,x", '"Ann,B-PER', "Ann", ",O"):
+        (tmp_path / "a.csv").write_text(f"word,tag\n{line}\n\nOslo,B-LOC\n")
+        with pytest.raises(DataError, match=r"a\.csv, line 2"):
+            read_columns(tmp_path / "a.csv")
+        assert read_columns(tmp_path / "a.csv", on_error="skip").skipped == {"malformed_row": 1}
+    (tmp_path / "b.csv").write_text(f'{KAGGLE.format("")},"met,VBD,O\n,Ann,NNP,O\nSentence: 3,x,N,O\n')
+    found = read_columns(tmp_path / "b.csv", on_error="skip")
+    assert found.texts == ["Ann met Bob", "x"] and found.skipped == {"malformed_row": 1}  # with its whole sentence
+    with pytest.raises(DataError, match="no column 'ner'"):
+        read_columns(tmp_path / "a.csv", Columns(label="ner"))
+
+
+def test_a_sentence_of_blanks_is_refused_or_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("\u3000\tO\n\nOslo\tB-LOC\n", encoding="utf-8")
+    with pytest.raises(DataError, match="line 1: the text is empty"):
+        read_columns(tmp_path / "a.conll")
+    assert read_columns(tmp_path / "a.conll", on_error="skip").skipped == {"empty": 1}
+
+
+WORDS = [(["Ann", "met", "Bob"], ["B-PER", "O", "B-PER"]), (["Oslo"], ["B-LOC"])]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        ([{"id": "0", "tokens": words, "ner_tags": tags} for words, tags in WORDS], Columns()),
+        ([{"text": "x", "tokens": words, "tags": tags} for words, tags in WORDS], Columns()),
+        ([{"words": words, "chunk_tags": tags, "labels": []} for words, tags in WORDS], Columns(label="chunk_tags")),
+        ([{"a": words, "b": tags} for words, tags in WORDS], Columns("a", "b")),
+    ],
+)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_words_and_their_tags_as_the_hub_has_them(
+    rows: list[dict[str, Any]], columns: Columns, form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = EntityTagging().read(path, columns)
+    assert (found.texts, found.labels) == ANN
+    assert EntityTagging().take(WORDS).texts == ANN[0]
+
+
+def test_words_of_single_characters_are_klues(tmp_path: Path) -> None:
+    """Of klue/klue, ner: the second sentence has no blank of its own."""
+    rows = [
+        {"tokens": ["4", "일", " ", "현"], "ner_tags": ["B-DT", "I-DT", "O", "O"]},
+        {"tokens": ["네", "!"], "ner_tags": ["O", "O"]},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = EntityTagging().read(tmp_path / "a.jsonl", Columns())
+    assert (found.texts, found.labels) == (["4일 현", "네!"], [[(0, 2, "DT")], []])
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "reason"),
+    [
+        (["Ann", "met"], [1, 0], "no_label"),
+        (["Ann", "met"], ["B-PER"], "no_label"),
+        (["Ann", "met"], "B-PER", "no_label"),
+        (["Ann", "met"], ["NNP", "VBD"], "no_label"),
+        (["Ann", " "], ["O", "B-PER"], "no_label"),
+        (["Ann", None], ["B-PER", "O"], "not_text"),
+        ([" ", ""], ["O", "O"], "empty"),
+        ([], [], "empty"),
+        (["Ann", "\0"], ["O", "O"], "nul_character"),
+    ],
+)
+def test_words_and_tags_that_are_no_example(words: Any, tags: Any, reason: str) -> None:
+    fault = EntityTagging().fault({"text": words, "label": tags})
+    assert fault is not None and fault[0] == reason
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {
+            "id": 7,
+            "text": "😀 Ann",
+            "entities": [{"id": 1, "label": "PER", "start_offset": 2, "end_offset": 5}],
+            "relations": [],
+            "Comments": [],
+        },
+        {"id": 7, "text": "😀 Ann", "label": [[2, 5, "PER"]], "Comments": []},
+        {"id": 7, "text": "😀 Ann", "labels": [[2, 5, "PER"]]},
+        {
+            "text": "😀 Ann",
+            "tokens": [{"text": "😀", "start": 0, "end": 1, "id": 0}],
+            "spans": [{"start": 2, "end": 5, "label": "PER"}],
+        },
+    ],
+)
+def test_exports_of_annotation_tools(row: dict[str, Any], tmp_path: Path) -> None:
+    """doccano's JSONL with and without relations and of version 1.0, and Prodigy's: offsets are of Python's strings."""
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    found = EntityTagging().read(tmp_path / "a.jsonl", Columns())
+    assert tagging._spans(found) == [[(2, 5, "PER")]]  # pyright: ignore[reportPrivateUsage]
 
 
 def test_ids_without_words_or_with_two_columns_of_tags_are_refused(tmp_path: Path) -> None:

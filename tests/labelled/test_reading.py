@@ -324,6 +324,12 @@ class TestRowNumbers:
             read_examples(path, Columns("1", "3", header=False))
         assert len(read_examples(path, Columns("2", "3", header=False))) == 4
 
+    def test_they_may_be_shuffled(self, write_rows: Callable):
+        rows = [{"text": number * 7 % 31, "label": number % 2} for number in range(31)]
+        for form in ("csv", "tsv"):
+            with pytest.raises(DataError, match="'text' of the text numbers the rows"):
+                read_examples(write_rows(f"a.{form}", rows))
+
     def test_a_stream_is_stopped_before_its_rows_are_used(self, write: Callable):
         rows = read_texts(write("a.csv", "text\n" + "".join(f"{n}\n" for n in range(5_000))), skipped=Counter())
         with pytest.raises(DataError, match="line 21: the column 'text'"):
@@ -351,6 +357,6 @@ class TestRowNumbers:
                     read_examples(path)
 
     def test_numbers_among_the_texts_are_texts(self, write_rows: Callable):
-        for texts in (["1", "2", "x"], ["3", "2", "1"], ["7", "7", "7"], ["1", "2"]):
+        for texts in (["1", "2", "x"], ["3", "2", "1"], ["7", "7", "7"], ["1", "2"], [*map(str, range(29, 10, -1)), "x"]):
             path = write_rows("a.csv", [{"text": text, "label": 1} for text in texts])
             assert read_examples(path).texts == texts

@@ -284,3 +284,43 @@ def test_texts_come_with_their_rows(tmp_path: Path) -> None:
     assert skipped == {"empty": 1}
     with pytest.raises(DataError, match=r"in\.tsv, line 3: the text is empty"):
         list(read_texts(tmp_path / "in.tsv", Columns(text="document"), skipped=skipped))
+
+
+@pytest.mark.needs_peer
+def test_numbers_of_class_labels_are_names_as_datasets_has_them(tmp_path: Path):
+    """By `datasets` itself (int2str); -1 stands for no label."""
+    datasets = pytest.importorskip("datasets")
+    label = datasets.ClassLabel(names=["O", "B-PER"])
+    kinds = {"one": label, "list": datasets.List(label), "large": datasets.LargeList(label), "fixed": datasets.List(label, 2)}
+    features = datasets.Features(
+        {**kinds, "within": {"label": label, "n": datasets.Value("int64")}, "text": datasets.Value("string")}
+    )
+    table = {"one": [1, -1], "within": [{"label": 0, "n": 1}, {"label": 1, "n": 0}], "text": ["x", "y"]}
+    table |= {name: [[0, 1], [1, 1]] for name in ("list", "large", "fixed")}
+    datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / "a.parquet")
+    rows = [row.values for row in read_records(tmp_path / "a.parquet", skipped=Counter())]
+    assert [row["one"] for row in rows] == ["B-PER", -1] and [row["text"] for row in rows] == ["x", "y"]
+    assert [row["within"] for row in rows] == [{"label": "O", "n": 1}, {"label": "B-PER", "n": 0}]
+    for name in ("list", "large", "fixed"):
+        assert [row[name] for row in rows] == [label.int2str(numbers) for numbers in table[name]]
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {
+            "feature": {"num_classes": 2, "names": ["O", "B-PER"], "id": None, "_type": "ClassLabel"},
+            "length": -1,
+            "_type": "Sequence",
+        },
+        [{"names": ["O", "B-PER"], "_type": "ClassLabel"}],
+    ],
+)
+def test_class_labels_of_older_versions_of_datasets(feature: Any, tmp_path: Path):
+    """As versions 2 and 3 write a Sequence into the metadata of the Hub's Parquet files, and a list of one feature."""
+    table = pa.table({"tags": [[1, 0]]}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": {"tags": feature}}})}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    (row,) = read_records(tmp_path / "a.parquet", skipped=Counter())
+    assert row.values == {"tags": ["B-PER", "O"]}

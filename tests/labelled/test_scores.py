@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpulm.errors import DataError, TrainingDiverged
-from tpulm.labelled import class_scores, regression_scores, summarize
+from tpulm.labelled import average_auprc, class_scores, regression_scores, summarize
 
 CLASSES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
 NUMBERS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=1, max_size=40)
@@ -101,3 +101,17 @@ def test_several_runs():
     assert summarize([0.5]) == (0.5, 0.0)
     found = summarize([1.0, 2.0, 4.0])
     assert found.mean == pytest.approx(7 / 3) and found.deviation == pytest.approx(1.5275252316519468)
+
+
+@pytest.mark.needs_peer
+@pytest.mark.parametrize("digits", [1, 9])
+def test_areas_under_precision_recall_curves_are_those_of_scikit_learn(digits: int):
+    """KLUE-RE's: the mean of auc(recall, precision) of each class's precision_recall_curve; rounded scores are often equal."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(digits)
+    for classes in (2, 30):
+        gold = np.concatenate([np.arange(classes), rng.integers(classes, size=50)])
+        scores = rng.dirichlet(np.ones(classes), len(gold)).round(digits)
+        curves = [metrics.precision_recall_curve(gold == index, scores[:, index]) for index in range(classes)]
+        expected = np.mean([metrics.auc(recall, precision) for precision, recall, _ in curves])
+        assert average_auprc(gold, scores) == pytest.approx(expected)

@@ -128,7 +128,8 @@ def finetune(
 
     tpulm finetune w/export --task embed --train sts.tsv --text-column a --pair-column b --label-column score -o sts
 
-    Entities come in columns, a word (CoNLL) or a character (KLUE) and its tag a line; or in jsonl, [[begin, end, type], …].
+    Entities come in columns, a word (CoNLL) or a character (KLUE) and its tag a line, also as a csv with a header; or in jsonl
+    or Parquet, as words and tags (tokens, ner_tags) or as [[begin, end, type], …] and other spans (doccano).
 
     tpulm finetune w/export --task qa --train train-v1.1.json.gz --dev dev-v1.1.json.gz --output answers
 

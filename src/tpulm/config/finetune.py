@@ -55,6 +55,8 @@ class FinetuneConfig(Settings):
     # qa: the benchmark whose scoring script to follow; None: korquad for Hangul, jsquad for Chinese characters and kana, else
     # squad
     answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
+    # regression: also reports the F1 of labels and predictions that are not below it
+    f1_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     epochs: Positive = 3
     batch_size: Positive = 32  # rows per step, over all devices
     learning_rate: PositiveFloat | None = None  # the peak; None: electra 1e-4, others 5e-5

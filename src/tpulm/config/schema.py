@@ -122,7 +122,7 @@ class SourceConfig(Settings):
     # text only: one document per line, per paragraph (paragraphs are separated by blank lines) or per file
     documents: Literal["line", "paragraph", "file"] = "line"
     text_field: str = "text"  # jsonl key (nested: "a.b"), csv, tsv or Parquet column, or dataset feature
-    encoding: str = "utf-8"
+    encoding: str = "utf-8"  # latin-1 is read as Windows' cp1252, as browsers read it
     on_error: Literal["stop", "skip"] = "stop"  # at bad bytes or records: raise an error, or skip and count them
     weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5: a random half of them
     split: str | None = None  # datasets only; None: "train". tfds also takes "train[:10%]" and "train+test"

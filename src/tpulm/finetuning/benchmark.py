@@ -42,6 +42,7 @@ _SHOWN = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "micro_f1": "micro F1",
+    "auprc": "AUPRC",
     "uas": "UAS",
     "las": "LAS",
 }

@@ -25,15 +25,19 @@ from tpulm.labelled.entities import (
     character_scores,
     entity_counts,
     entity_scores,
+    joined,
     read_columns,
     span_fault,
+    words_fault,
 )
+from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.tagging import TokenClassification
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
 from tpulm.train.tuning import Labelled
 
+_NAMES = (("tokens", "words"), ("ner_tags", "tags", "labels"), ("labels", "entities", "spans"))  # of words, tags, spans
 _RECORDS = (".jsonl", ".ndjson", ".json", ".parquet")  # other files have columns
 
 
@@ -48,10 +52,23 @@ class EntityTagging(Task):
     def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
         form = reading.get("format", "auto")
         if form in ("jsonl", "parquet") or (form == "auto" and suffixes(os.fspath(path))[0] in _RECORDS):
-            return super().read(path, columns, **reading)
-        return read_columns(path, on_error=reading.get("on_error", "stop"))
+            return joined(super().read(path, columns, **reading))
+        return read_columns(path, columns, on_error=reading.get("on_error", "stop"))
+
+    def take(self, data: Any) -> Examples:
+        return joined(super().take(data))
+
+    def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The columns "text" and "label", from the Hub's words and their tags, and from doccano's and spaCy's spans."""
+        words, tags, spans = (next((values[one] for one in names if one in values), None) for names in _NAMES)
+        both = words is not None and tags is not None
+        found = {"text": words, "label": tags if both else spans}
+        found = {name: value for name, value in found.items() if value is not None}
+        return {**found, **values, **(found if both and "label" not in values else {})}
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
+        if "label" in values and isinstance(values["text"], list | tuple):
+            return words_fault(values["text"], values["label"])
         return example_fault(values, lambda label: span_fault(label, values["text"]))
 
     def learn(self, examples: Examples) -> LabelSet:
@@ -132,12 +149,8 @@ class EntityTagging(Task):
 
 def _spans(examples: Examples) -> list[list[Span]]:
     """The spans of each example, each once, in text order and without blanks at their ends."""
-    if examples.labels is None:
-        raise DataError("these examples were read without labels; read them with labelled=True.")
-    return [
-        sorted({bare_span(as_span(one), text) for one in spans})
-        for text, spans in zip(examples.texts, examples.labels, strict=True)
-    ]
+    both = zip(examples.texts, labels_of(examples), strict=True)
+    return [sorted({bare_span(as_span(one), text) for one in spans}) for text, spans in both]
 
 
 def _check_types(spans: list[Span], types: Sequence[str], place: str) -> None:

@@ -24,10 +24,12 @@ from tpulm.labelled import (
     Columns,
     Examples,
     LabelSet,
+    average_auprc,
     class_scores,
     example_fault,
     examples_of,
     label_fault,
+    label_set_scores,
     number_fault,
     numbers,
     read_examples,
@@ -198,6 +200,7 @@ class TextClassification(Task):
             "accuracy": scores.accuracy,
             "macro_f1": scores.macro_f1,
             "matthews": scores.matthews,
+            "auprc": average_auprc(labels, self.probabilities(outputs)),
             "loss": float(-chosen.mean()),
         }
 
@@ -266,8 +269,10 @@ class TextRegression(Task):
         return replace(params, classification_head=replace(head, output=output))
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        found = regression_scores(data.labels, outputs[:, 0])._asdict()
-        return {name: found[name] for name in METRICS["regression"]}
+        found, threshold = regression_scores(data.labels, outputs[:, 0])._asdict(), self.config.f1_threshold
+        if threshold is not None:
+            found["f1"] = label_set_scores(data.labels[:, None] >= threshold, outputs >= threshold).micro_f1
+        return found
 
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         return outputs[:, 0].tolist()

@@ -3,7 +3,7 @@
 from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, number_fault, numbers
 from tpulm.labelled.records import read_records
-from tpulm.labelled.scores import class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
+from tpulm.labelled.scores import average_auprc, class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
 from tpulm.labelled.split import Split, hold_out
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Examples",
     "LabelSet",
     "Split",
+    "average_auprc",
     "class_scores",
     "example_fault",
     "examples_of",

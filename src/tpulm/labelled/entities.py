@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled.examples import Examples, label_text
+from tpulm.labelled.examples import Columns, Examples, label_text, missing_column, text_fault
 from tpulm.labelled.records import OnError, new_faults
 from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
@@ -50,16 +52,17 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 
 def span_fault(label: Any, text: str) -> Fault:
-    """Why a value is no list of the text's spans, [[0, 5, "PERSON"], …] or [{"start": 0, "end": 5, "label": "PERSON"}, …]."""
+    """Why a value is no list of the text's spans, [[0, 5, "PERSON"], …] or as `as_span` takes them."""
     if not isinstance(label, list | tuple):
         return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
-    try:
-        spans = [as_span(one) for one in label]
-    except (KeyError, TypeError):
-        return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], in {show(label)}.'
-    for span in spans:
-        if not _is_span(span):
-            return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(span)}.'
+    spans = list[Span]()
+    for one in label:
+        try:
+            spans.append(span := as_span(one))
+        except (KeyError, TypeError):
+            span = None
+        if span is None or not _is_span(span):
+            return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(one)}.'
         if span.end > len(text) or not text[span.begin : span.end].strip():
             return "no_label", (
                 f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters (or only blanks there)."
@@ -74,7 +77,10 @@ def span_fault(label: Any, text: str) -> Fault:
 
 
 def as_span(value: Any) -> Span:
-    return Span(value["start"], value["end"], value["label"]) if isinstance(value, dict) else Span(*value)
+    """From [0, 5, "PERSON"], {"start": 0, "end": 5, "label": "PERSON"}, or doccano's "start_offset" and "end_offset"."""
+    if isinstance(value, dict):
+        value = [value.get(f"{name}_offset", value.get(name)) for name in ("start", "end")] + [value["label"]]
+    return Span(*value)
 
 
 def bare_span(span: Span, text: str) -> Span:
@@ -89,25 +95,69 @@ def _is_span(span: Span) -> bool:
     return whole and isinstance(span.type, str) and bool(label_text(span.type))
 
 
-def read_columns(path: str | os.PathLike[str], *, on_error: OnError = "stop") -> Examples:
-    """Sentences separated by blank lines, with a word and its tag, the first and the last column, on each line.
+def words_fault(words: Sequence[Any], tags: Any) -> Fault:
+    """Why words and their tags are not those of a text."""
+    if not isinstance(tags, list | tuple) or len(tags) != len(words):
+        return "no_label", f"the {len(words)} words are {show(words)}, and the tags {show(tags)}; each word has a tag."
+    for word, tag in zip(words, tags, strict=True):
+        if not isinstance(word, str):
+            return "not_text", f"a word is {show(word)}, not a string."
+        if type(tag) is int:
+            return "no_label", f"a tag is the number {tag}, and the file does not name it: {_NAME_TAGS}"
+        if not isinstance(tag, str) or not _tag(tag):
+            return "no_label", f"a tag is {show(tag)}; {_TAGS}"
+    text, spans = _joined(words, tags, " ")
+    return text_fault(text, "text") or span_fault(spans, text)
 
-    Columns are separated by a tab, or by ASCII blanks. If words are single characters, some of them blanks (KLUE), the text
-    consists of these characters; else of the words with spaces between them. A first column that counts the words of every
-    sentence is not the words: the second is. "-DOCSTART-", and lines of "# …" and "## …" that are no word and tag with as many
-    columns as the others, are comments. Raises DataError, or counts in `skipped`, like `read_examples`.
+
+def joined(examples: Examples) -> Examples:
+    """With texts in place of lists of words, and spans in place of their tags.
+
+    If words are single characters, some of them blanks (KLUE), a text consists of these characters; else of the words with
+    spaces between them.
+    """
+    texts: list[Any] = examples.texts
+    words = {word for text in texts if not isinstance(text, str) for word in text}
+    if not words or examples.labels is None:
+        return examples
+    between = "" if max(map(len, words)) == 1 and any(map(str.isspace, words)) else " "
+    both = [
+        (text, label) if isinstance(text, str) else _joined(text, label, between)
+        for text, label in zip(texts, examples.labels, strict=True)
+    ]
+    return replace(examples, texts=[text for text, _ in both], labels=[spans for _, spans in both])
+
+
+def _joined(words: Sequence[str], tags: Sequence[str], between: str) -> tuple[str, list[Span]]:
+    begins = [0, *accumulate(len(word) + len(between) for word in words)]
+    spans = spans_of([_tag(tag) for tag in tags])
+    return between.join(words), [Span(begins[a], begins[b] - len(between), kind) for a, b, kind in spans]
+
+
+def read_columns(path: str | os.PathLike[str], columns: Columns | None = None, *, on_error: OnError = "stop") -> Examples:
+    """Sentences separated by blank lines, with a word and its tag, the first and the last column, on each line; see `joined`.
+
+    Columns are separated by a tab, or by ASCII blanks. A first line that names the columns of words and tags (as `columns`, or
+    by a usual name) is a header; below it commas and semicolons separate columns, too, and one may number the sentences. A
+    first column that counts the words of every sentence is not the words: the second is. "-DOCSTART-", and lines of "# …" and
+    "## …" that are no word and tag with as many columns as the others, are comments. Raises DataError, or counts in `skipped`,
+    like `read_examples`.
     """
     faults, sentences = new_faults(on_error), list[_Sentence]()
     for file in find_paths(os.fspath(path)):
-        sentences += _without_ids(list(_sentences(file, faults)))
+        sentences += _without_ids(
+            [one for block in _blocks(file, columns or Columns(), faults) for one in _sentences(block, faults)]
+        )
     if not sentences:
         raise DataError("no sentence with tags is in it: a word, a tab and its tag a line", location=os.fspath(path))
-    words = {word for sentence in sentences for word in sentence.words}
-    between = "" if max(map(len, words)) == 1 and any(word.isspace() for word in words) else " "
-    found = [sentence.joined(between) for sentence in sentences]
-    return Examples(
-        [text for text, _ in found], None, [spans for _, spans in found], [s.place for s in sentences], faults.skipped
-    )
+    words: list[Any] = [one.words for one in sentences]
+    return joined(Examples(words, None, [one.tags for one in sentences], [one.place for one in sentences], faults.skipped))
+
+
+class _Line(NamedTuple):
+    number: int
+    cells: list[str]
+    text: str
 
 
 class _Sentence(NamedTuple):
@@ -116,55 +166,116 @@ class _Sentence(NamedTuple):
     place: str
     rows: list[list[str]]  # all columns
 
-    def joined(self, between: str) -> tuple[str, list[Span]]:
-        ends = np.cumsum([len(word) + len(between) for word in self.words])
-        begins = ends - [len(word) + len(between) for word in self.words]
-        spans = [Span(int(begins[a]), int(ends[b - 1]) - len(between), kind) for a, b, kind in spans_of(self.tags)]
-        return between.join(self.words), spans
+
+class _Layout(NamedTuple):
+    """The columns of a file that are read; of 0 columns all are."""
+
+    between: str = ""  # a tab, or blanks
+    columns: int = 0
+    word: int = 0
+    tag: int = -1
+    sentence: int | None = None  # numbers the sentences, in each or in the first of their lines
+
+    def split(self, line: str) -> list[str]:
+        bare = line.rstrip("\r\n\t ")
+        if not self.between:
+            return bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
+        try:
+            return next(csv.reader([bare], delimiter=self.between, strict=True), [""])
+        except csv.Error:
+            return [bare]
+
+    def chosen(self, cells: list[str]) -> list[str]:
+        """The word and its tag, or all columns; those of a line with too few or too many are one."""
+        if not self.columns:
+            return cells
+        return [cells[self.word], cells[self.tag]] if max(self.word, self.tag) < len(cells) <= self.columns else cells[:1]
 
 
-def _sentences(path: str, faults: Faults) -> Iterator[_Sentence]:
+def _layout(line: str, columns: Columns, location: str) -> tuple[_Layout, bool]:
+    """The layout of a file by its first line, and whether that is a header."""
+    named = (columns.text, columns.label) != ("text", "label")
+    if not columns.header:
+        names = columns.needed(labelled=True) if named else None
+        return _Layout("", sys.maxsize, int(names["text"]) - 1, int(names["label"]) - 1) if names else _Layout(), False
+    splits = {between: [cell.strip() for cell in _Layout(between).split(line)] for between in ("", ",", ";")}
+    for between, cells in splits.items():
+        word, tag = _column(cells, columns.text, _WORDS), _column(cells, columns.label, _TAG_COLUMNS)
+        if word is not None and tag is not None and not _tag(cells[-1]):
+            return _Layout(between, len(cells), word, tag, _column(cells, "sentence", _SENTENCES)), True
+    if named:
+        cells = max(splits.values(), key=len)
+        role = "label" if _column(cells, columns.text, _WORDS) is not None else "text"
+        raise DataError(missing_column(cells, getattr(columns, role), role), location=location)
+    return _Layout(), False
+
+
+def _column(cells: list[str], name: str, usual: Sequence[str]) -> int | None:
+    """The place of the column of that name or, if it is the default, of a usual one."""
+    lower = [cell.lower() for cell in cells]
+    others = usual if name in ("text", "label", "sentence") else ()
+    return cells.index(name) if name in cells else next((lower.index(one) for one in others if one in lower), None)
+
+
+def _blocks(path: str, columns: Columns, faults: Faults) -> Iterator[list[_Line]]:
+    """The lines of a file up to a blank one, -DOCSTART- or another number of the sentence."""
     faults.name = printable(path)
     stream = ByteStream(path, suffixes(path)[1], faults)
-    numbered = (
-        (lines.first + at, line)
-        for lines in read_lines(stream, find_codec("utf-8"), faults)
-        for at, line in enumerate(lines.split())
-    )
-    block = list[tuple[int, list[str], str]]()
-    for number, line in [*numbered, (0, "")]:
-        bare = line.rstrip("\r\n\t ")
-        if bare and not line.startswith("-DOCSTART-"):
-            block.append((number, bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" ")), line))
-            continue
-        widths = {len(parts) for _, parts, text in block if not _COMMENT.match(text)}
-        rows = list[tuple[int, list[str], str]]()
-        for row in [*block, (0, [""], "# ")]:  # a comment ends a sentence
-            if not _COMMENT.match(row[2]) or (_tag(row[1][-1]) and len(row[1]) in (widths or {len(row[1])})):
-                rows.append(row)
-                continue
-            fault = next(((*found, at) for at, parts, text in rows if (found := _line_fault(parts, text))), None)
-            if fault is not None:
-                faults.add(fault[0], fault[1], f"line {fault[2]}")  # and the whole sentence
-            elif rows and not "".join(parts[0] for _, parts, _ in rows).isspace():
-                kept = [parts for _, parts, _ in rows if not _NO_WORD.fullmatch(parts[0]) or len(parts) < 3]
-                words, tags = [parts[0] for parts in kept], [_tag(parts[-1]) for parts in kept]
-                yield _Sentence(words, tags, f"{faults.name}, line {rows[0][0]}", kept)
-            rows = []
-        block = []
+    layout, begun = _Layout(), False
+    block, sentence = list[_Line](), ""
+    for lines in read_lines(stream, find_codec("utf-8"), faults):
+        for number, line in enumerate(lines.split(), lines.first):
+            if not begun and line.strip():
+                begun, (layout, is_header) = True, _layout(line, columns, f"{faults.name}, line {number}")
+                if is_header:
+                    continue
+            cells = layout.split(line)
+            ends = not any(cells) or line.startswith("-DOCSTART-")
+            chosen, place = layout.chosen(cells), layout.sentence
+            key = cells[place].lower() if place is not None and place < len(cells) and len(chosen) > 1 else ""
+            if ends or key not in ("", "nan", sentence):
+                yield block
+                block, sentence = [], key
+            if not ends:
+                block.append(_Line(number, chosen, line))
+    yield block
+
+
+def _sentences(block: list[_Line], faults: Faults) -> Iterator[_Sentence]:
+    """The sentences of a block, which comments separate."""
+    widths = {len(one.cells) for one in block if not _COMMENT.match(one.text)}
+
+    def is_comment(line: _Line) -> bool:
+        fits = len(line.cells) in (widths or {len(line.cells)}) and _tag(line.cells[-1])
+        return _COMMENT.match(line.text) is not None and not fits
+
+    for comment, lines in groupby(block, is_comment):
+        if not comment and (sentence := _sentence(list(lines), faults)) is not None:
+            yield sentence
+
+
+def _sentence(lines: list[_Line], faults: Faults) -> _Sentence | None:
+    """None, after a fault of a line or of the whole sentence."""
+    rows = [one.cells for one in lines if not _NO_WORD.fullmatch(one.cells[0]) or len(one.cells) < 3]
+    words, tags = [row[0] for row in rows], [row[-1] for row in rows]
+    found = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text)))
+    fault, number = next(found, (None, lines[0].number))
+    if fault := fault or words_fault(words, tags):
+        return faults.add(*fault, f"line {number}")
+    return _Sentence(words, tags, f"{faults.name}, line {number}", rows)
 
 
 def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     """With the second column as words, if the first one counts them in every sentence. Raises DataError if there is none."""
     last = 0
     for words, _, _, _ in sentences:
-        first = int(words[0]) if words and words[0].isdecimal() else -1
+        first = int(words[0]) if words[0].isdecimal() else -1
         if first not in (0, 1, last + 1) or words != [str(number) for number in range(first, first + len(words))]:
             return sentences
         last = first + len(words) - 1
-    if max((len(one.words) for one in sentences), default=0) < 2:
-        return sentences
     rows = [row for one in sentences for row in one.rows]
+    if len(rows) < 2:
+        return sentences
     if any(len(row) < 3 or not row[1] for row in rows):
         raise DataError(
             "its first column counts the words, and no other column holds the words themselves", location=sentences[0].place
@@ -177,6 +288,11 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     return [one._replace(words=[row[1] for row in one.rows]) for one in sentences]
 
 
+_WORDS: Final = ("word", "words", "token", "tokens", "form", "text")  # usual names of columns, of several the first
+_TAG_COLUMNS: Final = ("ner_tags", "ner_tag", "ner", "tags", "tag", "labels", "label")
+_SENTENCES: Final = ("sentence #", "sentence_id", "sentence_idx", "sentence id", "sent_id")
+_TAGS: Final = "tags are O, B-TYPE and I-TYPE (E-TYPE, S-TYPE, BILOU and TYPE-B too)."
+_NAME_TAGS: Final = "write names instead, or the data set as Parquet (dataset.to_parquet), which keeps them."
 _COMMENT: Final = re.compile("##?[ \t]")  # unless "#" is a word, with as many columns as the others
 _NO_WORD: Final = re.compile(r"\d+-\d+|\d+\.\d+")  # CoNLL-U's ids of multiword tokens and of empty nodes
 _LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
@@ -196,12 +312,12 @@ def _line_fault(parts: list[str], line: str) -> Fault:
     if UNDECODABLE in line or "\0" in line:
         return find_fault(line)
     if len(parts) < 2 or not parts[0]:
-        return "malformed_row", f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them."
-    if not _tag(parts[-1]) and not (_NO_WORD.fullmatch(parts[0]) and len(parts) > 2):
-        return (
-            "no_label",
-            f"its tag is {show(parts[-1])}; tags are O, B-TYPE and I-TYPE (E-TYPE, S-TYPE, BILOU and TYPE-B too).",
+        return "malformed_row", (
+            f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them (below a header such as "
+            "word,tag commas or semicolons, too)."
         )
+    if not _tag(parts[-1]) and not (_NO_WORD.fullmatch(parts[0]) and len(parts) > 2):
+        return "no_label", f"its tag is {show(parts[-1])}; {_TAGS}"
     return None
 
 

@@ -21,7 +21,8 @@ from tpulm.labelled.records import WORDING, OnError, RecordFile, Row, RowFormat,
 
 _LONG: Final = 40  # characters; few column names are longer
 _UNCHOSEN: Final = ("text", "label", "pair", "question")  # the columns' names if the user gives none
-_NUMBERED_TEXTS, _NUMBERED_LABELS = 3, 20  # from so many rows on, values that count the rows are row numbers
+# From few rows on, texts by numbers that grow are row numbers; from many on in any order (shuffled), and labels that count.
+_FEW_ROWS, _MANY_ROWS = 3, 20
 _AROUND: Final = re.compile(r"^[\s\u200b-\u200f\u2060\ufeff]+|[\s\u200b-\u200f\u2060\ufeff]+\Z")  # blanks, visible or not
 _FORMS: Final = "examples are a path, a list of (text, label) or of texts, or a mapping {'text': […], 'label': […]}"
 
@@ -238,7 +239,7 @@ def _rows_of_columns(data: Any, columns: Columns | None, *, labelled: bool) -> I
     lists: dict[str, list[Any]] = {}
     for role, name in columns.needed(labelled=labelled).items():
         if name not in known:
-            raise DataError(_missing_column([str(key) for key in known], name, role))
+            raise DataError(missing_column([str(key) for key in known], name, role))
         if isinstance(data[name], str):
             raise DataError(f"column '{name}' is one string, {show(data[name])}; a list of them is expected.")
         lists[role] = list(data[name])
@@ -280,7 +281,7 @@ def _read_cells(
     for file in find_record_files(path, format):
         checked = file.format in ("jsonl", "squad")  # whose records may differ
         record, rows = None, 0
-        numbered = {role: -1 for role, name in names.items() if name in _UNCHOSEN or not columns.header}
+        numbered = {role: list[int]() for role, name in names.items() if name in _UNCHOSEN or not columns.header}
         for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
             try:
                 values = adapt(record.values)
@@ -295,22 +296,24 @@ def _read_cells(
                 faults.add(fault.reason, fault.message, record.place)
             else:
                 rows += 1
-                if numbered:
-                    numbers = {role: _row_number(role, found[role], last) for role, last in numbered.items()}
-                    numbered = {role: number for role, number in numbers.items() if number is not None}
-                    if rows == _NUMBERED_LABELS:  # before later rows are used
-                        _check_numbered([role for role in numbered if role != "label"], names, record)
+                for role in [role for role, numbers in numbered.items() if not _numbers_row(role, found[role], numbers)]:
+                    del numbered[role]
+                if rows == _MANY_ROWS:  # before later rows are used
+                    _check_numbered([role for role in numbered if role != "label"], names, record)
                 yield record, found
-        if record is not None and rows >= _NUMBERED_TEXTS:
-            _check_numbered([role for role in numbered if role != "label" or rows >= _NUMBERED_LABELS], names, record)
+        if record is not None:
+            in_order = [role for role, of in numbered.items() if of == sorted(of) and len(of) >= _FEW_ROWS]
+            _check_numbered([role for role in in_order if role != "label" or rows >= _MANY_ROWS], names, record)
 
 
-def _row_number(role: str, value: Any, last: int) -> int | None:
-    """The value, if it may number a row after `last`: texts by numbers that grow, labels by all of them from 0 or 1."""
+def _numbers_row(role: str, value: Any, before: list[int]) -> bool:
+    """Whether the value may number a row after those of `before`, which it joins: texts by different numbers, labels by all
+    of them from 0 or 1."""
     digits = str(value) if type(value) is int else value.strip() if isinstance(value, str) else ""
     number = int(digits) if digits.isdecimal() and len(digits) < 19 else -1
-    follows = number > last if role != "label" else number in ((0, 1) if last < 0 else (last + 1,))
-    return number if follows else None
+    follows = number not in before if role != "label" else number in ((before[-1] + 1,) if before else (0, 1))
+    before.append(number)
+    return number >= 0 and follows
 
 
 def _check_numbered(roles: list[str], names: dict[str, str], record: Row) -> None:
@@ -335,7 +338,7 @@ def _check_columns(record: Row, file: RecordFile, names: dict[str, str], *, head
         if not header:
             cells = ", ".join(f"{number} {shorten(text, 20)}" for number, text in record.values.items())
             raise DataError(f"there is no column {name} for the {role}. The first row: {cells}.", location=file.path)
-        message = _missing_column(known, name, role)
+        message = missing_column(known, name, role)
         if file.format in ("csv", "tsv"):
             message += separator_advice(known, file.format, WORDING)
             if any(map(_looks_like_data, known)):
@@ -346,7 +349,7 @@ def _check_columns(record: Row, file: RecordFile, names: dict[str, str], *, head
         raise DataError(message, location=file.path)
 
 
-def _missing_column(columns: Sequence[str], name: str, role: str) -> str:
+def missing_column(columns: Sequence[str], name: str, role: str) -> str:
     listed = shorten(", ".join(repr(column) for column in columns), 200, quoted=False)
     return f"there is no column '{name}'.{suggest(name, columns)} The columns: {listed}. {_advice(role)}"
 

@@ -214,14 +214,19 @@ def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
 
 
 def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
-    names: list[str] = []
+    names, classes = list[str](), dict[str, Any]()
 
     def choose(schema: pa.Schema) -> None:
         names.extend(schema.names)
         _check_names(names, faults.name)
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
+        classes.update({name: feature for name, feature in features.items() if "ClassLabel" in json.dumps(feature)})
 
     for first, stretch in read_stretches(stream, choose, faults):
-        columns = [list(values_of(column)) for column in stretch.columns]
+        columns = [
+            [_named(value, classes.get(name)) for value in values_of(column)]
+            for name, column in zip(names, stretch.columns, strict=True)
+        ]
         for number, cells in enumerate(zip(*columns, strict=True), first):
             values = dict(zip(names, cells, strict=True))
             bad = next((name for name, value in values.items() if isinstance(value, UnicodeDecodeError)), None)
@@ -229,6 +234,22 @@ def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
                 yield Row(values, f"{faults.name}, row {number}")
             else:
                 faults.add("undecodable", not_utf8(bad, values[bad]), f"row {number}")
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """A value with names in place of the numbers of a ClassLabel, as `datasets` describes a feature: {"_type": "ClassLabel",
+    "names": […]}, within {"feature": …} or […] for a list. Other numbers stay, such as -1 for no label."""
+    if isinstance(feature, list):
+        feature = {"feature": feature[0]}
+    if not isinstance(feature, dict):
+        return value
+    inner = feature.get("feature", feature)
+    if isinstance(value, list):
+        return [_named(one, inner) for one in value]
+    if isinstance(value, dict):
+        return {name: _named(one, inner.get(name)) for name, one in value.items()}
+    names = feature.get("names") or []
+    return names[value] if type(value) is int and 0 <= value < len(names) else value
 
 
 def _check_names(names: list[str], location: str) -> None:

@@ -72,6 +72,22 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> C
     )
 
 
+def average_auprc(gold: np.ndarray, probabilities: np.ndarray) -> float:
+    """The area under the precision-recall curve of each class that occurs in `gold` [N], by its probability [N, C], averaged.
+
+    The area is scikit-learn's auc(recall, precision) of precision_recall_curve, by trapezoids. Source: klue_re_auprc of
+    KLUE-benchmark/KLUE-baseline, klue_baseline/metrics/functional.py @443c38b.
+    """
+    return float(np.mean([_auprc(gold == index, probabilities[:, index]) for index in np.unique(gold)]))
+
+
+def _auprc(true: np.ndarray, score: np.ndarray) -> float:
+    order = np.argsort(-score, kind="stable")
+    last = np.flatnonzero(np.diff(score[order], append=-np.inf))  # of equal scores
+    hits = np.cumsum(true[order])[last]
+    return float(np.trapezoid(np.append(1.0, hits / (last + 1)), np.append(0.0, hits / hits[-1])))
+
+
 def label_set_scores(gold: np.ndarray, predicted: np.ndarray) -> LabelSetScores:
     """Scores of bool [N, C]: scikit-learn's f1_score(average="micro" and "macro", zero_division=0) and accuracy_score."""
     if not len(gold):

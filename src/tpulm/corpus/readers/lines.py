@@ -206,6 +206,11 @@ _SIGNATURES = {
 }
 
 
+# As browsers read them (https://encoding.spec.whatwg.org): the bytes 80 to 9f are marks such as “ and €, not the control
+# characters that ISO has there.
+_READ_AS = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874"}
+
+
 def find_codec(encoding: str) -> str:
     """Python's canonical name of an encoding. Raises ConfigError, suggesting the nearest name, for an unknown one."""
     try:
@@ -219,7 +224,7 @@ def find_codec(encoding: str) -> str:
         ) from error
     if not getattr(info, "_is_text_encoding", True) or info.name.replace("_", "-") in _NOT_ENCODINGS:
         raise ConfigError(f"corpus.sources: encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
-    return "utf-8" if info.name == "utf-8-sig" else info.name
+    return _READ_AS.get(info.name, info.name)
 
 
 _MARKS: Final = re.compile("^\ufeff+", re.MULTILINE)
