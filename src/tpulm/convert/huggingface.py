@@ -164,7 +164,7 @@ def save_parts(
     parts = ((both.discriminator, config), (both.generator, generator_config(config)))
     with storage.built_aside(target, last=CONFIG) as temporary:
         for half, (model, its_config) in zip(HALVES, parts, strict=True):
-            facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
+            facts = None if card is None else replace(card, half=half)
             save_model(temporary / half, model, its_config, card=facts, **arguments)
     return folder
 
