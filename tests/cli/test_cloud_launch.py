@@ -159,10 +159,21 @@ def test_there_must_be_a_run(tpulm: Tpulm, command: str) -> None:
 
 @pytest.mark.slow
 def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulator) -> None:
-    """However busy the machine is: the process in the background ends by itself, when the run is done or fails."""
+    """However busy machine and network are: the VM installs nothing, and the process in the background ends by itself."""
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
     assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
-    launch = ("cloud", "launch", "toy.toml", "--set", "train.steps=50", *WHERE, "--no-plan", "--yes")
+    launch = (
+        "cloud",
+        "launch",
+        "toy.toml",
+        "--set",
+        "train.steps=50",
+        *WHERE,
+        "--no-plan",
+        "--yes",
+        "--python",
+        sys.executable,
+    )
     begun = tpulm(*launch, "--detach")
     assert begun.returncode == 0, begun.stderr
     found = re.search(r"Process (\d+) of this machine watches over it, and writes to (\S+)\.", " ".join(begun.stdout.split()))
