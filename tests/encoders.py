@@ -95,3 +95,11 @@ class StopAt(Silent):
             self._left -= 1
             if self._left == 0:
                 interrupt.request("SIGTERM")
+
+
+def write_ynat(folder: Path) -> None:
+    """Reviews as KLUE's YNAT: one JSON array a file."""
+    for part, count in (("train", 160), ("dev", 40)):
+        rows = [{"title": text, "label": "정치" if label == "pos" else "경제"} for text, label in reviews(count, seed=count)]
+        storage.make_folder(folder / "ynat-v1.1")
+        storage.write_json(folder / "ynat-v1.1" / f"ynat-v1.1_{part}.json", rows)

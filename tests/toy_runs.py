@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tpulm.config import RunConfig
+from tpulm.dataset.example import serialize
+from tpulm.dataset.tfrecord import frame
 
 WORDS = re.findall(
     r"\w+",
@@ -61,3 +63,30 @@ def toy_config(corpus: Path, **changes: Any) -> RunConfig:
         "hardware": {"data": 8},
     }
     return RunConfig.model_validate({**base, **changes})
+
+
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+
+
+def write_records(folder: Path) -> None:
+    """vocab.txt, and rows of 32 tokens as the scripts of BERT and ELECTRA write them: bert.tfrecord-*, electra.tfrecord-*."""
+    (folder / "vocab.txt").write_text("\n".join(TOKENS) + "\n")
+    for name, bert in (("bert", True), ("electra", False)):
+        for part in range(3):
+            records = b"".join(_record(100 * part + number, bert=bert) for number in range(100))
+            (folder / f"{name}.tfrecord-{part}-of-3").write_bytes(records)
+
+
+def _record(number: int, *, bert: bool) -> bytes:
+    draw = random.Random(number)
+    first, second = (draw.choices(range(5, len(TOKENS)), k=draw.randint(3, 14)) for _ in range(2))
+    tokens = [CLS, *first, SEP, *second, SEP]
+    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    padding = [0] * (32 - len(tokens))
+    features: dict[str, Any] = {"input_mask": [1] * len(tokens) + padding, "segment_ids": types + padding}
+    if bert:
+        features |= {"masked_lm_positions": [2, 0], "masked_lm_ids": [tokens[2], 0], "masked_lm_weights": [1.0, 0.0]}
+        features |= {"next_sentence_labels": [number % 2]}
+        tokens[2] = MASK
+    return frame(serialize(features | {"input_ids": tokens + padding}))

@@ -35,6 +35,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEAD_PROXY = "http://127.0.0.1:9"  # nothing listens there, so a connection is refused at once
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 NOT_ON_MACHINES = ("NO_GCE_CHECK", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "GOOGLE_CLOUD_PROJECT")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # of whoever stands between this machine and the internet
 MARK = "EMULATED_MACHINE"  # in the environment of every process of a machine
 END_SECONDS = 20.0
 SERVER = {"ws": "none", "lifespan": "off", "log_config": None, "log_level": "critical", "access_log": False}  # for uvicorn
@@ -104,6 +105,7 @@ class Machine:
             "LANG": "C.UTF-8",
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={self._settings.devices}",
+            **{name: os.environ[name] for name in CERTIFICATES if name in os.environ},
             **({} if self._settings.internet else dict.fromkeys(PROXIES, DEAD_PROXY)),
             **self._environment,
             **self._settings.environment,

@@ -11,19 +11,16 @@ from pathlib import Path
 import pytest
 
 from command_line import invoke
-from encoders import build_encoder, reviews
+from encoders import build_encoder, write_ynat
 
 SETTINGS = ["--seeds", "2", "--learning-rates", "5e-3", "--set", "epochs=2", "--set", "max_length=16", "--set", "batch_size=16"]
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with an encoder and KLUE's YNAT: one JSON array a file."""
+    """The current folder, with an encoder and KLUE's YNAT."""
     build_encoder("bert", tmp_path)
-    for part, count in (("train", 160), ("dev", 40)):
-        rows = [{"title": text, "label": "정치" if label == "pos" else "경제"} for text, label in reviews(count, seed=count)]
-        (tmp_path / "ynat-v1.1").mkdir(exist_ok=True)
-        (tmp_path / "ynat-v1.1" / f"ynat-v1.1_{part}.json").write_text(json.dumps(rows), encoding="utf-8")
+    write_ynat(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -21,7 +21,7 @@ from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import load_model, load_weights, save_model, save_parts
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.models import electra
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
 
@@ -136,7 +136,9 @@ def test_a_checkpoint_of_tf1(real_data: Path, tmp_path: Path):
 # -- what is refused --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "model.pt"])
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "tf_model.h5", "flax_model.msgpack", "model.pt"]
+)
 def test_pickled_weights_are_never_opened(tmp_path: Path, name: str):
     storage.make_folder(tmp_path / "source")
     (tmp_path / "source" / name).write_bytes(b"\x80\x04cos\nsystem\n")
@@ -161,7 +163,10 @@ def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, tokenizer: 
         run(source, "--to", source)
     (source / "model.safetensors").rename(source / "model-00001-of-00002.safetensors")
     (source / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"cut into several files .*max_shard_size"):
+    with pytest.raises(DataError, match="weight_map is None"):
+        run(source, "--to", tmp_path / "out")
+    (source / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model-00002-of-00002.safetensors"}}')
+    with pytest.raises(StorageError, match="model-00002-of-00002"):
         run(source, "--to", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from command_line import Done, invoke
-from tpulm.dataset.example import serialize
-from tpulm.dataset.tfrecord import frame
+from toy_runs import write_records
 
-LENGTH, PAD, CLS, SEP, MASK = 32, 0, 2, 3, 4
-WORDS = ["red", "green", "blue", "old", "new", "tree", "house", "river", "stone", "bird", "song", "night", "day", "##s"]
-RUN_FILE = f"""
+RUN_FILE = """
 extends = "bert-tiny"
 name = "imported"
 [data]
-sequence_length = {LENGTH}
+sequence_length = 32
 [model]
 num_layers = 1
 hidden_size = 32
@@ -34,28 +29,10 @@ every_steps = 2
 """
 
 
-def record(number: int, *, bert: bool) -> bytes:
-    draw = random.Random(number)
-    first, second = (draw.choices(range(5, 5 + len(WORDS)), k=draw.randint(3, 14)) for _ in range(2))
-    tokens = [CLS, *first, SEP, *second, SEP]
-    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    padding = [0] * (LENGTH - len(tokens))
-    features: dict[str, Any] = {"input_mask": [1] * len(tokens) + padding, "segment_ids": types + padding}
-    if bert:
-        features |= {"masked_lm_positions": [2, 0], "masked_lm_ids": [tokens[2], 0], "masked_lm_weights": [1.0, 0.0]}
-        features |= {"next_sentence_labels": [number % 2]}
-        tokens[2] = MASK
-    return frame(serialize(features | {"input_ids": tokens + padding}))
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
-    for name, bert in (("bert", True), ("electra", False)):
-        for part in range(3):
-            records = b"".join(record(100 * part + number, bert=bert) for number in range(100))
-            (tmp_path / f"{name}.tfrecord-{part}-of-3").write_bytes(records)
+    write_records(tmp_path)
     (tmp_path / "run.toml").write_text(RUN_FILE)
     return tmp_path
 

@@ -16,15 +16,24 @@ import pytest
 import typer
 
 from cloud_emulator import Emulator
-from command_line import commands_of, invoke
-from encoders import build_encoder, reviews, write_tsv
-from toy_runs import run_file, write_corpus
+from command_line import commands_of, invoke, run_process
+from encoders import build_encoder, reviews, write_tsv, write_ynat
+from toy_runs import run_file, write_corpus, write_records
 from tpulm import storage
 from tpulm.cli import terminal
 from tpulm.cli.app import app
-from tpulm.cloud.job import Job
+from tpulm.cloud.job import Job, Node
+from tpulm.runtime import interrupt
 
 W = ("--workdir", "gs://runs/toy")
+CLOUD = storage.as_path("gs://runs/toy/cloud")
+JOB = Job(run="toy", accelerator="v6e-8", spot=True, zones=("us-central1-a",), created_at=0.0, status="done", attempt=1)
+WHERE = ("--accelerator", "v6e-8", "--bucket", "runs")
+CHANGES = [
+    word
+    for change in ("train.steps=100", "model.num_layers=1", "corpus.max_documents=50", "tokenizer.vocab_size=600")
+    for word in ("--set", change)
+]
 TUNING = ("--text-column", "document", "--set", "epochs=1", "--set", "max_length=16")
 ASKED: dict[str, tuple[str, ...]] = {
     "recipes": (),
@@ -41,35 +50,35 @@ ASKED: dict[str, tuple[str, ...]] = {
     "tokenizer report": ("w", "corpus.txt.gz"),
     "fill-mask": ("bert", "a very good [MASK]"),
     "generate": ("decoder", "a very", "--max-tokens", "3"),
-    "import": ("bert", "--to", "imported"),
+    "import": ("bert", "--to", "imported-{}"),
     "finetune": ("bert", "--train", "train.tsv", "-o", "classifier", *TUNING),
     "classify": ("classifier", "a very good film"),
     "embed": ("bert", "a very good film", "a film"),
     "devices": (),
+    "quickstart": ("-w", "q", *CHANGES),
+    "plan": ("run.toml", "--accelerator", "v3-8"),
+    "bench": ("klue", ".", "--model", "bert", "-w", "b", "--seeds", "1", "--learning-rates", "5e-3", *TUNING[2:]),
+    "dataset import-tfrecord": ("bert.tfrecord-*", "--vocab", "vocab.txt", "--format", "bert", "--to", "records-{}"),
+    "cloud emulator": ("--port", "0"),
     "cloud doctor": ("--accelerator", "v3-8", "--bucket", "runs"),
     "cloud setup": ("--accelerator", "v3-8", "--bucket", "made", "--yes"),
+    "cloud smoke": ("--bucket", "runs", "--yes"),
+    "cloud export skypilot": ("run.toml", *WHERE, "-w", "gs://runs/exported"),
+    "cloud export jobset": ("run.toml", *WHERE, "-w", "gs://runs/exported"),
+    "cloud rehearse": ("run.toml", "--preempt", "0"),
+    "cloud launch": ("run.toml", *WHERE, *W, "--no-check"),
+    "cloud attach": W,
     "cloud status": W,
+    "cloud logs": W,
+    "cloud ssh": W,
     "cloud cost": W,
     "cloud stop": W,
     "cloud supervise": W,
     "cloud audit": (),
     "cloud down": W,
 }
-# Which take long, a compiler or more machines: their results are looked for on stdout where they are tested.
-ELSEWHERE = {
-    "quickstart": "docs/generate.py, and it is `run` with another table",
-    "plan": "cli/test_plan.py",
-    "bench": "cli/test_bench.py",
-    "dataset import-tfrecord": "cli/test_import_tfrecord.py",
-    "cloud emulator": "cli/test_cloud_emulator.py",
-    "cloud launch": "cli/test_cloud_launch.py",
-    "cloud rehearse": "cli/test_cloud_launch.py",
-    "cloud logs": "cloud/test_cloud_commands.py",
-    "cloud ssh": "cloud/test_cloud_commands.py",
-    "cloud smoke": "cloud/test_smoke.py",
-    "cloud export skypilot": "cloud/test_export.py",
-    "cloud export jobset": "cloud/test_export.py",
-}
+# Those that compile for other machines, pack themselves or run on emulated machines.
+SLOW = ("quickstart", "plan", "bench", "cloud smoke", "cloud export skypilot", "cloud export jobset", "cloud rehearse")
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +88,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_encoder(kind, root)
     write_tsv(root / "train.tsv", reviews(64))
     write_corpus(root / "corpus.txt.gz")
+    write_records(root)
+    write_ynat(root)
     (root / "run.toml").write_text(run_file("corpus.txt.gz"))
     with pytest.MonkeyPatch.context() as patch:  # so that the commands can be asked in any order
         patch.chdir(root)
@@ -87,25 +98,59 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def cloud(gcs: Emulator, folder: Path) -> None:
+    """A run that has ended in the emulator's bucket, with its log."""
+    gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
+    storage.write_atomic(CLOUD / "job.json", JOB.model_dump_json())
+    storage.write_json(CLOUD / "settings.json", {"project": "tpulm-emulator", "bundle": "none"})
+    storage.write_atomic(CLOUD / "attempts" / "1" / "log-0.txt", "step 1\n")
+    storage.copy_files(folder / "w" / "results", CLOUD.parent / "results")
+
+
 def test_every_command_is_asked() -> None:
-    assert dict(commands_of(typer.main.get_command(app))).keys() == ASKED.keys() | ELSEWHERE.keys()
+    assert dict(commands_of(typer.main.get_command(app))).keys() == ASKED.keys()
 
 
-@pytest.mark.parametrize("name", ASKED)
-def test_what_was_asked_for_is_on_stdout(
-    name: str, folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def words(name: str, folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command with its arguments, in a place where it has what it needs."""
     monkeypatch.chdir(folder)
-    if name.startswith("cloud"):
-        _: Emulator = request.getfixturevalue("gcs")
-        job = Job(run="toy", accelerator="v3-8", spot=True, zones=("us-central1-a",), prices={}, created_at=0.0, status="done")
-        storage.write_atomic(storage.as_path("gs://runs/toy/cloud/job.json"), job.model_dump_json())
-        storage.write_json(
-            storage.as_path("gs://runs/toy/cloud/settings.json"), {"project": "tpulm-emulator", "bundle": "none"}
-        )
-    done = invoke(*name.split(), *ASKED[name])
+    if name.startswith("cloud") and name != "cloud rehearse":  # which has an emulator of its own
+        request.getfixturevalue("cloud")
+    if name == "cloud smoke":
+        assert invoke("cloud", "setup", "--accelerator", "v5litepod-1", "--bucket", "runs", "--yes").returncode == 0
+    if name == "cloud emulator":
+        monkeypatch.setattr(interrupt, "requested", lambda: True)  # as Ctrl-C once it has begun
+    if name == "cloud ssh":
+        node = Node(name="toy-a1", zone="us-central1-a", attempt=1, intended_at=0.0, requested=True, state="READY")
+        storage.write_atomic(CLOUD / "job.json", JOB.model_copy(update={"status": "active", "node": node}).model_dump_json())
+    return [*name.split(), *(word.format(request.node.originalname) for word in ASKED[name])]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ASKED])
+def test_what_was_asked_for_is_on_stdout(name: str, words: list[str], user_environment: dict[str, str]) -> None:
+    done = run_process(*words, environment=user_environment) if name == "cloud rehearse" else invoke(*words)
     assert done.returncode in (0, 4) and done.stdout.strip(), done.stderr
-    assert "\x1b" not in done.stdout and not any("│" in line or line != line.rstrip() for line in done.stdout.splitlines())
+    assert "\x1b" not in done.stdout and not any(
+        line.startswith("│") or line != line.rstrip() for line in done.stdout.splitlines()
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in ASKED if name not in SLOW])
+def test_a_closed_pipe_ends_every_command(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        with pytest.raises((SystemExit, BrokenPipeError)) as raised:
+            typer.main.get_command(app)(words, standalone_mode=False)
+            closed.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+    assert not isinstance(raised.value, SystemExit) or raised.value.code == 1
+    assert "error" not in capsys.readouterr().err
 
 
 def test_no_line_is_folded_and_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,8 +45,8 @@ def trained(request: pytest.FixtureRequest, tokenizer_folder: Path, make_small: 
         lambda leaf: random.normal(float(leaf.init is ones), 0.3, leaf.shape).astype(np.float32),
         electra.spec(config, vocab_size=vocab_size),
     )
-    run = RunConfig(model=config, data=DataConfig(sequence_length=16))
-    card = CardFacts(name="small", config=run, vocab_size=vocab_size, mask_token="[MASK]", steps=7)
+    run = RunConfig(name="small", model=config, data=DataConfig(sequence_length=16))
+    card = CardFacts(config=run, vocab_size=vocab_size, mask_token="[MASK]", steps=7)
     folder = save_parts(
         tmp_path / "export",
         params,

@@ -66,7 +66,7 @@ def transformers(torch) -> Any:
 
 def save(transformers: Any, torch: Any, folder: Path, model_type: str, class_name: str, **settings: Any) -> Any:
     """The model of transformers in the folder; parameters that begin as 0 or 1 are drawn too."""
-    config = transformers.AutoConfig.for_model(model_type, **SIZES, **settings)
+    config = transformers.AutoConfig.for_model(model_type, **{**SIZES, **settings})
     torch.manual_seed(0)
     model = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
@@ -192,6 +192,43 @@ def test_a_part_of_a_head_is_not_taken_for_none(torch, transformers, tmp_path):
         load_model(tmp_path)
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "class_name", "settings"),
+    [
+        ("llama", "LlamaForCausalLM", {"num_key_value_heads": 1}),
+        ("llama", "LlamaForCausalLM", {**GROUPED, "attention_bias": True, "mlp_bias": True}),
+        ("llama", "LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0}}),
+        (
+            "llama",
+            "LlamaForCausalLM",
+            {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 16, "rope_theta": 100.0}},
+        ),
+        ("llama", "LlamaForCausalLM", {"rope_scaling": LLAMA3, "rope_theta": 500.0}),  # of 32 positions
+        ("eurobert", "EuroBertForMaskedLM", {**GROUPED, "rope_parameters": LLAMA3 | {"rope_theta": 100.0}}),
+    ],
+)
+def test_grouped_queries_and_scaled_positions_are_those_of_transformers(
+    torch, transformers, tmp_path, model_type, class_name, settings
+):
+    """In several files, too, and after an import, which copies the keys and values that queries share."""
+    expected = save(transformers, torch, tmp_path / "theirs", model_type, class_name, **settings)
+    assert_equal(torch, load_model(tmp_path / "theirs"), expected)
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    expected.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert len([*(tmp_path / "theirs").glob("model-*.safetensors")]) > 1
+    imported = import_model(tmp_path / "theirs", tmp_path / "ours")
+    assert any("grouped-query" in note for note in imported.notes) is ("num_key_value_heads" in settings)
+    assert_equal(torch, load_model(tmp_path / "ours"), expected)
+    again = getattr(transformers, class_name).from_pretrained(tmp_path / "ours").eval()
+    assert again.config.num_key_value_heads == again.config.num_attention_heads
+    np.testing.assert_allclose(theirs(torch, again), theirs(torch, expected), atol=1e-5)
+
+
 # -- ModernBERT's and EuroBERT's pooling ------------------------------------------------------------------------------------
 
 
@@ -281,18 +318,12 @@ NOT = {
     "llama": [
         Refusal("LlamaModel", {}, "its output is not there", r"missing: lm_head\.weight"),
         Refusal("LlamaForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight"),
-        Refusal(
-            "LlamaForCausalLM",
-            {"num_key_value_heads": 1},
-            "with fewer heads for keys and values",
-            "num_key_value_heads is 1; only num_attention_heads",
-        ),
         Refusal("LlamaForCausalLM", {"head_dim": 16}, "with a `head_dim` of its own", "head_dim is 16; only hidden_size"),
         Refusal(
             "LlamaForCausalLM",
-            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-            "with scaled RoPE",
-            "rope_type 'linear' is not supported",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}},
+            "with RoPE scaled by `yarn` or `dynamic`",
+            "rope_type 'yarn' is not supported; known: default, linear, llama3",
         ),
     ],
 }

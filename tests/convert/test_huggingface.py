@@ -156,7 +156,7 @@ def test_their_tokenizer_gives_our_ids(transformers, exported):
 
 def test_the_folder_holds_a_model_and_nothing_else(make_small, tmp_path):
     small = make_small(next_sentence=True)
-    facts = CardFacts(name="small", config=RunConfig(), vocab_size=small.tokenizer.vocab_size, mask_token="[MASK]", steps=1)
+    facts = CardFacts(config=RunConfig(), vocab_size=small.tokenizer.vocab_size, mask_token="[MASK]", steps=1)
     folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments, card=facts)
     expected = {path.name for path in small.tokenizer_folder.iterdir()} - {"manifest.json"}
     assert {path.name for path in folder.iterdir()} == expected | {"config.json", "model.safetensors", "README.md"}

@@ -35,6 +35,7 @@ LLAMA_LIKE = {
     "dropout": 0.0,
 }
 LLAMA = {"architecture": "decoder", **LLAMA_LIKE}
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 EUROBERT = {**LLAMA_LIKE, "token_types": 0, "masked_head": "plain"}
 MODERNBERT = {"architecture": "modernbert", "local_window": 8}
 MODELS: dict[str, dict[str, Any]] = {
@@ -42,6 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt2, untied, relu": {**GPT2, "tied_output": False, "activation": "relu", "dropout": 0.2},
     "llama": LLAMA,
     "llama, untied, biases": {**LLAMA, "tied_output": False, "biases": True, "rotary_theta": 500.0},
+    "llama, scaled": {**LLAMA, "rotary_theta": 100.0, "rotary_scaling": {**LLAMA3, "original_max_position_embeddings": 12}},
     "eurobert": EUROBERT,
     "eurobert, untied, biases": {**EUROBERT, "tied_output": False, "biases": True, "activation": "gelu"},
     "modernbert": {**MODERNBERT, "num_layers": 6},
@@ -218,10 +220,14 @@ def test_next_sentence_has_no_place_in_eurobert():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("llama", {"num_key_value_heads": 1}, "num_key_value_heads is 1; only num_attention_heads (3) is supported"),
+        ("llama", {"num_key_value_heads": 2}, "num_key_value_heads is 2, which does not divide num_attention_heads (3)"),
+        ("llama", {"num_key_value_heads": 1}, "k_proj.weight is [24, 24]; by num_key_value_heads"),
         ("llama", {"head_dim": 16}, "head_dim is 16; only hidden_size / num_attention_heads"),
         ("llama", {"attention_bias": True}, "attention_bias and mlp_bias differ"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor is 0.5"),
+        ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}}, "low_freq_factor 4.0 is not below"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "the key 'low_freq_factor' is missing"),
         ("llama", {"hidden_act": "mish"}, "hidden_act 'mish' is not supported; known: gelu_new"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
         ("gpt2", {"n_head": 5}, "hidden_size 24 is not a multiple of num_heads 5"),

@@ -112,11 +112,11 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "APIs", _apis, "project"
     yield "zones", zones if settings.accelerator else _no_accelerator, "project"
     yield "quota", quota if settings.accelerator else _no_accelerator, "zones"
-    if not settings.buckets:
+    if settings.bucket:
+        yield "bucket", partial(_bucket, name=settings.bucket), "project"
+        yield "bucket: location", partial(_bucket_location, name=settings.bucket), "bucket"
+    else:
         yield "bucket", lambda project: Check(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
-    for label, bucket in [("bucket", name) for name in settings.buckets]:
-        yield label, partial(_bucket, name=bucket), "project"
-        yield f"{label}: location", partial(_bucket_location, name=bucket), label
     yield "VM account", _worker_account, "project"
     yield "VM account: rights", _worker_rights, "project"
     if settings.secrets:

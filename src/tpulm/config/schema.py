@@ -319,6 +319,24 @@ class GeneratorConfig(Settings):
         return self
 
 
+class RotaryScaling(Settings):
+    """RoPE for texts longer than those of the first training, as in Llama 3.1; the names are those of transformers."""
+
+    # linear: all frequencies are divided by factor; llama3: those that turn at most low_freq_factor times in the original
+    # positions are, those that turn high_freq_factor times or more stay, and between the two less and less is divided
+    rope_type: Literal["linear", "llama3"] = "llama3"
+    factor: Annotated[float, Field(ge=1.0)] = 8.0
+    low_freq_factor: PositiveFloat = 1.0  # llama3 only
+    high_freq_factor: PositiveFloat = 4.0  # llama3 only, more than low_freq_factor
+    original_max_position_embeddings: Positive = 8192  # llama3 only
+
+    @model_validator(mode="after")
+    def _low_below_high(self) -> Self:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(f"low_freq_factor {self.low_freq_factor} is not below high_freq_factor {self.high_freq_factor}")
+        return self
+
+
 _MODERNBERT: dict[str, Any] = {
     "token_types": 0,
     "dropout": 0.0,
@@ -357,6 +375,7 @@ class ModelConfig(Settings):
     positions: Literal["learned", "rotary"] = "learned"  # rotary: RoPE on queries and keys (Su et al. 2021)
     # set by import. RoPE base: the longest wavelength / 2 pi
     rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0
+    rotary_scaling: RotaryScaling | None = None  # set by import. Of global layers; None: RoPE as it is
     global_every: Positive = 1  # modernbert only: attention is global in every n-th layer, from the first on, else local
     local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # set by import. Tokens that local attention spans
     local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # set by import. RoPE base of local layers
@@ -422,7 +441,7 @@ class ModelConfig(Settings):
     def identity(self) -> dict[str, Any]:
         """As JSON, to identify a checkpoint's model: settings added after version 0.2 are omitted at their defaults."""
         dumped = self.model_dump(mode="json")
-        for name in ("global_every", "local_window", "local_theta", "depth_scaled_init"):
+        for name in ("rotary_scaling", "global_every", "local_window", "local_theta", "depth_scaled_init"):
             if dumped[name] == type(self).model_fields[name].default:
                 del dumped[name]
         if dumped["generator"] and not dumped["generator"]["disentangled_embeddings"]:

@@ -5,7 +5,7 @@ Llama and EuroBERT have no key for the dropout between layers: a model read back
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -109,7 +109,7 @@ _LLAMA = _Format(
         "max_positions": "max_position_embeddings",
         "initializer_range": "initializer_range",
     },
-    required={"pretraining_tp": 1, "rope_scaling": None},
+    required={"pretraining_tp": 1},
     defaults={
         "attention_dropout": 0.0,
         "rms_norm_eps": 1e-6,
@@ -169,6 +169,7 @@ class Described(NamedTuple):
     config: ModelConfig
     vocab_size: int
     classes: list[str]
+    groups: int  # of heads that share keys and values, in grouped-query attention; otherwise the number of heads
 
 
 def model_type_of(config: ModelConfig, head: Head) -> str:
@@ -216,11 +217,16 @@ def to_config_json(
         return values | {"cls_token_id": special.cls, "sep_token_id": special.sep} | _of_modernbert(config)
     if model_type == "gpt2":
         return values | {"embd_pdrop": config.dropout}
+    scaling = config.rotary_scaling and config.rotary_scaling.model_dump(
+        include={"rope_type", *_SCALED[config.rotary_scaling.rope_type]}
+    )
     values |= {
         "attention_bias": config.biases,
         "num_key_value_heads": config.num_heads,
         "head_dim": config.hidden_size // config.num_heads,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_theta},
+        "rope_parameters": {"rope_type": "default", **(scaling or {}), "rope_theta": config.rotary_theta},
+        "rope_theta": config.rotary_theta,  # this and the next: the same in the keys of transformers 4
+        "rope_scaling": scaling,
     }
     return values | ({"mask_token_id": special.mask} if model_type == "eurobert" else {})
 
@@ -244,14 +250,13 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     if model_type == "gpt2" and fields["intermediate_size"] is None and type(fields["hidden_size"]) is int:
         fields["intermediate_size"] = 4 * fields["hidden_size"]
     if "biases" in form.fields:
-        fields |= {"dropout": 0.0, "rotary_theta": _rotary_theta(values, origin)}
+        fields |= {"dropout": 0.0, **_rotary(values, origin)}
     if model_type == "modernbert":
         fields |= _modernbert_layers(values, fields["num_layers"], origin)
     fields["activation"] = _activation(values, form.activation, origin)
     config = _validated(fields, form.fields, origin)
-    if "biases" in form.fields:
-        _check_heads(values, config, origin)
-    return Described(config, _vocab_size(values, origin), _classes(values, origin))
+    groups = _groups(values, config, origin) if "biases" in form.fields else config.num_heads
+    return Described(config, _vocab_size(values, origin), _classes(values, origin), groups)
 
 
 def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
@@ -297,7 +302,8 @@ def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) 
         "local_theta": (_LOCAL, "local_rope_theta", 10_000.0),
     }
     for ours, (kind, older, default) in defaults.items():
-        found[ours] = _rotary_theta({"rope_parameters": rope.get(kind), "rope_theta": values.get(older, default)}, origin)
+        own = {"rope_parameters": rope.get(kind), "rope_theta": values.get(older, default)}
+        found[ours] = _rotary(own, origin, known=("default",))["rotary_theta"]
     return found
 
 
@@ -345,7 +351,7 @@ def _get(values: Mapping[str, Any], key: str, origin: str) -> Any:
 
 def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
     def line(item: Any) -> str:
-        ours = str(item["loc"][0]) if item["loc"] else ""
+        ours = str(item["loc"][-1]) if item["loc"] else ""
         message = item["msg"].removeprefix("Value error, ")
         return f"{keys.get(ours, ours)} is {brief(item['input'])}: {message}" if ours else message
 
@@ -353,30 +359,49 @@ def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
 
 
 def _rope_parameters(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    rope = values.get("rope_parameters") or {}
+    key = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"  # as in transformers
+    rope = values.get(key) or {}
     if not isinstance(rope, dict):
-        raise DataError(f"rope_parameters is {brief(rope)}, not an object", location=origin)
+        raise DataError(f"{key} is {brief(rope)}, not an object", location=origin)
     return rope
 
 
-def _rotary_theta(values: Mapping[str, Any], origin: str) -> float:
-    rope = _rope_parameters(values, origin)
-    if rope.get("rope_type", "default") != "default":
-        raise DataError(f"rope_type {brief(rope['rope_type'])} is not supported; only 'default' is", location=origin)
-    return rope.get("rope_theta", values.get("rope_theta", 10_000.0))
+# What each type of RoPE needs beside its theta.
+_SCALED = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 
 
-def _check_heads(values: Mapping[str, Any], config: ModelConfig, origin: str) -> None:
-    heads, size = config.num_heads, config.hidden_size
-    expected = {
-        "num_key_value_heads": (heads, f"num_attention_heads ({heads})"),
-        "head_dim": (size // heads, "hidden_size / num_attention_heads"),
+def _rotary(values: Mapping[str, Any], origin: str, *, known: Sequence[str] = tuple(_SCALED)) -> dict[str, Any]:
+    """The settings `rotary_theta` and `rotary_scaling`, for one of the `known` types of RoPE."""
+    rope = {"original_max_position_embeddings": values.get("max_position_embeddings"), **_rope_parameters(values, origin)}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in known:
+        raise DataError(f"rope_type {brief(kind)} is not supported; known: {', '.join(known)}", location=origin)
+    scaling = {key: _get(rope, key, origin) for key in _SCALED[kind]}
+    return {
+        "rotary_theta": rope.get("rope_theta", values.get("rope_theta", 10_000.0)),
+        "rotary_scaling": {"rope_type": kind, **scaling} if scaling else None,
     }
-    for key, (value, meaning) in expected.items():
-        if values.get(key) not in (None, value):
-            raise DataError(f"{key} is {brief(values[key])}; only {meaning} is supported", location=origin)
+
+
+def _groups(values: Mapping[str, Any], config: ModelConfig, origin: str) -> int:
+    heads, head_size = config.num_heads, config.hidden_size // config.num_heads
+    if values.get("head_dim") not in (None, head_size):
+        raise DataError(
+            f"head_dim is {brief(values['head_dim'])}; only hidden_size / num_attention_heads ({head_size}) is supported",
+            location=origin,
+        )
     if values["attention_bias"] != values["mlp_bias"]:
         raise DataError("attention_bias and mlp_bias differ; only both or neither are supported", location=origin)
+    groups = heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
+    if type(groups) is not int or groups < 1 or heads % groups:
+        raise DataError(
+            f"num_key_value_heads is {brief(groups)}, which does not divide num_attention_heads ({heads})", location=origin
+        )
+    return groups
 
 
 # -- the labels of a classifier --

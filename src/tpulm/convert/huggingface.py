@@ -27,10 +27,10 @@ from tpulm.convert.config_json import (
 )
 from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
-from tpulm.convert.names import fuse, head_in, names, tidy, without_heads
+from tpulm.convert.names import fuse, head_in, names, tidy, ungrouped, without_heads
 from tpulm.convert.sentence_transformers import embedder_files, read_embedder, text_length
 from tpulm.convert.tensors import from_theirs, to_theirs
-from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
+from tpulm.errors import ConfigError, DataError, StorageError, TpulmError, brief
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
@@ -41,6 +41,8 @@ from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"
+SHARDS = f"{WEIGHTS}.index.json"  # names the files that hold the weights, if they are several
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")  # never opened
 CONFIG = "config.json"
 TOKENIZERS = (TOKENIZER, VOCABULARY, GPT2_VOCABULARY)  # any one is enough; GPT-2's, the last, comes with merges.txt
 SENTENCEPIECE = "tokenizer.model"
@@ -162,7 +164,7 @@ def save_parts(
     parts = ((both.discriminator, config), (both.generator, generator_config(config)))
     with storage.built_aside(target, last=CONFIG) as temporary:
         for half, (model, its_config) in zip(HALVES, parts, strict=True):
-            facts = None if card is None else replace(card, half=half, name=f"{card.name}-{half}")
+            facts = None if card is None else replace(card, half=half)
             save_model(temporary / half, model, its_config, card=facts, **arguments)
     return folder
 
@@ -197,10 +199,12 @@ def check_vocabulary(tokens: int, vocab_size: int, folder: PurePath) -> None:
 
 
 def load_weights(folder: PurePath) -> Weights:
-    """The contents of a folder's config.json and model.safetensors. Raises DataError if they contradict each other."""
-    values, origin = storage.read_given_object(folder / CONFIG), str(folder / WEIGHTS)
-    described = from_config_json(values, origin=str(folder / CONFIG))
-    config, found = described.config, read_tensors(folder / WEIGHTS)
+    """The contents of a folder's config.json and weights. Raises DataError if they contradict each other."""
+    values, file = storage.read_given_object(folder / CONFIG), weights_file(folder) or folder / WEIGHTS
+    described, origin = from_config_json(values, origin=str(folder / CONFIG)), str(file)
+    config, found = described.config, _read_shards(file) if file.name == SHARDS else read_tensors(file)
+    head_size = config.hidden_size // config.num_heads
+    found = ungrouped(found, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
     kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
     head: Head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
     if head == "classification":  # whose tensors may be named like another head's
@@ -235,15 +239,15 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
     folder = next((folder / half for half in preferred if storage.exists(folder / half / CONFIG)), folder)
     if is_workdir and not storage.exists(folder / CONFIG):
         raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
-    missing = [name for name in (CONFIG, WEIGHTS) if not storage.exists(folder / name)]
+    missing = [CONFIG] if not storage.exists(folder / CONFIG) else []
+    missing += [WEIGHTS] if weights_file(folder) is None else []
     if not any(storage.exists(folder / name) for name in TOKENIZERS):
         missing.append(" or ".join(TOKENIZERS[:2]))
     if missing:
         hint = ""
-        if WEIGHTS in missing and storage.exists(folder / "pytorch_model.bin"):
-            hint = (
-                f"; pytorch_model.bin is not read: load it with transformers and save_pretrained() it, which writes {WEIGHTS}"
-            )
+        pickled = [file.name for file in storage.list_folder(folder) if file.name.endswith(PICKLED)]
+        if WEIGHTS in missing and pickled:
+            hint = f"; {pickled[0]} is not read: load it with transformers and save_pretrained() it, which writes {WEIGHTS}"
         elif storage.exists(folder / SENTENCEPIECE):
             hint = (
                 f"; {SENTENCEPIECE} (SentencePiece) is not read: load it with transformers' AutoTokenizer and "
@@ -271,6 +275,19 @@ def _length_of_texts(folder: PurePath, weights: Weights, tokenizer: Tokenization
     own = text_length(folder, tokenizer) if weights.head == "embedding" else None
     length = own or read_settings(folder, [TOKENIZER_CONFIG]).model_max_length
     return int(length) if isinstance(length, int | float) and LEAST_LENGTH <= length <= weights.config.max_positions else None
+
+
+def weights_file(folder: PurePath) -> PurePath | None:
+    """The file of a model's weights, or else the index of its shards; None if it has neither."""
+    return next((folder / name for name in (WEIGHTS, SHARDS) if storage.exists(folder / name)), None)
+
+
+def _read_shards(index: PurePath) -> dict[str, np.ndarray]:
+    """The tensors of all files that the index names. Raises DataError if it is not an index, or a file is damaged."""
+    files = storage.read_given_object(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise DataError(f"weight_map is {brief(files)}, not the files of tensors by name", location=str(index))
+    return {name: tensor for file in sorted({*files.values()}) for name, tensor in read_tensors(index.parent / file).items()}
 
 
 def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> dict[str, np.ndarray]:

@@ -22,16 +22,19 @@ from tpulm.convert.heads import Head, Model, head_of
 from tpulm.convert.huggingface import (
     CONFIG,
     HALVES,
+    PICKLED,
     REPORT,
     SENTENCEPIECE,
     TOKENIZERS,
     WEIGHTS,
     LoadedModel,
+    Weights,
     check_vocabulary,
     encode_weights,
     load_model,
     load_weights,
     save_loaded,
+    weights_file,
 )
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.convert.tensorbundle import find_checkpoint
@@ -46,13 +49,12 @@ from tpulm.tokenization.given import ADDED_TOKENS, SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
-SHARDED = "model.safetensors.index.json"
-PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")
 # Files beside the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
 _SETTINGS = (*SETTINGS_FILES, "generation_config.json")
 _FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
 _FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, ADDED_TOKENS, *_SETTINGS)
 _HEADLESS = "it is an encoder without a head: 'tpulm finetune', 'tpulm embed' and --init use it, 'tpulm fill-mask' cannot"
+_UNGROUPED = "keys and values that query heads shared are copied for each: grouped-query attention became multi-head attention"
 
 
 class Imported(NamedTuple):
@@ -119,9 +121,7 @@ def _check_target(folder: PurePath) -> None:
 
 def _parts_of(base: PurePath) -> tuple[str, ...]:
     """The subfolders of a Hugging Face folder that hold a model ("" for itself); none if it is not such a folder."""
-    if storage.exists(base / WEIGHTS):
-        return ("",)
-    return tuple(half for half in HALVES if storage.exists(base / half / WEIGHTS))
+    return ("",) if weights_file(base) else tuple(half for half in HALVES if weights_file(base / half))
 
 
 def _not_a_model(path: PurePath) -> ConfigError:
@@ -130,11 +130,6 @@ def _not_a_model(path: PurePath) -> ConfigError:
     files = [path] if storage.info(path) is not None else storage.list_folder(path)
     names = [file.name for file in files]
     pickled = [name for name in names if name.endswith(PICKLED)]
-    if SHARDED in names:
-        return ConfigError(
-            f"{path}: the weights are cut into several files ({SHARDED}); load the model with transformers and "
-            f"save_pretrained(folder, max_shard_size='100GB') it, which writes one {WEIGHTS}"
-        )
     if pickled:
         return ConfigError(
             f"{path}: {pickled[0]} is not read, as such files can run any program when they are opened. If you trust it, "
@@ -163,9 +158,10 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
             notes += tokenization.doubts(model.tokenization, folder) if part == parts[0] else []
         else:
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
-            weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size, head=model.head)
-            _save_foreign(folder, target / part, weights, tokenizer, model.head)
+            _save_foreign(folder, target / part, model, tokenizer)
         notes += [] if note is None else [note]
+        if storage.read_given_object(folder / CONFIG).get("num_key_value_heads") not in (None, model.config.num_heads):
+            notes.append(_UNGROUPED)
         head = None if model.head == "embedding" and model.head_config is None else model.head
         notes += [_HEADLESS] if head is None else []
         dropped += model.dropped
@@ -198,13 +194,16 @@ def _unusable_tokenizer(folder: PurePath) -> str | None:
     return f"the tokenizer was copied as it is: transformers reads it, tpulm's own commands do not ({why})"
 
 
-def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tokenization | None, head: Head) -> None:
+def _save_foreign(source: PurePath, target: Path, model: LoadedModel | Weights, tokenizer: Tokenization | None) -> None:
     """Save the weights in our form with a foreign tokenizer, which is copied unchanged or written as tokenizer.json.
 
     vocab.json and merges.txt are replaced by that equivalent file; if both forms were there, they could differ.
     """
     values = storage.read_given_object(source / CONFIG)
     values.pop("torch_dtype", None)  # the older name of dtype
+    if "num_key_value_heads" in values:
+        values["num_key_value_heads"] = model.config.num_heads
+    weights = encode_weights(model.params, model.config, vocab_size=model.vocab_size, head=model.head)
     storage.make_folder(target)
     if tokenizer is None:
         tokens = tokenization.vocab_size_of(source / TOKENIZER) if storage.exists(source / TOKENIZER) else 0
@@ -217,7 +216,7 @@ def _save_foreign(source: PurePath, target: Path, weights: bytes, tokenizer: Tok
             storage.make_folder((target / name).parent)
             storage.write_atomic(target / name, storage.read_bytes(source / name))
     storage.write_json(
-        target / CONFIG, values | {"architectures": [class_name(values["model_type"], head)], "dtype": "float32"}
+        target / CONFIG, values | {"architectures": [class_name(values["model_type"], model.head)], "dtype": "float32"}
     )
     storage.write_atomic(target / WEIGHTS, weights)
 

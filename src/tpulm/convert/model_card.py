@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from huggingface_hub import ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,109 +19,78 @@ from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import code, quote, table
+from tpulm.dataset import DatasetManifest
 from tpulm.models.bert import padded_vocab_size
 from tpulm.models.electra import generator_config
 from tpulm.nn.params import named_leaves
-from tpulm.readable import duration, percent
+from tpulm.readable import percent
 from tpulm.tokenization import UNKNOWN_WARNING
 
 CARD = "README.md"
 CURVE_ROWS = 12  # of the table of losses
 _LANGUAGES = 5  # named on the card
 _TEMPLATES = 20  # of those that were taken out of sentences
+_SCRIPTS = {"bert": "BERT's create_pretraining_data.py", "electra": "ELECTRA's build_pretraining_dataset.py"}
+_TASKS: dict[Head, str] = {
+    "masked": "masked-language modelling",
+    "next_sentence": "masked-language modelling and next-sentence prediction",
+    "detection": "replaced-token detection",
+    "causal": "causal language modelling",
+}
+# Transformers' name of what a model with the head does, and the hub's tag for how it was trained.
+_PIPELINES: dict[Head, tuple[str, str]] = {
+    "masked": ("fill-mask", "masked-language-model"),
+    "next_sentence": ("fill-mask", "masked-language-model"),
+    "detection": ("feature-extraction", "replaced-token-detection"),
+    "causal": ("text-generation", "causal-language-model"),
+}
+# Of each score: its name, its format, and what it means.
+_SCORES = {
+    "loss": ("loss", ".4f", "{loss}"),
+    "accuracy": ("accuracy", "%", "{whose}share of the predicted tokens whose likeliest answer is right"),
+    "baseline_accuracy": (
+        *("baseline accuracy", "%"),
+        "the share that always answering the commonest token of the training text would get right",
+    ),
+    "detection_accuracy": ("detection accuracy", "%", "share of all tokens judged rightly"),
+    "detection_auc": ("detection AUC", ".4f", "chance that a replaced token is rated above an original one; 0.5 is chance"),
+    "detection_recall": (
+        *("detection recall", "%"),
+        "share of the replaced tokens that were found; {replaced} of all were replaced",
+    ),
+    "unigram_entropy": (
+        *("unigram cross-entropy", ".4f"),
+        "the loss, in nats, of knowing how frequent each token is in the training text (add-one smoothed)",
+    ),
+    "perplexity": ("perplexity", ".2f", "e to the loss: for each token of this vocabulary"),
+    "bits_per_character": ("bits per character", ".4f", "{bits}"),
+    "next_sentence_accuracy": ("next-sentence accuracy", "%", "share of the rows judged rightly"),
+}
 Row = tuple[str, str]
 _Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the head, the rows
-
-# What a card states. None or empty means not measured or not known; the card then leaves it out.
-
-
-@dataclass(frozen=True)
-class CorpusFacts:
-    """Counts of documents as they were read; characters are those of the documents kept, after cleaning."""
-
-    documents: int  # read
-    skipped: Mapping[str, int] = field(default_factory=dict)  # reason: documents
-    duplicates: int | None = None
-    training_documents: int | None = None
-    holdout_documents: int | None = None
-    characters: int | None = None
-    languages: Mapping[str, int] = field(default_factory=dict)  # language: documents, including those left out
-    removed_templates: Mapping[str, int] = field(default_factory=dict)  # missing from sentences of wikis
-
-
-@dataclass(frozen=True)
-class ImportFacts:
-    """A dataset made from existing TFRecords instead of text."""
-
-    records: int  # read
-    duplicates: int  # rows left out
-    origin: str  # "bert" or "electra": whose script wrote them
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """Counts of the prepared training rows; tokens are without padding."""
-
-    rows: int
-    tokens: int
-    holdout_rows: int | None = None
-    padding_fraction: float | None = None
-    unknown_fraction: float | None = None
-    tokens_per_character: float | None = None
-    tokens_per_row: float | None = None
-    character_quantiles: tuple[tuple[float, int], ...] = ()  # (fraction of the documents, their maximum length)
-    token_quantiles: tuple[tuple[float, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores on held-out text, as `train.evaluate` defines them; loss in nats."""
-
-    step: int
-    loss: float
-    accuracy: float
-    baseline_accuracy: float
-    bits_per_character: float | None = None
-    unigram_entropy: float | None = None
-    perplexity: float | None = None
-    next_sentence_accuracy: float | None = None
-    detection_accuracy: float | None = None
-    detection_auc: float | None = None
-    detection_recall: float | None = None
-    replaced_fraction: float | None = None
-    rows: int | None = None
-
-
-@dataclass(frozen=True)
-class Example:
-    """A text with a mask token, and the model's answers: tokens with probabilities, best first."""
-
-    text: str
-    answers: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    name: str
+    """What a card states. None or empty means not measured or not known; the card then leaves it out."""
+
     config: RunConfig
     vocab_size: int
     mask_token: str
     steps: int  # done, not planned
-    description: str = ""
-    language: str | None = None
-    license: str | None = None
-    corpus: CorpusFacts | None = None
-    imported: ImportFacts | None = None
-    dataset: DatasetFacts | None = None
+    dataset: DatasetManifest | None = None
     training_curve: Sequence[tuple[int, float]] = ()  # step, and the loss of its batch or the mean since the previous point
     holdout_curve: Sequence[tuple[int, float]] = ()
-    scores: Scores | None = None
-    examples: tuple[Example, ...] = ()
-    hardware: str | None = None  # such as "8 TPU v3 cores" or "CPU, 2 cores"
+    scores: Mapping[str, Any] = field(default_factory=dict)  # on held-out text, as `train.evaluate` defines them, and "step"
+    examples: Sequence[Mapping[str, Any]] = ()  # "text" with a mask token, and "answers": (token, probability), best first
+    hardware: str | None = None  # such as "8 x TPU v3"
     tokens_per_second: float | None = None
-    training_seconds: float | None = None
     version: str | None = None  # of tpulm
     half: Literal["generator", "discriminator"] | None = None  # of ELECTRA
+
+    @property
+    def name(self) -> str:
+        return self.config.name if self.half is None else f"{self.config.name}-{self.half}"
 
     @property
     def model(self) -> ModelConfig:
@@ -136,66 +105,10 @@ class CardFacts:
             return "causal"
         return "next_sentence" if self.config.data.next_sentence else "masked"
 
-
-class CardTexts(NamedTuple):
-    pipeline: str  # transformers' name of the task
-    tags: tuple[str, ...]
-    task: str  # the training task
-    usage: str  # Python; {name} and {text} are filled in, quoted
-    text: str  # the example, with {mask}, if the facts have none
-    classes: str
-    bits: str  # what bits per character mean
-    use: str
-
-
-_MASKED = CardTexts(
-    pipeline="fill-mask",
-    tags=("masked-language-model",),
-    task="masked-language modelling",
-    usage="""from transformers import pipeline
-
-fill = pipeline("fill-mask", model={name})  # the name or path of the folder that holds this file
-for answer in fill({text}):
-    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")""",
-    text="… {mask} …",
-    classes="`AutoModelForMaskedLM` and `AutoModel` load the weights, `AutoTokenizer` the tokenizer.",
-    bits="masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction",
-    use="It fills gaps and represents text. For a task such as classification it must be fine-tuned; none has been evaluated.",
-)
-_CAUSAL = CardTexts(
-    pipeline="text-generation",
-    tags=("causal-language-model",),
-    task="causal language modelling",
-    usage="""from transformers import pipeline
-
-write = pipeline("text-generation", model={name})  # the name or path of the folder that holds this file
-print(write({text}, max_new_tokens=50)[0]["generated_text"])""",
-    text="…",
-    classes="`AutoModelForCausalLM` loads the weights, `AutoTokenizer` the tokenizer.",
-    bits="loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code",
-    use="It continues text, and invents what it says. It follows no instructions and has not been tuned on any task.",
-)
-_DETECTION = CardTexts(
-    pipeline="feature-extraction",
-    tags=("replaced-token-detection",),
-    task="replaced-token detection",
-    usage="""from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSequenceClassification
-
-encoder = AutoModel.from_pretrained({name})  # hidden states; the name or path of the folder that holds this file
-judge = AutoModelForPreTraining.from_pretrained({name})  # a logit for each token: above 0, it looks replaced
-classifier = AutoModelForSequenceClassification.from_pretrained({name}, num_labels=2)  # to be fine-tuned""",
-    text="…",
-    classes="`AutoTokenizer` loads the tokenizer.",
-    bits=_MASKED.bits,
-    use="It tells replaced tokens and represents text. For a task such as classification it must be fine-tuned; none has been "
-    "evaluated.",
-)
-_BY_HEAD: dict[Head, CardTexts] = {
-    "masked": _MASKED,
-    "next_sentence": _MASKED._replace(task="masked-language modelling and next-sentence prediction"),
-    "detection": _DETECTION,
-    "causal": _CAUSAL,
-}
+    @property
+    def imported(self) -> bool:
+        """Whether the rows were made from existing TFRecords instead of text."""
+        return self.dataset is not None and "imported" in self.dataset.corpus
 
 
 def write_card(folder: str | PurePath, facts: CardFacts) -> None:
@@ -205,8 +118,6 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
-    words = _BY_HEAD[facts.head]
-    text = facts.examples[0].text if facts.examples else words.text.format(mask=facts.mask_token)
     environment = Environment(
         loader=PackageLoader("tpulm"),
         undefined=StrictUndefined,
@@ -214,37 +125,34 @@ def render(facts: CardFacts) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"code": code, "plural": _plural, "percent": _percent, "number": "{:,}".format}
+    environment.filters |= {"code": code, "quote": quote, "plural": _plural, "number": "{:,}".format}
     environment.globals["table"] = table
+    unknown = facts.dataset.train.unknown_fraction if facts.dataset else 0.0
     return environment.get_template("model_card.md").render(
         facts=facts,
-        metadata=_metadata(facts, words),
-        words=words,
-        architecture=_architecture(facts),
+        metadata=_metadata(facts),
         parameters=_millions(num_parameters(facts.model, facts.head, facts.vocab_size)),
         origin=_origin(facts),
-        usage=words.usage.format(name=quote(facts.name), text=quote(text)),
         examples=_examples(facts.examples),
         data=data_rows(facts),
         training=_training_rows(facts),
         losses=_losses(facts),
         scores=score_rows(facts),
-        unknown=(facts.dataset and facts.dataset.unknown_fraction) or 0.0,
-        unknown_warning=UNKNOWN_WARNING,
+        unknown=percent(unknown, 2) if unknown >= UNKNOWN_WARNING else "",
     )
 
 
-def _metadata(facts: CardFacts, words: CardTexts) -> str:
+def _metadata(facts: CardFacts) -> str:
     """The front matter, in YAML."""
     begun = "pretrained-from-scratch" if facts.config.train.start_from is None else "continued-pretraining"
+    pipeline, tag = _PIPELINES[facts.head]
     return ModelCardData(
-        language=facts.language,
-        license=facts.license,
-        mask_token=facts.mask_token if words.pipeline == "fill-mask" else None,
+        language=facts.config.language,
+        mask_token=facts.mask_token if pipeline == "fill-mask" else None,
         library_name="transformers",
-        pipeline_tag=words.pipeline,
-        tags=[facts.model.architecture, *words.tags, begun, "tpulm"],
-        widget=[{"text": example.text} for example in facts.examples] or None,
+        pipeline_tag=pipeline,
+        tags=[facts.model.architecture, tag, begun, "tpulm"],
+        widget=[{"text": example["text"]} for example in facts.examples] or None,
     ).to_yaml()
 
 
@@ -258,7 +166,7 @@ def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
 
 def _origin(facts: CardFacts) -> str:
     """Where the weights started from, and the task they were trained on."""
-    task, start = _BY_HEAD[facts.head].task, facts.config.train.start_from
+    task, start = _TASKS[facts.head], facts.config.train.start_from
     if facts.config.train.objective.whole_words and facts.head != "causal":
         task += ", with whole words masked,"
     if start is None:
@@ -267,101 +175,65 @@ def _origin(facts: CardFacts) -> str:
     return f"was trained further, from the weights of {code(names[-1] if names else start)}, by {task}"
 
 
-def _architecture(facts: CardFacts) -> str:
-    """The kind of model, and its class in transformers."""
-    model = facts.model
-    if model.architecture == "decoder":
-        return "A causal Transformer (Hugging Face's " + ("GPT-2)" if model.positions == "learned" else "Llama)")
-    if model.architecture == "electra":
-        what = "discriminator of an ELECTRA, the half to fine-tune," if facts.half == "discriminator" else ""
-        return "The " + (what or "generator of an ELECTRA, the small half that fills masks,")
-    if model.positions == "rotary":
-        return "A pre-norm BERT with rotary positions (Hugging Face's EuroBERT)"
-    return "A BERT" if model.norm_position == "post" else "A pre-norm BERT (Hugging Face's Megatron-BERT)"
-
-
-def _examples(examples: Sequence[Example]) -> _Table | None:
-    if not examples:
-        return None
-    width = max(len(example.answers) for example in examples)
-    rows = [
-        (
-            code(example.text),
-            *(f"{code(token)} {score:.3f}" for token, score in example.answers),
-            *[""] * (width - len(example.answers)),
-        )
-        for example in examples
-    ]
-    return ("Text", *(f"{_ordinal(i)} answer" for i in range(1, width + 1))), rows
-
-
-def _row(name: str, value: Any, written: Callable[[Any], str] = "{:,}".format) -> list[Row]:
-    """One row, or none if the value is unknown."""
-    return [] if value is None else [(name, written(value))]
+def _examples(examples: Sequence[Mapping[str, Any]]) -> _Table:
+    width = max((len(example["answers"]) for example in examples), default=0)
+    answers = [[f"{code(token)} {score:.3f}" for token, score in example["answers"]] for example in examples]
+    rows = [[code(one["text"]), *own, *[""] * (width - len(own))] for one, own in zip(examples, answers, strict=True)]
+    return ("Text", *(f"Answer {number}" for number in range(1, width + 1))), rows
 
 
 def data_rows(facts: CardFacts) -> list[Row]:
     """Counts of what was read and what was trained on."""
-    return [*_corpus_rows(facts.corpus), *_import_rows(facts.imported), *_dataset_rows(facts.dataset, facts)]
-
-
-def _corpus_rows(corpus: CorpusFacts | None) -> list[Row]:
-    if corpus is None:
+    made = facts.dataset
+    if made is None:
         return []
+    counts, length, batch = made.train.counts, facts.config.data.sequence_length, facts.config.train.batch_size
+    tokens_per_row = (counts.tokens + counts.copied_tokens) / max(1, counts.rows)
+    rows = [
+        *(_import_rows(made) if facts.imported else _corpus_rows(made)),
+        ("tokens", f"{counts.tokens:,}"),
+        (f"training rows of {length:,} tokens", f"{counts.rows:,}"),
+        ("held-out rows", f"{made.holdout.counts.rows:,}"),
+        ("characters of a document", _quantiles(counts.length_quantiles(counts.character_lengths))),
+        ("tokens of a document", _quantiles(counts.length_quantiles(counts.token_lengths))),
+        ("tokens of text in a row", f"{tokens_per_row:,.1f}" if counts.tokens else ""),
+        ("padding", percent(made.train.padding_fraction, 2)),
+        ("unknown characters", percent(made.train.unknown_fraction, 2)),
+        ("tokens per character", f"{made.train.tokens_per_character:.3f}" if counts.characters else ""),
+        ("passes over the rows", f"{facts.steps * batch / counts.rows:.2f}" if counts.rows else ""),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _import_rows(made: DatasetManifest) -> list[Row]:
     return [
-        ("documents read", f"{corpus.documents:,}"),
-        *((f"left out: {reason.replace('_', ' ')}", f"{count:,}") for reason, count in sorted(corpus.skipped.items()) if count),
-        *_row("exact duplicates left out", corpus.duplicates),
-        *_row("documents trained on", corpus.training_documents),
-        *_row("documents held out", corpus.holdout_documents),
-        *_row("characters", corpus.characters),
-        *_row("languages recognized", corpus.languages or None, _languages),
-        *_row("taken out of sentences", corpus.removed_templates or None, _templates),
+        (f"records of {_SCRIPTS[made.corpus['imported']]} read", f"{made.corpus['records']:,}"),
+        ("exact duplicate rows left out", f"{made.corpus['duplicates']:,}"),
     ]
 
 
-def _import_rows(imported: ImportFacts | None) -> list[Row]:
-    if imported is None:
-        return []
-    script = {"bert": "BERT's create_pretraining_data.py", "electra": "ELECTRA's build_pretraining_dataset.py"}[imported.origin]
+def _corpus_rows(made: DatasetManifest) -> list[Row]:
+    """Documents as they were read; characters are those of the documents kept, after cleaning."""
+    corpus, train, held_out = made.corpus, made.train.counts, made.holdout.counts
+    languages, templates = corpus.get("languages", {}), corpus.get("removed_templates", {})
+    templates, whole = {code(name): count for name, count in templates.items()}, sum(languages.values())
     return [
-        (f"records of {script} read", f"{imported.records:,}"),
-        ("exact duplicate rows left out", f"{imported.duplicates:,}"),
+        ("documents read", f"{corpus['documents'] + sum(corpus['skipped'].values()):,}"),
+        *((f"left out: {why.replace('_', ' ')}", f"{count:,}") for why, count in sorted(corpus["skipped"].items()) if count),
+        ("exact duplicates left out", f"{train.duplicates + held_out.duplicates:,}"),
+        ("documents trained on", f"{train.documents:,}"),
+        ("documents held out", f"{held_out.documents:,}"),
+        ("characters", f"{corpus['characters']:,}"),
+        ("languages recognized", ", ".join(f"{name} {percent(one / whole, 1)}" for name, one in _most(languages, _LANGUAGES))),
+        ("taken out of sentences", ", ".join(f"{name} {count:,}" for name, count in _most(templates, _TEMPLATES))),
     ]
 
 
-def _dataset_rows(dataset: DatasetFacts | None, facts: CardFacts) -> list[Row]:
-    if dataset is None:
-        return []
-    length = facts.config.data.sequence_length
-    passes = facts.steps * facts.config.train.batch_size / dataset.rows if dataset.rows else None
-    return [
-        ("tokens", f"{dataset.tokens:,}"),
-        (f"training rows of {length:,} tokens", f"{dataset.rows:,}"),
-        *_row("held-out rows", dataset.holdout_rows),
-        *_row("characters of a document", dataset.character_quantiles or None, _quantiles),
-        *_row("tokens of a document", dataset.token_quantiles or None, _quantiles),
-        *_row("tokens of text in a row", dataset.tokens_per_row, "{:,.1f}".format),
-        *_row("padding", dataset.padding_fraction, _percent),
-        *_row("unknown characters", dataset.unknown_fraction, _percent),
-        *_row("tokens per character", dataset.tokens_per_character, "{:.3f}".format),
-        *_row("passes over the rows", passes, "{:.2f}".format),
-    ]
-
-
-def _languages(documents: Mapping[str, int]) -> str:
-    """The most common languages with their shares: "ko 98.2%, uncertain 1.5%, others 0.3%"."""
-    whole, ordered = sum(documents.values()), sorted(documents.items(), key=lambda one: -one[1])
-    shown, rest = ordered[:_LANGUAGES], sum(count for _, count in ordered[_LANGUAGES:])
-    named = [*shown, ("others", rest)] if rest else shown
-    return ", ".join(f"{name} {percent(count / whole, 1)}" for name, count in named)
-
-
-def _templates(counts: Mapping[str, int]) -> str:
-    """The commonest templates: "{{rp}} 101, {{sfn}} 96, others 230"."""
+def _most(counts: Mapping[str, int], shown: int) -> list[tuple[str, int]]:
+    """The most common names, with their counts, and "others"."""
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    rest = sum(count for _, count in ordered[_TEMPLATES:])
-    return ", ".join(f"{code(name)} {count:,}" for name, count in ordered[:_TEMPLATES]) + (f", others {rest:,}" if rest else "")
+    rest = sum(count for _, count in ordered[shown:])
+    return [*ordered[:shown], *([("others", rest)] if rest else [])]
 
 
 def _quantiles(found: Sequence[tuple[float, int]]) -> str:
@@ -370,12 +242,11 @@ def _quantiles(found: Sequence[tuple[float, int]]) -> str:
 
 
 def _training_rows(facts: CardFacts) -> list[Row]:
+    speed = f"{facts.tokens_per_second:,.0f}" if facts.tokens_per_second is not None else ""
+    rows = [("steps done", f"{facts.steps:,}"), ("hardware", facts.hardware or ""), ("tokens of text per second", speed)]
     return [
-        ("steps done", f"{facts.steps:,}"),
-        *_row("hardware", facts.hardware or None, str),
-        *_row("time", facts.training_seconds, duration),
-        *_row("tokens of text per second", facts.tokens_per_second, "{:,.0f}".format),
-        *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported is not None)),
+        *((name, value) for name, value in rows if value),
+        *((code(name), code(value)) for name, value in settings(facts.config, imported=facts.imported)),
     ]
 
 
@@ -428,56 +299,28 @@ def _steps_shown(curves: Sequence[Mapping[int, str]]) -> list[int]:
 
 def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     """(score, value, meaning) of each score on held-out text."""
-    scores = facts.scores
-    if scores is None:
-        return []
-    loss_is = "mean cross-entropy of the predicted tokens, in nats"
-    electra = facts.config.model.architecture == "electra"
-    if electra:
-        objective = facts.config.train.objective
-        loss_is = f"{objective.generator_weight:g} × the generator's + {objective.discriminator_weight:g} × the discriminator's"
+    objective, found = facts.config.train.objective, {name: value for name, value in facts.scores.items() if value is not None}
+    is_electra = facts.config.model.architecture == "electra"
+    loss = "mean cross-entropy of the predicted tokens, in nats"
+    if is_electra:
+        loss = f"{objective.generator_weight:g} × the generator's + {objective.discriminator_weight:g} × the discriminator's"
     elif facts.head == "next_sentence":
-        loss_is += ", plus that of the next-sentence head"
-    whose = "the generator's " if electra else ""
-    rows = [
-        ("loss", f"{scores.loss:.4f}", loss_is),
-        ("accuracy", _percent(scores.accuracy), f"{whose}share of the predicted tokens whose likeliest answer is right"),
-        (
-            "baseline accuracy",
-            _percent(scores.baseline_accuracy),
-            "the share that always answering the commonest token of the training text would get right",
-        ),
+        loss += ", plus that of the next-sentence head"
+    bits = "masked-token loss / ln 2 × tokens / characters: comparable between vocabularies at one mask fraction"
+    if facts.head == "causal":
+        bits = "loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code"
+    of = {"loss": loss, "bits": bits, "whose": "the generator's " * is_electra}
+    of["replaced"] = percent(found.get("replaced_fraction", 0.0), 2)
+    return [
+        (name, percent(found[key], 2) if form == "%" else format(found[key], form), meaning.format(**of))
+        for key, (name, form, meaning) in _SCORES.items()
+        if key in found
     ]
-    if scores.detection_accuracy is not None and scores.detection_auc is not None:
-        rows.append(("detection accuracy", _percent(scores.detection_accuracy), "share of all tokens judged rightly"))
-        meaning = "chance that a replaced token is rated above an original one"
-        rows.append(("detection AUC", f"{scores.detection_auc:.4f}", f"{meaning}; 0.5 is chance"))
-    if scores.detection_recall is not None and scores.replaced_fraction is not None:
-        meaning = f"share of the replaced tokens that were found; {_percent(scores.replaced_fraction)} of all were replaced"
-        rows.append(("detection recall", _percent(scores.detection_recall), meaning))
-    if scores.unigram_entropy is not None:
-        meaning = "the loss, in nats, of knowing how frequent each token is in the training text (add-one smoothed)"
-        rows.append(("unigram cross-entropy", f"{scores.unigram_entropy:.4f}", meaning))
-    if scores.perplexity is not None:
-        rows.append(("perplexity", f"{scores.perplexity:.2f}", "e to the loss: for each token of this vocabulary"))
-    if scores.bits_per_character is not None:
-        rows.append(("bits per character", f"{scores.bits_per_character:.4f}", _BY_HEAD[facts.head].bits))
-    if scores.next_sentence_accuracy is not None:
-        rows.append(("next-sentence accuracy", _percent(scores.next_sentence_accuracy), "share of the rows judged rightly"))
-    return rows
 
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _ordinal(number: int) -> str:
-    return f"{number}" + {1: "st", 2: "nd", 3: "rd"}.get(number, "th")
-
-
 def _millions(count: int) -> str:
     return f"{count / 1e6:.1f} million" if count >= 1_000_000 else f"{count:,}"
-
-
-def _percent(fraction: float) -> str:
-    return percent(fraction, 2)

@@ -297,6 +297,26 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
     return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
 
 
+def ungrouped(
+    tensors: Mapping[str, np.ndarray], *, groups: int, num_heads: int, head_size: int, origin: str
+) -> Mapping[str, np.ndarray]:
+    """Grouped-query attention (Ainslie et al. 2023) as multi-head attention: each query head has a copy of its group's keys and
+    values. Raises DataError for keys or values of another number of groups."""
+
+    def repeated(name: str, tensor: np.ndarray) -> np.ndarray:
+        if groups == num_heads or not any(part in name for part in (".k_proj.", ".v_proj.")):
+            return tensor
+        if tensor.shape[:1] != (groups * head_size,):
+            raise DataError(
+                f"shape: {name} is {list(tensor.shape)}; by num_key_value_heads it has {groups * head_size} rows",
+                location=origin,
+            )
+        heads = tensor.reshape(groups, head_size, *tensor.shape[1:])
+        return np.repeat(heads, num_heads // groups, axis=0).reshape(-1, *tensor.shape[1:])
+
+    return {name: repeated(name, tensor) for name, tensor in tensors.items()}
+
+
 def without_heads(kept: Kept, model_type: str) -> Kept:
     """The encoder's tensors alone."""
     heads = {row.theirs for row in TABLES[model_type] if not row.ours.startswith(_ENCODER)}

@@ -150,7 +150,8 @@ def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str
         kind = layer_kind(number, config, causal=False)
         theta, window = config.local_theta if kind.is_local else config.rotary_theta, kind.window.before
         if config.positions == "rotary" and theta not in turns:
-            frequencies = rotary_frequencies(config.hidden_size // config.num_heads, theta)
+            scaling = None if kind.is_local else config.rotary_scaling
+            frequencies = rotary_frequencies(config.hidden_size // config.num_heads, theta, scaling)
             angles = add("Mul", add("Unsqueeze", add("Cast", positions, to=1), [1]), frequencies[None])
             turns[theta] = add("Cos", angles), add("Sin", angles)
         if window not in masks:

@@ -170,7 +170,7 @@ def encode(
 
 def rotations_of(positions: Int[Array, "B L"], config: ModelConfig) -> Rotations:
     size = config.hidden_size // config.num_heads
-    everywhere = rotation(positions, head_size=size, theta=config.rotary_theta)
+    everywhere = rotation(positions, head_size=size, theta=config.rotary_theta, scaling=config.rotary_scaling)
     if config.global_every == 1:
         return Rotations(everywhere, everywhere)
     return Rotations(everywhere, rotation(positions, head_size=size, theta=config.local_theta))

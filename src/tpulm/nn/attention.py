@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
+from tpulm.config import RotaryScaling
 from tpulm.nn import flash, flash_gpu
 from tpulm.nn.dropout import DropoutSeeds, dropout, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import PRODUCT, affine, multiply
@@ -43,16 +44,22 @@ class Rotation(NamedTuple):
     sin: Float[Array, "B 1 L K/2"]
 
 
-def rotation(positions: Int[Array, "B L"], *, head_size: int, theta: float) -> Rotation:
+def rotation(positions: Int[Array, "B L"], *, head_size: int, theta: float, scaling: RotaryScaling | None = None) -> Rotation:
     """RoPE for these positions: pair i of a head rotates by position * frequency i."""
-    frequencies = jnp.asarray(rotary_frequencies(head_size, theta), jnp.float32)
+    frequencies = jnp.asarray(rotary_frequencies(head_size, theta, scaling), jnp.float32)
     angles = positions[:, None, :, None].astype(jnp.float32) * frequencies[None, None, None, :]
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 
-def rotary_frequencies(head_size: int, theta: float) -> np.ndarray:
-    """RoPE frequencies theta ** (-2 i / head_size), float32 [K/2]."""
-    return 1.0 / theta ** (np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
+def rotary_frequencies(head_size: int, theta: float, scaling: RotaryScaling | None = None) -> np.ndarray:
+    """RoPE frequencies theta ** (-2 i / head_size), float32 [K/2], each scaled between 1 and 1 / factor."""
+    frequencies = 1.0 / theta ** (np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size))
+    if scaling is None:
+        return frequencies
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * np.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = np.clip((turns - low) / (high - low), 0.0, 1.0) if scaling.rope_type == "llama3" else 0.0
+    return (frequencies * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
 
 
 @jax.custom_vjp

@@ -76,7 +76,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
         scored=[],
-        scored_at=facts.scores.step if facts and facts.scores else None,
+        scored_at=facts.scores.get("step") if facts else None,
         samples=read_result(workdir, "samples") or {},
         data=_data_rows(config, facts),
         attempts=_attempt_rows(history),
@@ -137,14 +137,10 @@ def _summary(
         rows.append(("Time since it began", duration(3600 * hours)))
     if speed is not None and step < steps:
         rows.append(("To go, at this speed", duration((steps - step) * speed.seconds_per_step)))
-    if facts is not None and facts.scores is not None:
-        rows.append(("Held-out loss", f"{facts.scores.loss:.3f} nats"))
-        rows.append(
-            (
-                "Held-out accuracy",
-                f"{facts.scores.accuracy:.1%} (always the commonest token: {facts.scores.baseline_accuracy:.1%})",
-            )
-        )
+    if facts is not None and (scores := facts.scores):
+        baseline = f"(always the commonest token: {scores['baseline_accuracy']:.1%})"
+        rows.append(("Held-out loss", f"{scores['loss']:.3f} nats"))
+        rows.append(("Held-out accuracy", f"{scores['accuracy']:.1%} {baseline}"))
     if cost is not None:
         rows.append(("Cost so far", f"{'at least ' if cost.at_least else ''}{dollars(cost.dollars)}"))
         if cost.dollars_at_end is not None:
