@@ -14,6 +14,7 @@ from tpulm.tokenization.report import (
     Unknowns,
     count_unknown,
     report,
+    vocabulary_doubts,
 )
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
@@ -44,4 +45,5 @@ __all__ = [
     "save",
     "train",
     "vocab_size_of",
+    "vocabulary_doubts",
 ]
