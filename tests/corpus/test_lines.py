@@ -69,9 +69,9 @@ def test_the_readable_beginning_is_used_when_skipping(compression: Compression, 
     assert (stream.read_bytes, stream.sha256()) == (len(data), hashlib.sha256(data).hexdigest())
 
 
-@pytest.mark.parametrize("content", [b"this is plain text", b""])
+@pytest.mark.parametrize("content", [b"this is plain text", b"this is plain text" * 10_000, b""])
 def test_what_is_not_compressed_is_an_error(compression: Compression, write: Callable, content: bytes):
-    with pytest.raises(DataError, match="0 bytes of text could be read"):
+    with pytest.raises(DataError, match="take the compression's suffix off" if content else "0 bytes of text could be read"):
         list(ByteStream(write("a", content), compression, Faults("stop", "a")).pieces())
 
 
@@ -95,7 +95,14 @@ def test_a_file_that_went_away(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("utf-9", "Did you mean 'utf-8'"), ("euckrr", "Did you mean 'euckr'"), ("xyzzy", "Common ones"), ("", "Common ones")],
+    [
+        ("ANSI", "cp949 for Korean"),
+        ("unicode", "utf-16"),
+        ("utf-9", "Did you mean 'utf-8'"),
+        ("euckrr", "Did you mean 'euckr'"),
+        ("xyzzy", "Common ones"),
+        ("", "Common ones"),
+    ],
 )
 def test_an_unknown_encoding_is_refused_with_a_suggestion(name: str, message: str):
     with pytest.raises(ConfigError, match=message):
@@ -114,11 +121,12 @@ def test_what_encodes_no_text_is_refused(name: str):
         ("cp932", "日本語、①\n髙橋\n"), ("euc_kr", "한국어\n영화\n"), ("cp949", "뷁\n똠방각하\n"), ("gb18030", "汉字\n㐀\n"),
         ("utf-16", "한\n글\n"), ("utf-16-be", "ഊ\nਊ\n"), ("utf-32", "😀\nx\n"), ("iso2022_jp", "日本\n語\n"),
         ("utf-7", "é+\n한\n"),
+        ("windows-949", "뷁\n똠방각하\n"), ("Windows-31J", "①\n髙橋\n"),
         ("cp037", "plain\ntext\n"), ("latin-1", "caf\xe9\nna\xefve\n"), ("utf-8-sig", "first\nsecond\n"),
     ],
 )  # fmt: skip
 def test_text_in_many_encodings_is_read(read: Callable, name: str, text: str):
-    assert read("a.txt", text.encode(name), encoding=name).documents == text.split("\n")[:-1]
+    assert read("a.txt", text.encode(find_codec(name)), encoding=name).documents == text.split("\n")[:-1]
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | N
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("photo.png", "suffix '.png' does not tell its format"), ("a.pdf.bz2", "suffix '.pdf'"),
+        ("photo.png", "suffix '.png' does not tell its format"), ("a.pdf.bz2", "extract its text"),
+        ("a.xlsx", "a spreadsheet"), ("a.txt.lz4", "decompress"),
         ("a.zip", "an archive; unpack"),
         ("a.tar.gz", "an archive; unpack"), ("a.parquet.gz", "not read through gzip"),
     ],
@@ -133,6 +134,18 @@ def test_what_cannot_be_a_source(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="neither a file nor a folder"):
         find_files([SourceConfig(path=str(tmp_path / "pipe"))])
+
+
+def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: Path):
+    """Names as in the library `datasets`, data_files.py: FILES_TO_IGNORE; one that is named, or is all there is, is read."""
+    for name in ("README.md", "LICENSE", "sub/dataset_infos.json", "a.txt", "sub/readme_first.txt"):
+        write(name, "text")
+    notes: list[str] = []
+    for path in (tmp_path, tmp_path / "**"):
+        found = find_files([SourceConfig(path=str(path))], note=notes.append)
+        assert [file.within for file in found] == ["a.txt", "sub/readme_first.txt"]
+    assert len(notes) == 2 and "LICENSE, README.md, sub/dataset_infos.json" in notes[0]
+    assert names(tmp_path, "README.md", "LICEN*") == ["README.md", "LICENSE"]
 
 
 def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_path: Path):

@@ -27,6 +27,34 @@ def test_a_document_a_file(read: Callable):
     assert read("b.txt", "", documents="file").documents == []
 
 
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("id\tdocument\tlabel\n1\tgood\t1\n\n2\tbad\t0\n", "format = 'tsv'"),
+        ('\n{"text": "a"}\n{"text": "b"}\n', "format = 'jsonl'"),
+        ('[\n  {\n  "text": "a"}\n]\n', "format = 'jsonl'"),
+        # the forms of WikiExtractor's README, the MediaWiki export schema, the HTML standard, SubRip and WebVTT
+        ('<doc id="2" url="https://ko.wikipedia.org/wiki?curid=2" title="A">\nA\n\ntext\n</doc>\n', "WikiExtractor"),
+        ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n', "format = 'wikipedia'"),
+        ("<!DOCTYPE html>\n<html>\n", "HTML"),
+        ("1\r\n00:02:16,612 --> 00:02:19,376\r\nHello.\r\n", "subtitles"),
+        ("WEBVTT\n\n00:11.000 --> 00:13.000\nHello.\n", "subtitles"),
+    ],
+)
+@pytest.mark.parametrize("documents", ["line", "file"])
+def test_another_format_is_read_only_if_told_to(read: Callable, content: str, advice: str, documents: str):
+    with pytest.raises(DataError, match=advice):
+        read("a.txt", content, documents=documents, on_error="skip")
+    assert read("a.txt", content, documents=documents, format="text").documents
+
+
+@pytest.mark.parametrize(
+    "content", ["\tone\n\ttwo\n\tthree\n", "a\tb\nc\nd\n", "{x}\n", "[1] {a}\n", "<docs>\n", "12\nx --> y\n"]
+)
+def test_text_that_begins_like_another_format(read: Callable, content: str):
+    assert read("a.txt", content).documents == content.split("\n")[:-1]
+
+
 @given(st.text("ab \t\n\r\u2028", max_size=60), st.integers(1, 9))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_paragraphs_do_not_depend_on_where_stretches_end(

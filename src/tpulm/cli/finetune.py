@@ -11,7 +11,7 @@ import typer
 
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, tracked
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
-from tpulm.cli.use import load
+from tpulm.cli.use import load, say_doubts
 from tpulm.errors import ConfigError, suggest
 from tpulm.storage import as_path, exists, same_file
 
@@ -336,6 +336,7 @@ def classify(
         say(f" the fine-tuning in {model} has not ended; this is the best model so far", lead="note:", style="yellow")
         model = best
     loaded = load(model, reads=True)
+    say_doubts(loaded.tokenization, texts or [])
     columns = Columns(text=text_column, pair=pair_column, header=not no_header)
     for option, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
         if value and (loaded.head != head or not texts):
@@ -564,7 +565,9 @@ def embed(
 
     from tpulm.predict.embed import Embedder
 
-    embedder = Embedder(load(model, reads=True))
+    loaded = load(model, reads=True)
+    say_doubts(loaded.tokenization, texts or [])
+    embedder = Embedder(loaded)
     if not embedder.is_tuned:
         say(" not fine-tuned for embeddings: the mean of its hidden states", lead="note:", style="yellow")
     if embedder.prompts:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.importing import Imported
     from tpulm.predict.generate import GenerationChunk
+    from tpulm.tokenization import Tokenization
 
 
 Model = Annotated[
@@ -42,6 +43,14 @@ def load(model: PurePath, *, reads: bool = False) -> LoadedModel:
         return pipeline.current_model(model, preferred=preferred, progress=progress)
 
 
+def say_doubts(tokenization: Tokenization, texts: list[str]) -> None:
+    """A note if much of the texts is unknown to the vocabulary."""
+    from tpulm.tokenization import vocabulary_doubts
+
+    for doubt in vocabulary_doubts(tokenization.reading_added, texts, "note"):
+        say(doubt)
+
+
 def fill_mask(
     model: Model,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Text with [MASK] in it.")],
@@ -51,7 +60,10 @@ def fill_mask(
     """What the model would write in place of [MASK]: tpulm fill-mask W "Seoul is the [MASK] of Korea." --top 5"""
     from tpulm.predict.fill_mask import fill_mask as fill
 
-    answers = fill(load(model), texts, top=top)
+    loaded = load(model)
+    mask = loaded.tokenization.token(loaded.tokenization.special.mask)
+    say_doubts(loaded.tokenization, [text.replace(mask, " ") for text in texts])
+    answers = fill(loaded, texts, top=top)
     for text, predictions in zip(texts, answers, strict=True):
         masks = sorted({p.mask for p in predictions})
         for mask in masks:
@@ -78,7 +90,9 @@ def generate(
     from tpulm.predict.generate import Sampling, collect, stream
 
     prompts = prompts or [""]
-    pieces = stream(load(model), prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
+    loaded = load(model)
+    say_doubts(loaded.tokenization, prompts)
+    pieces = stream(loaded, prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
     generations = collect(prompts, _shown(prompts, pieces))
     if as_json:
         print_json([one._asdict() for one in generations])

@@ -252,6 +252,6 @@ def _set(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(file: PurePath) -> dict[str, Any]:
     try:
-        return storage.parse_toml(storage.read_bytes(file).decode("utf-8-sig"))
+        return storage.parse_toml(storage.read_bytes(file))
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from error

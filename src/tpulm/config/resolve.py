@@ -239,8 +239,7 @@ def _values(reference: str, seen: tuple[str, ...]) -> _Values:
 def _parse(text: str | bytes, origin: str, folder: PurePath | None) -> dict[str, Any]:
     """The values of a run file, with absolute paths."""
     try:
-        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")  # some editors write a byte order mark
-        values: Any = storage.parse_json(decoded) if origin.endswith(".json") else storage.parse_toml(decoded)
+        values: Any = storage.parse_json(text) if origin.endswith(".json") else storage.parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from error
     if not is_table(values):

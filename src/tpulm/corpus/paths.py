@@ -12,21 +12,36 @@ from typing import Final
 
 from tpulm import storage
 from tpulm.errors import ConfigError, suggest
-from tpulm.storage.paths import bucket_and_name, printable
+from tpulm.storage.paths import ESCAPES, bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
 _NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write beside the data
+# About the data: what the library `datasets` ignores (FILES_TO_IGNORE), licences, and what desktops write.
+_ABOUT: Final = re.compile(
+    r"(readme|licen[cs]e|copying)(\.(md|txt|rst))?|(dataset_infos?|dataset_dict|config)\.json|dummy_data\.zip|thumbs\.db|desktop\.ini",
+    re.IGNORECASE,
+)
 
 
-def find_paths(pattern: str) -> dict[str, storage.FileInfo]:
+def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None) -> dict[str, storage.FileInfo]:
     """The files that a file name, a folder or a glob matches, by path, sorted by name.
 
-    Raises ConfigError if there are none.
+    Files about the data, such as README.md, are left out with a `note` unless nothing else is there. Raises ConfigError if
+    there are none.
     """
     try:
-        return _find_paths(storage.as_path(pattern))
+        found = _find_paths(storage.as_path(pattern))
     except ConfigError as error:
-        raise ConfigError(printable(str(error))) from error
+        advice = f" {ESCAPES}." if re.search(r"[\x00-\x1f]", pattern) else ""
+        raise ConfigError(printable(str(error)) + advice) from error
+    kept = {path: info for path, info in found.items() if not _ABOUT.fullmatch(PurePath(path).name)}
+    if not kept or len(kept) == len(found):
+        return found
+    left_out = [name_within(path, pattern) for path in found if path not in kept]
+    note(
+        f"left out of {printable(pattern)}, as not part of the text: {_some(left_out)} To read such a file, name it as a source"
+    )
+    return kept
 
 
 def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:

@@ -78,7 +78,7 @@ def scatter(
     if manifest is not None:
         verify(manifest, config, workdir, part_bytes=part_bytes)
         return manifest
-    files = find_files(config.sources)
+    files = find_files(config.sources, note=progress.note)
     Cleaner(config.cleaning)  # raises errors in the settings early
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
     if hosts.is_first:

@@ -1,8 +1,8 @@
 """From the sources of a configuration to their files, in an order that depends only on names.
 
 A folder means all files below it, a glob the files that it matches (`**` descends), a dataset the files of its split; hidden
-files are ignored. Sources keep the order of the configuration; files of one source are sorted by name, or as in the dataset.
-A file that is reached twice is an error: its weight and format would be ambiguous.
+files, and those about the data such as README.md, are ignored. Sources keep the order of the configuration; files of one source
+are sorted by name, or as in the dataset. A file that is reached twice is an error: its weight and format would be ambiguous.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -29,10 +29,21 @@ from tpulm.storage.paths import printable
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
+_UNREAD: Final = {
+    ".lz4": "is compressed in a way that is not read; decompress it (lz4 -d), or use gzip, bzip2, xz or zstd",
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "is a spreadsheet; save it as CSV in UTF-8"),
+    **dict.fromkeys(
+        (".doc", ".docx", ".odt", ".rtf", ".hwp", ".hwpx"), "is a word processor's document; save it as plain text"
+    ),
+    **dict.fromkeys((".pdf", ".epub"), "is not text; extract its text first (pdftotext or pandoc does it)"),
+    **dict.fromkeys((".html", ".htm"), "is HTML; extract its text first"),
+}
 
 
-def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None) -> list[InputFile]:
-    """Every file of every source; datasets are prepared if necessary.
+def find_files(
+    sources: Sequence[SourceConfig], *, away: set[int] | None = None, note: Callable[[str], None] = lambda message: None
+) -> list[InputFile]:
+    """Every file of every source; datasets are prepared if necessary. `note` is told which files are ignored.
 
     With `away`, for a corpus that was read before, nothing is prepared or downloaded; sources that this machine cannot access
     now (no network, or a missing package) are left out, and their indices added to the set. Raises ConfigError for what is
@@ -46,7 +57,7 @@ def find_files(sources: Sequence[SourceConfig], *, away: set[int] | None = None)
     reached: dict[str, InputFile] = {}
     for index, source in enumerate(sources):
         try:
-            found = _files_of(source, index, first_time=away is None)
+            found = _files_of(source, index, note, first_time=away is None)
         except (Unavailable, MissingExtra):
             if away is None or source.format not in DATASETS:
                 raise
@@ -66,14 +77,14 @@ def _is_elsewhere(path: str) -> bool:
     return storage.is_remote(path) or path.startswith("hub:")
 
 
-def _files_of(source: SourceConfig, index: int, *, first_time: bool) -> list[InputFile]:
+def _files_of(source: SourceConfig, index: int, note: Callable[[str], None], *, first_time: bool) -> list[InputFile]:
     encoding = find_codec(source.encoding)
     reader = READERS.get(source.format)
     if reader is not None and reader.find is not None:
         return reader.find(source, index, first_time)
     return [
         InputFile(path, name_within(path, source.path), index, *_kind(path, source), encoding, found.size, found.modified_ns)
-        for path, found in find_paths(source.path).items()
+        for path, found in find_paths(source.path, note).items()
     ]
 
 
@@ -113,6 +124,8 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None and suffix in _ARCHIVES:
             raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
+        if form is None and suffix in _UNREAD:
+            raise ConfigError(f"{path} {_UNREAD[suffix]}")
         if form is None:
             raise ConfigError(
                 f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "

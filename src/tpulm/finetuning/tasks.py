@@ -38,13 +38,12 @@ from tpulm.labelled import (
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
-from tpulm.tokenization import UNKNOWN_WARNING, SpecialTokens, Tokenization, count_unknown
+from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_doubts
 from tpulm.train.tuning import Labelled
 
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
-_CHARACTERS_JUDGED = 1_000_000  # of a part, against the vocabulary
 _GIVEN = vars(Columns())  # the defaults
 
 
@@ -366,11 +365,9 @@ def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, speci
 
 
 def doubts_about_vocabulary(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
-    """A warning if much of the text of a part is unknown; judged by a million characters of it."""
+    """`vocabulary_doubts` about a part."""
     pairs = ([pair] if isinstance(pair, str) else pair for pair in examples.pairs or [])
-    texts = [*examples.texts, *chain.from_iterable(pairs)]
-    found = count_unknown(tokenization.reading_added, [texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED]])
-    return [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
+    return vocabulary_doubts(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name)
 
 
 def shown_score(metric: str, value: float) -> str:

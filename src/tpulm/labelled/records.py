@@ -203,7 +203,10 @@ def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
         questions = [(paragraph["context"], dict(one)) for paragraph in paragraphs for one in paragraph["qas"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         form = '{"data": [{"paragraphs": [{"context": "…", "qas": [{"question": "…"}]}]}]}'
-        raise DataError(f"it is not as SQuAD's files are, {form}: {error!r}", location=faults.name) from error
+        raise DataError(
+            f"it is not as SQuAD's files are, {form}: {error!r}. Rows go without an object around them (jq -c '.data[]')",
+            location=faults.name,
+        ) from error
     for number, (context, one) in enumerate(questions, 1):
         name = one.get("id", one.get("guid"))
         values: dict[str, Any] = {"id": name, "question": one.get("question"), "context": context}

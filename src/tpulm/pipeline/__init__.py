@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -395,7 +396,10 @@ class Stages:
             self.progress.start("Reading the text")
             texts = corpus.read_texts(sources, self.config.corpus.cleaning, skipped)
             tokenizer = self.data.tokenizer
-            manifest = dataset.prepare_texts(_in_parts(texts, data.part_bytes), folder, data, tokenizer)
+            first = next(texts, [])
+            for doubt in tokenization.vocabulary_doubts(tokenizer, first, "the beginning of the text"):
+                self.progress.note(doubt)
+            manifest = dataset.prepare_texts(_in_parts(chain([first], texts), data.part_bytes), folder, data, tokenizer)
             if not manifest.counts.rows:
                 left_out = f": {', '.join(f'{count:,} {reason}' for reason, count in skipped.items())}" if skipped else ""
                 raise DataError(f"there is no text to score in {', '.join(source.path for source in sources)}{left_out}")

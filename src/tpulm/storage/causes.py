@@ -52,6 +52,7 @@ _CAUSES = {
     errno.EACCES: "permission denied; choose a folder you may write to, or change its owner",
     errno.EPERM: "permission denied; choose a folder you may write to, or change its owner",
     errno.ENOENT: "no such file or folder",
+    errno.EEXIST: "a file of that name is there; name another",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EISDIR: "it is a folder, not a file",
     errno.EFBIG: "the file would exceed a size limit (ulimit -f)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO, Final
 from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.storage import cloud
 from tpulm.storage.causes import explain
-from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
+from tpulm.storage.paths import ESCAPES, TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
 
 AnyPath = str | os.PathLike[str]
 
@@ -397,13 +398,23 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
     return value
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: bytes | str) -> dict[str, Any]:
+    """The table. Bytes are UTF-8, or UTF-16 with its mark, which PowerShell writes."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-16" if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"not UTF-8 at byte {error.start:,}") from error
+        text = text.replace("\r\n", "\n")
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {_DEEPEST} parts")
     try:
         value = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
+    except tomllib.TOMLDecodeError as error:
+        escape = any(word in str(error) for word in ("\\", "escape", "hex"))
+        raise ValueError(f"{error}{f'. {ESCAPES}' if escape else ''}") from error
     _check_depth(value)
     return value
 

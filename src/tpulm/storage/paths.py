@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import sys
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from tpulm.errors import ConfigError
 REMOTE = "gs://"
 _BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 TEMPORARY_SUFFIX = ".tpulm-tmp"
+ESCAPES = r"In TOML, \ between double quotes begins an escape: write paths between single quotes, or with /"
 
 
 class FileInfo(NamedTuple):
@@ -34,7 +36,9 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
     except UnicodeEncodeError:
         named = False
     if not named:
-        raise ConfigError(f"{text!r} cannot be a path: it holds a NUL character or half of a surrogate pair")
+        encoding = sys.getfilesystemencoding()
+        locale = "" if encoding == "utf-8" else f", or is not {encoding} as this locale's names are: set PYTHONUTF8=1 for UTF-8"
+        raise ConfigError(f"{text!r} cannot be a path: it holds a NUL character or half of a surrogate pair{locale}")
     if text.startswith(REMOTE):
         return _remote(text)
     if "://" in text:
@@ -67,8 +71,9 @@ def absolute(path: str | os.PathLike[str]) -> PurePath:
 
 
 def printable(path: str | os.PathLike[str]) -> str:
-    """A path for messages and manifests: bytes of a file name that are not UTF-8 appear as \\xbf."""
-    return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\0", "\\x00")
+    """A path for messages and manifests: bytes of a file name that are not UTF-8 appear as \\xbf, a line end as \\n."""
+    text = os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return re.sub(r"[\x00-\x1f]", lambda control: repr(control[0])[1:-1], text)
 
 
 def bucket_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:

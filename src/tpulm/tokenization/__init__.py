@@ -9,7 +9,7 @@ from tpulm.tokenization.offsets import Aligned
 from tpulm.tokenization.report import Comparison, TokenizerReport, compare, report
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
-from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, Unknowns, count_unknown
+from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, Unknowns, count_unknown, vocabulary_doubts
 
 __all__ = [
     "UNKNOWN_REFUSED",
@@ -36,4 +36,5 @@ __all__ = [
     "save",
     "train",
     "vocab_size_of",
+    "vocabulary_doubts",
 ]

@@ -113,6 +113,12 @@ class Tokenization:
             return self
         return Tokenization(self._tokenizer, self.special, self.segmenter, reads_added=True)
 
+    def cut_names(self, texts: Sequence[str]) -> list[str]:
+        """Names of added tokens in the texts that are cut like other text, since the segmenter comes first."""
+        added = self._tokenizer.get_added_tokens_decoder() if self.segmenter is not None else {}
+        names = [token.content for index, token in added.items() if index not in self.special]
+        return [name for name in names if any(name in text for text in texts)]
+
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text, with [CLS] … [SEP] around it ([SEP] before it if made by `causal`); a literal "[MASK]" in it is
         the mask token.

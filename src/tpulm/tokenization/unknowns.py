@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from tpulm.tokenization.training import count_characters
 
 UNKNOWN_WARNING: Final = 0.02  # fraction of the characters within unknown tokens from which the vocabulary fits poorly
 UNKNOWN_REFUSED: Final = 0.3  # … and from which it does not fit at all
+_CHARACTERS_JUDGED: Final = 1_000_000
 _SHOWN = 8  # characters, and words
 _SHOWN_CHARACTERS = 20  # of a word
 _WORDS_TRIED = 20_000
@@ -65,6 +66,15 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
     characters = count_characters((unicodedata.normalize("NFC", word), count) for word, count in words.items())
     alone = [_unknown(tokenization, counts) for counts in (characters, words)]
     return Unknowns(visible, round(hidden), round(long), limit, *alone)
+
+
+def vocabulary_doubts(tokenization: Tokenization, texts: Sequence[str], name: str) -> list[str]:
+    """Warnings if much of the texts is unknown, judged by a million characters of them, or added tokens are not read."""
+    cut = tokenization.cut_names(texts)
+    unread = [f"{name}: {', '.join(cut)}: cut into morphemes, and not read as the tokens of these names"] if cut else []
+    found = count_unknown(tokenization, [list(texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED])])
+    unfit = [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
+    return unfit + unread
 
 
 class Hidden(NamedTuple):

@@ -36,6 +36,10 @@ _MAKE: dict[Compression, Callable[[], Any]] = {
     "xz": lambda: lzma.LZMADecompressor(memlimit=_WINDOW_BYTES),
     "zstd": lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj(),
 }
+_BEGINNINGS: Final[dict[Compression, bytes]] = {
+    "gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ", "zstd": b"\x28\xb5\x2f\xfd"
+}  # fmt: skip
+_MISNAMED: Final = "is none: if the file is decompressed already, take the compression's suffix off its name"
 _ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError)
 
 
@@ -133,7 +137,8 @@ class ByteStream:
                         written += len(text)
                         yield text
                 except _ERRORS as error:
-                    self._break(_reason(error), written)
+                    misnamed = self.read_bytes == len(piece) and not piece.startswith(_BEGINNINGS[compression])
+                    self._break(_MISNAMED if misnamed else _reason(error), written)
                     for _ in raw:  # the hash covers the whole file
                         pass
                     return
@@ -192,13 +197,20 @@ def _reason(error: Exception) -> str:
 
 
 _NOT_ENCODINGS = {"undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape"}
+_WINDOWS: Final = {"windows-949": "cp949", "windows-31j": "cp932", "windows-936": "gb18030"}  # which Python lacks
+_AMBIGUOUS: Final = {
+    "ansi": "cp949 for Korean, cp932 for Japanese, gb18030 for Chinese, cp1252 for Western European",
+    "unicode": "utf-16, or utf-8",
+}
 _SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
 _CANDIDATES = ("utf-8", "cp949", "cp932", "euc_jp", "gb18030", "big5hkscs")
 _SIGNATURES = {
-    b"\x1f\x8b": "It looks like gzip data: give the file a name that ends in .gz.",
-    b"BZh": "It looks like bzip2 data: give the file a name that ends in .bz2.",
-    b"\xfd7zXZ": "It looks like xz data: give the file a name that ends in .xz.",
-    b"\x28\xb5\x2f\xfd": "It looks like Zstandard data: give the file a name that ends in .zst.",
+    _BEGINNINGS["gzip"]: "It looks like gzip data: give the file a name that ends in .gz.",
+    _BEGINNINGS["bzip2"]: "It looks like bzip2 data: give the file a name that ends in .bz2.",
+    _BEGINNINGS["xz"]: "It looks like xz data: give the file a name that ends in .xz.",
+    _BEGINNINGS["zstd"]: "It looks like Zstandard data: give the file a name that ends in .zst.",
+    b"\x04\x22\x4d\x18": "It looks like LZ4 data: decompress it first.",
+    b"%PDF": "It looks like a PDF: extract its text first (pdftotext does it).",
     b"PK\x03\x04": "It looks like a zip archive: unpack it first.",
     b"PAR1": "It looks like a Parquet file: {format}.",
     b"\xff\xfe": "It starts with the mark of UTF-16: {encoding}.",
@@ -213,8 +225,11 @@ _READ_AS = {"utf-8-sig": "utf-8", "iso8859-1": "cp1252", "iso8859-9": "cp1254", 
 
 def find_codec(encoding: str) -> str:
     """Python's canonical name of an encoding. Raises ConfigError, suggesting the nearest name, for an unknown one."""
+    name = encoding.lower().replace("_", "-")
+    if name in _AMBIGUOUS:
+        raise ConfigError(f"corpus.sources: '{encoding}' is Windows' name of several encodings: write {_AMBIGUOUS[name]}")
     try:
-        info = codecs.lookup(encoding)
+        info = codecs.lookup(_WINDOWS.get(name, encoding))
     except (LookupError, ValueError) as error:
         names = {*aliases, *aliases.values()}
         near = suggest(encoding.lower(), sorted({name.replace("_", "-") for name in names} | names))

@@ -85,9 +85,10 @@ def _csv_rows(stretches: Iterable[Lines], faults: Faults, open_quote: OpenQuote)
             torn = faults.skipped["broken_file"] > torn_before
             if open_quote == "error" and not torn and _is_open_quote(error, lines=reader.line_num + 1 - number):
                 raise DataError(_NEVER_CLOSED, location=f"{faults.name}, line {number}") from error
-            faults.add(
-                "malformed_row", f'{error}; quotes within a quoted field are doubled: "he said ""no""".', f"line {number}"
-            )
+            advice = 'quotes within a quoted field are doubled: "he said ""no""".'
+            if "new-line character" in str(error):
+                error, advice = csv.Error("a carriage return alone"), r"end lines with \n (tr '\r' '\n' writes it)."
+            faults.add("malformed_row", f"{error}; {advice}", f"line {number}")
         else:
             yield number, cells
 

@@ -7,19 +7,57 @@ from collections.abc import Iterator
 from typing import Final
 
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, Faults
-from tpulm.corpus.readers.lines import Input
+from tpulm.corpus.readers.lines import Input, Lines
+from tpulm.errors import DataError
+
+# How text in another format begins, what it is, and what to do.
+_OTHERS: Final = (
+    (r'\[?\s*\{\s*"[^"\n]*"\s*:', "JSON", "{format}", "jsonl"),
+    (r"<doc [^>\n]*>\n", "WikiExtractor's output", "read the dump itself, or have it write --json and {format}", "jsonl"),
+    (r"(?:<\?xml[^>]*>\s*)?<mediawiki\b", "a dump of a wiki", "{format}", "wikipedia"),
+    (r"<!doctype html|<html\b", "HTML", "extract its text first (trafilatura does it)", ""),
+    (r"<\?xml\b|<!doctype\b", "XML", "extract its text first", ""),
+    (r"\{\\rtf", "RTF", "save it as plain text", ""),
+    (r"(?:WEBVTT\b.*\s+)?(?:\d+\s*\n)?[\d:]+[.,]\d{3} --> ", "subtitles", "take numbers and times out first", ""),
+)
+_LINES_JUDGED: Final = 50
 
 # One or more blank lines; a form feed or U+2028 does not end a line.
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
 
 
 def read_text(given: Input) -> Iterator[DocumentBatch]:
-    """Read a file. A last document truncated by broken compression is left out."""
+    """Read a file. A last document truncated by broken compression is left out.
+
+    Raises DataError, whatever `on_error` is, if it plainly has another format, unless format = "text" is set.
+    """
     return _each_line(given) if given.source.documents == "line" else _long_documents(given)
 
 
-def _each_line(given: Input) -> Iterator[DocumentBatch]:
+def _lines(given: Input) -> Iterator[Lines]:
     for lines in given.lines():
+        if lines.first == 1 and given.source.format == "auto":
+            _check_plain(lines, given.faults)
+        yield lines
+
+
+def _check_plain(lines: Lines, faults: Faults) -> None:
+    text = lines.joined().lstrip()
+    found = next((other for other in _OTHERS if re.match(other[0], text, re.IGNORECASE)), None)
+    rows = [line.strip().count("\t") for line in text.split("\n", _LINES_JUDGED)[:_LINES_JUDGED] if line.strip()]
+    if found is None and len(rows) > 2 and rows[0] and len(set(rows)) == 1:
+        found = "", "tab-separated values", "{format}", "tsv"
+    if found is not None:
+        _, name, advice, form = found
+        advice = advice.format(format=faults.wording.format.format(form))
+        raise DataError(
+            f"it begins like {name}: {advice}. To read its lines as they stand, {faults.wording.format.format('text')}.",
+            location=f"{faults.name}, line {lines.first}",
+        )
+
+
+def _each_line(given: Input) -> Iterator[DocumentBatch]:
+    for lines in _lines(given):
         if not lines.suspect:
             yield DocumentBatch(lines.joined(), "\n")
             continue
@@ -33,7 +71,7 @@ def _long_documents(given: Input) -> Iterator[DocumentBatch]:
     """Paragraphs, or the whole file as one document."""
     batcher = Batcher(given.faults)
     document = _OpenDocument(given.faults)
-    for lines in given.lines():
+    for lines in _lines(given):
         position, number = 0, lines.first
         for gap in _BLANK_LINES.finditer(lines.text) if given.source.documents == "paragraph" else ():
             document.extend(lines.text[position : gap.start()], number)
