@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import compiled
 import hypothesis
 import pytest
 
@@ -54,7 +55,7 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "true",  # decided here, so that the library has nothing to warn of after a fork
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
 }
 CLOUD = {  # read when the clients' modules are imported, so set before: none may look for credentials or a metadata server
@@ -64,12 +65,12 @@ CLOUD = {  # read when the clients' modules are imported, so set before: none ma
 }
 os.environ.update(STRICT | QUIET | CLOUD)
 
-# A folder for what this session leaves: one compile cache, and the temporary files of libraries. Workers and the processes that
+# A folder for what this session leaves: the temporary files of libraries. Workers and the processes that
 # tests start inherit it, and are known by it at the end.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # what tests write stays where pytest keeps it
     os.environ["TPULM_TESTS"] = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tpulm-tests-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled.folder(STRICT["XLA_FLAGS"]))
     atexit.register(shutil.rmtree, os.environ["TPULM_TESTS"], ignore_errors=True)
 
 # What ignores SIGHUP, as under nohup, has children that ignore it. A handler is not inherited.
@@ -173,6 +174,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             thread.join(timeout=60)
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
+    compiled.tidy(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]))
     until = time.monotonic() + 10
     ending_with_us = "" if session.config.getoption("numprocesses", None) else "workers.serve"  # server of worker processes
     while (left := _processes_of_this_session(ending_with_us)) and time.monotonic() < until:
