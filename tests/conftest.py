@@ -1,6 +1,6 @@
-"""What every test runs under: the CPU as eight devices, strict types and ranks, no network, and no state left by earlier runs.
+"""What every test runs under: the CPU as two devices, strict types and ranks, no network, and no state left by earlier runs.
 
-`make test` runs tests that are not marked `devices` on one device, where what they compile takes half the time.
+Two prove what eight do, in half the time to compile; the layout that takes eight is computed in a process of its own.
 
 Everything is set through the environment, before anything imports JAX, so that tests of the JAX-free layers stay fast and
 worker processes inherit the same rules.
@@ -27,18 +27,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import compiled
 import hypothesis
 import pytest
 
+import compiled
+
 if TYPE_CHECKING:
     from cloud_emulator import Emulator, MachineSettings
+    from tpulm import pipeline
+    from tpulm.config import RunConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Little optimization: programs here compile for longer than they run.
 XLA_FLAGS = [
-    f"--xla_force_host_platform_device_count={os.environ.get('TPULM_TEST_DEVICES', '8')}",
+    "--xla_force_host_platform_device_count=2",
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_max_isa=AVX512",  # the same numbers on every machine: in float32, also where a processor multiplies bfloat16
@@ -118,6 +121,17 @@ def programs_of_one_module() -> Iterator[None]:
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, pipeline.Summary]:
+    """`toy_config` run to its end, once a worker: its settings, work folder and summary. Change a copy of the folder only."""
+    from toy_runs import toy_config, write_corpus
+    from tpulm import pipeline
+
+    folder = tmp_path_factory.mktemp("toy")
+    config = toy_config(write_corpus(folder / "corpus.txt.gz"))
+    return config, folder / "w", pipeline.run(config, folder / "w")
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import compiled
 import zstandard
+
+import compiled
 
 
 def test_torn_and_long_unused_programs_are_removed(tmp_path: Path) -> None:
