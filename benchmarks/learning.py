@@ -212,7 +212,9 @@ class Experiment:
             with tempfile.TemporaryDirectory() as caches:  # one each, so that all compile
                 variables = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
                 paced = [
-                    Contender(way, self._pace_command(way, rounds.get(way, 5)), **dict.fromkeys(variables, f"{caches}/{way}"))
+                    Contender(
+                        way, self._pace_command(way, rounds.get(way, 5)), **dict.fromkeys(variables, f"{caches}/{way}")
+                    ).wait()
                     for way in ways
                 ]
                 for _, one in itertools.product(range(ROUNDS), paced):

@@ -13,7 +13,8 @@ the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks re
     -plain      gathered or compiled, with transformers' "eager" attention: faster than the fused one in bfloat16 on a CPU
     -bfloat16   gathered or compiled under torch.autocast
 
-tpulm-bfloat16-plain is ours without its own attention kernels, where a GPU or a TPU has them.
+tpulm-bfloat16-plain is ours without its own attention kernels, where a GPU or a TPU has them; tpulm-bfloat16-unrolled has its
+layers one after another in the program instead of in a loop, as a CPU always has them.
 
 Each contender is a process of its own under tcmalloc, where it is installed, and rounds alternate between them. A ratio is
 the median over rounds of the best of torch's times to ours: for each of our two types, and for the best of both sides. The
@@ -51,7 +52,7 @@ from tpulm.special_tokens import SpecialTokens
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 MATMUL_SHAPES = ((1024, 768, 3072), (1024, 3072, 768), (2048, 2048, 2048), (4096, 256, 1024), (608, 256, 8064))
 OURS = ("tpulm-float32", "tpulm-bfloat16")
-WITHOUT_KERNELS = "tpulm-bfloat16-plain"
+VARIANTS = ("tpulm-bfloat16-plain", "tpulm-bfloat16-unrolled")
 TORCH = (
     "torch-eager",
     *(
@@ -163,9 +164,10 @@ def ours(case: Case, rows: np.ndarray, variant: str) -> tuple[Step, float]:
     from tpulm.train.program import Program
 
     config = configured(case)
-    dtype, _, plain = variant.partition("-")
+    dtype, _, change = variant.partition("-")
     train = config.train.model_copy(update={"compute_dtype": dtype})
-    hardware = config.hardware.model_copy(update={"flash_attention": not plain})
+    changes = {"plain": {"flash_attention": False}, "unrolled": {"unroll": True}, "": {}}
+    hardware = config.hardware.model_copy(update=changes[change])
     config = config.model_copy(update={"train": train, "hardware": hardware})
     program = Program(config, vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
     state = program.initial_state()
@@ -350,7 +352,7 @@ def products(library: str, dtype: str) -> Callable[[], float]:
 
         torch.set_float32_matmul_precision("high")
         on: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": "cuda" if torch.cuda.is_available() else "cpu"}
-        operands = [(torch.ones(m, k, **on), torch.ones(k, n, **on)) for m, k, n in MATMUL_SHAPES]
+        operands = [(torch.randn(m, k, **on), torch.randn(k, n, **on)) for m, k, n in MATMUL_SHAPES]
 
         def multiply(a: Any, b: Any) -> Any:
             product = torch.matmul(a, b)
@@ -362,7 +364,8 @@ def products(library: str, dtype: str) -> Callable[[], float]:
         import jax
         import jax.numpy as jnp
 
-        operands = [(jnp.ones((m, k), dtype), jnp.ones((k, n), dtype)) for m, k, n in MATMUL_SHAPES]
+        key = jax.random.key(0)
+        operands = [(jax.random.normal(key, (m, k), dtype), jax.random.normal(key, (k, n), dtype)) for m, k, n in MATMUL_SHAPES]
         product = jax.jit(jnp.matmul)
 
         def multiply(a: Any, b: Any) -> Any:
@@ -439,18 +442,20 @@ def peak_memory(library: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def run(name: str, contenders: Sequence[str], *, rounds: int) -> dict[str, Any]:
+def run(name: str, contenders: Sequence[str], *, rounds: int, at_once: bool = False) -> dict[str, Any]:
     case = ALL_CASES[name]
     if case.model.architecture != "bert":
         contenders = [one for one in contenders if one != "torch-eager"]  # is "gathered" there
     running, figures = list[Contender](), dict[str, dict[str, Any]]()
-    for one in contenders:
+    begun = time.perf_counter()
+    starting = (Contender(one, [sys.executable, __file__, "--contend", one, "--cases", name]) for one in contenders)
+    for one in list(starting) if at_once else starting:
         try:
-            command = [sys.executable, __file__, "--contend", one, "--cases", name]
-            running.append(Contender(one, command))
+            running.append(one.wait())
+            print(f"{name}: {one.name} is ready after {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         except ContenderError as error:
             print(error, file=sys.stderr)
-            figures[one] = {"failed": str(error)}
+            figures[one.name] = {"failed": str(error)}
     for _ in range(rounds):
         for one in running:
             one.round()
@@ -524,7 +529,10 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=ALL_CASES, default=list(GPU_CASES if nvidia_driver() else CASES))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
-        "--contenders", nargs="+", choices=(*OURS, WITHOUT_KERNELS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS]
+        "--contenders", nargs="+", choices=(*OURS, *VARIANTS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS]
+    )
+    parser.add_argument(
+        "--at-once", action="store_true", help="start all contenders of a case together: their first steps take longer"
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     parser.add_argument("--contend", help=argparse.SUPPRESS)
@@ -539,7 +547,7 @@ def main() -> None:
     print(f"{len(os.sched_getaffinity(0))} cores, {processor()}")
     results = []
     for name in options.cases:
-        results.append(run(name, contenders, rounds=options.rounds))
+        results.append(run(name, contenders, rounds=options.rounds, at_once=options.at_once))
         show(results[-1])
     if options.json:
         Path(options.json).write_text(json.dumps({"processor": processor(), "cases": results}, indent=1))

@@ -24,14 +24,19 @@ class ContenderError(Exception):
 class Contender:
     """A process that measures a round for each line of its stdin; `variables` are added to its environment.
 
-    It says something once it is ready, after each round and, if rounds are of seconds, at its end.
+    It says something once it is ready (`wait`), after each round and, if rounds are of seconds, at its end.
     """
 
     def __init__(self, name: str, command: Sequence[str], **variables: str):
         self.name, self.answers = name, list[dict[str, Any]]()
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, env=environment() | variables, **pipes)
+        self.ready = dict[str, Any]()
+
+    def wait(self) -> Contender:
+        """Wait until it is ready. Raises ContenderError if it ends before."""
         self.ready = self._answer()
+        return self
 
     def round(self) -> dict[str, Any]:
         assert self._process.stdin is not None

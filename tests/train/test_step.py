@@ -19,7 +19,7 @@ import toy
 from tpulm.config import HardwareConfig
 from tpulm.nn.params import shapes
 from tpulm.train.checkpoint import checksums
-from tpulm.train.program import execution_on, needed_bytes
+from tpulm.train.program import execution_on, needed_bytes, reproducible
 from tpulm.train.step import row_keys
 
 STEPS = 20
@@ -178,3 +178,13 @@ def test_products_are_of_bfloat16_and_summed_in_float32(kind: str, platform: str
     kinds = {tuple(one.rpartition("x")[2] for one in product) for product in products if not product[0].startswith("1x")}
     assert kinds == {("bf16", "bf16", "f32")}
     assert sum(f"x{toy.VOCAB_SIZE // 128 * 128 + 128}x" in "x".join(product) for product in products) >= 3, "the head's"
+
+
+def test_programs_for_gpus_leave_out_what_depends_on_the_order_of_threads() -> None:
+    """The option is one that XLA has: an unknown one is an error."""
+    gpu: Any = SimpleNamespace(devices=np.array([SimpleNamespace(platform="gpu")]))
+    options = reproducible(gpu)
+    assert options and jax.jit(lambda x: x + 1, compiler_options=options)(np.float32(1)) == 2
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        jax.jit(lambda x: x + 2, compiler_options={"xla_gpu_exclude_nondeterministic_op": True})(np.float32(1))
+    assert reproducible(toy.program(toy.config(), 1).mesh) is None

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh
 from jax.stages import Lowered
 
 from tpulm import accelerators, objectives, storage
@@ -231,7 +232,8 @@ class Compiled:
             return update(state, batch, cursor)
 
         cursor = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=replicated(self.mesh))
-        jitted = jax.jit(step, donate_argnums=0, out_shardings=StepOutput(self._shardings, replicated(self.mesh)))
+        shardings = StepOutput(self._shardings, replicated(self.mesh))
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=shardings, compiler_options=reproducible(self.mesh))
         return jitted.lower(self.abstract_state, self._shapes(self.batch_shapes(length)), cursor, self._scalar_shape)
 
     def window_metrics(self, state: TrainState) -> dict[str, float]:
@@ -313,6 +315,12 @@ def execution_on(
         _check_kernels(platform)
     rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
     return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, kernels=rows if kernels else None)
+
+
+def reproducible(mesh: Mesh) -> dict[str, str | bool] | None:
+    """Compiler options under which a program gives the same bits each time. XLA's GPU backend otherwise sums what is scattered,
+    such as the gradients of embeddings, in the order in which threads arrive (openxla.org/xla/determinism)."""
+    return {"xla_gpu_exclude_nondeterministic_ops": True} if mesh.devices.flat[0].platform == "gpu" else None
 
 
 _COMPILE_ONLY_RUNTIME = "compile_only_runtime"  # JAX's name for the client of devices that are not attached
@@ -421,7 +429,8 @@ class Program(Compiled):
         """(params, sums so far, batch, number of its first row) -> sums; the sums are donated."""
         objective, length = self._objective(evaluation=True), self._config.data.sequence_length
         step = make_evaluation_step(objective, self.evaluation_batch_size)
-        jitted = jax.jit(step, donate_argnums=1, out_shardings=replicated(self.mesh))
+        options = reproducible(self.mesh)
+        jitted = jax.jit(step, donate_argnums=1, out_shardings=replicated(self.mesh), compiler_options=options)
         batch = self._shapes(self.batch_shapes(length, rows=self.evaluation_batch_size, objective=objective))
         return jitted.lower(self.abstract_state.params, self._sums_shape, batch, self._scalar_shape).compile()
 
