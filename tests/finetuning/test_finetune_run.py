@@ -258,14 +258,6 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     assert {path.name for path in metrics} == {"0001.jsonl", "0001.start.json"}  # none of the attempt with other settings
 
 
-def test_other_examples_are_refused(encoder: Path, files: Path, tmp_path: Path) -> None:
-    run(encoder, files, tmp_path / "clf", epochs=1)
-    write_tsv(tmp_path / "train.tsv", reviews(100, seed=7))
-    write_tsv(tmp_path / "test.tsv", reviews(64, seed=2))
-    with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
-        run(encoder, tmp_path, tmp_path / "clf", epochs=1)
-
-
 def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"README\.md"):

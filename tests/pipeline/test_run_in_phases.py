@@ -50,11 +50,6 @@ def test_each_phase_has_rows_of_its_own_length(whole: tuple[RunConfig, Path, pip
     assert [r.step for r in read_metrics(workdir) if r.kind == "train"] == list(range(1, 9))
 
 
-def test_doing_it_again_does_nothing(whole: tuple[RunConfig, Path, pipeline.Summary]) -> None:
-    config, workdir, _ = whole
-    assert pipeline.run(config, workdir).nothing_to_do
-
-
 class StopAfter(Silent):
     """Asks for a stop when so many steps are done."""
 

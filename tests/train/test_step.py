@@ -54,6 +54,8 @@ def reference(kind: str) -> list[float]:
         ("masked", {"tensor": 2, "microbatch_size": 2}),
         ("causal", {"tensor": 2, "microbatch_size": 2}),
         ("replaced", {"tensor": 2, "microbatch_size": 2}),
+        pytest.param("segments", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
+        pytest.param("modern", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
     ],
     indirect=["kind"],
 )
