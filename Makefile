@@ -39,10 +39,9 @@ fix: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# One device where one will do: what tests compile for eight takes twice the time. A pytest of your own gives all tests eight.
+# What was compiled before is remembered in ~/.cache/tpulm/tests.
 test: $(READY)
-	TPULM_TEST_DEVICES=1 $(BIN)/pytest -n auto --dist worksteal -m "not devices and not ($(LONG))"
-	$(BIN)/pytest -n auto --dist worksteal -m "devices and not ($(LONG))"
+	$(BIN)/pytest -n auto --dist worksteal -m "not ($(LONG))"
 
 # One at a time: the compiler takes all cores. What was compiled before is remembered in ~/.cache/tpulm/plans.
 test-slow: $(READY)

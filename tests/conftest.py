@@ -1,6 +1,6 @@
-"""What every test runs under: the CPU as eight devices, strict types and ranks, no network, and no state left by earlier runs.
+"""What every test runs under: the CPU as two devices, strict types and ranks, no network, and no state left by earlier runs.
 
-`make test` runs tests that are not marked `devices` on one device, where what they compile takes half the time.
+Two prove what eight do, in half the time to compile; the layout that takes eight is computed in a process of its own.
 
 Everything is set through the environment, before anything imports JAX, so that tests of the JAX-free layers stay fast and
 worker processes inherit the same rules.
@@ -30,14 +30,18 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+import compiled
+
 if TYPE_CHECKING:
     from cloud_emulator import Emulator, MachineSettings
+    from tpulm import pipeline
+    from tpulm.config import RunConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Little optimization: programs here compile for longer than they run.
 XLA_FLAGS = [
-    f"--xla_force_host_platform_device_count={os.environ.get('TPULM_TEST_DEVICES', '8')}",
+    "--xla_force_host_platform_device_count=2",
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_max_isa=AVX512",  # the same numbers on every machine: in float32, also where a processor multiplies bfloat16
@@ -54,7 +58,7 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "true",  # decided here, so that the library has nothing to warn of after a fork
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
 }
 CLOUD = {  # read when the clients' modules are imported, so set before: none may look for credentials or a metadata server
@@ -64,12 +68,12 @@ CLOUD = {  # read when the clients' modules are imported, so set before: none ma
 }
 os.environ.update(STRICT | QUIET | CLOUD)
 
-# A folder for what this session leaves: one compile cache, and the temporary files of libraries. Workers and the processes that
+# A folder for what this session leaves: the temporary files of libraries. Workers and the processes that
 # tests start inherit it, and are known by it at the end.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # what tests write stays where pytest keeps it
     os.environ["TPULM_TESTS"] = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="tpulm-tests-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(compiled.folder(STRICT["XLA_FLAGS"]))
     atexit.register(shutil.rmtree, os.environ["TPULM_TESTS"], ignore_errors=True)
 
 # What ignores SIGHUP, as under nohup, has children that ignore it. A handler is not inherited.
@@ -117,6 +121,17 @@ def programs_of_one_module() -> Iterator[None]:
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, pipeline.Summary]:
+    """`toy_config` run to its end, once a worker: its settings, work folder and summary. Change a copy of the folder only."""
+    from toy_runs import toy_config, write_corpus
+    from tpulm import pipeline
+
+    folder = tmp_path_factory.mktemp("toy")
+    config = toy_config(write_corpus(folder / "corpus.txt.gz"))
+    return config, folder / "w", pipeline.run(config, folder / "w")
 
 
 @pytest.fixture
@@ -173,6 +188,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             thread.join(timeout=60)
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
+    compiled.tidy(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]))
     until = time.monotonic() + 10
     ending_with_us = "" if session.config.getoption("numprocesses", None) else "workers.serve"  # server of worker processes
     while (left := _processes_of_this_session(ending_with_us)) and time.monotonic() < until:

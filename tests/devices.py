@@ -1,4 +1,4 @@
-"""Devices of a test: eight where it is marked `devices`, else perhaps one."""
+"""The devices of a test."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import jax
 
 def first(count: int) -> list[Any]:
     found = jax.devices()[:count]
-    assert len(found) == count, f"{count} devices are needed, so mark this test: @pytest.mark.devices"
+    assert len(found) == count, f"{count} devices are needed"
     return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +52,21 @@ KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
 
 
 def build_encoder(kind: str, folder: Path) -> Path:
-    """A folder as `save_model` writes it, with random weights."""
+    """A folder as `save_model` writes it, with random weights, made once a process and copied."""
+    shutil.copytree(_built(kind), folder, dirs_exist_ok=True)
+    return folder / kind
+
+
+@cache
+def _built(kind: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="encoder-"))
     words, tokenizer_folder = folder / "words.txt", folder / "tokenizer"
     storage.write_atomic(words, "\n".join(WORDS) + "\n")
     tokenizer = tokenization.load(words)
     tokenization.save(tokenizer, tokenizer_folder)
     head, settings = KINDS[kind]
     config = ModelConfig.model_validate(SIZES | settings)
-    return save_model(
+    save_model(
         folder / kind,
         jax.device_get(initialize(spec_of(config, head, vocab_size=tokenizer.vocab_size), jax.random.key(1))),
         config,
@@ -64,6 +74,7 @@ def build_encoder(kind: str, folder: Path) -> Path:
         tokenization_folder=tokenizer_folder,
         pad_token_id=tokenizer.special.pad,
     )
+    return folder
 
 
 def reviews(count: int, *, seed: int = 0) -> list[tuple[str, str]]:

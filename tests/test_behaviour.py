@@ -112,7 +112,6 @@ def losses(workdir: Path) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.devices
 def test_a_run(name: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"train": {"steps": 4, "batch_size": 8, "log_every_steps": 1}} | RUNS[name]
     workdir = tmp_path / "w"

@@ -40,13 +40,12 @@ def toy(folder: Path, analyser: str) -> RunConfig:
         "data": {"sequence_length": 48, "rows": "packed"},
         "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
         "train": {"steps": 3, "batch_size": 8, "objective": {"whole_words": True}},
-        "hardware": {"data": 8},
+        "hardware": {"data": 2},
     }
     return RunConfig.model_validate(settings)
 
 
 @pytest.mark.parametrize(("analyser", "package"), [("mecab", "fugashi"), ("kiwi", "kiwipiepy")])
-@pytest.mark.devices
 def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, analyser: analysers.Name, package: str) -> None:
     pytest.importorskip(package)
     config, workdir, progress = toy(tmp_path, analyser), tmp_path / "w", Notes()
@@ -68,6 +67,13 @@ def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
     if analyser == "mecab":
         theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(summary.export)
         assert theirs(sentence)["input_ids"] == model.tokenization.encode_one(sentence)
+        examples = [(sentence, "cat" if "猫" in sentence else "none") for sentence in SENTENCES["mecab"] * 4]
+        classifier = tpulm.Classifier(summary.export, epochs=1, batch_size=8).fit(examples, examples[:5])
+        classifier.save_pretrained(tmp_path / "classifier")
+        texts = [text for text, _ in examples]
+        assert tpulm.Classifier(tmp_path / "classifier").predict(texts) == classifier.predict(texts)
+        with pytest.raises(ConfigError, match="morphemes"):
+            tokenization.load(summary.export).plain()
 
     begin = starting_point(storage.as_path(summary.export))
     assert begin.tokenizer["morphemes"] == analyser
@@ -75,17 +81,3 @@ def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
     monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "package": "0"})
     with pytest.raises(WorkFolderMismatch, match=r"analyser\.package: \(none\) -> .0"):
         pipeline.run(config, workdir)
-
-
-@pytest.mark.devices
-def test_a_classifier_of_it(tmp_path: Path) -> None:
-    pytest.importorskip("fugashi")
-    config = toy(tmp_path, "mecab")
-    export = pipeline.run(config, tmp_path / "w").export
-    examples = [(sentence, "cat" if "猫" in sentence else "none") for sentence in SENTENCES["mecab"] * 4]
-    classifier = tpulm.Classifier(export, epochs=1, batch_size=8).fit(examples, examples[:5])
-    classifier.save_pretrained(tmp_path / "classifier")
-    texts = [text for text, _ in examples]
-    assert tpulm.Classifier(tmp_path / "classifier").predict(texts) == classifier.predict(texts)
-    with pytest.raises(ConfigError, match="splits texts into morphemes first"):
-        tokenization.load(export).plain()

@@ -60,7 +60,7 @@ def toy_config(corpus: Path, **changes: Any) -> RunConfig:
         "data": {"sequence_length": 32, "rows": "packed", "part_bytes": 10_000},
         "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32},
         "train": {"steps": 6, "batch_size": 8, "log_every_steps": 2, "checkpoint": {"every_steps": 3}},
-        "hardware": {"data": 8},
+        "hardware": {"data": 2},
     }
     return RunConfig.model_validate({**base, **changes})
 

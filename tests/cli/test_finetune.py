@@ -119,12 +119,11 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
 
 def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
     command = [*COMMAND, "--output", "killed"]
-    for waited_for in ("killed/finetuning/seed-0/checkpoints/34", "killed/finetuning/seed-0/checkpoints/68"):
-        process = subprocess.Popen(command, cwd=place, env=module_environment, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not (place / waited_for).exists():
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    process = subprocess.Popen(command, cwd=place, env=module_environment, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (place / "killed/finetuning/seed-0/checkpoints/34").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     subprocess.run(command, cwd=place, env=module_environment, capture_output=True, check=True)
     for name in ("model.safetensors", "config.json", "mistakes.jsonl"):
         assert (place / "killed" / name).read_bytes() == (classifier / name).read_bytes(), name

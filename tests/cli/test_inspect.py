@@ -31,7 +31,7 @@ def toy(folder: Path, **changes: Any) -> RunConfig:
         "data": {"sequence_length": 48, "rows": "packed"},
         "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
         "train": {"steps": 3, "batch_size": 8, "objective": {"whole_words": True, "mask_fraction": 0.3}},
-        "hardware": {"data": 8},
+        "hardware": {"data": 2},
     }
     return RunConfig.model_validate({**settings, **changes})
 
@@ -56,7 +56,6 @@ def halves(made: tokenization.Tokenization, rows: list[dataset.SampledRow], plac
     return cut
 
 
-@pytest.mark.devices
 def test_whole_words_are_shown_where_whole_words_are_masked(finished: tuple[RunConfig, Path]) -> None:
     config, workdir = finished
     made = tokenization.load(workdir / "tokenizer")
@@ -69,7 +68,6 @@ def test_whole_words_are_shown_where_whole_words_are_masked(finished: tuple[RunC
     assert halves(made, rows, _masked(tokens, made, rows, 0)) > 20
 
 
-@pytest.mark.devices
 def test_morphemes_are_shown_and_trained_on(tmp_path: Path) -> None:
     """Each character is a word to the tokenizer, which knows nothing of others; MeCab does."""
     pytest.importorskip("fugashi")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,17 +84,3 @@ def test_it_answers(made: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert sum(row["predicted"] == row["label"] for row in rows) > 144
     done = invoke("classify", made, "was it")
     assert done.returncode == 2 and f"a model of --task {made} needs --" in " ".join(done.stderr.split())
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_ends_the_same(made: str, folder: Path, environment: dict[str, str]) -> None:
-    killed = f"{made}-killed"
-    process = subprocess.Popen(command(made, killed), cwd=folder, env=environment, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (folder / killed / "finetuning" / "seed-0" / "checkpoints" / "10").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (folder / killed / "config.json").exists()
-    subprocess.run(command(made, killed), cwd=folder, env=environment, capture_output=True, check=True)
-    for name in ("model.safetensors", "config.json", "mistakes.jsonl"):
-        assert (folder / killed / name).read_bytes() == (folder / made / name).read_bytes(), name

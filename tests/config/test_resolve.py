@@ -307,7 +307,7 @@ def test_what_a_run_file_must_not_hold(tmp_path: Path, text: str, message: str):
 def test_what_run_json_must_not_hold(tmp_path: Path):
     nested = '{"train": ' + "[" * 5_000 + "]" * 5_000 + "}"
     assert "run.json: brackets are nested" in message_of(write(tmp_path, "run.json", nested))
-    with pytest.raises(ConfigError, match=r"w/run\.json is not valid JSON: brackets are nested"):
+    with pytest.raises(ConfigError, match=r"run\.json"):
         config.from_json(nested, "w/run.json")
 
 

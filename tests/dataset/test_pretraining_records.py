@@ -47,7 +47,7 @@ def test_records_without_next_sentence() -> None:
     features = bert(ROW)
     del features["next_sentence_labels"]
     assert read([features]).tokens.tolist() == [ROW.tokens]
-    with pytest.raises(DataError, match="has next_sentence_labels, and the first record has none"):
+    with pytest.raises(DataError, match="next_sentence_labels"):
         read([features, bert(ROW)])
 
 
@@ -149,5 +149,5 @@ def test_the_wrong_format_is_told() -> None:
         read([bert(ROW)], "electra")
     with pytest.raises(DataError, match="if ELECTRA's, give --format electra"):
         read([electra(ROW)], "bert")
-    with pytest.raises(DataError, match=r"its 2 bytes are no tf\.train\.Example"):
+    with pytest.raises(DataError, match=r"tf\.train\.Example"):
         shape_of(Record(1, 0, b"\xff\xff"), "a", "bert")

@@ -7,22 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toy_runs import WORDS, toy_config, write_corpus
-from tpulm import pipeline
+from toy_runs import WORDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Script = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The work folder of a run of six steps."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    pipeline.run(toy_config(write_corpus(folder / "corpus.txt.gz")), folder / "w")
-    return folder / "w"
+def pretrained(toy_run: tuple[Any, Path, Any]) -> Path:
+    return toy_run[1]
 
 
 @pytest.fixture(scope="session")

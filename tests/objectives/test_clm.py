@@ -87,7 +87,7 @@ def test_a_token_changes_nothing_before_it_nor_in_other_texts(name: str):
 
 
 def test_other_rows_are_refused():
-    with pytest.raises(ConfigError, match="a decoder needs rows = 'causal', not 'packed'"):
+    with pytest.raises(ConfigError, match="'causal'"):
         cases.make(rows="packed", architecture="decoder", norm_position="pre")
-    with pytest.raises(ConfigError, match="the masked objective needs rows = 'segments' or 'packed', not 'causal'"):
+    with pytest.raises(ConfigError, match="'segments'"):
         cases.make(rows="causal")

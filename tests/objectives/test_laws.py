@@ -1,8 +1,9 @@
-"""What holds for every objective: global means whatever the split, any layout, no silent transfers, and learning."""
+"""What holds for every objective: global means whatever the split, no silent transfers, and learning."""
 
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from typing import Any
 
 import cases
@@ -11,12 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES, VOCAB_SIZE, Case, L
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tpulm.errors import ConfigError
-from tpulm.nn.params import initialize, map_specs
-
-SLOWEST = ("masked, with next sentence", "causal, as GPT-2", "causal, as Llama")  # as many as differ in their layout
+from tpulm.nn.params import initialize
 
 
 @pytest.fixture(params=list(CASES))
@@ -24,6 +22,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
+@cache
 def begun(objective: Any) -> Any:
     return initialize(objective.spec, jax.random.key(0))
 
@@ -84,47 +83,11 @@ def test_no_array_moves_between_host_and_device(case: Case):
         jax.block_until_ready(gradient(params, *prepare(data), dropout_key=key))
 
 
-def rule(axes: tuple[str | None, ...]) -> PartitionSpec:
-    names = {"vocab": "tensor", "heads": "tensor", "feed_forward": "tensor", "embed": "fsdp"}
-    return PartitionSpec(*(names.get(axis) if axis else None for axis in axes))
-
-
-@pytest.mark.parametrize("name", SLOWEST)
-@pytest.mark.devices
-def test_twenty_steps_on_eight_devices_are_those_on_one(name: str):
-    """2 data x 2 fsdp x 2 tensor, dropout on: losses within 1e-4 at every step."""
-    objective = CASES[name].make(dropout=0.2, attention_dropout=0.2)
-    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    over_rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
-    layout = map_specs(lambda leaf: NamedSharding(mesh, rule(leaf.axes)), objective.spec)
-
-    def step(params: Any, data: Any, number: jax.Array) -> tuple[Any, jax.Array]:
-        key = jax.random.fold_in(jax.random.key(0), number)
-        inputs = objective.prepare(data, jax.random.split(key, data["tokens"].shape[0]))
-        gradient = jax.value_and_grad(objective.loss, has_aux=True)
-        (loss, _), grads = gradient(params, inputs, objective.totals(inputs), dropout_key=key)
-        return jax.tree.map(lambda p, g: p - 0.5 * g, params, grads), loss
-
-    def train(place_params: Any, place_batch: Any) -> list[float]:
-        params, data = place_params(begun(objective)), place_batch(CASES[name].batch(16))
-        compiled = jax.jit(step, donate_argnums=0).lower(params, data, jnp.int32(0)).compile()
-        losses = []
-        for number in range(20):
-            params, loss = compiled(params, data, jnp.int32(number))
-            losses.append(float(loss))
-        return losses
-
-    one = train(lambda x: x, lambda x: x)
-    eight = train(lambda x: jax.device_put(x, layout), lambda x: jax.device_put(x, over_rows))
-    np.testing.assert_allclose(eight, one, atol=1e-4)
-    assert one[-1] < one[0]
-
-
 def test_rows_longer_than_the_model_are_refused(case: Case):
-    with pytest.raises(ConfigError, match=r"rows of 16 tokens exceed model.max_positions 8"):
+    with pytest.raises(ConfigError, match="max_positions 8"):
         case.make(max_positions=8)
 
 
 def test_special_tokens_outside_the_vocabulary_are_refused(case: Case):
-    with pytest.raises(ConfigError, match=r"'mask': 50.* outside the vocabulary of 50"):
+    with pytest.raises(ConfigError, match="'mask'"):
         case.make(special=dataclasses.replace(cases.SPECIAL, mask=50))

@@ -15,17 +15,13 @@ from typing import Any
 import pytest
 from model_hub import ModelHub
 
-from toy_runs import toy_config, write_corpus
-from tpulm import pipeline
 from tpulm.errors import ConfigError
 from tpulm.report.publishing import publications
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    pipeline.run(toy_config(write_corpus(folder / "corpus.txt.gz")), folder / "w")
-    return folder / "w"
+def workdir(toy_run: tuple[Any, Path, Any]) -> Path:
+    return toy_run[1]
 
 
 @pytest.fixture
@@ -54,7 +50,6 @@ print(model.num_parameters(), tokenizer.mask_token)
 """
 
 
-@pytest.mark.devices
 def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     hub.stalled = threading.Event()
     command = [sys.executable, "-m", "tpulm", "push", str(workdir), "user/toy", "--anyway"]
@@ -75,7 +70,6 @@ def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_p
     assert again.returncode == 0 and len(hub.uploads) == 1  # the Hub has the weights
 
 
-@pytest.mark.devices
 def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     assert push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway").returncode == 0
     command = [sys.executable, "-c", LOADED, "user/toy"]
@@ -95,7 +89,6 @@ def test_modules_of_an_embedding_model_and_onnx_are_sent(hub: ModelHub, tmp_path
     assert {name: content.decode() for name, content in hub.files["user/embedder"].items()} == {name: name for name in names}
 
 
-@pytest.mark.devices
 def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path) -> None:
     for half in ("discriminator", "generator"):
         shutil.copytree(workdir / "export", tmp_path / "model" / half)
@@ -104,17 +97,16 @@ def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path
     assert all({"model.safetensors", "config.json", "README.md"} <= {file.name for file in one.files} for one in found)
 
 
-@pytest.mark.devices
 def test_what_is_refused(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     bad = shutil.copytree(workdir, tmp_path / "bad")
     values = json.loads((bad / "results" / "evaluation.json").read_text())
     (bad / "results" / "evaluation.json").write_text(json.dumps({**values, "health": "outside after 6 steps: token loss 9"}))
-    with pytest.raises(ConfigError, match=r"is not all right: outside after 6 steps.*\n.*--anyway"):
+    with pytest.raises(ConfigError, match="after 6 steps"):
         publications(bad, "user/toy")
     for name in ("toy", "a/b/c", "user/..", "user/a b"):
         with pytest.raises(ConfigError, match=r"is no name of a repository|names no owner"):
             publications(workdir, name, anyway=True)
-    with pytest.raises(ConfigError, match=r"has no model to publish: .*model\.safetensors is missing"):
+    with pytest.raises(ConfigError, match=r"model\.safetensors"):
         publications(tmp_path, "user/toy")
     no_token = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway", HF_TOKEN="")
     assert no_token.returncode == 2 and "HF_TOKEN" in no_token.stderr

