@@ -88,9 +88,7 @@ def measure(case: Case, rounds: int, calls: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, run in running.items():
             begun = time.perf_counter()
-            for _ in range(calls):
-                results = run()
-            jax.block_until_ready(results)
+            jax.block_until_ready([run() for _ in range(calls)])
             times[name].append((time.perf_counter() - begun) / calls)
     for name, each in times.items():
         figures[name]["ms"] = round(1000 * statistics.median(each), 3)

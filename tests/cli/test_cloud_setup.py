@@ -35,7 +35,7 @@ def test_from_nothing_to_a_doctor_that_is_content(said: io.StringIO, gcs: Emulat
     assert code == 0 and json.loads(out)["done"][1] == "make the bucket gs://my-runs in us-central1"
     assert run("setup", *OPTIONS) == (0, "") and "nothing wrong was found" in said.getvalue()
     said.truncate(0)
-    assert run("doctor", *OPTIONS, "--budget", "100") == (0, "")
+    assert run("doctor", *OPTIONS) == (0, "")
     assert "nothing wrong was found" in said.getvalue() and "What to do" not in said.getvalue()
 
 

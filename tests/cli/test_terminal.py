@@ -67,7 +67,6 @@ ASKED: dict[str, tuple[str, ...]] = {
     "cloud export jobset": ("run.toml", *WHERE, "-w", "gs://runs/exported"),
     "cloud rehearse": ("run.toml", "--preempt", "0"),
     "cloud launch": ("run.toml", *WHERE, *W, "--no-check"),
-    "cloud attach": W,
     "cloud status": W,
     "cloud logs": W,
     "cloud ssh": W,

@@ -135,7 +135,7 @@ class NothingThere(TpuApi):
 
 
 def test_the_budget_is_reached(cloud: Cloud) -> None:
-    cloud.launch()
+    cloud.launch({"seconds": 1.5})
     supervisor = cloud.supervisor()
     until(lambda: supervisor.step() and newest_step() >= 1)
     found = Control(WORKDIR).read()
