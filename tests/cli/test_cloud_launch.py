@@ -255,6 +255,7 @@ def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) ->
     done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "3", "--to", "rehearsed", "--json")
     assert done.returncode == 0, done.stderr
     end = told(done)
+    assert "\nRehearsal\n" in done.stderr, "beside --json"
     assert (end["status"], end["interruptions"], end["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
     assert end["endings"][-1] == "done" and end["attempts"] == 4
     first, second, *_ = end["first_steps"]
