@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
+from tpulm.runtime.memory import keep_between_steps
 
 if TYPE_CHECKING:
     from tpulm.config import load as load_config
@@ -80,10 +81,13 @@ _HOMES = {
     "fill_mask": ("tpulm.predict.fill_mask", "fill_mask"),
     "generate": ("tpulm.predict.generate", "generate"),
 }
+_TRAINING = ("Classifier", "bench", "finetune", "run", "training_steps")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tpulm' has no attribute {name!r}")
     module, attribute = _HOMES[name]
+    if name in _TRAINING:
+        keep_between_steps()
     return getattr(import_module(module), attribute)

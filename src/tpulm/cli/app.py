@@ -21,6 +21,7 @@ from tpulm.cli.options import Commands
 from tpulm.cli.terminal import naming_stdout, print_error
 from tpulm.errors import Stopped, TpulmError
 from tpulm.runtime import watchdog
+from tpulm.runtime.memory import keep_between_steps
 from tpulm.storage import abandon, storage_error
 
 _SHOW_CURSOR: Final = b"\x1b[?25h"
@@ -76,6 +77,7 @@ def _version(
 
 def main() -> None:
     """The console script."""
+    keep_between_steps()
     watchdog.begin()
     signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

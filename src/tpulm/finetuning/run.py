@@ -36,7 +36,6 @@ from tpulm.report import Reporter
 from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK
 from tpulm.runtime import interrupt
 from tpulm.runtime.hosts import Hosts, Membership
-from tpulm.runtime.memory import keep_between_steps
 from tpulm.train.distributed import initialize
 from tpulm.train.program import enable_compilation_cache
 from tpulm.train.trackers import Tracking, check_trackers
@@ -121,7 +120,6 @@ class _Finetuning:
             self._check_output()
             check_trackers(config.track)
             storage.check_writable(self._output)
-        keep_between_steps()
         enable_compilation_cache()
         self._classifier = Classifier(load_model(model, preferred=READS), config=config)
         self._config = self._classifier.config

@@ -12,7 +12,6 @@ from tpulm import tokenization
 from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, watchdog
-from tpulm.runtime.memory import keep_between_steps
 from tpulm.tokenization import Vocabulary
 from tpulm.workfolder import is_imported
 
@@ -62,7 +61,6 @@ class Programs:
     def _compile(self, phase: Phase, vocabulary: Vocabulary) -> None:
         """Compile in a daemon thread, which does not delay the end of the process; an error comes with the result."""
         future: Future[Program] = Future()
-        keep_between_steps()
 
         def work() -> None:
             try:

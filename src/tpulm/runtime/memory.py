@@ -14,9 +14,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # malloc.h
 
 
 def keep_between_steps() -> bool:
-    """Tell glibc to keep freed memory in this process; return whether it accepted. Call this before JAX starts its threads.
+    """Tell glibc to keep freed memory in this process; return whether it accepted. Does nothing with another C library.
 
-    Blocks come from one heap that grows and never shrinks: for training, not for serving. Does nothing with another C library.
+    Blocks come from one heap that grows and never shrinks: for training, not for serving. Call this before any thread
+    has allocated, as the command line and the first use of `tpulm.run` and its like do: threads get arenas of their own, which
+    JAX's threads take over from threads that have ended, and in which glibc unmaps what is free whatever it was told.
     """
     if not sys.platform.startswith("linux"):
         return False
