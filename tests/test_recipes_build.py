@@ -17,7 +17,11 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-AS_ON_TPU = ["hardware.unroll=false", "train.compute_dtype=bfloat16"]  # layers as a loop, which also lowers many times faster
+AS_ON_TPU = [
+    "hardware.unroll=false",
+    "hardware.fsdp=1",
+    "train.compute_dtype=bfloat16",
+]  # layers as a loop, which also lowers many times faster
 
 # Of transformers' BertModel with its pooler, and ElectraModel (the discriminator), of the settings each is published with.
 PUBLISHED = {

@@ -312,7 +312,9 @@ def test_a_full_disk_is_an_error_without_torn_output(scattered: Callable, source
 
 def test_a_file_that_grows_while_it_is_read(scattered: Callable, sources: list[str], monkeypatch: pytest.MonkeyPatch):
     found = SCATTER.find_files
-    monkeypatch.setattr(SCATTER, "find_files", lambda given: [file._replace(bytes=file.bytes - 1) for file in found(given)])
+    monkeypatch.setattr(
+        SCATTER, "find_files", lambda *given, **more: [one._replace(bytes=one.bytes - 1) for one in found(*given, **more)]
+    )
     with pytest.raises(DataError, match="let nothing write to it"):
         scattered(sources)
 

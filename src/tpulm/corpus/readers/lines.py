@@ -138,7 +138,7 @@ class ByteStream:
                         yield text
                 except _ERRORS as error:
                     misnamed = self.read_bytes == len(piece) and not piece.startswith(_BEGINNINGS[compression])
-                    self._break(_MISNAMED if misnamed else _reason(error), written)
+                    self._break(_reason(error, misnamed=misnamed), written)
                     for _ in raw:  # the hash covers the whole file
                         pass
                     return
@@ -190,10 +190,10 @@ def _bounded(decoder: Any, compression: Compression, data: bytes | memoryview) -
         data = decoder.unconsumed_tail if compression == "gzip" else b""  # the others buffer unread input
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, *, misnamed: bool) -> str:
     if "memory" in str(error).lower():
         return f"needs a window of more than {_WINDOW_BYTES >> 20} MiB, which neither zstd --long=27 nor xz -9 makes"
-    return f"is broken ({error})"
+    return _MISNAMED if misnamed else f"is broken ({error})"
 
 
 _NOT_ENCODINGS = {"undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape"}
