@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import tempfile
 from pathlib import Path
 
 import zstandard
@@ -24,20 +25,22 @@ def root() -> Path:
 
 
 def folder(flags: str) -> Path:
-    """Where programs compiled with these XLA flags are kept; it may not exist yet."""
+    """Where programs compiled with these XLA flags are kept; a temporary folder where a home cannot be written."""
     processor = platform.machine()
     with contextlib.suppress(OSError):  # Linux only
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next(line for line in lines if line.startswith(("flags", "Features")))
     identity = "\n".join([importlib.metadata.version("jaxlib"), flags, processor])
-    return root() / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    kept = root() / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    with contextlib.suppress(OSError):
+        kept.mkdir(parents=True, exist_ok=True)
+    return kept if os.access(kept, os.W_OK) else Path(tempfile.mkdtemp(prefix="compiled-"))
 
 
 def tidy(kept: Path, limit_bytes: int = LIMIT_BYTES) -> None:
     """Remove entries of which only part was written since the last call, and those longest unused beyond the limit."""
     checked = kept / ".checked"
     since = checked.stat().st_mtime if checked.exists() else 0.0
-    kept.mkdir(parents=True, exist_ok=True)
     checked.touch()
     entries: list[tuple[float, int, Path]] = []
     for path in kept.parent.glob("*/*-cache"):

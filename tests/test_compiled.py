@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import zstandard
 
 import compiled
@@ -23,3 +24,11 @@ def test_torn_and_long_unused_programs_are_removed(tmp_path: Path) -> None:
         os.utime(path, (1_000_000 - age, 1_000_000 - age))
     compiled.tidy(tmp_path / "this", limit_bytes=2 * len(entry))
     assert sorted(tmp_path.glob("*/*-cache")) == sorted(kept[:2])
+
+
+def test_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    found = compiled.folder("flags")
+    assert found.is_dir() and tmp_path not in found.parents
+    found.rmdir()
