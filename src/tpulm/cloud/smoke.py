@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -75,7 +76,7 @@ class Smoke:
     log: Callable[[SmokeCheck], None]
     pause_seconds: float = 2.0
     progress: Progress = SILENT
-    name: str = field(default_factory=lambda: f"tpulm-smoke-{round(time.time()) & 0xFFFFFF:06x}")
+    name: str = field(default_factory=lambda: f"tpulm-smoke-{secrets.token_hex(3)}")
     facts: dict[str, Any] = field(default_factory=dict)  # reported by the VM
     spent: float = 0.0  # dollars at most, at the prices found
     appear_seconds: float = _APPEAR_SECONDS
