@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, tracked
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note
 from tpulm.cli.use import load, say_doubts
 from tpulm.errors import ConfigError, suggest
 from tpulm.storage import as_path, exists, same_file
@@ -333,7 +333,7 @@ def classify(
 
     best = model / "finetuning" / "best"
     if exists(best / "config.json") and not exists(model / "config.json"):
-        say(f" the fine-tuning in {model} has not ended; this is the best model so far", lead="note:", style="yellow")
+        say_note(f"the fine-tuning in {model} has not ended; this is the best model so far")
         model = best
     loaded = load(model, reads=True)
     say_doubts(loaded.tokenization, texts or [])
@@ -521,7 +521,7 @@ def _classify_file(
 
 def _say_cut(cut: int, max_length: int | None) -> None:
     for note in _left_out(cut, max_length, {}).values():
-        say(f" cut {note}", lead="note:", style="yellow")
+        say_note(f"cut {note}")
 
 
 def _tell_written(lines: dict[str, str], output: PurePath | None) -> None:
@@ -569,10 +569,10 @@ def embed(
     say_doubts(loaded.tokenization, texts or [])
     embedder = Embedder(loaded)
     if not embedder.is_tuned:
-        say(" not fine-tuned for embeddings: the mean of its hidden states", lead="note:", style="yellow")
+        say_note("not fine-tuned for embeddings: the mean of its hidden states")
     if embedder.prompts:
         prompts = ", ".join(f"{name} {text!r}" for name, text in embedder.prompts.items())
-        say(f" it has prompts that are yours to put before texts: {prompts}", lead="note:", style="yellow")
+        say_note(f"it has prompts that are yours to put before texts: {prompts}")
     known: dict[str, np.ndarray] | None = None
     if texts:
         vectors = embedder(texts)

@@ -51,6 +51,10 @@ def say(line: str, *, lead: str = "", style: str = "") -> None:
     _print_line(console, line, lead, style)
 
 
+def say_note(message: str) -> None:
+    say(f" {message}", lead="note:", style="yellow")
+
+
 def show(what: RenderableType = "", *, lead: str = "", style: str = "", fold: bool = False) -> None:
     """A line of a result, likewise; or anything else that rich can print. Prose may `fold` on a terminal."""
     with naming_stdout():
