@@ -25,8 +25,8 @@ def write_corpus(path: Path, documents: int = 400) -> Path:
     return path
 
 
-def run_file(sources: str) -> str:
-    """A run of four steps as a file."""
+def run_file(sources: str, *, steps: int = 4) -> str:
+    """A run of these steps as a file."""
     return f"""
 extends = "bert-tiny"
 name = "toy"
@@ -46,7 +46,7 @@ hidden_size = 32
 num_heads = 2
 intermediate_size = 64
 [train]
-steps = 4
+steps = {steps}
 batch_size = 8
 log_every_steps = 2
 """

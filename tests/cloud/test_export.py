@@ -22,7 +22,7 @@ from cloud_rig import PROJECT, WORKDIR_PATH, running, write_job
 from typer.testing import CliRunner
 
 from cloud_emulator import Emulator
-from toy_runs import write_corpus
+from toy_runs import run_file, write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
 from tpulm.cloud import bundle, export
@@ -203,31 +203,11 @@ def test_the_script_of_a_pod_starts_the_run(
 
 # -- the commands -------------------------------------------------------------------------------------------------------
 
-RUN = """
-name = "toy"
-[corpus]
-sources = ["corpus.txt.gz"]
-[tokenizer]
-vocab_size = 60
-[data]
-sequence_length = 32
-part_bytes = 10_000
-[model]
-num_layers = 1
-hidden_size = 32
-num_heads = 2
-intermediate_size = 64
-max_positions = 32
-[train]
-steps = 20
-batch_size = 8
-"""
-
 
 @pytest.fixture
 def place(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "toy.toml").write_text(RUN)
+    (tmp_path / "toy.toml").write_text(run_file("corpus.txt.gz", steps=20))
     write_corpus(tmp_path / "corpus.txt.gz")
     (tmp_path / "cloud.toml").write_text(f'project = "{PROJECT}"\nbucket = "runs"\naccelerator = "v6e-8"\nbudget = 5.0\n')
     return tmp_path
