@@ -45,6 +45,8 @@ every_steps = {interval}
 class Cluster:
     """The processes of one run. `start` begins an attempt; what they write goes to folder/host{index}.log."""
 
+    program = ("-m", "tpulm")
+
     def __init__(self, run_file: Path, workdir: str, environment: Mapping[str, str]):
         self.run_file, self.workdir, self.folder = run_file, storage.as_path(workdir), run_file.parent
         self._environment = {name: value for name, value in os.environ.items() if name not in STRICT} | {
@@ -59,7 +61,7 @@ class Cluster:
         coordinator = f"127.0.0.1:{free_port_pair()}"
         self.hosts = []
         for index in range(num_hosts):
-            command = [sys.executable, "-m", "tpulm", "run", str(self.run_file), "--workdir", str(self.workdir)]
+            command = [sys.executable, *self.program, "run", str(self.run_file), "--workdir", str(self.workdir)]
             several = ["--coordinator", coordinator, "--num-hosts", str(num_hosts), "--host-index", str(index)]
             with self.log(index).open("ab") as log:
                 log.write(f"\n=== attempt {self.attempts}\n".encode())

@@ -130,6 +130,62 @@ def test_two_hosts_on_one_disk_part_in_peace(gcs: Emulator, tmp_path: Path) -> N
     assert "error" not in "".join(ended)
 
 
+SHORT_LEASES = """
+from tpulm.cli.app import main
+from tpulm.storage import lease
+lease._LEASE_SECONDS, lease._RENEW_SECONDS, lease._WATCH_SECONDS = 4.0, 1.0, 0.2
+main()
+"""
+
+
+@pytest.mark.soak
+def test_who_was_stopped_for_longer_than_its_lease_writes_nothing_into_the_folder_of_the_next(gcs: Emulator, tmp_path: Path):
+    """One process after the other is stopped at a random moment (SIGSTOP), replaced, and continued beside its successor."""
+    random_, rounds, steps = random.Random(3), 3, 200
+    write_corpus()
+    calm, run = run_of(tmp_path / "calm", gcs, steps), run_of(tmp_path / "run", gcs, steps)
+    calm.start(num_hosts=1)
+    assert calm.wait(120) == [0], calm.tails()
+    run.program, started = ("-c", SHORT_LEASES), []
+    try:
+        run.start(num_hosts=1)
+        for _ in range(rounds):
+            started += run.hosts
+            wait_for_a_checkpoint(run)
+            time.sleep(random_.uniform(0.0, 0.5))
+            (stopped,) = run.hosts
+            run.send(signal.SIGSTOP)
+            time.sleep(4.5)
+            run.start(num_hosts=1)
+            wait_for_a_checkpoint(run)
+            run.send(signal.SIGSTOP)  # so that whatever is written is written by the one that it replaced
+            time.sleep(0.2)
+            before = set(storage.walk(run.workdir))
+            stopped.send_signal(signal.SIGCONT)
+            assert stopped.wait(30) == 1, run.tails()
+            new = set(storage.walk(run.workdir)) - before
+            # What the kernel may have been sending at that moment: data of a checkpoint that nothing completes.
+            assert all(name.startswith("checkpoints/") and not name.endswith((storage.COMMIT, "objects.json")) for name in new)
+            assert "took it over" in run.tails()
+            run.send(signal.SIGCONT)
+        assert run.wait(120) == [0], run.tails()
+    finally:
+        for process in (*started, *run.hosts):
+            process.kill()
+            process.wait()
+    assert digests(run) == digests(calm)
+    assert metrics(run) == metrics(calm)
+    assert storage.committed_steps(run.workdir / "checkpoints") == storage.committed_steps(calm.workdir / "checkpoints")
+
+
+def wait_for_a_checkpoint(run: Cluster) -> None:
+    """Until this attempt has saved one."""
+    reached = run.committed_step()
+    while not (run.is_training() and run.committed_step() > reached):
+        assert run.is_running(), run.tails()
+        time.sleep(0.02)
+
+
 def suffer(run: Cluster, schedule: list[Event], emulator: Emulator) -> Iterator[str]:
     """Start the run again and again until it ends, while the events happen; says each when it is over."""
     waiting = list(schedule)

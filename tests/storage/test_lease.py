@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePath
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,9 +55,14 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def somebody(seconds: float, **changes: Any) -> dict[str, Any]:
-    """The lease of a process on another machine, with so many seconds left."""
-    owner = {"id": "1", "host": "elsewhere (0)", "process": 17, "started_at": "1", "expires_at": time.time() + seconds}
-    return owner | changes
+    """The lease of a process on another machine, which ends so many seconds after it is written."""
+    return {"id": "1", "host": "elsewhere (0)", "process": 17, "started_at": "1", "seconds": seconds} | changes
+
+
+def version() -> str:
+    found = storage.read_versioned(PATH)
+    assert found is not None
+    return found[1]
 
 
 def wait_for(condition: Any, seconds: float = 5.0) -> None:
@@ -97,15 +104,15 @@ def test_a_killed_process_of_this_machine_is_replaced_at_once(holder: subprocess
 def test_it_is_given_back_at_the_end(gcs: Emulator):
     for _ in range(3):
         with storage.held(FOLDER):
-            assert storage.read_json(PATH)["expires_at"] > time.time() + 50
-        assert storage.read_json(PATH)["expires_at"] <= time.time()
+            assert storage.read_json(PATH)["seconds"] > 50
+        assert storage.read_json(PATH)["seconds"] == 0
     with pytest.raises(RuntimeError), storage.held(FOLDER):
         raise RuntimeError
-    assert storage.read_json(PATH)["expires_at"] <= time.time()
+    assert storage.read_json(PATH)["seconds"] == 0
 
 
 def test_a_lease_of_another_machine_that_ran_out_is_taken_over(gcs: Emulator):
-    storage.write_json(PATH, somebody(-1))
+    storage.write_json(PATH, somebody(0.001))
     with storage.held(FOLDER):
         assert storage.read_json(PATH)["process"] == os.getpid()
 
@@ -134,8 +141,8 @@ def test_one_that_is_renewed_meanwhile_is_refused(gcs: Emulator, monkeypatch: py
 def test_it_is_renewed(gcs: Emulator, hurried: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lease, "_LEASE_SECONDS", 0.5)
     with storage.held(FOLDER):
-        first = storage.read_json(PATH)["expires_at"]
-        wait_for(lambda: storage.read_json(PATH)["expires_at"] > first + 0.2)
+        first = version()
+        wait_for(lambda: version() != first)
         assert not interrupt.requested()
 
 
@@ -154,8 +161,8 @@ def test_an_outage_alone_is_no_loss(gcs: Emulator, hurried: None, monkeypatch: p
         gcs.faults.set(error_rate=1)
         wait_for(lambda: gcs.faults.injected.get("error", 0) >= 3)
         gcs.faults.clear()
-        first = storage.read_json(PATH)["expires_at"]
-        wait_for(lambda: storage.read_json(PATH)["expires_at"] > first)
+        first = version()
+        wait_for(lambda: version() != first)
         assert not interrupt.requested()
 
 
@@ -163,8 +170,8 @@ def test_a_lost_answer_is_no_loss(gcs: Emulator, hurried: None):
     with interrupt.handled(), storage.held(FOLDER):
         gcs.faults.set(error_after_rate=1, count=1)
         wait_for(lambda: "error_after" in gcs.faults.injected)
-        seen = storage.read_json(PATH)["expires_at"]
-        wait_for(lambda: storage.read_json(PATH)["expires_at"] > seen)
+        seen = version()
+        wait_for(lambda: version() != seen)
         assert not interrupt.requested()
 
 
@@ -172,15 +179,15 @@ def test_a_lost_answer_is_no_loss(gcs: Emulator, hurried: None):
     ("changes", "free"),
     [
         ({}, False),
-        ({"expires_at": 99.0}, True),
+        ({"seconds": 1.0}, True),
         ({"host": "here"}, True),  # there is no such process
         ({"host": "here", "process": os.getpid()}, True),  # the number is another process's by now
         ({"host": "here", "process": os.getpid(), "started_at": lease._started_at(os.getpid())}, False),
     ],
 )
 def test_who_may_take_a_lease(changes: dict[str, Any], free: bool):
-    other = somebody(0, expires_at=101.0, process=2**22 + 1)
-    assert lease.is_free({**other, **changes}, now=100.0, host="here") is free
+    other = somebody(3.0, process=2**22 + 1)
+    assert lease.is_free({**other, **changes}, age_seconds=2.0, host="here") is free
 
 
 def test_a_lease_that_is_none_is_named(gcs: Emulator):
@@ -207,3 +214,65 @@ def test_the_holder_of_a_folder(place: PurePath):
 def test_this_process_itself_excludes_a_second_block(gcs: Emulator):
     with storage.held(FOLDER), pytest.raises(StorageError, match=f"process {os.getpid()} on"), storage.held(FOLDER):
         pass
+
+
+@pytest.mark.parametrize("hours", [24, -24])
+def test_a_wrong_clock_evicts_nobody(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, hours: int):
+    monkeypatch.setattr(lease, "_WATCH_SECONDS", 0.05)
+    storage.write_json(PATH, somebody(60.0))
+    ours = {"time": lambda: time.time() + 3600 * hours, "time_ns": lambda: time.time_ns() + 3600 * hours * 10**9}
+    monkeypatch.setattr(lease, "time", SimpleNamespace(**{**vars(time), **ours}))
+    with pytest.raises(StorageError, match="process 17"), \
+            storage.held(FOLDER, note=lambda text: storage.write_json(PATH, somebody(60.0))):  # fmt: skip
+        pass
+    assert storage.read_json(PATH)["process"] == 17
+    assert storage.holder(FOLDER, by_bucket=True), "deleting a folder asks the bucket's clock, too"
+
+
+WRITER = """
+import sys, time
+from tpulm import storage
+from tpulm.runtime import interrupt
+from tpulm.storage import lease
+lease._LEASE_SECONDS, lease._RENEW_SECONDS = 0.6, 0.15
+folder, name = storage.as_path(sys.argv[1]), sys.argv[2]
+with storage.held(folder):
+    print("held", flush=True)
+    for count in range(10**6):
+        storage.write_atomic(folder / "results" / f"{name}-{count}.json", "{}")
+"""
+
+
+def written(gcs: Emulator) -> dict[str, Any]:
+    return {name: info for name, info in storage.walk(FOLDER).items() if name != lease.LEASE}
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=pytest.mark.soak)])
+def test_a_process_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(
+    gcs: Emulator, user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, rounds: int
+):
+    monkeypatch.setattr(lease, "_WATCH_SECONDS", 0.05)
+    random = Random(1)
+    for count in range(rounds):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, FOLDER, str(count)],
+            env=os.environ | user_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            time.sleep(random.uniform(0.0, 0.3))
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.7)
+            with storage.held(FOLDER):
+                under_way = (
+                    f"results/{count}-{len([name for name in written(gcs) if name.startswith(f'results/{count}-')])}.json"
+                )
+                before = set(written(gcs))
+                process.send_signal(signal.SIGCONT)
+                _, error = process.communicate(timeout=20)
+                # The one request that the kernel may have been sending when the process was stopped.
+                assert set(written(gcs)) - before <= {under_way}
+                assert f"InUse: {FOLDER} is in use by process {os.getpid()}" in error
+        finally:
+            process.kill()
+            process.communicate()

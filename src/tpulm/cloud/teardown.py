@@ -357,7 +357,7 @@ def unused(workdir: PurePath) -> Iterator[None]:
         with contextlib.suppress(StorageError):  # a damaged job; all zones were looked through
             if (found := control.read()) is not None and not found[0].is_over:
                 raise ConfigError(f"{workdir} was launched again meanwhile; nothing was deleted")
-        if holder := storage.holder(workdir):
+        if holder := storage.holder(workdir, by_bucket=True):
             raise ConfigError(f"{workdir} is in use by {holder}; stop it first, nothing was deleted")
         yield
     if control.newest_attempt() == 0 and not storage.exists(control.path):  # everything else is gone

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -27,6 +27,16 @@ _TIMEOUT_SECONDS = (20.0, 60.0)  # to connect, and between two bytes of a respon
 _UPLOAD_THREADS = 8
 _READ_CHUNK_BYTES = 8 << 20
 _WRITER = "tpulm-writer"  # metadata key of objects written conditionally
+
+guards: dict[PurePath, Callable[[], None]] = {}
+"""By folder, what raises if this process may not write there (any more): a lease that it held and lost."""
+
+
+def check_guards(path: PurePath) -> None:
+    """Raise if a guard of a folder above `path` does, before anything is written there."""
+    for folder, check in list(guards.items()):
+        if folder in (path, *path.parents):
+            check()
 
 
 def read(path: PurePath) -> bytes:
@@ -51,12 +61,14 @@ def open_read(path: PurePath) -> BinaryIO:
 
 
 def write(path: PurePath, data: bytes) -> None:
+    check_guards(path)
     with explain("write", path):
         _blob(path).upload_from_string(data, **_patience())
 
 
 def create(path: PurePath, data: bytes) -> bool:
     """Create the object if absent; return whether this call did."""
+    check_guards(path)
     with explain("create", path):
         return _write_if(path, data, generation=0) is not None
 
@@ -131,6 +143,7 @@ def remove(path: PurePath) -> None:
     bucket, name = bucket_and_name(path)
     if not name:
         return
+    check_guards(path)
     with explain("list", path):
         names = [name, *(blob.name for blob in client().list_blobs(bucket, prefix=f"{name}/", **_patience()))]
     each(lambda name: _delete(_bucket(bucket).blob(name), path), names)
@@ -165,6 +178,8 @@ def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
 
 
 def _move_one(source: PurePath, target: PurePath) -> None:
+    check_guards(source)
+    check_guards(target)
     with explain("move", source):
         old, new = _blob(source), _blob(target)
         token = None
@@ -176,6 +191,7 @@ def _move_one(source: PurePath, target: PurePath) -> None:
 
 
 def remove_file(path: PurePath) -> None:
+    check_guards(path)
     _delete(_blob(path), path)
 
 
@@ -185,6 +201,7 @@ def _delete(blob: Blob, path: PurePath) -> None:
 
 
 def upload_file(source: Path, target: PurePath) -> None:
+    check_guards(target)
     with explain("write", target):
         _blob(target).upload_from_filename(str(source), **_patience())
 

@@ -3,6 +3,10 @@
 On this machine that is an OS lock, released when its process ends, however that happens. In Cloud Storage it is a lease, the
 object FOLDER/.lease.json, which its owner renews; others take it over by compare-and-swap once it has expired, or at once if
 its owner was a process of the same machine that is gone.
+
+Only times of one clock are compared: the bucket's, which dates the lease and an object written now, or this machine's since it
+was last renewed or seen. An owner that was stopped for longer than that (SIGSTOP, a laptop asleep) must renew the lease before
+it writes or deletes anything in the folder; if another process took it, each such call raises InUse.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import socket
 import threading
@@ -21,13 +26,14 @@ from typing import Any
 
 from tpulm.errors import InUse, StorageError
 from tpulm.runtime import interrupt
-from tpulm.storage import files
+from tpulm.storage import cloud, files
 from tpulm.storage.causes import explain
 from tpulm.storage.files import parse_json
 
 LEASE = ".lease.json"
 _LEASE_SECONDS = 60.0
 _RENEW_SECONDS = 15.0
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while the machine sleeps
 _WATCH_SECONDS = 1.0
 _RELEASE_SECONDS = 10.0
 
@@ -37,23 +43,37 @@ def held(folder: str | os.PathLike[str], *, note: Callable[[str], None] = lambda
     """Hold `folder` during the block; a second process that tries meanwhile gets a StorageError naming the first.
 
     In Cloud Storage this may take a minute, until it is clear whether the first one lives; `note` is told of the wait. A
-    process that loses its lease there, after a minute without any response, is asked to stop by `interrupt`.
+    process that loses its lease there, after a minute without renewing it, is asked to stop by `interrupt`; it can write
+    nothing below the folder any more, and an error that ends the block is replaced by InUse.
     """
     path = files.make_folder(folder)
     with _locked(path) if isinstance(path, Path) else _leased(path, note):
         yield
 
 
-def holder(folder: str | os.PathLike[str]) -> str | None:
-    """The process that holds the folder, in words, or None. A dead process of another machine holds it for up to a minute."""
+def holder(folder: str | os.PathLike[str], *, by_bucket: bool = False) -> str | None:
+    """The process that holds the folder, in words, or None. A dead process of another machine holds it for up to a minute:
+    by this machine's clock, which may be wrong, or `by_bucket`, which writes an object there."""
     path = files.as_path(folder)
     if isinstance(path, Path):
         return _locked_by(path)
     found = files.read_versioned(path / LEASE)
     lease = None if found is None else _read(path / LEASE, found[0])
-    if lease is None or is_free(lease, now=time.time(), host=_host()):
+    if lease is None or is_free(lease, age_seconds=_age(path / LEASE, by_bucket=by_bucket), host=_host()):
         return None
     return f"process {lease['process']} on {lease['host']}"
+
+
+def _age(path: PurePath, *, by_bucket: bool = True) -> float:
+    """Seconds since the lease was written; infinite if it is gone."""
+    now_ns = time.time_ns()
+    if by_bucket:
+        probe = path.parent / f".clock-{uuid.uuid4().hex}"
+        files.write_atomic(probe, b"")
+        now_ns = getattr(files.info(probe), "modified_ns", 0)
+        files.remove(probe)
+    found = files.info(path)
+    return math.inf if found is None else max(0.0, (now_ns - found.modified_ns) / 1e9)
 
 
 def _locked_by(folder: Path) -> str | None:
@@ -90,93 +110,134 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _leased(folder: PurePath, note: Callable[[str], None]) -> Iterator[None]:
-    path, owner = folder / LEASE, _this_process()
-    version = _acquire(path, owner, note)
-    ended = threading.Event()
-    keeper = threading.Thread(target=_renew, args=(path, owner, version, ended), name="lease", daemon=True)
+    kept = _Lease(folder, note)
+    keeper = threading.Thread(target=kept.keep, name="lease", daemon=True)
     keeper.start()
+    cloud.guards[folder] = kept.confirm
     try:
         yield
+    except Exception as error:
+        if kept.lost_to is not None:
+            raise kept.loss() from error
+        raise
     finally:
-        ended.set()
+        del cloud.guards[folder]
+        kept.ended.set()
         # Not for long: if nothing responds, the lease expires by itself.
-        last = threading.Thread(target=_release, args=(path, owner, keeper), name="lease", daemon=True)
+        last = threading.Thread(target=kept.release, args=(keeper,), name="lease", daemon=True)
         last.start()
         last.join(_RELEASE_SECONDS)
 
 
-def _release(path: PurePath, owner: dict[str, Any], keeper: threading.Thread) -> None:
-    keeper.join()
-    with contextlib.suppress(StorageError):
-        found = files.read_versioned(path)
-        if found is not None and _read(path, found[0])["id"] == owner["id"]:
-            files.replace_version(path, _lease(owner, seconds=0.0), found[1])
+class _Lease:
+    """A lease that this process holds until `lost_to` names another. The constructor waits until it is ours."""
+
+    def __init__(self, folder: PurePath, note: Callable[[str], None]):
+        self.ended = threading.Event()
+        self.lost_to: str | None = None
+        self._folder, self._path, self._owner = folder, folder / LEASE, _this_process()
+        self._lock = threading.Lock()
+        self._renewed_at = _now()
+        self._version = self._acquire(note)
+
+    def _acquire(self, note: Callable[[str], None]) -> str:
+        """The lease's version once it is ours. A lease in force is watched until it expires: a vanished machine does not renew
+        it."""
+        watched: str | None = None
+        since = 0.0
+        while True:
+            self._renewed_at = _now()
+            found = files.read_versioned(self._path)
+            if found is None:
+                files.create_if_absent(self._path, _lease(self._owner, seconds=0.0))
+                continue
+            content, version = found
+            other = _read(self._path, content)
+            host, age_seconds = self._owner["host"], _now() - since if watched == version else 0.0
+            if watched is None and not is_free(other, age_seconds=0.0, host=host):
+                age_seconds = _age(self._path)
+            if is_free(other, age_seconds=age_seconds, host=host):
+                new = files.replace_version(self._path, _lease(self._owner), version)
+                if new is not None:
+                    return new
+                continue
+            name = f"process {other['process']} on {other['host']}"
+            if other["host"] == host or watched not in (None, version):
+                raise _in_use(self._folder, name)
+            if watched is None:
+                since, left = _now() - age_seconds, other["seconds"] - age_seconds
+                note(f"{self._folder} was in use by {name}; waiting {left:.0f} s to see whether it still is")
+            watched = version
+            interrupt.check("nothing was begun")
+            time.sleep(_WATCH_SECONDS)
+
+    def keep(self) -> None:
+        """Renew it until the block ends or another process has it."""
+        while self.lost_to is None and not self.ended.wait(_RENEW_SECONDS):
+            with contextlib.suppress(StorageError):  # no response: it may still be ours, and the next request will tell
+                self._renew()
+
+    def confirm(self) -> None:
+        """Raise InUse unless the lease is ours: by our clock, or, if it was not renewed for long, by renewing it now."""
+        if self.lost_to is None and _now() - self._renewed_at > _LEASE_SECONDS / 2:
+            self._renew()
+        if self.lost_to is not None:
+            raise self.loss()
+
+    def _renew(self) -> None:
+        with self._lock:
+            if self.lost_to is not None:
+                return
+            asked_at = _now()
+            new = files.replace_version(self._path, _lease(self._owner), self._version)
+            if new is None:  # another's, or our own of an earlier request whose response was lost
+                content, new = files.read_versioned(self._path) or (None, "")
+                other = None if content is None else _read(self._path, content)
+                if other is None or other["id"] != self._owner["id"]:
+                    self.lost_to = "another process" if other is None else f"process {other['process']} on {other['host']}"
+                    interrupt.request("the loss of the work folder to another process")
+                    return
+            self._renewed_at, self._version = asked_at, new
+
+    def loss(self) -> InUse:
+        return InUse(
+            f"{self._folder} is in use by {self.lost_to}, which took it over when this process had not responded for "
+            f"{_LEASE_SECONDS:.0f} s: it was stopped, its machine slept, or it had no connection. Nothing was written since; "
+            "the other process goes on from the last checkpoint",
+            owner=self.lost_to or "",
+        )
+
+    def release(self, keeper: threading.Thread) -> None:
+        keeper.join()
+        with contextlib.suppress(StorageError):
+            files.replace_version(self._path, _lease(self._owner, seconds=0.0), self._version)
 
 
-def _acquire(path: PurePath, owner: dict[str, Any], note: Callable[[str], None]) -> str:
-    """The lease's version once it is ours. A lease in force is watched until it expires: a vanished machine does not renew it.
-
-    It expires at the time it states, or if not renewed in time by this machine's own clock: the owner's may be hours ahead.
-    """
-    watched: str | None = None
-    give_up_at = 0.0
-    while True:
-        found = files.read_versioned(path)
-        if found is None:
-            files.create_if_absent(path, _lease(owner, seconds=0.0))
-            continue
-        content, version = found
-        other = _read(path, content)
-        is_stale = watched == version and time.monotonic() > give_up_at
-        if is_stale or is_free(other, now=time.time(), host=owner["host"]):
-            new = files.replace_version(path, _lease(owner), version)
-            if new is not None:
-                return new
-            continue
-        name = f"process {other['process']} on {other['host']}"
-        if other["host"] == owner["host"] or watched not in (None, version):
-            raise _in_use(path.parent, name)
-        if watched is None:
-            left = min(other["expires_at"] - time.time(), _LEASE_SECONDS)
-            give_up_at = time.monotonic() + _LEASE_SECONDS + _RENEW_SECONDS
-            note(f"{path.parent} was in use by {name}; waiting {left:.0f} s to see whether it still is")
-        watched = version
-        interrupt.check("nothing was begun")
-        time.sleep(_WATCH_SECONDS)
-
-
-def is_free(lease: dict[str, Any], *, now: float, host: str) -> bool:
-    """Whether a lease has expired, or its owner was a process of this machine that is gone."""
-    if lease["expires_at"] <= now:
+def is_free(lease: dict[str, Any], *, age_seconds: float, host: str) -> bool:
+    """Whether a lease of that age has expired, or its owner was a process of this machine that is gone."""
+    if lease["seconds"] <= age_seconds:
         return True
     return lease["host"] == host and _started_at(lease["process"]) != lease["started_at"]
 
 
-def _renew(path: PurePath, owner: dict[str, Any], version: str, ended: threading.Event) -> None:
-    while not ended.wait(_RENEW_SECONDS):
-        try:
-            new = files.replace_version(path, _lease(owner), version)
-        except StorageError:
-            continue  # no response: it may still be ours, and the next request will tell
-        if new is None:
-            interrupt.request("the loss of the work folder to another process")
-            return
-        version = new
+def _now() -> float:
+    """Seconds by a clock that nobody sets."""
+    return time.clock_gettime(_CLOCK)
 
 
 def _read(path: PurePath, content: bytes) -> dict[str, Any]:
     try:
-        found = parse_json(content)
-        found["expires_at"] = float(found["expires_at"])
-        return {name: found[name] for name in ("id", "host", "process", "started_at", "expires_at")}
+        found = {"seconds": _LEASE_SECONDS, **parse_json(content)}  # older versions wrote none
+        found["seconds"] = float(found["seconds"])
+        return {name: found[name] for name in ("id", "host", "process", "started_at", "seconds")}
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is not the lease of a process ({error!r}); see that nobody uses the folder, and delete it"
         ) from error
 
 
-def _lease(owner: dict[str, Any], *, seconds: float = _LEASE_SECONDS) -> str:
-    return json.dumps({**owner, "expires_at": round(time.time() + seconds, 3)}, indent=2, sort_keys=True) + "\n"
+def _lease(owner: dict[str, Any], *, seconds: float | None = None) -> str:
+    return json.dumps({**owner, "seconds": _LEASE_SECONDS if seconds is None else seconds}, indent=2, sort_keys=True) + "\n"
 
 
 def _this_process() -> dict[str, Any]:

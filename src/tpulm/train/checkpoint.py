@@ -183,6 +183,7 @@ class Checkpoints:
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Start saving; returns when the state may change again. Raises StorageError for this save or the previous one."""
+        storage.check_guards(self._folder)
         self.wait()  # for the previous save: two cannot be sealed at once
         self._saving, self._checksums = step, begin_checksums(state)
         with _disk_errors(self._folder):
@@ -383,6 +384,8 @@ def _disk_errors(folder: PurePath) -> Generator[None]:
         yield
     except OSError as error:
         raise storage.storage_error("save a checkpoint to", folder, error) from error
+    except StorageError:
+        raise
     except Exception as error:
         text = str(error)
         full = "No space left" in text or "RESOURCE_EXHAUSTED" in text
