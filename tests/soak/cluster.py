@@ -45,7 +45,7 @@ every_steps = {interval}
 class Cluster:
     """The processes of one run. `start` begins an attempt; what they write goes to folder/host{index}.log."""
 
-    program = ("-m", "tpulm")
+    program: tuple[str, ...] = ("-m", "tpulm")
 
     def __init__(self, run_file: Path, workdir: str, environment: Mapping[str, str]):
         self.run_file, self.workdir, self.folder = run_file, storage.as_path(workdir), run_file.parent
