@@ -9,7 +9,7 @@ Paths are pathlib's pure paths (`as_path`), and every access is a function of th
 """
 
 from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorstore_location
-from tpulm.storage.causes import explain, storage_error
+from tpulm.storage.causes import cause_in, explain, storage_error
 from tpulm.storage.cloud import forget_clients
 from tpulm.storage.files import (
     check_writable,
@@ -62,6 +62,7 @@ __all__ = [
     "abandon",
     "absolute",
     "as_path",
+    "cause_in",
     "built_aside",
     "check_writable",
     "committed_steps",

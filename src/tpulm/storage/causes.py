@@ -56,7 +56,9 @@ _CAUSES = {
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EISDIR: "it is a folder, not a file",
     errno.EFBIG: "the file would exceed a size limit (ulimit -f)",
-    errno.EMFILE: "too many open files (ulimit -n)",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files; end other programs",
+    errno.ENOMEM: "memory does not suffice; end other programs",
     errno.EIO: "the device reported an input/output error",
 }
 
@@ -64,6 +66,11 @@ _CAUSES = {
 def _known_cause(error: BaseException) -> str | None:
     """None if the error is not the operating system's, or its own message says enough."""
     return _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
+
+
+def cause_in(message: str) -> str | None:
+    """The cause that a library's message names in the operating system's words, such as "Too many open files"."""
+    return next((cause for number, cause in _CAUSES.items() if f": {os.strerror(number)}" in message), None)
 
 
 LOGIN = (
