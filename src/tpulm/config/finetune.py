@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from tpulm.config.schema import (
-    CheckpointConfig,
     MOST,
     BatchSize,
+    CheckpointConfig,
     Fraction,
     HardwareConfig,
     Names,

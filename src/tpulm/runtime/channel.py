@@ -197,8 +197,7 @@ def greet(line: LineConnection, index: int, count: int, run: str) -> None:
 
 
 def has_line(connection: socket.socket) -> bool:
-    """Whether `receive` would not wait, as a line has come, or nothing more can: of strangers, who may send a byte now and then,
-    too."""
+    """Whether `receive` would not wait, as a line has come or nothing more can; of a stranger it would, for each byte."""
     connection.setblocking(False)
     try:
         begun = connection.recv(_LINE_BYTES, socket.MSG_PEEK)
