@@ -21,10 +21,11 @@ A message says what happened, the value found and the value expected, and what t
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+
+from tpulm.readable import pasteable
 
 EXIT_OK = 0
 EXIT_STOPPED = 75
@@ -129,8 +130,7 @@ def installing(extras: str) -> str:
 def _presentable(message: str) -> str:
     """The message, safe to print: text quoted from files must not fill the terminal, nor control it."""
     message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)
-    with contextlib.suppress(UnicodeEncodeError):  # bytes of a file name that are not UTF-8, as \xbf
-        message = message.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    message = pasteable(message)
     if message.replace("\n", "").isprintable():
         return message
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in message)

@@ -71,3 +71,22 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def escaped(text: str) -> str:
     """Control characters, which might move the cursor or change the terminal, as text, in JSON's way: \\u001b."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_UNDECODED = re.compile("[\udc80-\udcff]")
+
+
+def pasteable(text: str) -> str:
+    """Text in which names of files that are not UTF-8 are as bash and zsh read them: $'d_\\xc7/run.toml'."""
+    return re.sub(r"[^\s:;,'\"()]+", lambda found: _shell_word(found[0]), text) if _UNDECODED.search(text) else text
+
+
+def _shell_word(name: str) -> str:
+    try:
+        encoded = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # other surrogates
+        return name
+    try:
+        return encoded.decode()  # UTF-8, which this locale does not decode
+    except UnicodeDecodeError:
+        return "$'" + encoded.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace") + "'"
