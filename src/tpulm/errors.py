@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from unicodedata import normalize
 
 from tpulm.readable import pasteable
 
@@ -155,5 +156,8 @@ def brief(value: object) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" (with the leading space) if a known name is near, else ""."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    known = list(known)
+    if same := [other for other in known if other != name and normalize("NFC", other) == normalize("NFC", name)]:
+        return f" '{same[0]}' looks like it, in another Unicode form, as macOS writes names: copy the name from its folder."
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -20,6 +20,8 @@ from command_line import commands_of, invoke, run_process
 from toy_runs import run_file
 from tpulm import storage
 from tpulm.cli.app import app
+from tpulm.cli.options import given_path
+from tpulm.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +171,8 @@ def test_an_option_is_given_once(name: str) -> None:
     assert {option.name for option in options if option.multiple} <= {
         *("overrides", "bucket", "zone", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice")
     }
+
+
+def test_a_path_that_is_empty_is_refused():
+    with pytest.raises(ConfigError, match="empty"):
+        given_path("")

@@ -75,6 +75,14 @@ def test_whole_numbers_are_bounded(model: type[schema.Settings], name: str):
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "name"), [(schema.RunConfig, "name"), (schema.SourceConfig, "path"), (FinetuneConfig, "metric")]
+)
+def test_text_without_nul(model: type[schema.Settings], name: str):
+    with pytest.raises(ValidationError, match="NUL"):
+        model.model_validate({name: "a\0b"})
+
+
 def test_each_setting_earns_its_place():
     """It stands in a recipe, an example or a page that somebody wrote, unless `tpulm import` sets it."""
     root = Path(__file__).parents[2]

@@ -12,10 +12,19 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from tpulm.cli import terminal
+from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
     from tpulm.config import RunConfig
+
+
+def given_path(text: str) -> PurePath:
+    """The path that an option or argument names."""
+    if not text:
+        raise ConfigError("a path is empty: is a variable unset? The current folder is '.'")
+    return as_path(text)
+
 
 RunFile = Annotated[
     str, typer.Argument(metavar="RUN", help="A run file (.toml), or a recipe's name such as bert-mini ('tpulm recipes').")
@@ -26,11 +35,11 @@ WorkDir = Annotated[
         "--workdir",
         "-w",
         metavar="W",
-        parser=as_path,
+        parser=given_path,
         help="The work folder, here or as gs://bucket/folder: made if absent, continued if not.",
     ),
 ]
-Workfolder = Annotated[PurePath, typer.Argument(metavar="W", parser=as_path, help="The work folder of a run.")]
+Workfolder = Annotated[PurePath, typer.Argument(metavar="W", parser=given_path, help="The work folder of a run.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, such as --set train.steps=1000. Repeatable."),
@@ -40,7 +49,7 @@ Init = Annotated[
     typer.Option(
         "--init",
         metavar="DIR",
-        parser=as_path,
+        parser=given_path,
         help="Go on from the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
         "the optimizer's moments if they are there. Give it to every command of the run.",
     ),

@@ -85,8 +85,10 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic would accept true as 1."""
+    def _no_odd_values(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic would accept true as 1, and NUL, which ends names elsewhere."""
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("it holds a NUL character")
         if isinstance(value, bool):
             kinds = str(cls.model_fields[info.field_name or ""].annotation)
             if "bool" not in kinds and ("int" in kinds or "float" in kinds):
