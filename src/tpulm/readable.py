@@ -73,20 +73,15 @@ def escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-_UNDECODED = re.compile("[\udc80-\udcff]")
-
-
 def pasteable(text: str) -> str:
     """Text in which names of files that are not UTF-8 are as bash and zsh read them: $'d_\\xc7/run.toml'."""
-    return re.sub(r"[^\s:;,'\"()]+", lambda found: _shell_word(found[0]), text) if _UNDECODED.search(text) else text
+    return re.sub(r"[^\s:;,'\"()]+", _shell_word, text) if re.search("[\udc80-\udcff]", text) else text
 
 
-def _shell_word(name: str) -> str:
+def _shell_word(found: re.Match[str]) -> str:
     try:
-        encoded = name.encode("utf-8", "surrogateescape")
+        return found[0].encode("utf-8", "surrogateescape").decode()  # UTF-8, which this locale does not decode
+    except UnicodeDecodeError as error:
+        return "$'" + error.object.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace") + "'"
     except UnicodeEncodeError:  # other surrogates
-        return name
-    try:
-        return encoded.decode()  # UTF-8, which this locale does not decode
-    except UnicodeDecodeError:
-        return "$'" + encoded.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace") + "'"
+        return found[0]

@@ -20,8 +20,6 @@ from command_line import commands_of, invoke, run_process
 from toy_runs import run_file
 from tpulm import storage
 from tpulm.cli.app import app
-from tpulm.cli.options import given_path
-from tpulm.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +171,9 @@ def test_an_option_is_given_once(name: str) -> None:
     }
 
 
-def test_a_path_that_is_empty_is_refused():
-    with pytest.raises(ConfigError, match="empty"):
-        given_path("")
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("run", ["x.toml", "--workdir", ""]), ("evaluate", [""]), ("push", ["", "a/b"])]
+)
+def test_an_empty_path_is_refused(name: str, arguments: list[str]) -> None:
+    """As of an unset variable: it would be the current folder."""
+    assert "empty path" in said_of(EVERY[name], arguments)

@@ -253,9 +253,8 @@ class Folder:
                         bucket.put(StoredObject(**{"size": body.stat().st_size, **content, "content": body}))
                 kept = {stored.content for stored in bucket.objects.values()}
                 is_whole = not any((file.parent / "objects").glob("*.broken"))
-                for body in (file.parent / "bodies").iterdir():
-                    if is_whole and body not in kept:
-                        body.unlink()
+                for body in set((file.parent / "bodies").iterdir()) - kept if is_whole else ():
+                    body.unlink()
                 yield bucket
 
     def put(self, stored: StoredObject) -> StoredObject:

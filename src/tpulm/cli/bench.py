@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, WorkDir, given_path
+from tpulm.cli.options import AsJson, WorkDir
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
+from tpulm.storage import as_path
 
 if TYPE_CHECKING:
     from tpulm.finetuning.benchmark import BenchReport
@@ -21,14 +22,12 @@ def bench(
     folder: Annotated[
         PurePath,
         typer.Argument(
-            metavar="DIR", parser=given_path, help="Where its files lie, as its repository has them; compressed or not."
+            metavar="DIR", parser=as_path, help="Where its files lie, as its repository has them; compressed or not."
         ),
     ],
     model: Annotated[
         PurePath,
-        typer.Option(
-            "--model", "-m", metavar="M", parser=given_path, help="A work folder, an export, or a Hugging Face folder."
-        ),
+        typer.Option("--model", "-m", metavar="M", parser=as_path, help="A work folder, an export, or a Hugging Face folder."),
     ],
     workdir: WorkDir,
     tasks: Annotated[

@@ -30,7 +30,7 @@ from tpulm.cli.cloud_options import (
     confirm,
 )
 from tpulm.cli.cloud_runs import check_sources, prepare
-from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, given_path, load_run
+from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show, write
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
@@ -200,7 +200,7 @@ def smoke(
     budget: Annotated[float, typer.Option(min=0.01, metavar="DOLLARS", help="What it may cost at most.")] = 2.0,
     to: Annotated[
         PurePath,
-        typer.Option("--to", metavar="FILE", parser=given_path, help="The transcript, without ids, for a bug report."),
+        typer.Option("--to", metavar="FILE", parser=storage.as_path, help="The transcript, without ids, for a bug report."),
     ] = Path("tpulm-smoke.txt"),
     cloud_file: CloudFile = None,
     project: Project = None,
@@ -366,7 +366,7 @@ def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
 export_app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
 
 ExportTo = Annotated[
-    PurePath | None, typer.Option("--to", metavar="FILE", parser=given_path, help="Write it here. Default: stdout.")
+    PurePath | None, typer.Option("--to", metavar="FILE", parser=storage.as_path, help="Write it here. Default: stdout.")
 ]
 
 

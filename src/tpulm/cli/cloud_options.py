@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from tpulm import cloud
-from tpulm.cli.options import given_path
 from tpulm.cli.terminal import say
 from tpulm.errors import ConfigError
+from tpulm.storage import as_path
 
 _where = partial(typer.Option, rich_help_panel="Where to run (over cloud.toml)")
 
@@ -23,13 +23,13 @@ WorkDirInBucket = Annotated[
         "--workdir",
         "-w",
         metavar="W",
-        parser=given_path,
+        parser=as_path,
         help="The work folder in a bucket. Default: gs://BUCKET/NAME of the run.",
     ),
 ]
 CloudFile = Annotated[
     PurePath | None,
-    _where("--cloud", metavar="FILE", parser=given_path, help="Where to run. Default: ./cloud.toml if it is there."),
+    _where("--cloud", metavar="FILE", parser=as_path, help="Where to run. Default: ./cloud.toml if it is there."),
 ]
 Project = Annotated[str | None, _where(metavar="ID", help="The project. Default: GOOGLE_CLOUD_PROJECT, or the login's.")]
 Zones = Annotated[

@@ -14,7 +14,7 @@ import typer
 
 from tpulm import cloud, storage
 from tpulm.cli.cloud_runs import prepare
-from tpulm.cli.options import AsJson, Init, Overrides, RunFile, given_path, load_run
+from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say
 from tpulm.errors import ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
@@ -34,7 +34,7 @@ def rehearse(
     accelerator: Annotated[str, typer.Option(metavar="TYPE", help="The TPU type whose price is counted.")] = "v3-8",
     to: Annotated[
         PurePath | None,
-        typer.Option("--to", metavar="DIR", parser=given_path, help="Copy the exported model to this folder in the end."),
+        typer.Option("--to", metavar="DIR", parser=storage.as_path, help="Copy the exported model to this folder in the end."),
     ] = None,
     overrides: Overrides = None,
     init: Init = None,

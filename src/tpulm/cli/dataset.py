@@ -19,12 +19,12 @@ from tpulm.cli.options import (
     RunFile,
     WorkDir,
     Workfolder,
-    given_path,
     load_run,
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
 from tpulm.readable import escaped
+from tpulm.storage import as_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,7 @@ def import_tfrecord(
         typer.Argument(metavar="PATTERN...", help="TFRecord files, folders of them, or globs such as `'data/*.tfrecord*'`."),
     ],
     vocab: Annotated[
-        PurePath, typer.Option(metavar="FILE", parser=given_path, help="The vocab.txt that the records were made with.")
+        PurePath, typer.Option(metavar="FILE", parser=as_path, help="The vocab.txt that the records were made with.")
     ],
     kind: Annotated[
         Literal["bert", "electra"],
@@ -97,7 +97,7 @@ def import_tfrecord(
     ],
     to: Annotated[
         PurePath,
-        typer.Option(metavar="W", parser=given_path, help="The work folder: an empty one, or one with this import begun."),
+        typer.Option(metavar="W", parser=as_path, help="The work folder: an empty one, or one with this import begun."),
     ],
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="The vocabulary is uncased (Google's do_lower_case, which strips accents too).")

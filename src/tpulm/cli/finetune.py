@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, given_path, tracked
+from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, tracked
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note
 from tpulm.cli.use import load, say_doubts
 from tpulm.errors import ConfigError, suggest
-from tpulm.storage import exists, same_file
+from tpulm.storage import as_path, exists, same_file
 
 if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
@@ -40,7 +40,7 @@ def _training(help: str) -> Any:
 
 
 def _file(help: str, *names: str, metavar: str = "F") -> Any:
-    return typer.Option(*names, metavar=metavar, parser=given_path, help=help)
+    return typer.Option(*names, metavar=metavar, parser=as_path, help=help)
 
 
 TextColumn = Annotated[str, _column("The column of the text.")]
@@ -67,7 +67,7 @@ OnError = Annotated[
 
 def finetune(
     model: Annotated[
-        PurePath, typer.Argument(metavar="MODEL", parser=given_path, help="A work folder, an export, or an imported model.")
+        PurePath, typer.Argument(metavar="MODEL", parser=as_path, help="A work folder, an export, or an imported model.")
     ],
     train: Annotated[PurePath, _file("Labelled texts: tsv, csv, jsonl or parquet, compressed or not; gs:// too.")],
     output: Annotated[PurePath, _file("Where the classifier goes; continued if begun.", "--output", "-o", metavar="DIR")],
@@ -282,7 +282,7 @@ def _shortened(text: str, pair: str | None) -> str:
 def classify(
     model: Annotated[
         PurePath,
-        typer.Argument(metavar="MODEL", parser=given_path, help="A classifier: what 'tpulm finetune' made, or an import."),
+        typer.Argument(metavar="MODEL", parser=as_path, help="A classifier: what 'tpulm finetune' made, or an import."),
     ],
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to classify.")] = None,
     input: Annotated[PurePath | None, _file("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")] = None,
@@ -533,7 +533,7 @@ def _tell_written(lines: dict[str, str], output: PurePath | None) -> None:
 def embed(
     model: Annotated[
         PurePath,
-        typer.Argument(metavar="MODEL", parser=given_path, help="What 'tpulm finetune --task embed' made, or any encoder."),
+        typer.Argument(metavar="MODEL", parser=as_path, help="What 'tpulm finetune --task embed' made, or any encoder."),
     ],
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to compare.")] = None,
     input: Annotated[PurePath | None, _file("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")] = None,

@@ -12,19 +12,10 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from tpulm.cli import terminal
-from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
     from tpulm.config import RunConfig
-
-
-def given_path(text: str) -> PurePath:
-    """The path that an option or argument names."""
-    if not text:
-        raise ConfigError("a path is empty: is a variable unset? The current folder is '.'")
-    return as_path(text)
-
 
 RunFile = Annotated[
     str, typer.Argument(metavar="RUN", help="A run file (.toml), or a recipe's name such as bert-mini ('tpulm recipes').")
@@ -35,11 +26,11 @@ WorkDir = Annotated[
         "--workdir",
         "-w",
         metavar="W",
-        parser=given_path,
+        parser=as_path,
         help="The work folder, here or as gs://bucket/folder: made if absent, continued if not.",
     ),
 ]
-Workfolder = Annotated[PurePath, typer.Argument(metavar="W", parser=given_path, help="The work folder of a run.")]
+Workfolder = Annotated[PurePath, typer.Argument(metavar="W", parser=as_path, help="The work folder of a run.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, such as --set train.steps=1000. Repeatable."),
@@ -49,7 +40,7 @@ Init = Annotated[
     typer.Option(
         "--init",
         metavar="DIR",
-        parser=given_path,
+        parser=as_path,
         help="Go on from the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
         "the optimizer's moments if they are there. Give it to every command of the run.",
     ),
@@ -85,11 +76,13 @@ class Command(TyperCommand):
     """Refuses an option that is given twice; the parser would silently take the last."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, count in Counter(given).items():
             if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.count or option.is_eager):
                 ctx.fail(f"{option.opts[0]} is given {count} times; give it once.")
         rest = super().parse_args(ctx, args)
+        if empty := [name for name, value in ctx.params.items() if isinstance(value, PurePath) and values.get(name) == ""]:
+            ctx.fail(f"{empty[0]} is an empty path: is a variable unset? The current folder is '.'")
         terminal.begin(as_json=bool(ctx.params.get("as_json")))
         return rest
 

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from tpulm.cli.options import AsJson, given_path
+from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say_note, show
 from tpulm.errors import ConfigError, some_of
 from tpulm.readable import size
+from tpulm.storage import as_path
 
 _COMPARISON = Path("tpulm-comparison.html")
 
@@ -20,14 +21,14 @@ def report(
     workdirs: Annotated[
         list[PurePath],
         typer.Argument(
-            metavar="W…", parser=given_path, help="A work folder, or what 'tpulm finetune' made; several are compared."
+            metavar="W…", parser=as_path, help="A work folder, or what 'tpulm finetune' made; several are compared."
         ),
     ],
     output: Annotated[
         PurePath | None,
         typer.Option(
             metavar="FILE",
-            parser=given_path,
+            parser=as_path,
             help="Where the page goes: by default W/report/index.html, of several tpulm-comparison.html.",
         ),
     ] = None,
@@ -56,7 +57,7 @@ def report(
 def push(
     model: Annotated[
         PurePath,
-        typer.Argument(metavar="MODEL", parser=given_path, help="A work folder, a fine-tuning, or a Hugging Face folder."),
+        typer.Argument(metavar="MODEL", parser=as_path, help="A work folder, a fine-tuning, or a Hugging Face folder."),
     ],
     repository: Annotated[str, typer.Argument(metavar="USER/NAME", help="Made if absent.")],
     public: Annotated[bool, typer.Option("--public", help="A repository that everybody sees, where it is made now.")] = False,

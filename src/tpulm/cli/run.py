@@ -23,13 +23,12 @@ from tpulm.cli.options import (
     Track,
     WorkDir,
     Workfolder,
-    given_path,
     load_run,
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError, some_of
 from tpulm.progress import shown_speed
-from tpulm.storage import exists, holder, is_remote
+from tpulm.storage import as_path, exists, holder, is_remote
 
 if TYPE_CHECKING:
     from tpulm.config import RunConfig, SourceConfig
@@ -265,7 +264,7 @@ def _sources(config: RunConfig, paths: list[str], settings: dict[str, str | None
 def export(
     workdir: Annotated[
         PurePath,
-        typer.Argument(metavar="W", parser=given_path, help="The work folder of a run; for ONNX also the folder of a model."),
+        typer.Argument(metavar="W", parser=as_path, help="The work folder of a run; for ONNX also the folder of a model."),
     ],
     format: Annotated[
         Literal["huggingface", "onnx"],

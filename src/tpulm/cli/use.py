@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, given_path
+from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, write
-from tpulm.storage import exists
+from tpulm.storage import as_path, exists
 
 if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
@@ -24,7 +24,7 @@ Model = Annotated[
     PurePath,
     typer.Argument(
         metavar="MODEL",
-        parser=given_path,
+        parser=as_path,
         help="An export, an import, a Hugging Face folder, or a work folder: its export or, if newer, its last checkpoint.",
     ),
 ]
@@ -135,17 +135,15 @@ def import_(
         PurePath,
         typer.Argument(
             metavar="SOURCE",
-            parser=given_path,
+            parser=as_path,
             help="A Hugging Face folder with model.safetensors (BERT, ModernBERT, ELECTRA, EuroBERT, GPT-2, Llama), or a TF1 "
             "checkpoint of Google's BERT or ELECTRA: its prefix, as in bert_model.ckpt, its .index file or its folder.",
         ),
     ],
-    to: Annotated[
-        PurePath, typer.Option("--to", metavar="DIR", parser=given_path, help="The folder to make: empty or absent.")
-    ],
+    to: Annotated[PurePath, typer.Option("--to", metavar="DIR", parser=as_path, help="The folder to make: empty or absent.")],
     vocab: Annotated[
         PurePath | None,
-        typer.Option(metavar="FILE", parser=given_path, help="Its vocab.txt, if not beside it.", rich_help_panel=_TF1),
+        typer.Option(metavar="FILE", parser=as_path, help="Its vocab.txt, if not beside it.", rich_help_panel=_TF1),
     ] = None,
     lowercase: Annotated[
         bool | None,
@@ -171,7 +169,7 @@ def import_(
     ] = None,
     config: Annotated[
         PurePath | None,
-        typer.Option(metavar="FILE", parser=given_path, help="Its bert_config.json, if not beside it.", rich_help_panel=_TF1),
+        typer.Option(metavar="FILE", parser=as_path, help="Its bert_config.json, if not beside it.", rich_help_panel=_TF1),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

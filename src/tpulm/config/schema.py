@@ -185,10 +185,11 @@ class SourceConfig(Settings):
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 MOST: Final = 2**31 - 1  # of a whole number without another bound
-MOST_TEXT: Final = 2**50  # bytes or documents
+MOST_TEXT: Final = 2**50
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 NonNegative = Annotated[int, Field(ge=0, le=MOST)]
 Seed = NonNegative
+Amount = Annotated[int, Field(ge=1, le=MOST_TEXT)]  # of bytes or documents
 BatchSize = Annotated[int, Field(ge=1, le=1_048_576)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
@@ -229,10 +230,8 @@ class CorpusConfig(Settings):
     deduplicate: bool = True  # drop documents whose cleaned text is an exact duplicate
     # of documents at least this similar, keep only the first: Jaccard similarity of five-word shingles; 0.8 is usual
     near_duplicates: Annotated[float, Field(ge=0.3, le=0.95)] | None = None
-    max_documents: Annotated[int, Field(ge=1, le=MOST_TEXT)] | None = None  # demo mode: read only this many documents
-    max_bytes: Annotated[int, Field(ge=1, le=MOST_TEXT)] | None = (
-        None  # demo mode: read only this many bytes of text (as UTF-8)
-    )
+    max_documents: Amount | None = None  # demo mode: read only this many documents
+    max_bytes: Amount | None = None  # demo mode: read only this many bytes of text (as UTF-8)
     # fraction of the documents held out from training, for validation, chosen by hash
     holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
 

@@ -76,13 +76,13 @@ def publications(
         remedy = f"; tpulm export {folder} makes it" if is_run else ""
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
     parts = [(f"{repository}-{half}", source / half) for half in found] or [(repository, source)]
-    found_files = [_files(part, include) for _, part in parts]
-    if missing := set(include).difference(*({file.name for file in files} for files, _ in found_files)):
-        raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
-    if linked := [part / WEIGHTS for (_, part), (_, left) in zip(parts, found_files, strict=True) if WEIGHTS in left]:
-        raise ConfigError(f"{linked[0]} is a link; to send what it leads to, add --include {WEIGHTS}")
     pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
-    return [Publication(name, (*files, *pages), left) for (name, _), (files, left) in zip(parts, found_files, strict=True)]
+    made = [Publication(name, (*files, *pages), left) for name, part in parts for files, left in [_files(part, include)]]
+    if missing := set(include) - {file.name for one in made for file in one.files}:
+        raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
+    if any(WEIGHTS in one.left_out for one in made):
+        raise ConfigError(f"{WEIGHTS} in {source} is a link; to send what it leads to, add --include {WEIGHTS}")
+    return made
 
 
 def push(publication: Publication, *, private: bool = True, progress: Progress = SILENT) -> str:

@@ -128,7 +128,7 @@ def _memory_named() -> Iterator[None]:
     try:
         yield
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError) and not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
+        if isinstance(error, RuntimeError) and not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
             raise
         raise ConfigError(
             f"memory does not suffice ({str(error).strip().partition(chr(10))[0]}). Set hardware.microbatch_size to fewer rows "
