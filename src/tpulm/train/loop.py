@@ -9,7 +9,7 @@ import contextlib
 import math
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -123,11 +123,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def _memory_named() -> Iterator[None]:
+def _memory_named() -> Generator[None]:
     """Raise ConfigError where the memory of a device, or of this machine, does not suffice."""
     try:
         yield
-    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+    except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
             raise
         raise ConfigError(
