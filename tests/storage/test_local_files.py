@@ -74,6 +74,10 @@ except Exception as error:
         done = subprocess.run([sys.executable, "-c", script, f"{tmp_path}/"], capture_output=True, text=True)
         assert cause in done.stdout, done
 
+    def test_a_cause_within_another_error(self):
+        assert "disk is full" in (storage.cause_in(str(ValueError(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))) or "")
+        assert storage.cause_in("no File exists here") is None
+
     def test_a_real_limit_on_file_size(self, tmp_path: Path, user_environment: dict[str, str]):
         script = """
 import resource, sys

@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,7 +71,9 @@ def _known_cause(error: BaseException) -> str | None:
 
 def cause_in(message: str) -> str | None:
     """The cause that a library's message names in the operating system's words, such as "Too many open files"."""
-    return next((cause for number, cause in _CAUSES.items() if f": {os.strerror(number)}" in message), None)
+    known = {os.strerror(number): cause for number, cause in _CAUSES.items()}
+    found = re.search(rf"[:\]] ({'|'.join(map(re.escape, known))})", message)
+    return known[found[1]] if found else None
 
 
 LOGIN = (
