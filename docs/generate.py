@@ -23,6 +23,7 @@ SETTINGS_HEAD = """# Settings
 
 Everything a run file may set, made from `src/tpulm/config/schema.py`. A run file is TOML; `--set train.steps=1000` on the
 command line overrides one value. An unknown name is an error that suggests the nearest. `"none"` unsets what may be none.
+Whole numbers without another bound are at most 2,147,483,647.
 `tpulm settings WORD` finds settings by their names and meanings.
 """
 FINETUNE_HEAD = """

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from tpulm.readable import dollars, duration, percent, size, visible
+from tpulm.readable import dollars, duration, pasteable, percent, size, visible
 
 
 def test_money():
@@ -25,6 +29,16 @@ def test_shares_are_never_rounded_to_all_or_nothing():
 
 def test_sizes():
     assert (size(99_999), size(100_000), size(1_234_567_890)) == ("99,999 bytes", "0.1 MB", "1,234.6 MB")
+
+
+def test_names_that_are_not_utf8_can_be_pasted(tmp_path: Path):
+    """bash is the judge."""
+    folder = tmp_path / os.fsdecode(b"d_\xc7\xd1\xb1\xdb\\x")
+    folder.mkdir()
+    shown = pasteable(f"cannot write {folder}: no, ")
+    word = shown.removeprefix("cannot write ").removesuffix(": no, ")
+    assert shown.isprintable() and subprocess.run(["bash", "-c", f"cd {word}"], check=False).returncode == 0
+    assert pasteable("한글 \ud800") == "한글 \ud800"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloud_emulator.catalogue import DEFAULT
 from cloud_emulator.errors import EmulatorError
-from cloud_emulator.server import PROJECT, Emulator
+from cloud_emulator.server import PROJECT, Emulator, keep_private
 
 ABOUT = """\
 Cloud Storage, Cloud TPU VMs and what is around them in a Google Cloud project, on this machine: the production clients
@@ -54,6 +54,7 @@ def main() -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a script starts with &
         signal.signal(ending, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), emulator:
+        keep_private(sys.stdout)
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in emulator.environment.items()), flush=True)
         print(f"emulated at {emulator.url}; Ctrl-C ends it", file=sys.stderr)
         signal.pause()

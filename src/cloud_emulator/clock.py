@@ -60,11 +60,11 @@ class Clock:
     def _run(self) -> None:
         with self.lock:
             while not self._closed:
-                wait_seconds = self._due[0][0] - self.now() if self._due else None
-                if wait_seconds is not None and wait_seconds <= 0:
+                wait_seconds = self._due[0][0] - self.now() if self._due else threading.TIMEOUT_MAX
+                if wait_seconds <= 0:
                     self._do_next()
                 else:
-                    self._changed.wait(wait_seconds)
+                    self._changed.wait(min(wait_seconds, threading.TIMEOUT_MAX))
 
     def _do_next(self) -> None:
         _, _, action = heapq.heappop(self._due)

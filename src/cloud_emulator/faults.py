@@ -24,7 +24,7 @@ def _regular_expression(text: str) -> str:
 
 
 Rate = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
 class FaultSettings(BaseModel):

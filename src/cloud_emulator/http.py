@@ -75,7 +75,7 @@ class Call(Request):
     def page(self, found: list[Any], size: int) -> tuple[list[Any], str]:
         """One page of a listing, and the token of the next one, if any: where it begins."""
         token = self.query_params.get("pageToken", "")
-        if size < 0 or not (token == "" or token.isdecimal()):
+        if size < 0 or not re.fullmatch(r"[0-9]{0,18}", token):
             raise invalid("Request contains an invalid argument: the page size or page token is invalid.")
         end = int(token or 0) + size
         return found[int(token or 0) : end], str(end) if end < len(found) else ""
@@ -85,7 +85,8 @@ def json_object(body: bytes) -> dict[str, Any]:
     """An empty body stands for an empty object."""
     try:
         content = json.loads(body) if body.strip() else {}
-    except ValueError:
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # so that it can be sent again
+    except (ValueError, RecursionError):  # no JSON, no number, half of a surrogate pair, too deep
         raise invalid("Parse Error") from None
     if not isinstance(content, dict):
         raise invalid("Parse Error: the body must be a JSON object.")
@@ -161,6 +162,11 @@ class Endpoint(Route):
             return self._refused(invalid(str(error)), call)
         except ApiError as error:
             return self._refused(error, call)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if not call.data:
+                raise
+            traceback.print_exception(error, file=sys.stderr)
+            return self._refused(invalid(f"Invalid JSON payload received: {error!r}"), call)
         return answer if isinstance(answer, Response) else Json(answer)
 
     def _refused(self, error: ApiError, call: Call) -> Response:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import unquote
 
 import uvicorn
@@ -262,6 +264,13 @@ def _tpu_name(call: Call) -> str:
     path = unquote(call.scope["path"].partition("/v2/")[2])
     created = call.query_params.get("nodeId") or call.query_params.get("queuedResourceId")
     return f"{path}/{created}" if created else path
+
+
+def keep_private(output: TextIO) -> None:
+    """Before the token is written to it: a file to which output goes becomes its owner's alone."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.fstat(output.fileno()).st_mode):
+            os.fchmod(output.fileno(), 0o600)
 
 
 def environment_for(url: str, project: str = PROJECT) -> dict[str, str]:

@@ -21,10 +21,12 @@ A message says what happened, the value found and the value expected, and what t
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from unicodedata import normalize
+
+from tpulm.readable import pasteable
 
 EXIT_OK = 0
 EXIT_STOPPED = 75
@@ -129,8 +131,7 @@ def installing(extras: str) -> str:
 def _presentable(message: str) -> str:
     """The message, safe to print: text quoted from files must not fill the terminal, nor control it."""
     message = re.sub(r"(\S{200})\S{800,}", r"\1…", message)
-    with contextlib.suppress(UnicodeEncodeError):  # bytes of a file name that are not UTF-8, as \xbf
-        message = message.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    message = pasteable(message)
     if message.replace("\n", "").isprintable():
         return message
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in message)
@@ -155,5 +156,8 @@ def brief(value: object) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" (with the leading space) if a known name is near, else ""."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    known = list(known)
+    if same := [other for other in known if other != name and normalize("NFC", other) == normalize("NFC", name)]:
+        return f" '{same[0]}' looks like it, in another Unicode form, as macOS writes names: copy the name from its folder."
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f" Did you mean '{near[0]}'?" if near else ""

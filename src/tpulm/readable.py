@@ -71,3 +71,17 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def escaped(text: str) -> str:
     """Control characters, which might move the cursor or change the terminal, as text, in JSON's way: \\u001b."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def pasteable(text: str) -> str:
+    """Text in which names of files that are not UTF-8 are as bash and zsh read them: $'d_\\xc7/run.toml'."""
+    return re.sub(r"[^\s:;,'\"()]+", _shell_word, text) if re.search("[\udc80-\udcff]", text) else text
+
+
+def _shell_word(found: re.Match[str]) -> str:
+    try:
+        return found[0].encode("utf-8", "surrogateescape").decode()  # UTF-8, which this locale does not decode
+    except UnicodeDecodeError as error:
+        return "$'" + error.object.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace") + "'"
+    except UnicodeEncodeError:  # other surrogates
+        return found[0]

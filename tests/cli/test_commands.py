@@ -169,3 +169,11 @@ def test_an_option_is_given_once(name: str) -> None:
     assert {option.name for option in options if option.multiple} <= {
         *("overrides", "bucket", "zone", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice")
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("run", ["x.toml", "--workdir", ""]), ("evaluate", [""]), ("push", ["", "a/b"])]
+)
+def test_an_empty_path_is_refused(name: str, arguments: list[str]) -> None:
+    """As of an unset variable: it would be the current folder."""
+    assert "empty path" in said_of(EVERY[name], arguments)

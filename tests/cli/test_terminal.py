@@ -156,12 +156,12 @@ def test_a_closed_pipe_ends_every_command(
 
 def test_no_line_is_folded_and_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.begin(as_json=False)
-    terminal.print_table("[red]T", [("[b]한국어", "word " * 60 + "end"), ("a", "\x1b[2J\x9b")], header=("name", "text"))
+    terminal.print_table("[red]T", [("[b]한국어", "word " * 60 + "end"), ("a", "\x1b[2J\x9b")], header=("n[b]", "t\x1b]0;"))
     terminal.show("[bold]x[/]" * 30)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "[red]T",
-        "name       text",
+        "n[b]       t\\u001b]0;",
         "[b]한국어  " + "word " * 60 + "end",
         "a          \\u001b[2J\\u009b",
         "[bold]x[/]" * 30,

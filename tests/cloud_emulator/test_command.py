@@ -28,6 +28,15 @@ def test_from_start_to_end(tmp_path: Path):
         assert f"export STORAGE_EMULATOR_HOST={url}\n" in said and "export GOOGLE_CLOUD_PROJECT=my-project\n" in said
 
 
+def test_a_file_with_the_token_is_its_owners_alone(tmp_path: Path):
+    (tmp_path / "emulator.sh").touch(0o644)
+    with (tmp_path / "emulator.sh").open("w") as file, subprocess.Popen(COMMAND, stdout=file, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None and child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+    assert "export STORAGE" in (tmp_path / "emulator.sh").read_text()
+    assert (tmp_path / "emulator.sh").stat().st_mode & 0o777 == 0o600
+
+
 def test_what_is_wrong_is_said():
     done = subprocess.run([*COMMAND, "--bucket", "X"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and done.stderr.endswith("Invalid bucket name: 'X'\n") and "Traceback" not in done.stderr

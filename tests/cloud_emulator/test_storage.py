@@ -202,6 +202,75 @@ def test_a_folder_outlives_the_emulator(tmp_path):
     assert len(list((tmp_path / "kept" / "runs" / "bodies").iterdir())) == 3, "bodies of what is gone are gone"
 
 
+def test_a_damaged_record_leaves_the_others(tmp_path: Path):
+    with Emulator(tmp_path) as emulator:
+        emulator.create_bucket("runs")
+        Http(emulator).put("x", b"1")
+        (record,) = (tmp_path / "runs" / "objects").iterdir()
+        Http(emulator).put("y", b"2")
+    record.write_bytes(b"")
+    for _ in range(2):
+        with Emulator(tmp_path) as emulator:
+            assert Http(emulator).get("y").content == b"2" and Http(emulator).get("x").status_code == 404
+    assert len(list((tmp_path / "runs" / "bodies").iterdir())) == 2, "what may be mended by hand is kept"
+
+
+@pytest.mark.parametrize(
+    ("body", "of_buckets"),
+    [
+        (b'{"metadata": {"a": NaN}}', True),
+        (b'{"labels": {"a": 1e999}}', True),
+        (rb'{"metadata": {"a": "\ud800"}}', True),
+        (b'{"metadata": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", True),
+        (b'{"storageClass": 5}', True),
+        (b"[]", True),
+        (b'{"metadata": "a"}', False),
+        (b'{"contentType": {"a": 1}}', False),
+        (rb'{"contentType": "a\r\nb: c"}', False),
+        (rb'{"contentDisposition": "a\nb"}', False),
+        (b'{"temporaryHold": "x"}', False),
+    ],
+)
+def test_what_no_resource_can_hold_is_refused_and_not_kept(http: Http, body: bytes, of_buckets: bool):
+    """RFC 8259 has no NaN, and RFC 9110 no line breaks in values of headers; 400 is Google's answer to what it cannot read."""
+    made = http.put("x", b"1").json()
+    for address in (http.of("x"), *([f"{http.url}/storage/v1/b/runs"] if of_buckets else [])):
+        refused = requests.patch(address, data=body, timeout=30)
+        assert refused.status_code == 400 and refused.json()["error"]["code"] == 400
+    assert requests.get(http.of("x"), timeout=30).json() == made
+    assert requests.get(f"{http.url}/storage/v1/b/runs/o", timeout=30).json()["items"] == [made]
+    assert http.get("x").content == b"1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/storage/v1/b/runs/o?pageToken=%C3%A9", None),
+        ("GET", "/storage/v1/b/runs/o?pageToken=" + "9" * 5001, None),
+        ("GET", "/storage/v1/b/runs/o?maxResults=" + "9" * 5001, None),
+        ("GET", "/v2/projects/tpulm-emulator/locations?pageToken=%D9%A1", None),
+        ("GET", "/v2/projects/tpulm-emulator/locations?pageToken=" + "9" * 5001, None),
+        ("POST", "/storage/v1/b/runs/o/x/compose", b'{"sourceObjects": [5]}'),
+        ("POST", "/storage/v1/b/runs/o/x/compose", b'{"sourceObjects": [{"name": "x"}], "destination": 7}'),
+        ("PUT", "/storage/v1/b/runs/iam", b"[1]"),
+        ("POST", "/_control/faults", b'{"latency_seconds": 1e308}'),
+        ("POST", "/_control/tpu/advance", b'{"seconds": 1e308}'),
+    ],
+)
+def test_odd_requests_are_refused(http: Http, method: str, path: str, body: bytes | None):
+    http.put("x", b"1")
+    refused = requests.request(method, http.url + path, data=body, timeout=30)
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == 400
+
+
+def test_headers_in_other_scripts(http: Http):
+    http.put("x", b"1", contentEncoding="gzip")  # which it is not
+    disposition = 'attachment; filename="글.txt"'
+    assert requests.patch(http.of("x"), json={"contentDisposition": disposition}, timeout=30).status_code == 200
+    found = http.get("x", headers={"Accept-Encoding": "identity"})
+    assert found.content == b"1" and found.headers["content-disposition"].encode("latin-1").decode() == disposition
+
+
 CONTENT = os.urandom(3 * QUANTUM_BYTES + 5)
 TOTAL = len(CONTENT)
 

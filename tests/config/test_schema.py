@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import hypothesis.strategies as st
 import pytest
@@ -14,7 +15,7 @@ from tpulm import config
 from tpulm.cloud.settings import CloudSettings
 from tpulm.config import schema
 from tpulm.config.finetune import FinetuneConfig
-from tpulm.config.reference import groups_of
+from tpulm.config.reference import groups_of, type_words
 
 MODELS = [item for item in vars(schema).values() if isinstance(item, type) and issubclass(item, schema.Settings)]
 
@@ -55,6 +56,31 @@ def test_a_removed_setting_may_have_its_default_alone(model: type[schema.Setting
     assert model.model_validate({name: model.removed[name].default}) == model()
     with pytest.raises(ValidationError, match=name):
         model.model_validate({name: 0.5})
+
+
+INTEGERS = [
+    (model, name)
+    for model in (*MODELS, FinetuneConfig)
+    for name, hint in get_type_hints(model, include_extras=True).items()
+    if name in model.model_fields and schema.settings_class(hint) is None and "whole number" in type_words(hint)
+]
+
+
+@pytest.mark.parametrize(("model", "name"), INTEGERS)
+def test_whole_numbers_are_bounded(model: type[schema.Settings], name: str):
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate({name: 10**20})
+    assert any(
+        error["loc"][0] == name and error["type"] == "less_than_equal" for error in refused.value.errors() if error["loc"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [(schema.RunConfig, "name"), (schema.SourceConfig, "path"), (FinetuneConfig, "metric")]
+)
+def test_text_without_nul(model: type[schema.Settings], name: str):
+    with pytest.raises(ValidationError, match="NUL"):
+        model.model_validate({name: "a\0b"})
 
 
 def test_each_setting_earns_its_place():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,16 @@ def test_a_whole_bucket(cloud: str):
 def test_a_mistyped_folder_of_a_bucket(cloud: str):
     with pytest.raises(ConfigError, match=r"there is no file or folder gs://runs/text\. In gs://runs: Did you mean 'texts'\?"):
         find_paths("gs://runs/text")
+
+
+def test_names_that_look_like_the_one_given(tmp_path: Path) -> None:
+    """macOS decomposes names (NFD), and a link may lead to itself."""
+    (tmp_path / unicodedata.normalize("NFD", "한글.txt")).touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match="another Unicode form"):
+        find_paths(str(tmp_path / "한글.txt"))
+    with pytest.raises(ConfigError, match="link"):
+        find_paths(str(tmp_path / "loop"))
 
 
 def test_a_folder_that_exists_is_no_wildcard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

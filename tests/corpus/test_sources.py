@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tpulm.config import SourceConfig
+from tpulm.corpus.paths import find_paths
 from tpulm.corpus.sources import find_files
 from tpulm.errors import ConfigError, DataError
 
@@ -170,4 +171,4 @@ def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_pat
 
 def test_nul_in_a_path_is_refused():
     with pytest.raises(ConfigError, match=r"^\'a\\x00b\.txt\' cannot be a path: it holds a NUL"):
-        find_files([SourceConfig(path="a\0b.txt")])
+        find_paths("a\0b.txt")

@@ -217,6 +217,10 @@ def test_parquet_that_is_none_and_columns_of_one_name(tmp_path: Path):
     pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet: 2 columns are named 'text'; rename all but one"):
         list(read_records(tmp_path / "a.parquet", skipped=Counter()))
+    inner = pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["t", "t"])
+    pq.write_table(pa.table({"text": ["x"], "more": pa.array([[]], pa.list_(inner.type))}), tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"c\.parquet: 2 columns are named 't'"):
+        list(read_records(tmp_path / "c.parquet", skipped=Counter()))
     (tmp_path / "b.parquet").write_bytes(b"text")
     with pytest.raises(DataError, match=r"b\.parquet, after row 0: not a whole Parquet file"):
         list(read_records(tmp_path / "b.parquet", skipped=Counter()))

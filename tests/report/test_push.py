@@ -89,6 +89,26 @@ def test_modules_of_an_embedding_model_and_onnx_are_sent(hub: ModelHub, tmp_path
     assert {name: content.decode() for name, content in hub.files["user/embedder"].items()} == {name: name for name in names}
 
 
+def test_what_is_no_part_of_a_model_is_left_out_unless_named(tmp_path: Path) -> None:
+    model, known = tmp_path / "model", ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+    (model / "onnx").mkdir(parents=True)
+    for name in (*known, "id_rsa", "secrets.env", "train.tsv", "onnx/.token", "onnx/train.tsv", "passwords_config"):
+        (model / name).write_text(name)
+    (model / "vocab.txt").symlink_to("/etc/passwd")
+    (model / "1_Pooling").symlink_to(tmp_path)
+    (found,) = publications(model, "user/ko")
+    assert sorted(file.name for file in found.files) == known
+    assert {"id_rsa", "secrets.env", "train.tsv", "onnx/train.tsv", "vocab.txt"} <= set(found.left_out)
+    (found,) = publications(model, "user/ko", include=["train.tsv", "vocab.txt"])
+    assert sorted(file.name for file in found.files) == sorted([*known, "train.tsv", "vocab.txt"])
+    with pytest.raises(ConfigError, match="absent"):
+        publications(model, "user/ko", include=["absent"])
+    (model / "model.safetensors").rename(tmp_path / "elsewhere")
+    (model / "model.safetensors").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="link"):
+        publications(model, "user/ko")
+
+
 def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path) -> None:
     for half in ("discriminator", "generator"):
         shutil.copytree(workdir / "export", tmp_path / "model" / half)

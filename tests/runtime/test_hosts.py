@@ -240,11 +240,34 @@ def test_a_stray_connection_is_ignored(group: Group, coordinator: str, rubbish: 
     assert first.result(SECONDS) == 0
 
 
-@pytest.mark.slow
-def test_strays_that_say_nothing_delay_and_no_more(group: Group, coordinator: str):
+def test_strays_that_say_little_delay_nobody(group: Group, coordinator: str):
+    """One that sends a byte now and then would hold up whoever reads it to the end of a line."""
     first = group.start(meet, 0, 2)
-    with closing(stray(coordinator)), closing(stray(coordinator)):
-        assert group.start(meet, 1, 2).result(30) == 1
+    with closing(stray(coordinator)), closing(stray(coordinator)) as slow:
+        done = threading.Event()
+
+        def trickle() -> None:
+            with suppress(OSError):  # once it is given up
+                while not done.wait(0.05):
+                    slow.send(b"x")
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(trickle)
+            try:
+                assert group.start(meet, 1, 2).result(1.5) == 1
+            finally:
+                done.set()
+    assert first.result(SECONDS) == 0
+
+
+def test_a_stray_that_says_little_is_given_up(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tpulm.runtime.hosts._GREETING_SECONDS", 0.2)
+    first = group.start(meet, 0, 2)
+    with closing(stray(coordinator)) as connection:
+        connection.send(b"hello")
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    assert group.start(meet, 1, 2).result(SECONDS) == 1
     assert first.result(SECONDS) == 0
 
 

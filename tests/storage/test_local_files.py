@@ -52,6 +52,32 @@ class TestWriteAtomic:
         assert path.read_text() == "old"
         assert leftovers(tmp_path) == []
 
+    @pytest.mark.parametrize(("limit", "most", "cause"), [("NOFILE", 40, "open files"), ("FSIZE", 1000, "size limit")])
+    def test_a_real_limit_as_a_library_reports_it(self, tmp_path: Path, limit: str, most: int, cause: str):
+        """TensorStore's words for it are the operating system's."""
+        script = f"""
+import resource, sys, tensorstore
+from tpulm import storage
+store = tensorstore.KvStore.open({{"driver": "file", "path": sys.argv[1]}}).result()
+resource.setrlimit(resource.RLIMIT_{limit}, ({most}, {most}))
+kept = []
+try:
+    while {limit == "NOFILE"}:
+        kept.append(open("/dev/null"))
+except OSError:
+    pass
+try:
+    store.write("x", b"x" * 4000).result()
+except Exception as error:
+    print(storage.cause_in(str(error)))
+"""
+        done = subprocess.run([sys.executable, "-c", script, f"{tmp_path}/"], capture_output=True, text=True)
+        assert cause in done.stdout, done
+
+    def test_a_cause_within_another_error(self):
+        assert "disk is full" in (storage.cause_in(str(ValueError(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))) or "")
+        assert storage.cause_in("no File exists here") is None
+
     def test_a_real_limit_on_file_size(self, tmp_path: Path, user_environment: dict[str, str]):
         script = """
 import resource, sys

@@ -25,6 +25,7 @@ DEEP = "[" * 5_000 + "]" * 5_000
         ('{"a": 1e999}', "1e999 is no number of JSON"),
         (r'{"a": ["\ud83d"]}', r"half of a surrogate pair \(\\ud83d\)"),
         (r'{"\uDC00": 1}', r"half of a surrogate pair \(\\udc00\)"),
+        ('{"a": {"b": 1, "c": 2, "b": 1}}', "'b' is there twice"),
         (b'{"a": "\xed\xa0\x80"}', "not UTF-8 at byte 7"),
         ("{", "line 1 column 2"),
     ],

@@ -449,3 +449,43 @@ def test_gpt2_has_no_mask_token(real_data: Path, tmp_path: Path):
         load(tmp_path / "gpt2.json")
     assert vocab_size_of(tmp_path / "gpt2.json") == 50_257
     assert tokenization.load is load
+
+
+def rules(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+def replacing(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+A_TO_MANY = replacing({"String": "a"}, "a" * 100)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("normalizer", rules(A_TO_MANY, {"type": "NFC"}, rules(A_TO_MANY))),
+        ("normalizer", rules(*[replacing({"Regex": "a?"}, "b")] * 10)),
+        ("normalizer", rules(*[replacing({"Regex": "."}, "bb")] * 10)),
+        ("decoder", {"type": "Sequence", "decoders": [A_TO_MANY, A_TO_MANY]}),
+    ],
+)
+def test_rules_that_would_fill_the_memory(vocabulary: Path, tmp_path: Path, part: str, value: dict[str, Any]):
+    specification = json.loads(load(vocabulary).canonical_json)
+    (tmp_path / "grows.json").write_text(json.dumps({**specification, part: value}))
+    with pytest.raises(DataError, match=part):
+        load(tmp_path / "grows.json")
+    usual = rules(replacing({"Regex": " {2,}"}, " "), A_TO_MANY)
+    (tmp_path / "usual.json").write_text(json.dumps({**specification, "normalizer": usual}))
+    load(tmp_path / "usual.json")
+
+
+def test_a_pattern_that_takes_too_long_on_a_text(vocabulary: Path, tmp_path: Path):
+    specification = json.loads(load(vocabulary).canonical_json)
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    (tmp_path / "slow.json").write_text(json.dumps({**specification, "pre_tokenizer": split}))
+    made, text = load(tmp_path / "slow.json"), "a" * 40 + "b"
+    for encode in (lambda: made.encode([text]), lambda: made.encode_one(text), lambda: made.encode_with_offsets([text])):
+        with pytest.raises(DataError, match="retry-limit"):
+            encode()

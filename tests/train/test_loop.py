@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
 
 from tpulm import storage
 from tpulm.config import RunConfig
-from tpulm.errors import CheckpointError, Stopped, TrainingDiverged
+from tpulm.errors import CheckpointError, ConfigError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt, watchdog
 from tpulm.train.checkpoint import checksums
@@ -140,6 +141,13 @@ def test_a_stop_during_an_evaluation_does_not_wait_for_its_end(each: Uninterrupt
     result = toy.run(each.program, each.settings, tmp_path)
     assert result.resumed_at == 6
     assert same_outcome(result, tmp_path, each.outcome)
+
+
+@pytest.mark.parametrize("shape", [1 << 47, 1 << 60], ids=["device", "numpy"])
+def test_memory_that_does_not_suffice(program: Any, tmp_path: Path, shape: int) -> None:
+    make = jnp.zeros if shape == 1 << 47 else np.zeros
+    with pytest.raises(ConfigError, match="microbatch_size"):
+        toy.run(program, SETTINGS, tmp_path, evaluate=lambda params, advance: make(shape, np.uint8).sum())
 
 
 def test_resumes_on_another_layout(tmp_path: Path, whole: tuple[TrainResult, Path], program: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import re
 import threading
 import uuid
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -219,7 +221,8 @@ class StorageApi:
             headers = _headers(stored)
             if stored.fields.get("contentEncoding") == "gzip" and "gzip" not in call.headers.get("accept-encoding", ""):
                 headers.pop("Content-Encoding")  # stored compressed, for a client that does not accept gzip
-                return Response(gzip.decompress(stored.read()), headers=headers)
+                with contextlib.suppress(OSError, EOFError, zlib.error):  # else it is sent as it is
+                    return Response(gzip.decompress(stored.read()), headers=headers)
             asked = call.headers.get("range", "")
             span = range_of(asked, stored.size)
             content = stored.read(span.start, span.stop)
@@ -325,7 +328,7 @@ def _headers(stored: StoredObject) -> dict[str, str]:
         "Cache-Control": stored.fields.get("cacheControl"),
         "Content-Disposition": stored.fields.get("contentDisposition"),
     }
-    return {name: value for name, value in headers.items() if value is not None}
+    return {name: value.encode().decode("latin-1") for name, value in headers.items() if value is not None}  # sent as UTF-8
 
 
 # Resumable uploads: sessions that collect an object's bytes over several requests and broken connections

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import bisect
 import re
 from collections.abc import Callable, Sequence
@@ -87,7 +86,7 @@ def _sealed(name: str, is_prefix: bool) -> str:
 def opened(token: str) -> tuple[str, bool]:
     try:
         text = base64.b64decode(token, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise invalid("Invalid Value: pageToken") from None
     return text[1:], text[:1] == "p"
 

@@ -6,6 +6,7 @@ import base64
 import bisect
 import datetime
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,8 +109,15 @@ def etag(generation: int, metageneration: int) -> str:
 
 
 def writable(resource: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a request's resource that are kept."""
-    return {name: resource[name] for name in WRITABLE_FIELDS if resource.get(name) is not None}
+    """The fields of a request's resource that are kept. Raises ApiError for values that no header or resource can hold."""
+    kept = {name: resource[name] for name in WRITABLE_FIELDS if resource.get(name) is not None}
+    for name, value in kept.items():
+        is_text = isinstance(value, str) and not re.search(r"[\x00-\x1f\x7f]", value)
+        if not (
+            isinstance(value, dict) if name == "metadata" else isinstance(value, bool) if name.endswith("Hold") else is_text
+        ):
+            raise invalid(f"Invalid value for {name}: {value!r}")
+    return kept
 
 
 def merged(old: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 import uuid
@@ -16,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloud_emulator.errors import EmulatorError, invalid, storage_error
+from cloud_emulator.errors import ApiError, EmulatorError, invalid, storage_error
+from cloud_emulator.http import json_object
 from cloud_emulator.storage.objects import Bucket, Hashes, Preconditions, StoredObject, merged, writable
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
@@ -71,6 +74,7 @@ class Store:
             if name in self._buckets:
                 message = "Your previous request to create the named bucket succeeded and you already own it."
                 raise storage_error(409, message, "conflict")
+            writable({"storageClass": fields.get("storageClass")})
             fields = {"storageClass": "STANDARD", **{key: value for key, value in fields.items() if key != "name"}}
             fields["location"] = str(fields.get("location", "US")).upper()
             now = self._now()
@@ -86,6 +90,7 @@ class Store:
         with self.lock:
             bucket = self.bucket(name)
             conditions.check(bucket)
+            writable({"storageClass": changes.get("storageClass")})
             keep = {key: bucket.fields[key] for key in ("location", "storageClass")}
             bucket.fields = {**keep, **changes} if replace else merged(bucket.fields, changes)
             bucket.fields["location"] = keep["location"]
@@ -237,18 +242,20 @@ class Folder:
 
     def buckets(self) -> Iterator[Bucket]:
         for file in sorted(self._path.glob("*/bucket.json")):
-            bucket = Bucket(**json.loads(file.read_text(encoding="utf-8")))
-            for unfinished in file.parent.rglob("*.new"):
-                unfinished.unlink()
-            for record in (file.parent / "objects").glob("*.json"):
-                content = json.loads(record.read_text(encoding="utf-8"))
-                body = file.parent / "bodies" / str(content["generation"])
-                bucket.put(StoredObject(**{"size": body.stat().st_size, **content, "content": body}))
-            kept = {stored.content for stored in bucket.objects.values()}
-            for body in (file.parent / "bodies").iterdir():
-                if body not in kept:
+            with _named_if_broken(file):
+                bucket = Bucket(**json_object(file.read_bytes()))
+                for unfinished in file.parent.rglob("*.new"):
+                    unfinished.unlink()
+                for record in (file.parent / "objects").glob("*.json"):
+                    with _named_if_broken(record):
+                        content = json_object(record.read_bytes())
+                        body = file.parent / "bodies" / str(content["generation"])
+                        bucket.put(StoredObject(**{"size": body.stat().st_size, **content, "content": body}))
+                kept = {stored.content for stored in bucket.objects.values()}
+                is_whole = not any((file.parent / "objects").glob("*.broken"))
+                for body in set((file.parent / "bodies").iterdir()) - kept if is_whole else ():
                     body.unlink()
-            yield bucket
+                yield bucket
 
     def put(self, stored: StoredObject) -> StoredObject:
         """Returns the object as kept; a hard link may share its bytes with another object."""
@@ -287,6 +294,16 @@ class Folder:
     def remove_bucket(self, name: str) -> None:
         (self._path / name / "bucket.json").unlink()  # first: without it the rest is not a bucket
         shutil.rmtree(self._path / name)
+
+
+@contextlib.contextmanager
+def _named_if_broken(record: Path) -> Iterator[None]:
+    """Set a record aside that cannot be read."""
+    try:
+        yield
+    except (ApiError, KeyError, TypeError, OSError) as error:
+        aside = record.replace(record.with_suffix(".broken"))
+        print(f"cloud_emulator: {record} is damaged ({error!r}); left out, and kept as {aside.name}", file=sys.stderr)
 
 
 def _write_whole(path: Path, content: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
+MOST_SECONDS = 10**9
 UNLOCKED = ("close", "routes")
 Class = TypeVar("Class", bound=type)
 
@@ -75,8 +76,8 @@ class Tpu:
 
     def advance(self, seconds: float) -> None:
         """Skip time: everything due in it has happened when this returns."""
-        if seconds < 0:
-            raise EmulatorError(f"time goes on, not back; found {seconds} seconds")
+        if not 0 <= seconds <= MOST_SECONDS:
+            raise EmulatorError(f"time goes on, not back, and by at most {MOST_SECONDS} s; found {seconds} seconds")
         self.clock.advance(seconds)
 
     # Faults of nodes

@@ -114,7 +114,7 @@ class _Bars:
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         self.finish()
-        self._task = self._bars.add_task(description, total=total, unit=unit, status="")
+        self._task = self._bars.add_task(escaped(description), total=total, unit=unit, status="")
 
     def advance(self, amount: float) -> None:
         if self._task is not None:
@@ -122,10 +122,10 @@ class _Bars:
 
     def status(self, text: str) -> None:
         if self._task is not None:
-            self._bars.update(self._task, status=text)
+            self._bars.update(self._task, status=escaped(text))
 
     def note(self, message: str) -> None:
-        self._bars.console.print(f"[yellow]note:[/] {escape(escaped(message))}", justify="left")
+        self._bars.console.print(f"[yellow]note:[/] {escape(message)}", justify="left")
 
     def finish(self) -> None:
         if self._task is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import platform
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -65,6 +66,7 @@ def emulator(
     """
     try:
         from cloud_emulator import Emulator, EmulatorError
+        from cloud_emulator.server import keep_private
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the emulator needs {error.name}: {installing('emulator')}") from None
 
@@ -88,6 +90,7 @@ def emulator(
             say(f"Cloud Storage and Cloud TPU, emulated at {server.url}")
             say(f"project: {project}; buckets: {names}; objects are {where}")
             say(f"its state, in a browser: {server.url}/_control/page")
+            keep_private(sys.stdout)
             if as_json:
                 print_json(
                     {"url": server.url, "project": project, "buckets": server.bucket_names(), "environment": server.environment}

@@ -76,11 +76,13 @@ class Command(TyperCommand):
     """Refuses an option that is given twice; the parser would silently take the last."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, count in Counter(given).items():
             if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.count or option.is_eager):
                 ctx.fail(f"{option.opts[0]} is given {count} times; give it once.")
         rest = super().parse_args(ctx, args)
+        if empty := [name for name, value in ctx.params.items() if isinstance(value, PurePath) and values.get(name) == ""]:
+            ctx.fail(f"{empty[0]} is an empty path: is a variable unset? The current folder is '.'")
         terminal.begin(as_json=bool(ctx.params.get("as_json")))
         return rest
 

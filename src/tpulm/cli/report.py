@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, show
-from tpulm.errors import ConfigError
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say_note, show
+from tpulm.errors import ConfigError, some_of
 from tpulm.readable import size
 from tpulm.storage import as_path
 
@@ -64,6 +64,10 @@ def push(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also a model that its health check does not call all right.")
     ] = False,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also send this file of the model's folder, or what this link leads to. Repeatable."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +79,7 @@ def push(
     from tpulm.report.publishing import publications
     from tpulm.report.publishing import push as send
 
-    found, addresses = publications(model, repository, anyway=anyway), list[str]()
+    found, addresses = publications(model, repository, anyway=anyway, include=include or ()), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
         print_table(
@@ -83,6 +87,8 @@ def push(
             rows,
             to=None if dry_run else console,
         )
+        if publication.left_out:
+            say_note(f"left out, as no part of a model: {some_of(publication.left_out, 10)}; --include NAME sends one")
     if not dry_run:
         with drawn_progress() as progress:
             addresses = [send(publication, private=not public, progress=progress) for publication in found]

@@ -14,21 +14,31 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.text import Text
 
 from tpulm.progress import Progress
-from tpulm.readable import escaped
+from tpulm.readable import escaped, pasteable
 
 _LONGEST_NAME = 30  # letters in the first column of a table that stay on one line beside other texts
 UNFOLDED = 1_000_000  # columns
-console = Console(stderr=True, highlight=False)
-results = Console(highlight=False)
+
+
+class Screen(Console):
+    """Prints whatever it is given with control characters, which might change the terminal, as visible text."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(escaped(pasteable(text)), **settings)
+
+
+console = Screen(stderr=True, highlight=False)
+results = Screen(highlight=False)
 
 
 def begin(*, as_json: bool) -> None:
     """Say where results go from here on: to stdout or, beside JSON, to stderr."""
     global results
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    results = console if as_json else Console(highlight=False, width=None if is_terminal else UNFOLDED)
+    results = console if as_json else Screen(highlight=False, width=None if is_terminal else UNFOLDED)
 
 
 @contextmanager
@@ -43,7 +53,7 @@ def naming_stdout() -> Iterator[None]:
 
 def print_error(message: str, *, title: str = "error") -> None:
     colour = "yellow" if title == "stopped" else "red"
-    console.print(f"[bold {colour}]{title}:[/] {escape(escaped(message))}", soft_wrap=True)
+    console.print(f"[bold {colour}]{title}:[/] {escape(message)}", soft_wrap=True)
 
 
 def say(line: str, *, lead: str = "", style: str = "") -> None:
@@ -65,7 +75,7 @@ def show(what: RenderableType = "", *, lead: str = "", style: str = "", fold: bo
 
 
 def _print_line(to: Console, line: str, lead: str, style: str, fold: bool = False) -> None:
-    line, lead = escape(escaped(line)), escape(escaped(lead))
+    line, lead = escape(line), escape(lead)
     text = f"[{style}]{lead or line}[/]" if style else lead or line
     to.print(text + (line if lead else ""), soft_wrap=not fold)
 
@@ -102,12 +112,12 @@ def print_table(
     for number in columns:
         justify = "right" if numeric[number] and header else "left"
         named = number == 0 and short and not all(numeric[1:])  # beside numbers, which must not be folded, a name is
-        table.add_column(header[number] if header else "", justify=justify, overflow="fold", no_wrap=named)
+        table.add_column(escape(header[number]) if header else "", justify=justify, overflow="fold", no_wrap=named)
     for line in lines:
-        table.add_row(*(escape(escaped(cell)) for cell in line))
+        table.add_row(*map(escape, line))
     with naming_stdout():
         if title:  # as a line of its own: a table's would be folded to the table's width
-            to.print(f"[bold]{escape(escaped(title))}[/]", soft_wrap=True)
+            to.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
         if to.width < UNFOLDED:
             to.print(table)
             return

@@ -7,10 +7,13 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from tpulm.config.schema import (
+    MOST,
+    BatchSize,
     CheckpointConfig,
     Fraction,
     HardwareConfig,
     Names,
+    NonNegative,
     OptimizerConfig,
     Positive,
     PositiveFloat,
@@ -44,11 +47,11 @@ class FinetuneConfig(Settings):
     task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
     from_scratch: bool = False  # random instead of pretrained weights: a baseline that shows what pretraining is worth
     # tokens per row (embed, retrieve: per text); None: that of an existing classifier, else 128, or 384 for qa
-    max_length: Annotated[int, Field(ge=LEAST_LENGTH)] | None = None
+    max_length: Annotated[int, Field(ge=LEAST_LENGTH, le=MOST)] | None = None
     # embed, retrieve: a text's vector is the mean of its tokens' or the first token's; None: mean. For classes or choices by
     # a ModernBERT: what the head reads; None: that of an existing classifier, else cls
     pooling: Literal["mean", "cls"] | None = None
-    doc_stride: Annotated[int, Field(ge=0)] | None = None  # qa: tokens by which windows of a long text overlap; None: 128
+    doc_stride: NonNegative | None = None  # qa: tokens by which windows of a long text overlap; None: 128
     max_answer_length: Positive | None = None  # qa: tokens; None: 30
     # qa: how far "no answer" must outscore the best answer, if some questions have none; None: 0
     null_score_diff_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -57,8 +60,8 @@ class FinetuneConfig(Settings):
     answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
     # regression: also reports the F1 of labels and predictions that are not below it
     f1_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    epochs: Positive = 3
-    batch_size: Positive = 32  # rows per step, over all devices
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 3
+    batch_size: BatchSize = 32  # rows per step, over all devices
     learning_rate: PositiveFloat | None = None  # the peak; None: electra 1e-4, others 5e-5
     # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: electra 0.8, others 1.0
     # (no decay)

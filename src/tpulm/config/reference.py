@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tpulm.config.schema import Names, settings_class
+from tpulm.config.schema import MOST, MOST_TEXT, Names, settings_class
 
 _WORDS: Final = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "none"}
 _BOUNDS: Final = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -77,7 +77,8 @@ def _or(words: list[str]) -> str:
 
 def _bounds(metadata: tuple[Any, ...]) -> str:
     rules = [rule for item in metadata for rule in (item.metadata if isinstance(item, FieldInfo) else [item])]
-    signs = [f"{sign} {getattr(rule, name):,}" for rule in rules for name, sign in _BOUNDS.items() if hasattr(rule, name)]
+    found = [(sign, getattr(rule, name)) for rule in rules for name, sign in _BOUNDS.items() if hasattr(rule, name)]
+    signs = [f"{sign} {bound:,}" for sign, bound in found if bound not in (MOST, MOST_TEXT)]
     return f" {', '.join(signs)}" if signs else ""
 
 

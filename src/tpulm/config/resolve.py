@@ -18,7 +18,7 @@ from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.schema import RunConfig, TokenizerConfig, is_table
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
-from tpulm.storage.paths import printable
+from tpulm.readable import pasteable
 
 # Settings of [model] that change neither the parameters nor what they compute: a run that starts from a model may change them.
 FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
@@ -67,7 +67,7 @@ def load(
 def _writable(config: RunConfig, reference: str) -> RunConfig:
     """Raise ConfigError for a file name that is not UTF-8, which run.json could not name again."""
     for line in canonical_json(config).splitlines():
-        if (shown := printable(line)) != line:
+        if (shown := pasteable(line)) != line:
             raise ConfigError(
                 f"{reference}: {shown.strip(' ,')} is not UTF-8, as run.json must be; rename it, or give ? for each \\x…"
             )

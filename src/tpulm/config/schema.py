@@ -1,6 +1,7 @@
 """The settings of a run. Every model is frozen and rejects unknown keys; a function takes only the one it needs.
 
 Counts are integers, fractions lie in [0, 1], and names include units. "none" unsets a setting that may be None.
+Whole numbers are at most `MOST`, and numbers of bytes and documents `MOST_TEXT`, unless a bound is stated.
 
 The comments in the models are the users' documentation (`config.reference`): `tpulm settings` and docs/settings.md show them.
 """
@@ -84,8 +85,10 @@ class Settings(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_boolean_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic would accept true as 1."""
+    def _no_odd_values(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic would accept true as 1, and NUL, which ends names elsewhere."""
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("it holds a NUL character")
         if isinstance(value, bool):
             kinds = str(cls.model_fields[info.field_name or ""].annotation)
             if "bool" not in kinds and ("int" in kinds or "float" in kinds):
@@ -181,9 +184,13 @@ class SourceConfig(Settings):
 
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+MOST: Final = 2**31 - 1  # of a whole number without another bound
+MOST_TEXT: Final = 2**50
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+NonNegative = Annotated[int, Field(ge=0, le=MOST)]
+Seed = NonNegative
+Amount = Annotated[int, Field(ge=1, le=MOST_TEXT)]  # of bytes or documents
+BatchSize = Annotated[int, Field(ge=1, le=1_048_576)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
 SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train.optimizer.register_schedule adds others
@@ -197,7 +204,7 @@ class CleaningConfig(Settings):
     min_characters: NonNegative = 1  # shorter documents are dropped
     max_characters: Positive | None = None  # longer documents are dropped
     # cut longer runs of one character, except digits: with 3, "ㅋㅋㅋㅋㅋ" becomes "ㅋㅋㅋ"
-    max_repeats: Annotated[int, Field(ge=2)] | None = None
+    max_repeats: Annotated[int, Field(ge=2, le=MOST)] | None = None
     languages: tuple[str, ...] = ()  # ["ko", "en"]: drop documents recognized as another language; []: keep all
     replace: tuple[Literal["email", "phone"], ...] = ()  # anything that looks like one becomes "<email>" or "<phone>"
     # regular expressions whose matches are deleted first; ["《[^》]*》"] deletes Aozora Bunko's ruby
@@ -223,8 +230,8 @@ class CorpusConfig(Settings):
     deduplicate: bool = True  # drop documents whose cleaned text is an exact duplicate
     # of documents at least this similar, keep only the first: Jaccard similarity of five-word shingles; 0.8 is usual
     near_duplicates: Annotated[float, Field(ge=0.3, le=0.95)] | None = None
-    max_documents: Positive | None = None  # demo mode: read only this many documents
-    max_bytes: Positive | None = None  # demo mode: read only this many bytes of text (as UTF-8)
+    max_documents: Amount | None = None  # demo mode: read only this many documents
+    max_bytes: Amount | None = None  # demo mode: read only this many bytes of text (as UTF-8)
     # fraction of the documents held out from training, for validation, chosen by hash
     holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
 
@@ -260,7 +267,7 @@ class TokenizerConfig(Settings):
     split_cjk: bool = True  # wordpiece without morphemes only: each Chinese character is a word of its own
     # wordpiece only: split text into morphemes first (mecab: Japanese, kiwi: Korean); all users of the model need the analyser
     morphemes: Literal["none", "mecab", "kiwi"] = "none"
-    sample_bytes: Annotated[int, Field(ge=1_000)] = 200_000_000  # text that the tokenizer is trained on, at most
+    sample_bytes: Annotated[int, Field(ge=1_000, le=MOST_TEXT)] = 200_000_000  # text that the tokenizer is trained on, at most
     # continue even if the vocabulary does not fit the text: 30 % or more of its characters are unknown
     allow_unknown: bool = False
 
@@ -284,11 +291,11 @@ class DataConfig(Settings):
     # for train.objective.whole_words: mask an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's words
     word_boundaries: Literal["none", "mecab", "kiwi"] = "none"
     # text in one part of the dataset, the unit in which preparation resumes and holds text in memory
-    part_bytes: Annotated[int, Field(ge=10_000)] = 16_000_000
+    part_bytes: Annotated[int, Field(ge=10_000, le=MOST_TEXT)] = 16_000_000
     block_rows: Annotated[int, Field(ge=1, le=4096)] = 64  # rows compressed as one block
     # versions of the text, with pairs, short lengths and packing drawn anew; epochs take turns. Each further version takes as
     # much disk space as the first, and a tenth of the time
-    dupe_factor: Positive = 1
+    dupe_factor: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: NonNegative = 0
 
     @model_validator(mode="after")
@@ -357,7 +364,7 @@ class ModelConfig(Settings):
     # bert and modernbert are trained to predict masked tokens, electra to detect replaced ones, decoder to predict the next.
     # modernbert has defaults of its own: pre-norm, RoPE, gated, GELU, no biases, no token types, no dropout, global_every 3
     architecture: Literal["bert", "modernbert", "electra", "decoder"] = "bert"
-    num_layers: Positive = 12
+    num_layers: Annotated[int, Field(ge=1, le=10_000)] = 12
     hidden_size: Positive = 768
     num_heads: Positive = 12
     intermediate_size: Positive = 3072  # width of the feed-forward
@@ -377,7 +384,7 @@ class ModelConfig(Settings):
     rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0
     rotary_scaling: RotaryScaling | None = None  # set by import. Of global layers; None: RoPE as it is
     global_every: Positive = 1  # modernbert only: attention is global in every n-th layer, from the first on, else local
-    local_window: Annotated[int, Field(ge=2, multiple_of=2)] = 128  # set by import. Tokens that local attention spans
+    local_window: Annotated[int, Field(ge=2, le=MOST, multiple_of=2)] = 128  # set by import. Tokens that local attention spans
     local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # set by import. RoPE base of local layers
     tied_output: bool = True  # output weights are the token embeddings; false: separate weights
     # set by import. bert only; plain: logits directly from the last layer
@@ -513,13 +520,13 @@ class CheckpointConfig(Settings):
 
     every_minutes: PositiveFloat | None = 10.0
     every_steps: Positive | None = None
-    keep: Annotated[int, Field(ge=2)] = 3  # the latest; at least two, in case one is damaged
+    keep: Annotated[int, Field(ge=2, le=MOST)] = 3  # the latest; at least two, in case one is damaged
     keep_every_steps: Positive | None = None  # multiples of this are kept forever
 
 
 class TrainConfig(Settings):
     steps: Positive = 1_000_000  # optimizer updates
-    batch_size: Positive = 256  # rows per step, over all devices
+    batch_size: BatchSize = 256  # rows per step, over all devices
     seed: Seed = 0
     start_from: FilePath | None = None  # a model folder or work folder to load initial weights from
     start_optimizer: bool = False  # also load the optimizer's moments from there; false: a fresh optimizer
@@ -552,7 +559,7 @@ class HardwareConfig(Settings):
     data: Positive | Literal["auto"] = "auto"  # devices along the mesh axis that shards the batch
     fsdp: Positive = 1  # devices along the mesh axis that shards the batch and the parameters
     tensor: Positive = 1  # tensor parallelism: devices along the mesh axis that shards heads, feed-forward and vocabulary
-    microbatch_size: Positive | None = None  # rows that a device computes at once, accumulating gradients; None: all its rows
+    microbatch_size: BatchSize | None = None  # rows that a device computes at once, accumulating gradients; None: all its rows
     # what a layer saves for its backward pass: everything (none), matrix products (dots) or its input (full); the rest is
     # rematerialized.
     remat: Literal["auto", "none", "dots", "full"] = "auto"  # auto: dots on a TPU, else none; on a GPU, less if it does not fit
@@ -574,7 +581,7 @@ class PhaseConfig(Settings):
     removed: ClassVar = {"max_predictions": Removed(None, "leave it out, and set mask_fraction")}
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; the shares of all phases add up to 1
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data]
-    batch_size: Positive | None = None  # None: as in [train]
+    batch_size: BatchSize | None = None  # None: as in [train]
     mask_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # None: as in [train.objective]
     # clm: an encoder learns to predict the next token, before a phase of mlm (arXiv 2507.00994). None: as in [train.objective]
     objective: Annotated[str, AfterValidator(OBJECTIVES.check), OBJECTIVES] | None = None

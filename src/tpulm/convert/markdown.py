@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from tpulm.readable import escaped
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()) -> str:
     """A table; the columns numbered in `right` are right-aligned, the others left-aligned."""
@@ -13,8 +15,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collecti
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, ruler, *rows))
 
 
+def plain(text: str) -> str:
+    """Text that shows as it is, in one paragraph: no markup, no HTML."""
+    return re.sub(r"([\\`*\[\]<>#|~!&]|^[-+=]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", escaped(" ".join(text.split())))
+
+
 def code(text: str) -> str:
     """Inline code, fenced by more backticks than any run of them in the text."""
+    text = escaped(" ".join(text.splitlines()))
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in text else ""
     return f"{fence}{space}{text}{space}{fence}"
@@ -26,4 +34,4 @@ def quote(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return " ".join(text.replace("|", "\\|").splitlines())

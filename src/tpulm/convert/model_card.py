@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
 from tpulm.convert.heads import Head, spec_of
-from tpulm.convert.markdown import code, quote, table
+from tpulm.convert.markdown import code, plain, quote, table
 from tpulm.dataset import DatasetManifest
 from tpulm.models.bert import padded_vocab_size
 from tpulm.models.electra import generator_config
@@ -125,7 +125,7 @@ def render(facts: CardFacts) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"code": code, "quote": quote, "plural": _plural, "number": "{:,}".format}
+    environment.filters |= {"code": code, "plain": plain, "quote": quote, "plural": _plural, "number": "{:,}".format}
     environment.globals["table"] = table
     unknown = facts.dataset.train.unknown_fraction if facts.dataset else 0.0
     return environment.get_template("model_card.md").render(

@@ -82,7 +82,7 @@ def from_theirs(
         for part in parts[ours]:
             tensor = np.asarray(tensors[part.theirs])
             array[part.index] = (tensor.T if rows[ours].layout in _TRANSPOSED else tensor).reshape(part.shape)
-    broken = [rows[ours].theirs for ours, array in leaves.items() if not np.isfinite(array).all()]
+    broken = [one.theirs for ours, array in leaves.items() for one in parts[ours] if not np.isfinite(array[one.index]).all()]
     if broken:
         raise DataError(f"NaN or infinite numbers in {some_of(broken)}", location=origin)
     return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), list(leaves.values()))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path, PurePath
 from typing import Final
+from unicodedata import normalize
 
 from tpulm import storage
 from tpulm.errors import ConfigError, suggest
@@ -121,6 +122,8 @@ def _on_disk(path: Path) -> list[str]:
             return found
         if path.exists():
             raise ConfigError(f"{path} is neither a file nor a folder; copy its text to a file first")
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a link that leads nowhere, or to itself ({path.readlink()}); link it again")
         if glob.has_magic(str(path)):
             return _matching(path)
     raise ConfigError(f"there is no file or folder {path}.{_near(path)}")
@@ -179,8 +182,9 @@ def _near(path: PurePath) -> str:
 
 def _alike(wanted: str, names: Sequence[str]) -> str:
     """`suggest` from the names that are similar up to their first dot; a shared suffix would make all .tsv files similar."""
-    stem = wanted.partition(".")[0]
-    near = [name for name in names if SequenceMatcher(None, stem, name.partition(".")[0]).ratio() >= _LEAST_ALIKE]
+    stem = normalize("NFC", wanted.partition(".")[0])
+    stems = {name: normalize("NFC", name.partition(".")[0]) for name in names}
+    near = [name for name in names if SequenceMatcher(None, stem, stems[name]).ratio() >= _LEAST_ALIKE]
     return suggest(wanted, near)
 
 

@@ -221,7 +221,8 @@ def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
 
     def choose(schema: pa.Schema) -> None:
         names.extend(schema.names)
-        _check_names(names, faults.name)
+        for level in _levels(list(schema)):
+            _check_names(level, faults.name)
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
         classes.update({name: feature for name, feature in features.items() if "ClassLabel" in json.dumps(feature)})
 
@@ -237,6 +238,13 @@ def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
                 yield Row(values, f"{faults.name}, row {number}")
             else:
                 faults.add("undecodable", not_utf8(bad, values[bad]), f"row {number}")
+
+
+def _levels(fields: list[pa.Field[Any]]) -> Iterator[list[str]]:
+    """The names of columns, and then of the fields of each."""
+    yield [field.name for field in fields]
+    for field in fields:
+        yield from _levels([field.type.field(number) for number in range(field.type.num_fields)])
 
 
 def _named(value: Any, feature: Any) -> Any:

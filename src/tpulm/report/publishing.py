@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from huggingface_hub import HfApi, get_token
@@ -12,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from tpulm import storage
 from tpulm.convert import onnx
-from tpulm.convert.huggingface import HALVES, WEIGHTS
+from tpulm.convert.huggingface import HALVES, SHARDS, WEIGHTS
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.errors import CloudRefused, ConfigError, Unavailable
 from tpulm.progress import SILENT, Progress
@@ -21,8 +23,12 @@ from tpulm.report.run import write
 from tpulm.workfolder import read_result
 
 _REPORT = "report.html"
-_OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or local paths
-_FOLDERS = (*EMBEDDER_FILES, PurePath(onnx.FILE).parts[0])  # of a model; others belong to the work
+_OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or local paths; left out without a word
+_FILES = (  # of a model, as patterns: card, weights, tokenizer and settings, in the folder or in one of `_FOLDERS`
+    *("README.md", "LICENSE*", "model*.safetensors", SHARDS, "model.onnx*", "config.json", "*_config.json", "chat_template.*"),
+    *("tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
+)
+_FOLDERS = (*EMBEDDER_FILES, PurePath(onnx.FILE).parts[0])
 
 
 class File(NamedTuple):
@@ -37,15 +43,20 @@ class Publication:
 
     repository: str
     files: tuple[File, ...]
+    left_out: tuple[str, ...]  # names of files that may not belong to the model, and of links
 
 
-def publications(model: str | PurePath, repository: str, *, anyway: bool = False) -> list[Publication]:
+def publications(
+    model: str | PurePath, repository: str, *, anyway: bool = False, include: Sequence[str] = ()
+) -> list[Publication]:
     """What `push` uploads of a work folder, a fine-tuning or a Hugging Face folder; the report is rewritten.
+
+    Files that models do not have, and links, are left out unless they are named in `include`.
 
     ELECTRA's halves go into separate repositories, NAME-discriminator and NAME-generator, like its authors'.
 
-    Raises ConfigError if there is no model, for a name that the Hub does not accept, and for a model that its health check does
-    not call all right, unless it is to be published `anyway`.
+    Raises ConfigError if there is no model, or no file of `include`, for a name that the Hub does not accept, and for a model
+    that its health check does not call all right, unless it is to be published `anyway`.
     """
     try:
         validate_repo_id(repository)
@@ -65,7 +76,13 @@ def publications(model: str | PurePath, repository: str, *, anyway: bool = False
         remedy = f"; tpulm export {folder} makes it" if is_run else ""
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
     parts = [(f"{repository}-{half}", source / half) for half in found] or [(repository, source)]
-    return [Publication(name, _files(part, report)) for name, part in parts]
+    pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
+    made = [Publication(name, (*files, *pages), left) for name, part in parts for files, left in [_files(part, include)]]
+    if missing := set(include) - {file.name for one in made for file in one.files}:
+        raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
+    if any(WEIGHTS in one.left_out for one in made):
+        raise ConfigError(f"{WEIGHTS} in {source} is a link; to send what it leads to, add --include {WEIGHTS}")
+    return made
 
 
 def push(publication: Publication, *, private: bool = True, progress: Progress = SILENT) -> str:
@@ -101,11 +118,17 @@ def _health(folder: PurePath, *, is_run: bool) -> str:
     return storage.read_json(folder / SUMMARY)["health"] if storage.exists(folder / SUMMARY) else ""
 
 
-def _files(folder: PurePath, report: list[PurePath]) -> tuple[File, ...]:
-    """A model's files are in the folder itself, or in one that sentence-transformers or ONNX names."""
-    files = [
-        File(name, folder / name, info.size)
-        for name, info in sorted(storage.walk(folder).items())
-        if not name.startswith(".") and name not in _OF_THE_WORK and ("/" not in name or name.split("/")[0] in _FOLDERS)
-    ]
-    return (*files, *(File(_REPORT, page, len(storage.read_bytes(page))) for page in report))
+def _files(folder: PurePath, include: Sequence[str]) -> tuple[tuple[File, ...], tuple[str, ...]]:
+    """The files of a model, and the names of those that are left out."""
+    files, left_out = list[File](), list[str]()
+    for name, info in sorted(storage.walk(folder).items()):
+        place = PurePath(name)
+        within = [folder / place, *(folder / parent for parent in place.parents if parent.name)]
+        is_link = any(isinstance(one, Path) and one.is_symlink() for one in within)
+        known = any(fnmatchcase(place.name, pattern) for pattern in _FILES) or name in _FOLDERS
+        of_model = len(place.parts) == 1 or place.parts[0] in _FOLDERS
+        if name in include or (known and of_model and not is_link):
+            files.append(File(name, folder / name, info.size))
+        elif of_model and not name.startswith(".") and name not in _OF_THE_WORK:
+            left_out.append(name)
+    return tuple(files), tuple(left_out)

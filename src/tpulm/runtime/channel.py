@@ -196,6 +196,18 @@ def greet(line: LineConnection, index: int, count: int, run: str) -> None:
     line.set_timeout(None)
 
 
+def has_line(connection: socket.socket) -> bool:
+    """Whether `receive` would not wait, as a line has come or nothing more can; of a stranger it would, for each byte."""
+    connection.setblocking(False)
+    try:
+        begun = connection.recv(_LINE_BYTES, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return b"\n" in begun or len(begun) in (0, _LINE_BYTES)
+
+
 def read_greeting(line: LineConnection, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
     """The index of a host that introduces itself; None, with the line closed, for a peer that does not belong to this run.
 

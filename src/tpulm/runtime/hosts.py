@@ -25,7 +25,7 @@ from typing import NoReturn, Protocol, TypeVar
 from tpulm.errors import ConfigError, PeerLost, Stopped, TpulmError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
-from tpulm.runtime.channel import LineConnection, Star, greet, read_greeting
+from tpulm.runtime.channel import LineConnection, Star, greet, has_line, read_greeting
 
 Item = TypeVar("Item")
 
@@ -33,7 +33,8 @@ JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
 _TELL_SECONDS = 20.0
 _NAME_SECONDS = 60.0  # until a pod's own name resolves
 _GREETING_SECONDS = 2.0  # a host introduces itself at once; other clients may stay silent
-_ANSWER_SECONDS = 30.0  # the first host may wait for several of those before it reads ours
+_ACCEPT_SECONDS = 0.1
+_ANSWER_SECONDS = 30.0
 _GRACE_SECONDS = 5.0  # for this host to end by itself when another is lost
 _STOP_GRACE_SECONDS = 20.0  # … when another was stopped, and this one may still be saving
 _RECORD_SECONDS = 12.0
@@ -124,9 +125,11 @@ def join(
 
 def _gather(address: tuple[str, int], member: Membership, run: str, progress: Progress) -> dict[int, LineConnection]:
     lines: dict[int, LineConnection] = {}
-    with _server(address) as server, contextlib.ExitStack() as on_error:
+    with _server(address) as server, contextlib.ExitStack() as leaving, contextlib.ExitStack() as on_error:
         on_error.callback(lambda: [line.discard() for line in lines.values()])
-        server.settimeout(0.5)
+        server.settimeout(_ACCEPT_SECONDS)
+        silent: dict[socket.socket, float] = {}  # no whole line has come from them; and when they are given up
+        leaving.callback(lambda: [connection.close() for connection in silent])
         until = time.monotonic() + JOIN_SECONDS
         told_at = time.monotonic()
         while len(lines) < member.count - 1:
@@ -140,15 +143,20 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
                     f"host {missing} did not come within {JOIN_SECONDS:.0f} s; start all {member.count} hosts with the same "
                     f"command, and see that they reach {member.coordinator} and the port after it"
                 )
-            try:
+            with contextlib.suppress(TimeoutError):
                 connection, _ = server.accept()
-            except TimeoutError:
-                continue
-            connection.settimeout(_GREETING_SECONDS)
-            line = LineConnection(connection)
-            index = read_greeting(line, member.count, run, set(lines), progress.note)
-            if index is not None:
-                lines[index] = line
+                silent[connection] = time.monotonic() + _GREETING_SECONDS
+            for connection, deadline in [*silent.items()]:
+                if has_line(connection):
+                    del silent[connection]
+                    connection.settimeout(_GREETING_SECONDS)
+                    line = LineConnection(connection)
+                    index = read_greeting(line, member.count, run, set(lines), progress.note)
+                    if index is not None:
+                        lines[index] = line
+                elif time.monotonic() > deadline:
+                    del silent[connection]
+                    connection.close()
         on_error.pop_all()
     return lines
 

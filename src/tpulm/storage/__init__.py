@@ -9,7 +9,7 @@ Paths are pathlib's pure paths (`as_path`), and every access is a function of th
 """
 
 from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorstore_location
-from tpulm.storage.causes import explain, storage_error
+from tpulm.storage.causes import cause_in, explain, storage_error
 from tpulm.storage.cloud import check_guards, forget_clients
 from tpulm.storage.files import (
     check_writable,
@@ -63,6 +63,7 @@ __all__ = [
     "absolute",
     "as_path",
     "built_aside",
+    "cause_in",
     "check_guards",
     "check_writable",
     "committed_steps",

@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,9 @@ _CAUSES = {
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EISDIR: "it is a folder, not a file",
     errno.EFBIG: "the file would exceed a size limit (ulimit -f)",
-    errno.EMFILE: "too many open files (ulimit -n)",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files; end other programs",
+    errno.ENOMEM: "memory does not suffice; end other programs",
     errno.EIO: "the device reported an input/output error",
 }
 
@@ -64,6 +67,13 @@ _CAUSES = {
 def _known_cause(error: BaseException) -> str | None:
     """None if the error is not the operating system's, or its own message says enough."""
     return _CAUSES.get(error.errno or 0) if isinstance(error, OSError) else None
+
+
+def cause_in(message: str) -> str | None:
+    """The cause that a library's message names in the operating system's words, such as "Too many open files"."""
+    known = {os.strerror(number): cause for number, cause in _CAUSES.items()}
+    found = re.search(rf"[:\]] ({'|'.join(map(re.escape, known))})", message)
+    return known[found[1]] if found else None
 
 
 LOGIN = (

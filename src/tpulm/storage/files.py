@@ -13,11 +13,12 @@ import os
 import re
 import shutil
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final
 
-from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.storage import cloud
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import ESCAPES, TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
@@ -383,10 +384,11 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
-    """The value. With `strict` all numbers are finite and all strings encodable as UTF-8, so that it can be written again."""
+    """The value. With `strict` it can be written again: no key is there twice, numbers are finite, strings are UTF-8."""
     try:
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
-        value = json.loads(decoded) if not strict else json.loads(decoded, parse_constant=_not_finite, parse_float=_finite)
+        checks: Any = {"parse_constant": _not_finite, "parse_float": _finite, "object_pairs_hook": _once} if strict else {}
+        value = json.loads(decoded, **checks)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start:,}") from error
     except RecursionError as error:
@@ -427,6 +429,14 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise ValueError(_TOO_DEEP)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {brief(twice)} is there twice")
+    return found
 
 
 def _finite(text: str) -> float:

@@ -23,6 +23,7 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization.given import naming_panics
 from tpulm.tokenization.pipelines import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
@@ -102,6 +103,7 @@ class Encoder:
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
+    @naming_panics()
     def encode(self, texts: list[str]) -> Encoded:
         """The ids of the texts. A lone surrogate counts as U+FFFD."""
         parts = [NOTHING]

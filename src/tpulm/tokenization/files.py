@@ -20,7 +20,7 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_usable, guarded, read_settings
+from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_growth, check_usable, guarded, read_settings
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
@@ -256,8 +256,10 @@ def read_tokenizer(path: PurePath) -> Tokenizer:
 
 
 def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
-    vocabulary = _specification_of(content, path)["model"]["vocab"]
+    specification = _specification_of(content, path)
+    vocabulary = specification["model"]["vocab"]
     with guarded(str(path)):
+        check_growth(specification, str(path))
         tokenizer = Tokenizer.from_buffer(content)
     if isinstance(vocabulary, dict) and len(set(vocabulary.values())) < len(vocabulary):
         index, count = Counter(vocabulary.values()).most_common(1)[0]

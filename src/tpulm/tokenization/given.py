@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import math
+import re
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from pathlib import PurePath
@@ -15,6 +18,7 @@ from tpulm import storage
 from tpulm.config.validation import given
 from tpulm.errors import DataError, TpulmError, brief, shorten
 from tpulm.progress import held_stderr
+from tpulm.tokenization.pipelines import steps
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"  # an older form of added_tokens_decoder in tokenizer_config.json
@@ -22,6 +26,8 @@ TOKEN_KEYS = ("unk_token", "bos_token", "eos_token", "pad_token", "cls_token", "
 SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter takes precedence
 _PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is not an Exception and cannot be imported
 _SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
+_MOST_GROWTH: Final = 200  # SentencePiece's tables make up to 18 characters of one
+_MAY_BE_EMPTY: Final = re.compile(r"[*?|^$(]|\{0?,|\{0\}|\\[bBAzZGKR]")  # a pattern that matches between two characters
 _LARGEST_ID: Final = 10_000_000  # tables have a row for every id
 _CHARACTERS: Final = " ".join(map(chr, (*range(0xD800), *range(0xE000, 0x10000))))
 
@@ -142,6 +148,43 @@ def guarded(location: str, problem: str = "the tokenizers library cannot read it
             elif not isinstance(error, Exception):
                 raise
             raise DataError(f"{problem}: {shorten(str(error), 300, quoted=False)}", location=location) from error
+
+
+@contextlib.contextmanager
+def naming_panics() -> Iterator[None]:
+    """Raise DataError where the library panics on a text: a regular expression of the tokenizer may take too long on it."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != _PANICS:
+            raise
+        reason = shorten(str(error), 300, quoted=False)
+        raise DataError(f"this tokenizer cannot read the text ({reason}); see the patterns in its tokenizer.json") from error
+
+
+def check_growth(specification: dict[str, Any], location: str) -> None:
+    """Raise DataError for a tokenizer.json whose rules may make a text so long that it fills the memory."""
+    for part, key in (("normalizer", "normalizers"), ("decoder", "decoders")):
+        growth = math.prod(map(_growth, steps(specification.get(part), key)))
+        if growth > _MOST_GROWTH:
+            raise DataError(
+                f"its {part} may make a text {growth:,} times as long, and {_MOST_GROWTH} times is the most that is read; "
+                "shorten what its rules insert",
+                location=location,
+            )
+
+
+def _growth(step: dict[str, Any]) -> int:
+    """The most characters that a step makes of one; of steps that insert at an end, or by Unicode's tables, 1."""
+    if step["type"] == "Precompiled":  # the trie's size, the trie, and the texts that it leads to
+        table = base64.b64decode(step["precompiled_charsmap"])
+        return max(len(text) for text in table[4 + int.from_bytes(table[:4], "little") :].decode(errors="replace").split("\0"))
+    if step["type"] != "Replace":
+        return 1
+    pattern, content = step["pattern"], len(step["content"])
+    if "String" in pattern:
+        return -(-content // max(1, len(pattern["String"])))
+    return max(1, content + bool(_MAY_BE_EMPTY.search(pattern["Regex"])))
 
 
 def check_usable(tokenizer: Tokenizer, location: str, *, has_compiled_rules: bool = False) -> None:

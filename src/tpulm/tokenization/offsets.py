@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
 
+from tpulm.tokenization.given import naming_panics
 from tpulm.tokenization.pipelines import normalizer, steps, without_surrogates
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -110,6 +111,7 @@ class Aligner:
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
         self._unnormalized.encode_special_tokens = True
 
+    @naming_panics()
     def align(self, texts: Sequence[Derived], originals: Sequence[str]) -> Aligned:
         ids, spans = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)]
         found = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)

@@ -16,6 +16,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent, visible
 from tpulm.runtime import interrupt
+from tpulm.tokenization.given import naming_panics
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -89,6 +90,7 @@ class TokenTally:
         self.unknown_texts: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()  # of the texts, in tokens
 
+    @naming_panics()
     def add(self, texts: list[str]) -> list[tuple[int, int]]:
         """Count texts; returns the numbers of tokens and of unknown tokens of each."""
         encodings = self._encoder.encode_batch(texts, add_special_tokens=False)

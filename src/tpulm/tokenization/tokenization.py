@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
+from tpulm.tokenization.given import naming_panics
 from tpulm.tokenization.offsets import Aligned, Aligner, Derived
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
@@ -119,6 +120,7 @@ class Tokenization:
         names = [token.content for index, token in added.items() if index not in self.special]
         return [name for name in names if any(name in text for text in texts)]
 
+    @naming_panics()
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text, with [CLS] … [SEP] around it ([SEP] before it if made by `causal`); a literal "[MASK]" in it is
         the mask token.
@@ -132,6 +134,7 @@ class Tokenization:
             text = self.segmenter.segment_around(text, sorted(added, key=len, reverse=True))
         return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
 
+    @naming_panics()
     def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:
         """Readable text; special tokens are left out unless asked for."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=not special_tokens)

@@ -387,13 +387,6 @@ def _disk_errors(folder: PurePath) -> Generator[None]:
     except StorageError:
         raise
     except Exception as error:
-        text = str(error)
-        full = "No space left" in text or "RESOURCE_EXHAUSTED" in text
-        cause = (
-            "the disk is full; free some space, then run the same command again: it continues from the last checkpoint"
-            if full
-            else text.strip().splitlines()[0]
-            if text.strip()
-            else type(error).__name__
-        )
+        text = str(error).strip() or type(error).__name__
+        cause = storage.cause_in(text) or text.splitlines()[0]
         raise StorageError(f"cannot save a checkpoint to {folder}: {cause}") from error
