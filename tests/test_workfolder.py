@@ -32,7 +32,7 @@ def begun(folder: Path, config: RunConfig, *made: str, checkpoint: int | None = 
     workfolder.begin(config, folder)
     for name in (*made, *([] if checkpoint is None else [f"checkpoints/{checkpoint}/objects.json"])):
         storage.make_folder((folder / name).parent)
-        (folder / name).write_text("{}")
+        (folder / name).write_text('{"objects": {}}')
     return folder
 
 

@@ -8,6 +8,7 @@
     ├── CloudRefused                4   permission, quota or budget
     ├── Unavailable                 1   a service kept failing for minutes; it may work later
     ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
+    │   ├── Damaged             1   a file that tpulm wrote is not as it was written
     │   ├── StorageRefused          4   no credentials for Cloud Storage, or no permission
     │   ├── StorageUnavailable      1   Cloud Storage kept failing; also an Unavailable
     │   └── InUse                   1   another process works in the folder
@@ -81,6 +82,10 @@ class Unavailable(TpulmError):
 
 class StorageError(TpulmError):
     """A file or object could not be read or written."""
+
+
+class Damaged(StorageError):
+    """A file that tpulm wrote is not as it was written."""
 
 
 class StorageRefused(StorageError):

@@ -1,7 +1,7 @@
 """The work folder as a whole: its configuration, who may work in it, and the results of the stages.
 
 W/run.json           the run's configuration
-W/results/NAME.json  the results of training, evaluation and export
+W/results/NAME.json  the results of training, evaluation, export, samples and report, each with its own checksum
 W/failures/          a record of each failure
 
 A work folder may start with an imported dataset and its tokenizer (see W/dataset/inputs.json); runs continue from there.
@@ -18,7 +18,7 @@ from typing import Any
 
 from tpulm import storage
 from tpulm.config import Change, RunConfig, canonical_json, changes, from_json, listed, phases_of
-from tpulm.errors import ConfigError, PeerLost, Stopped, StorageError, WorkFolderMismatch, some_of
+from tpulm.errors import ConfigError, Damaged, PeerLost, Stopped, StorageError, WorkFolderMismatch, some_of
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
 from tpulm.runtime.failures import record_failure
@@ -27,6 +27,8 @@ from tpulm.runtime.hosts import ALONE, Hosts, Membership, join
 _RUN_FILE = "run.json"
 _LOSS_IS_KNOWN_SECONDS = 2.0  # after a device connection breaks, until the loss of its host is known
 _OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
+_RESULTS = ("train", "evaluation", "samples", "export", "report")
+_CARD = "README.md"  # of an export
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 
 
@@ -56,7 +58,8 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
         found = changes(before.model_dump(mode="json"), config.model_dump(mode="json"))
         depend = [_made_of(change, before, made, imported=is_imported(folder)) for change in found]
         bound = [change for change, names in zip(found, depend, strict=True) if names]
-        if bound and (reason := _why_not(before, config, bound, folder)) is not None:
+        newest = max(storage.committed_steps(folder / "checkpoints"), default=None)
+        if bound and (reason := why_not(before, config, bound, newest)) is not None:
             parts = [name for name in made if any(name in names for names in depend)]
             if "dataset" in parts:
                 parts += [path.name for path in storage.list_folder(folder) if path.name.startswith("phase-")]
@@ -74,10 +77,51 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
     elif not is_imported(folder) and (foreign := [name for name in _STAGES if storage.exists(folder / name)]):
         raise WorkFolderMismatch(f"{folder} has no {_RUN_FILE} but holds {', '.join(foreign)}; use an empty folder")
     storage.write_atomic(folder / _RUN_FILE, canonical_json(config))
-    trained = read_result(folder, "train")
-    if trained is not None and trained["steps"] != config.train.steps:  # training continues, and later stages are redone
-        storage.remove(folder / "results")
+    _forget_what_is_gone(config, folder, progress)
     return folder
+
+
+def _forget_what_is_gone(config: RunConfig, folder: PurePath, progress: Progress) -> None:
+    """Delete the results whose own file or whose product is missing or damaged, so that their stages are done again; say so.
+
+    The model card is the user's to edit. A run that is evaluated and exported needs no checkpoint any more; any other goes on
+    from a sound one, and all stages after training are done again.
+    """
+    found = dict[str, dict[str, Any]]()
+
+    def forget(name: str, why: str) -> None:
+        progress.note(f"{why}: made again")
+        storage.remove(_result_path(folder, name))
+        found.pop(name, None)
+
+    for name in _RESULTS:
+        try:
+            found |= {} if (result := read_result(folder, name)) is None else {name: result}
+        except Damaged:
+            forget(name, f"{_result_path(folder, name)} is damaged")
+    if "train" in found and found["train"]["steps"] != config.train.steps:  # training continues, and later stages are redone
+        storage.remove(folder / "results")
+        return
+    for name in ("export", "report"):
+        for file, wrong in storage.differences(folder / name, found.get(name, {}).get("files", {})):
+            if PurePath(file).name != _CARD or "missing" in wrong:
+                forget(name, f"{folder / name / file} {wrong}")
+                break
+            progress.note(f"{folder / name / file} was edited and stays as it is; delete it to have it written again")
+    if found.get("export", {}).get("samples") and "samples" not in found:
+        forget("export", f"{_result_path(folder, 'samples')} is gone, of which the model card tells")
+    if "train" not in found:
+        if not storage.committed_steps(folder / "checkpoints"):  # training begins anew
+            storage.remove(folder / "results")
+        return
+    steps = found["train"]["steps"]
+    done = [found.get(name, {}).get("step") == steps for name in ("evaluation", "export")]
+    checkpoint = folder / "checkpoints" / str(steps)
+    if all(done) and storage.exists(folder / "export"):
+        return
+    if (damage := storage.find_damage(checkpoint)) is not None:
+        progress.note(f"{checkpoint}, the end of training, is gone or damaged ({damage}): training goes on from what is there")
+        storage.remove(folder / "results")
 
 
 def _made(folder: PurePath) -> list[str]:
@@ -98,15 +142,14 @@ def _made_of(change: Change, before: RunConfig, made: Sequence[str], *, imported
     return [name for name in _STAGES[_STAGES.index(first) :] if name in made and name not in of_elsewhere]
 
 
-def _why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], folder: PurePath) -> str | None:
+def why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], newest: int | None) -> str | None:
     """Why these changes cannot be made: a line, or "" if there is no more to say; None if they can.
 
-    The end of the run may change if the learning rates up to the newest checkpoint are those of a run that was planned this way
-    from the beginning.
+    The end of the run may change if the learning rates up to the newest checkpoint, of step `newest`, are those of a run that
+    was planned this way from the beginning.
     """
     if not {change.name for change in bound} <= _OF_THE_END:
         return ""
-    newest = max(storage.committed_steps(folder / "checkpoints"), default=None)
     (first, steps), (then, wanted) = ((one.train.optimizer, one.train.steps) for one in (before, now))
     stable = min(steps - first.decay(steps), wanted - then.decay(wanted))
     if newest is None:
@@ -116,7 +159,7 @@ def _why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], folder:
     if first.schedule not in ("constant", "rsqrt", "wsd") and steps != wanted:
         return (
             f"The learning rate was planned for {steps:,} steps (train.optimizer.schedule is '{first.schedule}'). To train a "
-            f"finished model further, begin another run with --init {folder}.\n"
+            f"finished model further, begin another run with --init and its folder.\n"
         )
     if wanted < newest:
         return f"Checkpoint {newest:,} is already there.\n"
@@ -255,13 +298,15 @@ def held(
 
 
 def read_result(workdir: PurePath, name: str) -> dict[str, Any] | None:
-    """The result of a stage, or None if it has not finished."""
+    """The result of a stage, or None if it has not finished. Raises Damaged, but not after `begin`."""
     path = _result_path(workdir, name)
     return storage.read_json(path) if storage.exists(path) else None
 
 
-def write_result(workdir: PurePath, name: str, values: dict[str, Any]) -> None:
-    storage.write_json(_result_path(workdir, name), values)
+def write_result(workdir: PurePath, name: str, values: dict[str, Any], *, product: PurePath | None = None) -> None:
+    """Record the result of a stage, and the files of the folder `product` that it made, with their checksums."""
+    files = {} if product is None else {"files": storage.listing(product)}
+    storage.write_json(_result_path(workdir, name), {**values, **files}, sealed=True)
 
 
 def _result_path(workdir: PurePath, name: str) -> PurePath:

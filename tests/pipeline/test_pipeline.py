@@ -359,25 +359,22 @@ def test_a_run_computes_to_its_end_as_it_began(
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "file", "dtype"),
+    ("checkpoints", "dtype"),
     [
-        ({}, None, "bfloat16"),
-        ({6: {"compute_dtype": "bfloat16"}, 12: {"compute_dtype": "float32"}}, None, "float32"),
-        ({6: {"compute_dtype": "float32"}, 12: None}, None, "float32"),  # the newest is damaged
-        ({12: {}}, "bfloat16", "bfloat16"),  # an older version's, in a file of its own
-        ({12: {}}, None, "float32"),  # a still older one's, which computed in float32 on a CPU
+        ({}, "bfloat16"),
+        ({6: {"compute_dtype": "bfloat16"}, 12: {"compute_dtype": "float32"}}, "float32"),
+        ({6: {"compute_dtype": "float32"}, 12: None}, "float32"),  # the newest is damaged
+        ({12: {}}, "float32"),  # an older version's, which computed in float32 on a CPU
     ],
 )
 def test_the_dtype_is_that_of_the_newest_readable_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: dict[int, Any], file: str | None, dtype: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: dict[int, Any], dtype: str
 ) -> None:
     monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
     for step, metadata in checkpoints.items():
         storage.write_json(tmp_path / "checkpoints" / str(step) / "metadata" / "metadata", metadata or {})
         if metadata is None:
             (tmp_path / "checkpoints" / str(step) / "metadata" / "metadata").write_text("{")
-    if file is not None:
-        storage.write_json(tmp_path / "compute_dtype.json", {"compute_dtype": file})
     assert train_program.kept_compute_dtype(tmp_path) == dtype
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from model_hub import ModelHub
 
+from tpulm import workfolder
 from tpulm.errors import ConfigError
 from tpulm.report.publishing import publications
 
@@ -119,8 +120,8 @@ def test_halves_of_an_electra_are_two_repositories(workdir: Path, tmp_path: Path
 
 def test_what_is_refused(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     bad = shutil.copytree(workdir, tmp_path / "bad")
-    values = json.loads((bad / "results" / "evaluation.json").read_text())
-    (bad / "results" / "evaluation.json").write_text(json.dumps({**values, "health": "outside after 6 steps: token loss 9"}))
+    values = workfolder.read_result(bad, "evaluation") or {}
+    workfolder.write_result(bad, "evaluation", {**values, "health": "outside after 6 steps: token loss 9"})
     with pytest.raises(ConfigError, match="after 6 steps"):
         publications(bad, "user/toy")
     for name in ("toy", "a/b/c", "user/..", "user/a b"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
+import time
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,7 +17,7 @@ import toy
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.config import CheckpointConfig
+from tpulm.config import CheckpointConfig, RunConfig
 from tpulm.errors import CheckpointError, StorageError
 from tpulm.progress import Silent
 from tpulm.train.checkpoint import Checkpoints, checksums, is_due, is_due_by_time
@@ -244,6 +246,65 @@ def test_another_run_is_refused(folder: PurePath):
     ):  # fmt: skip
         checkpoints.restore_latest(state(0), {"dataset_fingerprint": "other"})
     assert storage.exists(folder / "1")
+
+
+def test_a_run_with_other_settings_of_training_is_refused_by_name_and_a_longer_one_is_not(tmp_path: Path):
+    """A longer run at a constant learning rate is as if it had been planned so (docs); a checkpoint of an older version, which
+    does not have the settings, goes on."""
+
+    def config(**changes: Any) -> dict[str, Any]:
+        optimizer = {"schedule": "constant", "warmup_steps": 2, **changes.pop("optimizer", {})}
+        return {
+            "config": RunConfig.model_validate({"train": {"steps": 4, "optimizer": optimizer, **changes}}).model_dump(
+                mode="json"
+            )
+        }
+
+    with Checkpoints(tmp_path / "w", CONFIG) as checkpoints:
+        checkpoints.save(1, state(1), IDENTITY)
+        assert checkpoints.restore_latest(state(0), IDENTITY | config()) is not None
+        checkpoints.save(2, state(2), IDENTITY | config())
+        for same in (config(), config(steps=9), config(log_every_steps=3)):
+            assert checkpoints.restore_latest(state(0), IDENTITY | same) is not None
+        for name, other in {
+            "train.optimizer.learning_rate": config(optimizer={"learning_rate": 0.5}),
+            "train.optimizer.weight_decay": config(optimizer={"weight_decay": 0.5}),
+            "train.batch_size": config(batch_size=7),
+            "train.steps": config(steps=1, optimizer={"warmup_steps": 1}),
+        }.items():
+            with pytest.raises(CheckpointError, match=name):
+                checkpoints.restore_latest(state(0), IDENTITY | other)
+
+
+def test_a_wall_clock_that_jumps_ends_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By an hour at each look: https://docs.python.org/3/library/time.html#time.monotonic says what may be counted by."""
+    jumps = itertools.count(0, 3600)
+    monkeypatch.setattr("time.time", lambda now=time.time: now() + next(jumps))
+    save(tmp_path / "checkpoints", 1, 2)
+    assert restored_step(tmp_path / "checkpoints") == 2 and next(jumps)
+
+
+def test_what_a_seal_promises_is_on_disk_before_it_and_all_of_a_checkpoint_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A power loss empties or removes what was not synced (fsync(2)): first at a seal, then when the last save has ended."""
+    synced, at_seals = set[tuple[int, int]](), list[list[str]]()
+
+    def not_synced() -> list[Path]:
+        files = [path for path in (tmp_path / "w").rglob("*") if not path.name.endswith(storage.TEMPORARY_SUFFIX)]
+        return [path for path in files if (path.stat().st_ino, path.stat().st_size) not in synced]
+
+    def fsync(descriptor: int, sync: Any = os.fsync) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name.startswith(".objects.json."):
+            at_seals.append([one.name for one in not_synced() if one.is_relative_to(path.parent) and one.is_file()])
+        sync(descriptor)
+        synced.add((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    save(tmp_path / "w" / "checkpoints", 1, 2)
+    assert len(at_seals) == 2 and not {*at_seals[0], *at_seals[1]} - {"_CHECKPOINT_METADATA", "commit_success.txt"}
+    assert not [path for path in not_synced() if path.is_file() or path.is_relative_to(tmp_path / "w" / "checkpoints" / "2")]
 
 
 class TestCopies:

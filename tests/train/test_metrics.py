@@ -4,21 +4,41 @@ from pathlib import Path
 
 import pytest
 
-from tpulm.errors import StorageError
-from tpulm.train.metrics import MetricsLog, read_metrics
+from tpulm.progress import Silent
+from tpulm.train.metrics import MetricsLog, mend, read_attempts, read_metrics
 from tpulm.train.throughput import Meter, Rate
 
 
-def test_a_torn_last_line_is_left_out_and_another_is_an_error(tmp_path: Path) -> None:
+def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) -> None:
+    """A torn last line is what a kill leaves, and no damage."""
+
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    notes = list[str]()
     log = MetricsLog(tmp_path, first_step=0)
-    log.write("train", 1, {"loss": 1.0})
+    log.started(lambda: {"device": "1 x cpu"})
+    for step in (1, 2, 3):
+        log.write("train", step, {"loss": 1.0})
     log.close()
-    path = tmp_path / "metrics" / "0001.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"kind": "tr')
-    assert [record.step for record in read_metrics(tmp_path)] == [1]
-    path.write_bytes(path.read_bytes() + b"\n")
-    with pytest.raises(StorageError, match=r"0001.jsonl, line 2: not valid JSON"):
-        read_metrics(tmp_path)
+    path, start = (tmp_path / "metrics" / f"0001.{suffix}" for suffix in ("jsonl", "start.json"))
+    path.write_bytes(whole := path.read_bytes() + b'{"kind": "tr')
+    assert [record.step for record in read_metrics(tmp_path)] == [1, 2, 3]
+    mend(tmp_path, Notes())
+    assert not notes and path.read_bytes() == whole
+    for damaged in (whole.replace(b'"step": 2', b'"step": .'), whole.replace(b"kind", b"k\xff", 1), whole[40:]):
+        path.write_bytes(damaged)
+        with pytest.warns(match="0001.jsonl"):
+            left = read_metrics(tmp_path)
+        assert len(left) == 2
+        mend(tmp_path, Notes())
+        mend(tmp_path, Notes())
+        assert read_metrics(tmp_path) == left and len(notes) == 1 and "0001.jsonl" in notes.pop()
+    assert damaged in [kept.read_bytes() for kept in (tmp_path / "damaged").iterdir()]
+    start.write_bytes(start.read_bytes().replace(b"1 x", b"2 x"))
+    mend(tmp_path, Notes())
+    assert len(notes) == 1 and [attempt.start for attempt in read_attempts(tmp_path)] == [{}]
 
 
 def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tpulm import storage
 from tpulm.errors import StorageError
 from tpulm.train import checkpoint
-from tpulm.train.checkpoint import SEAL
 
 ARRAYS = {"['params']['w']": 7, "['step']": 2**32 - 1}
 
@@ -24,16 +23,16 @@ def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
         folder = storage.as_path("gs://runs/w/checkpoints/12")
     for name, size in (("state/d/0", 1000), ("state/manifest.ocdbt", 10), ("metadata/x", 0), ("_CHECKPOINT_METADATA", 5)):
         storage.write_atomic(folder / name, bytes(range(256)) * 4 if size == 1000 else b"x" * size)
-    checkpoint.seal(folder, ARRAYS)
+    storage.seal(folder, arrays=ARRAYS)
     storage.write_atomic(folder / "_CHECKPOINT_METADATA", "written again, later")
     storage.write_atomic(folder / "commit_success.txt", "")
     return folder
 
 
 def test_a_checkpoint_that_is_whole(sealed: PurePath):
-    assert checkpoint.find_damage(sealed) is None
+    assert storage.find_damage(sealed) is None
     assert checkpoint.array_checksums(sealed) == ARRAYS
-    objects = storage.read_json(sealed / SEAL)["objects"]
+    objects = storage.read_json(sealed / storage.SEAL)["objects"]
     assert list(objects) == ["metadata/x", "state/d/0", "state/manifest.ocdbt"]
     assert objects["state/manifest.ocdbt"] == {"bytes": 10, "crc32c": "IHuXmg=="}, "on disk as in Cloud Storage"
 
@@ -49,17 +48,20 @@ DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
     "empty one missing": (lambda folder: storage.remove(folder / "metadata/x"), r"^metadata/x is missing$"),
     "cut": (lambda folder: storage.write_atomic(folder / "state/d/0", b"123"), r"^state/d/0 has 3 bytes, not 1024$"),
     "flipped": (lambda folder: flip(folder / "state/d/0"), r"^state/d/0 has another checksum than when it was written$"),
-    "no seal": (lambda folder: storage.remove(folder / SEAL), r"^objects\.json is missing$"),
-    "torn seal": (lambda folder: storage.write_atomic(folder / SEAL, '{"objects": {'), r"^objects\.json is not .* JSON"),
-    "binary seal": (lambda folder: storage.write_atomic(folder / SEAL, b"\xff\x00"), r"^objects\.json is not .* JSON"),
+    "no seal": (lambda folder: storage.remove(folder / storage.SEAL), r"^objects\.json is missing$"),
+    "torn seal": (
+        lambda folder: storage.write_atomic(folder / storage.SEAL, '{"objects": {'),
+        r"^objects\.json is not .* JSON",
+    ),
+    "binary seal": (lambda folder: storage.write_atomic(folder / storage.SEAL, b"\xff\x00"), r"^objects\.json is not .* JSON"),
     "nothing": (lambda folder: storage.remove(folder), r"^objects\.json is missing$"),
-    "other seal": (lambda folder: storage.write_json(folder / SEAL, []), r"^objects\.json is not a list of objects"),
+    "other seal": (lambda folder: storage.write_json(folder / storage.SEAL, []), r"^objects\.json is not a list of objects"),
     "odd seal": (
-        lambda folder: storage.write_json(folder / SEAL, {"objects": ["x"]}),
+        lambda folder: storage.write_json(folder / storage.SEAL, {"objects": ["x"]}),
         r"^objects\.json is not a list of objects",
     ),
     "bare seal": (
-        lambda folder: storage.write_json(folder / SEAL, {"objects": {"metadata/x": {}}}),
+        lambda folder: storage.write_json(folder / storage.SEAL, {"objects": {"metadata/x": {}}}),
         r"^objects\.json is not a list of objects",
     ),
 }
@@ -69,19 +71,19 @@ DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
 def test_damage_is_named(sealed: PurePath, kind: str):
     damaging, message = DAMAGES[kind]
     damaging(sealed)
-    assert re.search(message, checkpoint.find_damage(sealed) or "")
+    assert re.search(message, storage.find_damage(sealed) or "")
 
 
 def test_a_name_more_is_no_damage(sealed: PurePath):
     storage.write_atomic(sealed / "state" / "descriptor", "x")
-    assert checkpoint.find_damage(sealed) is None
+    assert storage.find_damage(sealed) is None
 
 
 def test_an_outage_is_no_damage(gcs, monkeypatch: pytest.MonkeyPatch):
     folder = storage.as_path("gs://runs/12")
     storage.write_atomic(folder / "x", "x")
-    checkpoint.seal(folder, {})
+    storage.seal(folder)
     monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
     gcs.faults.set(error_rate=1, match=r"objects\.json")
     with pytest.raises(StorageError, match="did not answer"):
-        checkpoint.find_damage(folder)
+        storage.find_damage(folder)

@@ -157,7 +157,8 @@ def show_curve(workdir: PurePath) -> None:
     """The training loss at about ten steps."""
     from tpulm.train.metrics import read_metrics
 
-    points = [(record.step, record.values["loss"]) for record in read_metrics(workdir) if record.kind == "train"]
+    records = [record for record in read_metrics(workdir) if record.kind == "train" and "loss" in record.values]
+    points = [(record.step, record.values["loss"]) for record in records]
     chosen = [points[round(i * (len(points) - 1) / 9)] for i in range(10)] if len(points) > 10 else points
     low, high = min(losses := [loss for _, loss in chosen], default=0.0), max(losses, default=0.0)
     low, high = math.floor(10 * low) / 10, math.ceil(10 * high) / 10  # what the axis shows

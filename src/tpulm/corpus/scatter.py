@@ -146,7 +146,7 @@ def _write_manifest(
         fingerprint=fingerprint_of(config, inputs, counts),
     )
     storage.write_json(removed_path(workdir), merge_samples(record.removed for record in records))
-    storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"))
+    storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"), sealed=True)
 
 
 def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
@@ -357,7 +357,7 @@ def scatter_piece(
             if writer.limit_reached:
                 break
     record = writer.record(tuple(inputs))
-    storage.write_json(piece.record, record.model_dump(mode="json"))
+    storage.write_json(piece.record, record.model_dump(mode="json"), sealed=True)
     return record
 
 

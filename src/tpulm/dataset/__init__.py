@@ -8,7 +8,6 @@ which order training sees them. `importing` is not imported here, so that worker
 from tpulm.dataset.batches import Batches, evaluation_batches, token_counts, with_columns
 from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
-from tpulm.dataset.parts import verify
 from tpulm.dataset.prepare import MODULES, prepare, prepare_texts, warm_up, write_random_rows
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "sample_rows",
     "summarize",
     "token_counts",
-    "verify",
     "warm_up",
     "with_columns",
     "write_random_rows",

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.dataset.blocks import READ_ROWS, BlockReader
-from tpulm.dataset.manifest import WORD_START, SplitManifest, load_split
+from tpulm.dataset.blocks import BlockReader
+from tpulm.dataset.manifest import READ_ROWS, WORD_START, SplitManifest, load_split
 from tpulm.dataset.order import WINDOW_ROWS, Order, RowLocations
 from tpulm.errors import ConfigError, DataError
 

@@ -1,16 +1,19 @@
 """Reading whole blocks of rows: asynchronously, with a cache, and with errors that name the damaged part and the fix.
 
-A block here is about `READ_ROWS` rows, several of the blocks that are compressed on disk: TensorStore gets neighbours with one
+A block here is about 512 rows, several of the blocks that are compressed on disk: TensorStore gets neighbours with one
 request, whose price and latency are then paid once for all of them.
 """
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
 from pathlib import PurePath
+from typing import Any
 
+import google_crc32c
 import numpy as np
 import tensorstore
 
@@ -21,7 +24,6 @@ from tpulm.dataset.order import Blocks, RowLocations, list_blocks
 from tpulm.errors import StorageError
 from tpulm.workfolder import is_imported
 
-READ_ROWS = 512
 _INDEX_CACHE_BYTES = 64 << 20  # mostly shard indexes, 16 bytes per block
 
 
@@ -35,7 +37,7 @@ class BlockReader:
         self.columns = tuple(column for column in manifest.rows.columns if column not in without)
         self._folder = folder
         self._format = manifest.rows
-        block_rows = manifest.rows.block_rows * max(1, READ_ROWS // manifest.rows.block_rows)
+        block_rows = manifest.rows.read_rows
         sources = [
             [(part, version, rows) for part in manifest.parts if (rows := part.version_rows[version])]
             for version in range(manifest.num_versions)
@@ -45,7 +47,7 @@ class BlockReader:
         self.versions = [sum(-(-rows // block_rows) for _, _, rows in of_version) for of_version in sources]  # blocks of each
         self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _INDEX_CACHE_BYTES}})
         self._arrays: dict[tuple[int, str], tensorstore.TensorStore] = {}
-        self._kept: OrderedDict[int, dict[str, tensorstore.Future]] = OrderedDict()
+        self._kept: OrderedDict[int, dict[str, tensorstore.Future | np.ndarray]] = OrderedDict()  # an array once it is checked
         self._keep_rows, self._kept_rows = keep_rows, 0
         self._lock = threading.Lock()
         self.rows_read = 0
@@ -66,8 +68,8 @@ class BlockReader:
             name: np.empty((total, *self._format.column_shape(name)), self._format.column_dtype(name)) for name in self.columns
         }
         for block, read, chosen in zip(blocks.tolist(), reads, by_block, strict=False):  # zero rows split into one empty array
-            for name, future in read.items():
-                result[name][chosen] = self._wait(block, name, future)[locations.offset[chosen]]
+            for name in self.columns:
+                result[name][chosen] = self._wait(block, name, read)[locations.offset[chosen]]
         with self._lock:
             self.rows_delivered += total
         return result
@@ -81,7 +83,7 @@ class BlockReader:
     def part_of(self, block: int) -> PartRecord:
         return self._sources[int(self.blocks.array[block])][0]
 
-    def _start(self, block: int) -> dict[str, tensorstore.Future]:
+    def _start(self, block: int) -> dict[str, tensorstore.Future | np.ndarray]:
         with self._lock:
             if block in self._kept:
                 self._kept.move_to_end(block)
@@ -89,7 +91,7 @@ class BlockReader:
             source = int(self.blocks.array[block])
             first = int(self.blocks.first_row[block] - self.blocks.array_first_row[source])
             count = int(self.blocks.num_rows[block])
-            read = {name: self._array(source, name)[first : first + count].read() for name in self.columns}
+            read: dict[str, Any] = {name: self._array(source, name)[first : first + count].read() for name in self.columns}
             self._kept[block] = read
             self._kept_rows += count
             self.rows_read += count
@@ -112,13 +114,23 @@ class BlockReader:
             self._arrays[source, column] = array
         return self._arrays[source, column]
 
-    def _wait(self, block: int, column: str, future: tensorstore.Future) -> np.ndarray:
+    def _wait(self, block: int, column: str, read: dict[str, Any]) -> np.ndarray:
+        """The rows, once compared with their checksum, if the dataset has it."""
+        if isinstance(found := read[column], np.ndarray):
+            return found
         source = int(self.blocks.array[block])
+        part, version, _ = self._sources[source]
+        number = int(self.blocks.first_row[block] - self.blocks.array_first_row[source]) // self._format.read_rows
+        sums = base64.b64decode(part.checksums.get(array_path(column, version), ""))[4 * number : 4 * number + 4]
         try:
             with store.explain("read", self._path(source, column)):
-                return future.result()
+                rows: np.ndarray = found.result()
+            if sums and google_crc32c.value(rows.tobytes()) != int.from_bytes(sums):
+                raise StorageError(f"{self._path(source, column)} holds other rows than were written")
         except StorageError as error:
             raise self._damaged(source, error) from error
+        read[column] = rows
+        return rows
 
     def _path(self, source: int, column: str) -> PurePath:
         part, version, _ = self._sources[source]

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tpulm import corpus, storage
-from tpulm.dataset.blocks import READ_ROWS, BlockReader
+from tpulm.dataset.blocks import BlockReader
 from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.manifest import WORD_START, Counts, load_manifest, load_split
+from tpulm.dataset.manifest import READ_ROWS, WORD_START, Counts, load_manifest, load_split
 from tpulm.errors import DataError
 
 

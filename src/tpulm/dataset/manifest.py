@@ -21,12 +21,13 @@ from pydantic import BaseModel, ConfigDict
 from tpulm import storage
 from tpulm.config.validation import recorded
 from tpulm.corpus.manifest import Sums
-from tpulm.errors import StorageError
+from tpulm.errors import Damaged, StorageError
 from tpulm.special_tokens import SpecialTokens
 
 FORMAT_VERSION = 1
 SPLITS: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
 WORD_START = "word_start"
+READ_ROWS = 512  # or fewer, in whole blocks
 _SHARES = (0.1, 0.5, 0.9, 1.0)  # quantiles of document lengths that are reported
 
 
@@ -88,7 +89,12 @@ class ObjectRecord(Record):
 
 
 class PartRecord(Record):
-    """One part of a split; `objects` by path inside the part's folder."""
+    """One part of a split; `objects` by path inside the part's folder.
+
+    Three things tell damage, none of which reads a dataset twice: the manifests have checksums of their own; the whole's
+    fingerprint is of all objects' digests; and `checksums` are of the rows, by array, and compared as they are read: base64 of
+    the big-endian CRC-32C of each `RowFormat.read_rows` rows. Datasets of older versions have none.
+    """
 
     format_version: int = FORMAT_VERSION
     inputs: str  # digest of inputs.json
@@ -96,6 +102,7 @@ class PartRecord(Record):
     counts: Counts
     objects: dict[str, ObjectRecord]
     removed: dict[str, tuple[str, ...]] = {}  # samples of duplicates, by kind
+    checksums: dict[str, str] = {}
     redrawn_rows: tuple[int, ...] = ()  # rows in versions 1, 2, … of the text (data.dupe_factor); `counts` is of version 0
 
     @property
@@ -124,6 +131,11 @@ class RowFormat(Record):
     columns: tuple[str, ...]
     vocab_size: int
     special: SpecialTokens
+
+    @property
+    def read_rows(self) -> int:
+        """Rows that are read, and compared with a checksum, at once."""
+        return self.block_rows * max(1, READ_ROWS // self.block_rows)
 
     @property
     def token_dtype(self) -> np.dtype:
@@ -226,7 +238,7 @@ def _fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str
 
 
 def write_split(folder: PurePath, manifest: SplitManifest) -> None:
-    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"), sealed=True)
 
 
 def write_manifest(
@@ -252,19 +264,22 @@ def write_manifest(
         holdout=holdout,
     )
     whole = manifest.model_dump(mode="json", exclude={"train": {"parts"}, "holdout": {"parts"}})
-    storage.write_json(folder / "manifest.json", whole)
+    storage.write_json(folder / "manifest.json", whole, sealed=True)
     return manifest
 
 
 def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:
-    """The manifest of a complete dataset, or None."""
+    """The manifest of a complete dataset, or None. Raises Damaged if it is not that of the two splits."""
     path = dataset_folder(workdir) / "manifest.json"
-    if not storage.exists(path):
+    if not all(storage.exists(folder / "manifest.json") for folder in (path.parent, *(path.parent / one for one in SPLITS))):
         return None
     whole = storage.read_json(path)
     for split in SPLITS:
         whole[split] = load_split(path.parent / split)
-    return parse(DatasetManifest, whole, path)
+    manifest: DatasetManifest = parse(DatasetManifest, whole, path)
+    if manifest.fingerprint != _fingerprint(manifest.inputs, (manifest.train, manifest.holdout)):
+        raise Damaged(f"{path} is not of the parts in {' and '.join(SPLITS)}: they are of another dataset")
+    return manifest
 
 
 def load_split(folder: str | PurePath) -> SplitManifest:

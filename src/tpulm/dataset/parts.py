@@ -6,6 +6,7 @@ parts, in the processes of one machine, on several hosts, or on a cluster.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,12 +14,12 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import google_crc32c
 import numpy as np
 
 from tpulm import storage
 from tpulm.config import changes, listed
 from tpulm.dataset import store
-from tpulm.dataset.blocks import damaged
 from tpulm.dataset.layouts import Layout, Marks, fill
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
@@ -191,11 +192,12 @@ def write_part(
     """
     with storage.built_aside(split_folder / part_name(number), last=_RECORD) as temporary:
         storage.make_folder(temporary)
-        written: list[Counts] = []
+        written, checksums = list[Counts](), dict[str, str]()
         for version in versions:
             if version.layout.num_rows:
                 for column in rows.columns:
-                    _write_column(temporary / array_path(column, len(written)), column, version, rows)
+                    path = array_path(column, len(written))
+                    checksums[path] = _write_column(temporary / path, column, version, rows)
             written.append(with_rows(counts, version.layout, rows.sequence_length))
         record = PartRecord(
             inputs=inputs,
@@ -206,9 +208,10 @@ def write_part(
                 for name, found in storage.walk(temporary).items()
             },
             removed=dict(removed),
+            checksums=checksums,
             redrawn_rows=tuple(drawn.rows for drawn in written[1:]),
         )
-        storage.write_json(temporary / _RECORD, record.model_dump(mode="json"))
+        storage.write_json(temporary / _RECORD, record.model_dump(mode="json"), sealed=True)
     return record
 
 
@@ -244,19 +247,6 @@ def _read_records(folder: PurePath, number: int, inputs: str) -> dict[str, PartR
     """The records of a part, by split, where the part is complete."""
     found = {split: _read_record(folder / split, number, inputs) for split in SPLITS}
     return {split: record for split, record in found.items() if record is not None}
-
-
-def verify(manifest: DatasetManifest, workdir: str | PurePath) -> None:
-    """Compare every object with its checksum; raise StorageError naming the first part that differs."""
-    for split in (manifest.train, manifest.holdout):
-        for part in split.parts:
-            folder = dataset_folder(workdir) / split.split / part.name
-            for name, recorded in part.objects.items():
-                if not storage.exists(folder / name):
-                    raise damaged(folder, f"{name} is missing")
-                found = storage.sha256(folder / name)
-                if found != recorded.sha256:
-                    raise damaged(folder, f"{name} has sha256 {found}, expected {recorded.sha256}")
 
 
 def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None:
@@ -300,7 +290,8 @@ def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
     )
 
 
-def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat) -> None:
+def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat) -> str:
+    """Write the array; return the checksums of its rows (`PartRecord.checksums`)."""
     layout, tokens, word_start = version
     dtype = rows.column_dtype(column)
     marks = Marks(rows.special.pad, rows.special.cls, rows.special.sep)
@@ -322,3 +313,6 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
         dtype=dtype,
         block_rows=rows.block_rows,
     )
+    step, last = rows.read_rows, layout.num_rows
+    sums = [google_crc32c.value(values(first, min(first + step, last)).tobytes()) for first in range(0, last, step)]
+    return base64.b64encode(np.array(sums, ">u4").tobytes()).decode()

@@ -101,7 +101,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
     trained, states["train"], model = stages.train()
     scores, states["evaluate"], model = stages.evaluate(model)
     exported, states["export"] = stages.export(model)
-    if set(states.values()) != {"skipped"}:
+    if set(states.values()) != {"skipped"} or read_result(workdir, "report") is None:
         stages.report(last=True)
     text = data.datasets[-1].train
     return Summary(
@@ -199,6 +199,8 @@ def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progr
 
 
 def _no_checkpoint(workdir: PurePath) -> ConfigError:
+    if read_result(workdir, "train") is not None:
+        return ConfigError(f"{workdir} has no checkpoint any more; delete {workdir / 'export'}, and 'tpulm run' trains again")
     return ConfigError(f"{workdir} has no checkpoint yet; 'tpulm run' or 'tpulm train' makes one")
 
 
@@ -266,19 +268,27 @@ class Stages:
     def train(self) -> Trained:
         if (done := read_result(self.workdir, "train")) is not None:
             return Trained(done, "skipped", None)
+        from tpulm.train.metrics import mend, read_metrics
+
+        if self.hosts.is_first:
+            mend(self.workdir, self.progress)
         _check_platform(self.config)
         check_trackers(self.config.track)
         step, resumed_at, result = newest_step(self.workdir) or 0, None, None
         while result is None or step < self.config.train.steps:
             result = self._train(phase_at(self.phases, step))
             step, resumed_at = result.steps, result.resumed_at if resumed_at is None else resumed_at
+        rate = result.rate
+        speed = {"tokens_per_second": round(rate.per_second, 1), "mfu": None if rate.mfu is None else round(rate.mfu, 4)}
+        if not rate.per_second:  # trained by an attempt that was killed before it wrote this, or whose result was damaged
+            logged = [one.values for one in read_metrics(self.workdir) if one.kind == "train"]
+            speed |= {name: logged[-1][name] for name in speed if logged and name in logged[-1]}
         values = {
             "steps": step,
             "parameters": self._program(self.phases[-1]).num_parameters,
             "train_loss": result.train_loss,
             "scores": result.train_values,
-            "tokens_per_second": round(result.rate.per_second, 1),
-            "mfu": None if result.rate.mfu is None else round(result.rate.mfu, 4),
+            **speed,
             "skipped_rows": [list(window) for window in result.skipped],
             "attempts": result.attempt,
             "compute_dtype": self._program(self.phases[-1]).compute_dtype,
@@ -322,6 +332,8 @@ class Stages:
         """Write W/report/index.html, from the first host."""
         if self.hosts.is_first:
             self._reporter(last=last)
+            if last:
+                self._save_result("report", {}, product=self.workdir / "report")
 
     @cached_property
     def _reporter(self) -> Callable[..., None]:
@@ -411,10 +423,12 @@ class Stages:
     def export(self, model: Model | None = None) -> Exported:
         folder = self.workdir / "export"
         done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
-        if done == {"step": newest_step(self.workdir), **named} and storage.exists(folder):
+        wanted = {"step": newest_step(self.workdir), **named}
+        if done is not None and wanted.items() <= done.items() and storage.exists(folder):
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
         from tpulm.report.history import History
+        from tpulm.train.metrics import mend
 
         watchdog.report("export")
         step, params = model or self.newest_model()
@@ -424,9 +438,10 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
+            mend(self.workdir, self.progress)
             history, tokenizer = History.read(self.workdir), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
-        self._save_result("export", {"step": step, **named})
+        self._save_result("export", {"step": step, **named, "samples": not self.hosts.are_several}, product=folder)
         self.hosts.barrier("export")
         return Exported(folder, "done")
 
@@ -548,12 +563,13 @@ class Stages:
             "tokenizer_fingerprint": self.data.tokenizer.fingerprint,
             "dataset_fingerprint": " ".join(made),
             "model": self.config.model.identity(),
+            "config": self.config.model_dump(mode="json"),
         }
 
-    def _save_result(self, name: str, values: dict[str, Any]) -> None:
+    def _save_result(self, name: str, values: dict[str, Any], *, product: PurePath | None = None) -> None:
         """Written by the first host; the values are the same on all."""
         if self.hosts.is_first and not self.read_only:
-            write_result(self.workdir, name, values)
+            write_result(self.workdir, name, values, product=product)
 
     def _machine(self) -> dict[str, Any]:
         import jax

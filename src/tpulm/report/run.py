@@ -18,7 +18,7 @@ from tpulm.report import finetuning
 from tpulm.report.facts import changed, gather
 from tpulm.report.history import Chart, History, Point, chart
 from tpulm.train.health import judge, loss_formula, verdict
-from tpulm.workfolder import open_run, read_result
+from tpulm.workfolder import open_run, read_result, write_result
 
 PAGE = PurePath("report/index.html")
 _SECONDS_BETWEEN = 20.0  # between two pages written during training
@@ -48,6 +48,8 @@ def write(workdir: PurePath, page: PurePath | None = None) -> PurePath:
     """Write the page of a run or a fine-tuning, by default W/report/index.html; return its path."""
     page = page or workdir / PAGE
     storage.write_atomic(page, page_of(workdir))
+    if page == workdir / PAGE and read_result(workdir, "report") is not None:  # or a run would take the page for damaged
+        write_result(workdir, "report", {}, product=page.parent)
     return page
 
 

@@ -19,6 +19,7 @@ from tpulm.storage.files import (
     info,
     is_folder,
     list_folder,
+    make_durable,
     make_folder,
     move_folder,
     open_read,
@@ -41,6 +42,7 @@ from tpulm.storage.files import (
 )
 from tpulm.storage.lease import held, holder
 from tpulm.storage.paths import TEMPORARY_SUFFIX, FileInfo, absolute, as_path, is_remote
+from tpulm.storage.seals import SEAL, differences, find_damage, listing, seal
 from tpulm.storage.staging import (
     Mirror,
     Ranges,
@@ -55,6 +57,7 @@ from tpulm.storage.staging import (
 
 __all__ = [
     "COMMIT",
+    "SEAL",
     "TEMPORARY_SUFFIX",
     "FileInfo",
     "Mirror",
@@ -69,8 +72,10 @@ __all__ = [
     "committed_steps",
     "copy_files",
     "create_if_absent",
+    "differences",
     "exists",
     "explain",
+    "find_damage",
     "forget_clients",
     "held",
     "holder",
@@ -78,7 +83,9 @@ __all__ = [
     "is_folder",
     "is_remote",
     "list_folder",
+    "listing",
     "local_copy",
+    "make_durable",
     "make_folder",
     "move_folder",
     "open_ranges",
@@ -98,6 +105,7 @@ __all__ = [
     "replace_version",
     "same_file",
     "scratch_folder",
+    "seal",
     "sha256",
     "storage_error",
     "stream_aside",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final
 
-from tpulm.errors import ConfigError, DataError, StorageError, brief
+from tpulm.errors import ConfigError, Damaged, DataError, brief
 from tpulm.storage import cloud
 from tpulm.storage.causes import explain
 from tpulm.storage.paths import ESCAPES, TEMPORARY_SUFFIX, FileInfo, as_path, is_remote
@@ -59,7 +59,7 @@ def write_atomic(path: AnyPath, data: bytes | str) -> None:
         return
     with explain("write", target), _written(target, payload) as temporary:
         temporary.replace(target)
-        _sync_folder(target.parent)
+        _sync(target.parent)
 
 
 def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
@@ -74,7 +74,7 @@ def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
             return False
         finally:
             temporary.unlink()
-        _sync_folder(target.parent)
+        _sync(target.parent)
     return True
 
 
@@ -105,7 +105,7 @@ def replace_version(path: AnyPath, data: bytes | str, version: str) -> str | Non
         with _written(target, payload) as temporary:
             new = _version(temporary.stat())
             temporary.replace(target)
-            _sync_folder(target.parent)
+            _sync(target.parent)
         return new
 
 
@@ -169,21 +169,46 @@ def open_read(path: AnyPath) -> BinaryIO:
         return source.open("rb")
 
 
-def write_json(path: AnyPath, value: Any) -> None:
-    """Write JSON atomically: sorted keys, two-space indentation, a final newline, UTF-8; file names as `printable`."""
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomic(path, re.sub("[\udc80-\udcff]", lambda byte: rf"\\x{ord(byte[0]) & 0xFF:x}", text))
+def make_durable(folder: AnyPath) -> None:
+    """Return when all that is below the folder, and its own name, are on disk; in Cloud Storage they always are."""
+    root = as_path(folder)
+    if isinstance(root, Path):
+        with explain("write", root):
+            for path in (*root.rglob("*"), root, root.parent):
+                _sync(path)
+
+
+def write_json(path: AnyPath, value: Any, *, sealed: bool = False) -> None:
+    """Write JSON atomically: sorted keys, two-space indentation, a final newline, UTF-8; file names as `printable`.
+
+    `sealed` adds a checksum of all else and of the file's name, by which `read_json` knows that nothing changed.
+    """
+
+    def text(value: Any) -> str:
+        text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+        return re.sub("[\udc80-\udcff]", lambda byte: rf"\\x{ord(byte[0]) & 0xFF:x}", text)
+
+    write_atomic(path, text({**value, _CHECKSUM: _checksum(path, json.loads(text(value)))} if sealed else value))
 
 
 def read_json(path: AnyPath) -> dict[str, Any]:
-    """A JSON object that tpulm wrote. Raises StorageError naming the file and the position of the error."""
+    """A JSON object that tpulm wrote. Raises Damaged naming the file, and the position of an error of JSON; a sealed one's
+    checksum is compared."""
     try:
         found = parse_json(read_bytes(path))
     except ValueError as error:
-        raise StorageError(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
-    if not isinstance(found, dict):
-        raise StorageError(f"{os.fspath(path)} is not a JSON object, so it is damaged or was edited; delete it and run again")
+        raise Damaged(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
+    if not isinstance(found, dict) or found.pop(_CHECKSUM, sealed := _checksum(path, found)) != sealed:
+        raise Damaged(f"{os.fspath(path)} is not what was written, so it is damaged or was edited; delete it and run again")
     return found
+
+
+_CHECKSUM: Final = "sha256_of_the_rest"
+
+
+def _checksum(path: AnyPath, value: dict[str, Any]) -> str:
+    rest = {name: of for name, of in value.items() if name != _CHECKSUM}
+    return hashlib.sha256(json.dumps([as_path(path).name, rest], sort_keys=True).encode()).hexdigest()
 
 
 def read_given_object(path: AnyPath, kind: type = dict) -> Any:
@@ -323,7 +348,7 @@ def _move(source: Path, target: Path) -> None:
         if replaced:
             aside.replace(target)
         raise
-    _sync_folder(target.parent)
+    _sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -358,10 +383,10 @@ def _written(target: Path, data: bytes) -> Iterator[Path]:
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable. Not every file system can open a folder; those that cannot need no sync."""
+def _sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable. File systems that cannot open a folder need no sync."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return
     try:

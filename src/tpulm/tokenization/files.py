@@ -64,8 +64,9 @@ def save(
         "vocab_size": tokenization.vocab_size,
         "special": asdict(tokenization.special),
         "inputs": dict(inputs or {}),
+        "files": {name: found for name, found in storage.listing(target).items() if name != TOKENIZER},
     }
-    storage.write_json(target / MANIFEST, manifest)
+    storage.write_json(target / MANIFEST, manifest, sealed=True)
 
 
 def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -242,12 +243,8 @@ def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mappi
             f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
             f"{recorded[:16]}…. Restore it, or delete the folder and run again."
         )
-    for name in ("special_tokens_map.json", TOKENIZER_CONFIG, *([VOCABULARY] if tokenization.algorithm == "WordPiece" else [])):
-        beside = source.with_name(name)  # exports contain copies of all of them
-        if not storage.exists(beside):
-            raise StorageError(f"{beside} is missing: it was deleted. Restore it; the run's export has a copy.")
-        if name == VOCABULARY and storage.read_bytes(beside) != _vocabulary_file(tokenization).encode():
-            raise StorageError(f"{beside} is not the vocabulary of {source}: it was changed or damaged. Restore it.")
+    for name, wrong in storage.differences(source.parent, manifest.get("files", {})):  # exports contain copies of all of them
+        raise StorageError(f"{source.with_name(name)} {wrong}. Restore it; the run's export has a copy.")
 
 
 def read_tokenizer(path: PurePath) -> Tokenizer:

@@ -14,75 +14,41 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-import base64
 import contextlib
+import json
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import PurePath
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import google_crc32c
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
+from orbax.checkpoint._src.checkpointers import async_checkpointer
+from orbax.checkpoint._src.futures import future, signaling_client
 
 from tpulm import storage
-from tpulm.config import CheckpointConfig
+from tpulm.config import Change, CheckpointConfig, changes, differences, from_json, listed
 from tpulm.errors import CheckpointError, StorageError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.train.distributed import agreed
+from tpulm.workfolder import why_not
+
+# Orbax limits its waiting by the wall clock, and takes one that is put right, or a laptop that wakes, for a save that hangs.
+for _module in (async_checkpointer, future, signaling_client):
+    vars(_module)["time"] = SimpleNamespace(**vars(time) | {"time": time.monotonic})
 
 FORMAT_VERSION = 2  # of the state and metadata
-SEAL = "objects.json"
-_WRITTEN_LATER = {SEAL, "_CHECKPOINT_METADATA", storage.COMMIT}
-_READ_BYTES = 8 << 20
-_ADDED = ("compute_dtype",)  # to the metadata: older checkpoints lack it
-
-
-def seal(folder: PurePath, arrays: Mapping[str, int]) -> None:
-    """List the objects of a checkpoint that is about to be committed, and the checksums of its arrays."""
-    objects = {
-        name: {"bytes": found.size, "crc32c": found.crc32c or _crc32c(folder / name)}
-        for name, found in storage.walk(folder).items()
-        if name not in _WRITTEN_LATER
-    }
-    storage.write_json(folder / SEAL, {"format_version": FORMAT_VERSION, "objects": objects, "arrays": dict(arrays)})
-
-
-def find_damage(folder: PurePath) -> str | None:
-    """What is wrong with a checkpoint, or None. Local files are read; Cloud Storage supplies its own checksums.
-
-    Raises StorageError if Cloud Storage does not answer, which says nothing about the checkpoint.
-    """
-    there = storage.walk(folder)
-    if SEAL not in there:
-        return f"{SEAL} is missing"
-    try:
-        listed: dict[str, Any] = storage.parse_json(storage.read_bytes(folder / SEAL))["objects"]
-        for name, recorded in listed.items():
-            if name not in there:
-                return f"{name} is missing"
-            if there[name].size != recorded["bytes"]:
-                return f"{name} has {there[name].size} bytes, not {recorded['bytes']}"
-            if (there[name].crc32c or _crc32c(folder / name)) != recorded["crc32c"]:
-                return f"{name} has another checksum than when it was written"
-    except (KeyError, TypeError, AttributeError) as error:
-        return f"{SEAL} is not a list of objects ({error})"
-    except ValueError as error:
-        return f"{SEAL} is not valid JSON ({error})"
-    except StorageError as error:
-        if storage.is_remote(folder):
-            raise
-        return str(error)
-    return None
+_ADDED = ("compute_dtype", "config")  # to the metadata: older checkpoints lack it
 
 
 def check_format(folder: PurePath) -> None:
     """Raise CheckpointError for a checkpoint that another version of tpulm wrote."""
-    found = storage.read_json(folder / SEAL).get("format_version")
+    found = storage.read_json(folder / storage.SEAL).get("format_version")
     if found != FORMAT_VERSION:
         raise CheckpointError(
             f"checkpoint {folder} was written by another version of tpulm (format {found}, this one reads {FORMAT_VERSION}). "
@@ -93,16 +59,7 @@ def check_format(folder: PurePath) -> None:
 
 def array_checksums(folder: PurePath) -> dict[str, int]:
     """The checksums of the arrays that `seal` recorded, by path."""
-    return storage.read_json(folder / SEAL)["arrays"]
-
-
-def _crc32c(path: PurePath) -> str:
-    """The checksum of a file as Cloud Storage gives it: base64 of the big-endian bytes."""
-    checksum = google_crc32c.Checksum()
-    with storage.open_read(path) as stream, storage.explain("read", path):
-        while data := stream.read(_READ_BYTES):
-            checksum.update(data)
-    return base64.b64encode(checksum.digest()).decode()
+    return storage.read_json(folder / storage.SEAL)["arrays"]
 
 
 _UNCOMMITTED = ".orbax-checkpoint-tmp"  # suffix of a local folder until its commit
@@ -197,6 +154,9 @@ class Checkpoints:
         with _disk_errors(self._folder):
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
+        if self._saving and self._hosts.is_first:  # what was written after the seal, and the folder's name
+            storage.make_durable(self._folder / str(self._saving))
+        self._saving = 0
 
     def restore_latest(self, abstract_state: Any, identity: dict[str, Any]) -> Restored | None:
         """The newest intact checkpoint, sharded as `abstract_state` (ShapeDtypeStructs with shardings), or None.
@@ -249,7 +209,7 @@ class Checkpoints:
         """
         steps = storage.committed_steps(self._folder)
         for step in reversed(steps):
-            reason = find_damage(self._folder / str(step))
+            reason = storage.find_damage(self._folder / str(step))
             if reason is None:
                 check_format(self._folder / str(step))
                 return
@@ -281,7 +241,7 @@ class Checkpoints:
         """Called by Orbax on the first host, when a step is written completely but not committed."""
         for path in storage.list_folder(self._folder):
             if path.name == str(self._saving) or path.name.startswith(f"{self._saving}{_UNCOMMITTED}"):
-                seal(path, _fetched(self._checksums))
+                storage.seal(path, format_version=FORMAT_VERSION, arrays=_fetched(self._checksums))
 
     def _open(self) -> ocp.CheckpointManager:
         keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep)]
@@ -369,12 +329,21 @@ def _fetched(sums: dict[str, jax.Array]) -> dict[str, int]:
 
 
 def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: int) -> None:
+    """Raise CheckpointError naming what differs. Of the settings ("config") those of training count, as in a work folder; what
+    the others make is identified by fingerprints."""
+    found, reason = list[Change](), ""
     for name, expected in identity.items():
-        if (metadata.get(name) if name in metadata or name not in _ADDED else expected) != expected:
-            raise CheckpointError(
-                f"checkpoint {step} belongs to another run: its {name} is {metadata.get(name)!r}, this run's is {expected!r}; "
-                "use another work folder"
-            )
+        if name in metadata and name == "config":
+            before, now = (from_json(json.dumps(config), f"checkpoint {step}") for config in (metadata[name], expected))
+            bound = [change for change in differences(before, now) if change.name.startswith(("train.", "phases"))]
+            if bound and (why := why_not(before, now, bound, step)) is not None:
+                found, reason = found + bound, why
+        elif name in metadata or name not in _ADDED:
+            found += changes(metadata.get(name), expected, name)
+    if found:
+        raise CheckpointError(
+            f"checkpoint {step} belongs to another run (there -> here):\n{listed(found)}\n{reason}Use another work folder."
+        )
 
 
 @contextlib.contextmanager

@@ -171,6 +171,8 @@ def train(run: Run) -> TrainResult:
             log = closing.enter_context(MetricsLog(workdir, first_step=step, tracking=run.tracking))
         in_flight: collections.deque[jax.Array] = collections.deque()
         values, rate = {"loss": start.train_loss}, Rate(0.0, None)
+        if step == last_step and not start.unscored:  # nothing is left to do but to say what came of it
+            values = _window_values(program, state, step)
         batches = stream.iterate(cursor, skipped=skipped)
         cursors: dict[int, int] = {}  # by step, in this log window
         closing.enter_context(stopping_together(hosts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[re
 from tensorboardX.summary import hparams, scalar
 
 from tpulm import storage
-from tpulm.errors import StorageError
+from tpulm.errors import Damaged
+from tpulm.progress import Progress
 from tpulm.train.trackers import Trackers, Tracking
 
 
@@ -126,9 +128,8 @@ class MetricsLog:
         if self._started:
             return
         self._started = True
-        path = self._path.with_suffix(START)
-        with storage.explain("write", path):
-            path.write_text(json.dumps({"time": round(time.time(), 3), "first_step": self._first_step, **values()}))
+        start = {"time": round(time.time(), 3), "first_step": self._first_step, **values()}
+        storage.write_json(self._path.with_suffix(START), start, sealed=True)
 
     def sync(self) -> None:
         """Make all written metrics durable: called before a checkpoint, so that no checkpoint is ahead of its metrics."""
@@ -176,14 +177,26 @@ class Attempt(NamedTuple):
     records: tuple[MetricsRecord, ...]
 
 
-def read_attempts(workdir: str | PurePath) -> list[Attempt]:
-    """All attempts, in the order they began. The last line of a killed attempt may be torn and is left out; a torn line
-    elsewhere raises StorageError."""
+Damage = Callable[[PurePath, bytes], None]
+
+
+def _warn(path: PurePath, kept: bytes) -> None:
+    warnings.warn(f"{path} is damaged; what cannot be read of it is left out", stacklevel=4)
+
+
+def read_attempts(workdir: str | PurePath, *, damaged: Damage = _warn) -> list[Attempt]:
+    """All attempts, in the order they began. What cannot be read, such as the last line of a killed attempt, is left out;
+    `damaged` is called with a file, and what can be read of it, but not for a torn last line."""
     files = {path.name: path for path in storage.list_folder(storage.as_path(workdir) / "metrics")}
     found: list[Attempt] = []
     for name in sorted(name for name in files if PurePath(name).suffix == ".jsonl" and PurePath(name).stem.isdigit()):
-        number, start = PurePath(name).stem, files.get(f"{PurePath(name).stem}{START}")
-        found.append(Attempt(int(number), {} if start is None else storage.read_json(start), tuple(_records(files[name]))))
+        started, start = files.get(f"{PurePath(name).stem}{START}"), dict[str, Any]()
+        if started is not None:
+            try:
+                start = storage.read_json(started)
+            except Damaged:
+                damaged(started, b"{}")
+        found.append(Attempt(int(PurePath(name).stem), start, tuple(_records(files[name], damaged))))
     return found
 
 
@@ -198,15 +211,28 @@ def union(attempts: Iterable[Attempt]) -> list[MetricsRecord]:
     return [found[key] for key in sorted(found)]
 
 
-def _records(path: PurePath) -> Iterator[MetricsRecord]:
-    lines = storage.read_bytes(path).split(b"\n")
+def mend(workdir: PurePath, progress: Progress) -> None:
+    """Set damaged files of metrics aside, in W/damaged, keep what can be read of them, and say so. The caller holds W."""
+
+    def set_aside(path: PurePath, kept: bytes) -> None:
+        target = workdir / "damaged" / f"{path.name}-{time.time_ns()}"
+        storage.write_atomic(target, storage.read_bytes(path))
+        storage.write_atomic(path, kept)
+        progress.note(f"{path} is damaged: what cannot be read of it is left out, and the whole of it is kept as {target}")
+
+    read_attempts(workdir, damaged=set_aside)
+
+
+def _records(path: PurePath, damaged: Damage) -> Iterator[MetricsRecord]:
+    lines, kept, lost = storage.read_bytes(path).split(b"\n"), list[bytes](), False
     for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
         try:
             values: dict[str, Any] = storage.parse_json(line, strict=False)
-        except ValueError as error:
-            if number == len(lines):
-                continue
-            raise StorageError(f"{path}, line {number}: not valid JSON ({error})") from error
-        yield MetricsRecord(values.pop("kind"), values.pop("step"), values)
+            record = MetricsRecord(str(values.pop("kind")), int(values.pop("step")), values)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            lost |= bool(line) and number < len(lines)
+            continue
+        kept.append(line)
+        yield record
+    if lost:
+        damaged(path, b"".join(line + b"\n" for line in kept))

@@ -352,13 +352,12 @@ def kept_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
     """What `compute_dtype = "auto"` means in a work folder: on any machine that of its newest readable checkpoint, or the
     fastest here if there is none.
 
-    Versions that recorded nothing computed in float32 on a CPU; later ones recorded it in compute_dtype.json.
+    Versions that recorded nothing computed in float32 on a CPU.
     """
     steps = storage.committed_steps(folder / "checkpoints")
     for step in reversed(steps):
         with contextlib.suppress(StorageError):
-            metadata = storage.read_json(folder / "checkpoints" / str(step) / "metadata" / "metadata")
-            recorded = metadata if "compute_dtype" in metadata else storage.read_json(folder / "compute_dtype.json")
+            recorded = storage.read_json(folder / "checkpoints" / str(step) / "metadata" / "metadata")
             if (kept := recorded.get("compute_dtype")) in ("float32", "bfloat16"):
                 return kept
     return "float32" if steps and jax.default_backend() == "cpu" else fastest_compute_dtype()
