@@ -62,6 +62,7 @@ class GivenSettings(_Given):
     model_max_length: Any = None
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
+    corpus_normalization: list[dict[str, Any]] = []  # of a segmenter of ours
     added_tokens_decoder: dict[str, GivenToken] = {}
     pad_token: GivenToken | None = None
     unk_token: GivenToken | None = None

@@ -4,26 +4,30 @@ A text becomes its morphemes separated by spaces, and the tokenizer after it spl
 and encodes as usual, and needs no analyser.
 
 `mecab` does what transformers' BertJapaneseTokenizer does with unidic_lite: NFKC, then MeCab's surface forms, each lower-cased
-if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once. `kiwi` is the
+if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once, and for what that class cannot
+do to characters before: of the corpus's normalization, it neither removes controls nor cuts repeats. `kiwi` is the
 equivalent for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together.
 transformers has no equivalent of it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from itertools import accumulate, pairwise
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
 from tpulm.tokenization.given import GivenSettings
-from tpulm.tokenization.offsets import Derived, subsequence
+from tpulm.tokenization.offsets import AlignedSteps, Derived, subsequence
 from tpulm.tokenization.pipelines import without_surrogates
 
-_FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
+_FORMS: Final[dict[analysers.Name, Literal["NFC", "NFKC"]]] = {"mecab": "NFKC", "kiwi": "NFC"}
+_Text = TypeVar("_Text", str, Derived)
 _DICTIONARY: Final = "unidic_lite"
 _DEFAULTS: Final = {"normalize_text": True, "mecab_option": None}  # of mecab_kwargs
 
@@ -33,6 +37,7 @@ class Segmenter(NamedTuple):
 
     analyser: analysers.Name
     lowercase: bool = False
+    normalization: str = ""  # what was done to the corpus's characters: steps of tokenizer.json, as JSON
 
     def segment(self, texts: list[str]) -> list[str]:
         """The texts as morphemes separated by one space. Raises MissingExtra."""
@@ -41,7 +46,8 @@ class Segmenter(NamedTuple):
 
     def segment_aligned(self, texts: list[Derived]) -> list[Derived]:
         """`segment` for texts without surrogates, with the original characters that each character comes from."""
-        normalized = [text.mapped(self._normalized) for text in texts]
+        steps, form = _steps(self.normalization), partial(unicodedata.normalize, _FORMS[self.analyser])
+        normalized = [steps.normalized(text).mapped(form) for text in texts]
         found = list[Derived]()
         for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
             places = subsequence(joined, text.text.replace("\0", "\ufffd"))
@@ -49,8 +55,9 @@ class Segmenter(NamedTuple):
         return found
 
     def _normalized(self, text: str) -> str:
-        form: Any = _FORMS[self.analyser]
-        return unicodedata.normalize(form, text)
+        for _, step in _steps(self.normalization).steps:
+            text = step.normalize_str(text)
+        return unicodedata.normalize(_FORMS[self.analyser], text)
 
     def _lowered(self, text: str) -> str:
         return " ".join(map(str.lower, text.split(" "))) if self.lowercase else text
@@ -61,11 +68,15 @@ class Segmenter(NamedTuple):
         # Split again: some white space of Python, at which transformers splits, is a symbol to MeCab.
         return [" ".join(" ".join(some).split()) for some in words]
 
-    def segment_around(self, text: str, names: list[str]) -> str:
-        """`segment` for one text, leaving the names of special tokens unchanged."""
-        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
-        parts[::2] = self.segment(parts[::2])
-        return " ".join(filter(None, parts))
+    def segment_around(self, texts: list[str], names: Sequence[str]) -> list[str]:
+        """`segment`, leaving the names of added tokens unchanged, as transformers does."""
+        return [" ".join(filter(None, parts)) for parts in _around([_cut(text, names) for text in texts], self.segment)]
+
+    def segment_aligned_around(self, texts: list[Derived], names: Sequence[str]) -> list[Derived]:
+        """`segment_aligned`, in the same way."""
+        ends = [pairwise([0, *accumulate(map(len, _cut(text.text, names)))]) for text in texts]
+        cut = [[Derived(text.text[a:b], text.spans[a:b]) for a, b in some] for text, some in zip(texts, ends, strict=True)]
+        return [Derived.joined(parts) for parts in _around(cut, self.segment_aligned)]
 
     def settings(self) -> dict[str, Any]:
         """Entries of tokenizer_config.json. transformers refuses "kiwi", which is better than silently different tokens."""
@@ -77,6 +88,7 @@ class Segmenter(NamedTuple):
             "subword_tokenizer_type": "wordpiece",
             "tokenizer_class": "BertJapaneseTokenizer",
             "word_tokenizer_type": self.analyser,
+            **({"corpus_normalization": json.loads(self.normalization)} if self.normalization else {}),
         }
 
 
@@ -97,7 +109,25 @@ def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | No
             f"cannot be used here; mecab with {_DICTIONARY} and wordpiece can{hint if unnamed else ''}",
             location=location,
         )
-    return Segmenter(kind, settings.do_lower_case and "do_lower_case" in settings.model_fields_set)
+    steps = json.dumps(settings.corpus_normalization) if settings.corpus_normalization else ""
+    return Segmenter(kind, settings.do_lower_case and "do_lower_case" in settings.model_fields_set, steps)
+
+
+@cache
+def _steps(normalization: str) -> AlignedSteps:
+    return AlignedSteps(json.loads(normalization or "[]"))
+
+
+def _cut(text: str, names: Sequence[str]) -> list[str]:
+    """The text before the first of the names, that name, the text up to the next one, …"""
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if names else [text]
+
+
+def _around(cut: list[list[_Text]], segment: Callable[[list[_Text]], list[_Text]]) -> list[list[_Text]]:
+    """Segment every first, third, … part."""
+    found = iter(segment([part for parts in cut for part in parts[::2]]))
+    return [[part if number % 2 else next(found) for number, part in enumerate(parts)] for parts in cut]
 
 
 def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
