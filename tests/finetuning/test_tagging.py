@@ -168,7 +168,9 @@ def test_only_tabs_and_ascii_blanks_separate_columns(tmp_path: Path, blank: str)
 )
 def test_comments_and_ids_are_no_words(tmp_path: Path, content: str, texts: list[str]) -> None:
     (tmp_path / "a.conll").write_text(content)
+    (tmp_path / "b.conll").write_text(content, "utf-16")
     assert read_columns(tmp_path / "a.conll").texts == texts
+    assert read_columns(tmp_path / "b.conll", Columns(encoding="utf-16")).texts == texts
 
 
 ANN = (["Ann met Bob", "Oslo"], [[(0, 3, "PER"), (8, 11, "PER")], [(0, 4, "LOC")]])

@@ -1,10 +1,11 @@
 """Cleaning, one batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
 
-A line end is "\\n" or "\\r\\n"; all other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank. First the
-matches of `remove` are deleted, document by document, then control characters, and Unicode is normalized. With `whitespace = "collapse"`, "\\r\\n"
-becomes "\\n", a run of blanks becomes one space, and blanks around line ends and white space around documents are removed.
-Then personal data are replaced, if requested, runs of more than `max_repeats` equal characters are cut, except digits (1000000
-is a number), and documents are left out by length and by language. Except for `remove`, cleaning twice changes nothing.
+A line end is "\\n" or "\\r\\n"; all other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank. First
+the matches of `remove` are deleted, document by document, then control characters, and Unicode is normalized. With `whitespace
+= "collapse"`, "\\r\\n" becomes "\\n", a run of blanks becomes one space, and blanks around line ends and white space around
+documents are removed. Then personal data are replaced, if requested, runs of more than `max_repeats` equal characters are cut,
+except digits (1000000 is a number), and documents are left out by length and by language. Except for `remove`, cleaning twice
+changes nothing.
 """
 
 from __future__ import annotations

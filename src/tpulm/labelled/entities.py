@@ -223,7 +223,7 @@ def _blocks(path: str, columns: Columns, faults: Faults) -> Iterator[list[_Line]
     stream = ByteStream(path, suffixes(path)[1], faults)
     layout, begun = _Layout(), False
     block, sentence = list[_Line](), ""
-    for lines in read_lines(stream, find_codec("utf-8"), faults):
+    for lines in read_lines(stream, find_codec(columns.encoding), faults):
         for number, line in enumerate(lines.split(), lines.first):
             if not begun and line.strip():
                 begun, (layout, is_header) = True, _layout(line, columns, f"{faults.name}, line {number}")

@@ -85,8 +85,8 @@ def prepare_tokenizer(
         )
     if wanted.morphemes == "mecab" and config.corpus.cleaning.max_repeats:
         progress.note(
-            "corpus.cleaning.max_repeats: transformers' BertJapaneseTokenizer, as which this tokenizer is exported, does not cut "
-            "repeats as tpulm does; give it texts in which they are cut"
+            "corpus.cleaning.max_repeats: this tokenizer is exported as transformers' BertJapaneseTokenizer, which cuts no "
+            "repeats; give it texts in which they are cut"
         )
     is_done = _is_done("the tokenizer", recorded, inputs)
     hosts.barrier("tokenizer begun")

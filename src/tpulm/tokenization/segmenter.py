@@ -4,9 +4,9 @@ A text becomes its morphemes separated by spaces, and the tokenizer after it spl
 and encodes as usual, and needs no analyser.
 
 `mecab` does what transformers' BertJapaneseTokenizer does with unidic_lite: NFKC, then MeCab's surface forms, each lower-cased
-if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once, and for what that class cannot
-do to characters before: of the corpus's normalization, it neither removes controls nor cuts repeats. `kiwi` is the
-equivalent for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together.
+if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once, and for what
+that class does not do to characters: of the corpus's normalization, it neither removes controls nor cuts repeats. `kiwi` is
+the equivalent for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together.
 transformers has no equivalent of it.
 """
 
