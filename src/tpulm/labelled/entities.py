@@ -26,6 +26,7 @@ from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
 
 OUTSIDE: Final = "O"
+NO_TYPE: Final = "_"  # seqeval's name of the type where tags are B, I and O alone
 NO_CLASS: Final = -1  # the class of [CLS], [SEP], padding and tokens without visible characters
 
 
@@ -179,7 +180,9 @@ class _Layout(NamedTuple):
     def split(self, line: str) -> list[str]:
         bare = line.rstrip("\r\n\t ")
         if not self.between:
-            return bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
+            inner = bare.strip("\t ")
+            by_tabs = "\t" in inner or ("\t" in bare and " " not in inner)  # a line that is indented by one has other columns
+            return bare.split("\t") if by_tabs else re.split(" +", inner)
         try:
             return next(csv.reader([bare], delimiter=self.between, strict=True), [""])
         except csv.Error:
@@ -299,10 +302,12 @@ _LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
 
 
 def _tag(tag: str) -> str:
-    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
+    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, B, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
     tag = tag.strip()
     if tag in (OUTSIDE, "-"):
         return OUTSIDE
+    if re.fullmatch("[BIES]", tag):
+        return f"{tag}-{NO_TYPE}"
     if re.match("[BIESLUMW]-.", tag):
         return tag[0].translate(_LIKE) + tag[1:]
     return f"{tag[-1].translate(_LIKE)}-{tag[:-2]}" if re.fullmatch(r"\S+[-_][BIESLUMW]", tag) else ""

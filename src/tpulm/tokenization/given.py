@@ -129,6 +129,17 @@ def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettin
     tokenizer.add_special_tokens([one.added() for one in further if one.content not in known])
 
 
+def check_added_tokens(tokenizer: Tokenizer, path: PurePath) -> None:
+    """Raise DataError for an added token of which normalization leaves nothing: with one the library encodes without end."""
+    for token in tokenizer.get_added_tokens_decoder().values() if tokenizer.normalizer else ():
+        if token.normalized and not tokenizer.normalizer.normalize_str(token.content):
+            raise DataError(
+                f"the added token {token.content!r} is nothing once it is normalized, and would be found everywhere; "
+                f'"normalized": false for it, in {TOKENIZER_CONFIG} and tokenizer.json, has it found as it is written',
+                location=str(path),
+            )
+
+
 @contextlib.contextmanager
 def guarded(location: str, problem: str = "the tokenizers library cannot read it") -> Iterator[None]:
     """Turn whatever the library raises inside the block into a DataError, and suppress what a panic prints."""

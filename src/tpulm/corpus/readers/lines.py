@@ -392,8 +392,12 @@ def _guesses(data: bytes, place: int) -> list[str]:
 
     begin = data.rfind(b"\n", 0, place) + 1 if place > _EXAMINED // 2 else 0
     end = data.find(b"\n", begin + _EXAMINED) + 1
-    found = [match.encoding for match in from_bytes(data[begin : end or None], cp_isolation=list(_CANDIDATES))]
-    return found if len(found) > 1 or not _decodes(data, "cp1252") else [*found, "cp1252"]  # of a few words in Latin letters
+    matches = list(from_bytes(data[begin : end or None], cp_isolation=list(_CANDIDATES)))
+    found = [match.encoding for match in matches]
+    is_latin = not matches or not any(one > "\u024f" and one.isalpha() for one in str(matches[0]))
+    # It knows Western European worst, above all English with a few “ and –.
+    western = ["cp1252"] if b"\0" not in data and _decodes(data, "cp1252") else []
+    return list(dict.fromkeys([*western, *found] if is_latin else [*found, *western]))
 
 
 def _decodes(data: bytes, name: str) -> bool:
