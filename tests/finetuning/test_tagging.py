@@ -325,8 +325,8 @@ def test_schemes_of_tags(tmp_path: Path) -> None:
     entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
     tags = "B O B I I B S E"
     (tmp_path / "a.conll").write_text("".join(f"w {tag}\n" for tag in tags.split()))
-    (spans,) = read_columns(tmp_path / "a.conll").labels or ()
-    assert spans == [(2 * first, 2 * last + 1, kind) for kind, first, last in entities(tags.split())]
+    expected = [(2 * first, 2 * last + 1, kind) for kind, first, last in entities(tags.split())]
+    assert read_columns(tmp_path / "a.conll").labels == [expected]
     for tags in (
         "U-LOC O B-LOC I-LOC L-LOC",
         "S-LOC O B-LOC I-LOC E-LOC",

@@ -393,7 +393,6 @@ def _predict(
     from collections import Counter
 
     from tpulm.finetuning import Classifier
-    from tpulm.labelled import read_texts
 
     classifier = Classifier(model)
     task, max_length = classifier.task, classifier.config.max_length
@@ -409,9 +408,8 @@ def _predict(
     if output is not None and not any(output.name.endswith(end) for end in (".jsonl", ".jsonl.gz")):
         raise ConfigError(f"--output {output}: answers hold lists, which .jsonl can hold; name a .jsonl file")
     skipped: Counter[str] = Counter()
-    reading: dict[str, Any] = {"format": format, "on_error": on_error, "skipped": skipped}
-    rows = read_texts(input, task.columns_of(columns), fault=task.fault, adapt=task.adapt, **reading)
-    rows = _judged(rows, model, input)
+    reading: dict[str, Any] = {"format": format, "on_error": on_error, "fault": task.fault, "adapt": task.adapt}
+    rows = _rows_of(input, model, task.columns_of(columns), skipped=skipped, **reading)
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         given = [row.pair for row in chunk]
@@ -456,8 +454,11 @@ def _check_apart(input: PurePath, output: PurePath) -> None:
             raise ConfigError(f"--output {output} is a file that --input reads, and would be overwritten; name another file")
 
 
-def _judged(rows: Iterator[TextRow], model: LoadedModel, input: PurePath) -> Iterator[TextRow]:
+def _rows_of(input: PurePath, model: LoadedModel, columns: Columns, **reading: Any) -> Iterator[TextRow]:
     """The rows of a file, after a note if much of the first ones is unknown to the vocabulary."""
+    from tpulm.labelled import read_texts
+
+    rows = read_texts(input, columns, **reading)
     first = list(islice(rows, _TEXTS_AT_ONCE))
     pairs = ([row.pair] if isinstance(row.pair, str) else row.pair or [] for row in first)
     say_doubts(model.tokenization, [*(row.text for row in first), *chain.from_iterable(pairs)], str(input))
@@ -509,10 +510,8 @@ def _classify_file(
 ) -> None:
     from collections import Counter
 
-    from tpulm.labelled import read_texts
-
     skipped: Counter[str] = Counter()
-    rows = _judged(read_texts(input, columns, format=format, on_error=on_error, skipped=skipped), model, input)
+    rows = _rows_of(input, model, columns, format=format, on_error=on_error, skipped=skipped)
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
@@ -599,7 +598,7 @@ def embed(
     from collections import Counter
 
     from tpulm import storage
-    from tpulm.labelled import Columns, read_texts
+    from tpulm.labelled import Columns
     from tpulm.labelled.examples import TextRow
     from tpulm.labelled.records import Row
 
@@ -608,7 +607,7 @@ def embed(
     if input is not None:
         _check_apart(input, output)
         columns = Columns(text=text_column, header=not no_header, encoding=encoding)
-        rows = _judged(read_texts(input, columns, format=format, on_error=on_error, skipped=skipped), loaded, input)
+        rows = _rows_of(input, loaded, columns, format=format, on_error=on_error, skipped=skipped)
     else:
         rows = (TextRow(Row({"text": text}, ""), text, None) for text in texts or ())
 

@@ -82,7 +82,8 @@ class Cleaner:
             text = self._without(pattern, text, separator)
         if any(character in text for character in (_NO_WIDTH, *_REMOVED_ANYWHERE)):
             text = self._without(_CONTROLS, text, separator, CONTROL_CHARACTERS)
-        text = self._normalize(text, separator)
+        if self._config.unicode_form != "none" and not text.isascii():
+            text = _normalized(text, separator, self._config.unicode_form)
         if self._config.whitespace == "collapse":
             text = _collapse(text, separator)
         if self._config.replace:
@@ -114,10 +115,6 @@ class Cleaner:
                 self.removed_matches[name] += number
                 self.removed_characters[name] += len(document) - len(documents[index])
         return separator.join(documents) if found else text
-
-    def _normalize(self, text: str, separator: str) -> str:
-        form = self._config.unicode_form
-        return text if form == "none" or text.isascii() else _normalized(text, separator, form)
 
     def _by_length(self, text: str, separator: str, lengths: np.ndarray, skipped: Counter[str]) -> np.ndarray:
         """Which documents are kept, bool [N]; the others are counted under the first reason that applies."""

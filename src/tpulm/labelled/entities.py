@@ -26,7 +26,6 @@ from tpulm.labelled.rows import touching
 from tpulm.storage.paths import printable
 
 OUTSIDE: Final = "O"
-NO_TYPE: Final = "_"  # seqeval's name of the type where tags are B, I and O alone
 NO_CLASS: Final = -1  # the class of [CLS], [SEP], padding and tokens without visible characters
 
 
@@ -307,7 +306,7 @@ def _tag(tag: str) -> str:
     if tag in (OUTSIDE, "-"):
         return OUTSIDE
     if re.fullmatch("[BIES]", tag):
-        return f"{tag}-{NO_TYPE}"
+        return f"{tag}-_"  # the type that seqeval gives it
     if re.match("[BIESLUMW]-.", tag):
         return tag[0].translate(_LIKE) + tag[1:]
     return f"{tag[-1].translate(_LIKE)}-{tag[:-2]}" if re.fullmatch(r"\S+[-_][BIESLUMW]", tag) else ""

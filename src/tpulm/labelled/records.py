@@ -22,7 +22,7 @@ from tpulm import storage
 from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import parse_lines, show
-from tpulm.corpus.readers.lines import ByteStream, Compression, decoded, find_codec, read_lines
+from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines
 from tpulm.corpus.readers.parquet import not_utf8, read_stretches, values_of
 from tpulm.corpus.readers.tables import read_rows
 from tpulm.corpus.sources import FORMATS, suffixes
@@ -92,7 +92,7 @@ def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal[
 def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     suffix, compression = suffixes(path)
     form = FORMATS.get(suffix) if format == "auto" else format
-    if format == "auto" and suffix == ".json" and _is_squad(path, compression):
+    if format == "auto" and suffix == ".json" and _SQUAD.match(_beginning(path, compression)):
         form = "squad"
     if form not in _ROW_FORMATS:
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
@@ -109,13 +109,9 @@ def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     return RecordFile(path, form, compression)
 
 
-def _is_squad(path: str, compression: Compression | None) -> bool:
-    return _SQUAD.match(_beginning(ByteStream(path, compression, new_faults("stop", printable(path))))) is not None
-
-
-def _beginning(stream: ByteStream) -> bytes:
-    """Without NUL, so that ASCII characters of UTF-16 are those of other encodings."""
-    return next(stream.pieces(), b"").replace(b"\0", b"")
+def _beginning(path: str, compression: Compression | None) -> bytes:
+    """Without NUL, so that ASCII characters of UTF-16 are those of other encodings; nothing of a broken file."""
+    return next(ByteStream(path, compression, new_faults("skip")).pieces(), b"").replace(b"\0", b"")
 
 
 def read_file(
@@ -132,12 +128,12 @@ def read_file(
         case "parquet":
             return _parquet_records(stream, faults)
         case "jsonl":
-            peek = _beginning(ByteStream(file.path, file.compression, new_faults(on_error, faults.name)))
-            return (_array_records if _ARRAY.match(peek) else _json_records)(stream, codec, faults)
+            is_array = _ARRAY.match(_beginning(file.path, file.compression))
+            return (_array_records if is_array else _json_records)(stream, codec, faults)
         case "squad":
             return _squad_records(stream, codec, faults)
         case "csv" | "tsv":
-            return _table_records(stream, codec, file.format, faults, header=header)
+            return _table_records(read_lines(stream, codec, faults), file.format, faults, header=header)
 
 
 def new_faults(on_error: OnError, name: str = "") -> Faults:
@@ -147,10 +143,7 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
     return Faults(on_error, name, WORDING)
 
 
-def _table_records(
-    stream: ByteStream, codec: str, kind: Literal["csv", "tsv"], faults: Faults, *, header: bool
-) -> Iterator[Row]:
-    lines = read_lines(stream, codec, faults)
+def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
     rows = read_rows(lines, kind, faults, header=header, open_quote="error")
     first = next(rows, None)
     if first is None:

@@ -20,14 +20,7 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.given import (
-    TOKENIZER_CONFIG,
-    add_given_tokens,
-    check_added_tokens,
-    check_usable,
-    guarded,
-    read_settings,
-)
+from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_usable, guarded, read_settings
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
@@ -288,7 +281,6 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     # A folder of ours has all tokens in one file; beside SentencePiece's, ids may be shifted (XLM-RoBERTa).
     if path.suffix != ".model" and not storage.exists(path.with_name(MANIFEST)):
         add_given_tokens(tokenizer, path, settings)
-        check_added_tokens(tokenizer, path)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
     names = {tokenizer.id_to_token(index) for index in tokens}

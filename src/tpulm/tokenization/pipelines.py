@@ -110,13 +110,8 @@ def normalization(cleaning: CleaningConfig) -> list[dict[str, Any]]:
     return [_REMOVE, *form, *(_COLLAPSE if cleaning.whitespace == "collapse" else []), *repeats]
 
 
-class Normalization(NamedTuple):
-    cleaning: CleaningConfig
-    steps: list[dict[str, Any]]
-
-
-def normalization_before(whole: list[dict[str, Any]]) -> Normalization:
-    """The `normalization` that a normalizer's steps begin with, and its settings; older versions removed no controls."""
+def normalization_before(whole: list[dict[str, Any]]) -> tuple[CleaningConfig, list[dict[str, Any]]]:
+    """The settings whose `normalization` a normalizer's steps begin with, and these; older versions removed no controls."""
     first = [step for step in whole[:1] if step == _REMOVE]
     found = whole[len(first) :]
     forms: Any = [step["type"] for step in found[:1] if step["type"] in _FORMS] or ["none"]
@@ -126,7 +121,7 @@ def normalization_before(whole: list[dict[str, Any]]) -> Normalization:
     read = CleaningConfig(unicode_form=forms[0], whitespace=whitespace, max_repeats=repeats[0] if repeats else None)
     if found[: len(normalization(read)) - 1] != normalization(read)[1:]:
         read = CleaningConfig(unicode_form=forms[0], whitespace="keep")
-    return Normalization(read, [*first, *normalization(read)[1:]])
+    return read, [*first, *normalization(read)[1:]]
 
 
 def in_sequence(found: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate, pairwise
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
@@ -27,7 +27,6 @@ from tpulm.tokenization.offsets import AlignedSteps, Derived, subsequence
 from tpulm.tokenization.pipelines import without_surrogates
 
 _FORMS: Final[dict[analysers.Name, Literal["NFC", "NFKC"]]] = {"mecab": "NFKC", "kiwi": "NFC"}
-_Text = TypeVar("_Text", str, Derived)
 _DICTIONARY: Final = "unidic_lite"
 _DEFAULTS: Final = {"normalize_text": True, "mecab_option": None}  # of mecab_kwargs
 
@@ -37,22 +36,26 @@ class Segmenter(NamedTuple):
 
     analyser: analysers.Name
     lowercase: bool = False
-    normalization: str = ""  # what was done to the corpus's characters: steps of tokenizer.json, as JSON
+    normalization: str = "[]"  # what was done to the corpus's characters: steps of tokenizer.json, as JSON
 
-    def segment(self, texts: list[str]) -> list[str]:
-        """The texts as morphemes separated by one space. Raises MissingExtra."""
+    def segment(self, texts: list[str], names: Sequence[str] = ()) -> list[str]:
+        """The texts as morphemes separated by one space, around the names of added tokens. Raises MissingExtra."""
+        if names:
+            return [text.text for text in self.segment_aligned(list(map(Derived.given, texts)), names)]
         joined = self._joined([self._normalized(without_surrogates(text)) for text in texts])
         return [self._lowered(text) for text in joined]
 
-    def segment_aligned(self, texts: list[Derived]) -> list[Derived]:
+    def segment_aligned(self, texts: list[Derived], names: Sequence[str] = ()) -> list[Derived]:
         """`segment` for texts without surrogates, with the original characters that each character comes from."""
         steps, form = _steps(self.normalization), partial(unicodedata.normalize, _FORMS[self.analyser])
-        normalized = [steps.normalized(text).mapped(form) for text in texts]
+        cut = [_around(text, names) for text in texts]
+        normalized = [steps.normalized(part).mapped(form) for parts in cut for part in parts[::2]]
         found = list[Derived]()
         for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
             places = subsequence(joined, text.text.replace("\0", "\ufffd"))
             found.append(text.then(Derived(joined, places)).mapped(self._lowered))
-        return found
+        rest = iter(found)
+        return [Derived.joined(part if number % 2 else next(rest) for number, part in enumerate(parts)) for parts in cut]
 
     def _normalized(self, text: str) -> str:
         for _, step in _steps(self.normalization).steps:
@@ -68,16 +71,6 @@ class Segmenter(NamedTuple):
         # Split again: some white space of Python, at which transformers splits, is a symbol to MeCab.
         return [" ".join(" ".join(some).split()) for some in words]
 
-    def segment_around(self, texts: list[str], names: Sequence[str]) -> list[str]:
-        """`segment`, leaving the names of added tokens unchanged, as transformers does."""
-        return [" ".join(filter(None, parts)) for parts in _around([_cut(text, names) for text in texts], self.segment)]
-
-    def segment_aligned_around(self, texts: list[Derived], names: Sequence[str]) -> list[Derived]:
-        """`segment_aligned`, in the same way."""
-        ends = [pairwise([0, *accumulate(map(len, _cut(text.text, names)))]) for text in texts]
-        cut = [[Derived(text.text[a:b], text.spans[a:b]) for a, b in some] for text, some in zip(texts, ends, strict=True)]
-        return [Derived.joined(parts) for parts in _around(cut, self.segment_aligned)]
-
     def settings(self) -> dict[str, Any]:
         """Entries of tokenizer_config.json. transformers refuses "kiwi", which is better than silently different tokens."""
         return {
@@ -88,7 +81,7 @@ class Segmenter(NamedTuple):
             "subword_tokenizer_type": "wordpiece",
             "tokenizer_class": "BertJapaneseTokenizer",
             "word_tokenizer_type": self.analyser,
-            **({"corpus_normalization": json.loads(self.normalization)} if self.normalization else {}),
+            **({"corpus_normalization": steps} if (steps := json.loads(self.normalization)) else {}),
         }
 
 
@@ -109,25 +102,20 @@ def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | No
             f"cannot be used here; mecab with {_DICTIONARY} and wordpiece can{hint if unnamed else ''}",
             location=location,
         )
-    steps = json.dumps(settings.corpus_normalization) if settings.corpus_normalization else ""
-    return Segmenter(kind, settings.do_lower_case and "do_lower_case" in settings.model_fields_set, steps)
+    lowercase = settings.do_lower_case and "do_lower_case" in settings.model_fields_set
+    return Segmenter(kind, lowercase, json.dumps(settings.corpus_normalization))
 
 
 @cache
 def _steps(normalization: str) -> AlignedSteps:
-    return AlignedSteps(json.loads(normalization or "[]"))
+    return AlignedSteps(json.loads(normalization))
 
 
-def _cut(text: str, names: Sequence[str]) -> list[str]:
-    """The text before the first of the names, that name, the text up to the next one, …"""
+def _around(text: Derived, names: Sequence[str]) -> list[Derived]:
+    """The text before the first of the names, that name, the text up to the next one, …, as transformers cuts it."""
     longest_first = sorted(names, key=len, reverse=True)
-    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if names else [text]
-
-
-def _around(cut: list[list[_Text]], segment: Callable[[list[_Text]], list[_Text]]) -> list[list[_Text]]:
-    """Segment every first, third, … part."""
-    found = iter(segment([part for parts in cut for part in parts[::2]]))
-    return [[part if number % 2 else next(found) for number, part in enumerate(parts)] for parts in cut]
+    parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text.text) if names else [text.text]
+    return [Derived(text.text[a:b], text.spans[a:b]) for a, b in pairwise([0, *accumulate(map(len, parts))])]
 
 
 def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:

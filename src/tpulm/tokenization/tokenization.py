@@ -89,7 +89,7 @@ class Tokenization:
         A lone surrogate counts as U+FFFD.
         """
         if self.segmenter is not None:
-            texts = self.segmenter.segment_around(texts, self._names_read)
+            texts = self.segmenter.segment(texts, self._names_read)
         return self.encoder.encode(texts)
 
     def encode_with_offsets(self, texts: list[str]) -> Aligned:
@@ -100,7 +100,7 @@ class Tokenization:
         texts = list(texts)
         derived = [Derived.given(text) for text in texts]
         if self.segmenter is not None:
-            derived = self.segmenter.segment_aligned_around(derived, self._names_read)
+            derived = self.segmenter.segment_aligned(derived, self._names_read)
         return self._aligner.align(derived, texts)
 
     @cached_property
@@ -131,7 +131,7 @@ class Tokenization:
             return self.encode([text]).ids.tolist()
         if self.segmenter is not None:
             added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-            (text,) = self.segmenter.segment_around([text], added)
+            (text,) = self.segmenter.segment([text], added)
         return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
 
     def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:

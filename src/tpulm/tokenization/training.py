@@ -85,8 +85,7 @@ def train(
     before = [] if cleaning is None else pipelines.normalization(cleaning)
     segmenter = None
     if config.morphemes != "none":
-        segmenter = Segmenter(config.morphemes, config.lowercase, json.dumps(before) if before else "")
-    if segmenter is not None:
+        segmenter = Segmenter(config.morphemes, config.lowercase, json.dumps(before))
         texts = (segmenter.segment(some) for batch in texts for some in slices(batch, CHARACTERS_AT_ONCE))
     words = count_words(texts, tokenizer, progress)
     try:

@@ -205,21 +205,8 @@ _AMBIGUOUS: Final = {
 _SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
 # With these alone charset-normalizer is right oftener than with all that it knows (docs/experiments.md).
 _CANDIDATES: Final = (
-    *(
-        "cp949",
-        "cp932",
-        "euc_jp",
-        "gb18030",
-        "big5hkscs",
-        "cp1252",
-        "cp1251",
-        "koi8_r",
-        "cp1250",
-        "iso8859_2",
-        "cp1253",
-        "cp1254",
-    ),
-    *("cp1255", "cp1256", "cp1257", "cp874", "utf_16_le", "utf_16_be", "mac_roman", "cp866"),
+    "cp949 cp932 euc_jp gb18030 big5hkscs cp1252 cp1251 koi8_r cp1250 iso8859_2 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 "
+    "utf_16_le utf_16_be mac_roman cp866"
 )
 _EXAMINED: Final = 1 << 16  # bytes, to guess an encoding
 _SIGNATURES = {
@@ -392,9 +379,9 @@ def _guesses(data: bytes, place: int) -> list[str]:
 
     begin = data.rfind(b"\n", 0, place) + 1 if place > _EXAMINED // 2 else 0
     end = data.find(b"\n", begin + _EXAMINED) + 1
-    matches = list(from_bytes(data[begin : end or None], cp_isolation=list(_CANDIDATES)))
+    matches = list(from_bytes(data[begin : end or None], cp_isolation=_CANDIDATES.split()))
     found = [match.encoding for match in matches]
-    is_latin = not matches or not any(one > "\u024f" and one.isalpha() for one in str(matches[0]))
+    is_latin = not any(one > "\u024f" and one.isalpha() for match in matches[:1] for one in str(match))
     # It knows Western European worst, above all English with a few “ and –.
     western = ["cp1252"] if b"\0" not in data and _decodes(data, "cp1252") else []
     return list(dict.fromkeys([*western, *found] if is_latin else [*found, *western]))
