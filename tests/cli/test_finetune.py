@@ -88,13 +88,20 @@ def test_a_file_is_classified(classifier: Path, place: Path, output: str | None)
 
 def test_a_file_without_a_header_is_classified(classifier: Path, tmp_path: Path) -> None:
     lines = [f"{number}\t{text}" for number, (text, _) in enumerate(reviews(8, seed=2))]
-    (tmp_path / "in.tsv").write_text("\n".join(lines))
-    columns = ["--no-header", "--text-column", "2"]
+    (tmp_path / "in.tsv").write_text("\n".join(lines), "utf-16")
+    columns = ["--no-header", "--text-column", "2", "--encoding", "utf-16"]
     done = invoke("classify", classifier, "--input", tmp_path / "in.tsv", *columns, "-o", tmp_path / "out.tsv")
     assert done.returncode == 0, done.stderr
     found = (tmp_path / "out.tsv").read_text().splitlines()
     assert [line.rsplit("\t", 2)[0] for line in found] == lines
     assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
+
+
+@pytest.mark.parametrize("command", ["classify clf", "embed bert"])
+def test_a_file_of_unknown_text_is_noted(command: str, classifier: Path, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.tsv").write_text("text\nпогода хороша\nпогода плоха\n")
+    done = invoke(*command.split(), "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.jsonl")
+    assert done.returncode == 0 and f"note: {tmp_path / 'in.tsv'}: 100.0%" in " ".join(done.stderr.split()), done.stderr
 
 
 def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +151,8 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column is of the file --dev, and there is none"),
         (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
         (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "Did you mean 'label'?"),
+        (["--train", "train.tsv", "--encoding", "utf8x"], 2, "encoding 'utf8x' is not known"),
+        (["--train", "train.tsv", "--encoding", "utf-16"], 3, "train.tsv"),
         (["--train", "train.tsv", "--regression"], 3, "no finite number"),
         (
             ["--train", "train.tsv", "--set", "metric=f1"],

@@ -23,7 +23,8 @@ from tpulm.errors import ConfigError, MissingExtra
 
 # Blanks of all kinds, characters that compose, decompose, combine or repeat, and ordinary ones.
 INTERESTING = "ab1  \t\r\n\u2028\u3000\xa0\x85\x1cㅋ가각ᄀ\u1161\u11a8é\u0301e\u0327ﬁ①Å\ufb01\u1e9b\u0323😀"
-DOCUMENTS = st.lists(st.text(st.sampled_from(INTERESTING), max_size=15), min_size=1, max_size=6)
+CONTROLS = "\x08\x9b\u200b\ufeffก"  # the last one keeps a space of no width
+DOCUMENTS = st.lists(st.text(st.sampled_from(INTERESTING + CONTROLS), max_size=15), min_size=1, max_size=6)
 LINES = DOCUMENTS.map(lambda documents: [re.sub("[\n]", "", document) for document in documents])
 SETTINGS = st.builds(
     CleaningConfig,
@@ -49,6 +50,7 @@ def clean_with(config: CleaningConfig, documents: list[str], separator: str) -> 
 
 def reference(config: CleaningConfig, document: str) -> str:
     """The same, a document at a time and as plainly as it can be said."""
+    document = re.sub("[\x08\x9b\ufeff]|(?<!ก)\u200b", "", document)
     if config.unicode_form != "none":
         document = unicodedata.normalize(config.unicode_form, document)
     if config.whitespace == "collapse":
@@ -99,6 +101,19 @@ def test_cleaning_twice_changes_nothing(config: CleaningConfig, documents: list[
 
 def test_the_blanks_are_those_of_python():
     assert set(ODD_BLANKS) == set(filter(str.isspace, map(chr, range(0x110000)))) - {" ", "\n"}
+
+
+def test_control_characters_are_those_of_bert():
+    """Judged by the tokenizers library's BertNormalizer, and by Unicode's categories: no control character is left but blanks.
+
+    What BERT removes beyond these has a meaning in some script (joiners, marks of direction), or none yet."""
+    bert = pytest.importorskip("tokenizers").normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    for one in map(chr, (*range(1, 0xD800), *range(0xE000, 0x11000))):
+        removed = clean([f"a{one}b"], unicode_form="none")[0] == ["ab"]
+        assert bert.normalize_str(one) == "" if removed else unicodedata.category(one) != "Cc" or one.isspace()
+    assert clean(["ខ្ញុំ\u200bទៅ\u200b\u200b a\u200b👩\u200d🌾 می\u200cخواهم"])[0] == [
+        "ខ្ញុំ\u200bទៅ\u200b a👩\u200d🌾 می\u200cخواهم"
+    ]
 
 
 def test_defaults():

@@ -162,11 +162,14 @@ def test_undecodable_bytes_take_one_line_along_when_skipped(read: Callable):
 @pytest.mark.parametrize(
     ("content", "encoding", "advice"),
     [
-        ("한국 영화는 재미있다".encode("cp949"), "utf-8", "would decode as cp949"),
+        ("한국 영화는 재미있다".encode("cp949"), "utf-8", "would decode as .*cp949"),
+        ("Все счастливые семьи похожи друг на друга".encode("koi8-r"), "utf-8", "would decode as .*koi8_r"),
+        ("한국 영화는 재미있다\n".encode("utf-16-le"), "utf-8", "would decode as utf_16_le"),
         ("똠방각하 펲시".encode("cp949"), "euc-kr", "set encoding = 'cp949'"),
         # Python's own codecs write them; that these bytes are Windows-1252: WHATWG, https://encoding.spec.whatwg.org/#names-and-labels
-        ("“It’s late” – déjà vu, 5 €".encode("cp1252"), "utf-8", "would decode as cp1252"),
-        ("¿Qué? – “sí”\n".encode("cp1252"), "utf-8", "would decode as cp1252"),
+        ("“It’s late” – déjà vu, 5 €".encode("cp1252"), "utf-8", "would decode as .*cp1252"),
+        ("¿Qué? – “sí”\n".encode("cp1252"), "utf-8", "would decode as .*cp1252"),
+        ("영화를 봤다. 좋았다.\n".encode() * 9 + b"\xff", "utf-8", "are not utf-8[.] With"),  # damaged, and nothing else
         ("①".encode("cp932"), "shift_jis", "set encoding = 'cp932'"),
         (codecs.BOM_UTF16_LE + b"a\0", "utf-8", "encoding = 'utf-16'"),
         (b"\x1f\x8b\x08\x00rest", "utf-8", "name that ends in .gz"),

@@ -93,6 +93,7 @@ def test_running_text_is_what_is_left(markup: str, text: str):
         ("{{임시_링크|탑|en|Tower}}은 {{lang|en|tower}}이다.", "탑은 tower이다."),
         ("{{Lien|langue=en|trad=Tower|fr=Tour}} de {{unité|5|km}} au {{s|XIX|e}}", "Tour de 5 km au XIXe siècle"),
         ("from {{convert|5|to|6|km|mi}} in {{frac|2|1|2}} days{{snd}}{{'s}}", "from 5 to 6 km in 2 1⁄2 days – 's"),
+        ("to {{sortname|Ingmar|Bergman}} with {{nts|1200}} {{sort|b|votes}}", "to Ingmar Bergman with 1200 votes"),
         ("{{Zitat|Es ist gut.|Kant}} {{ill|Ort|de|lt=Dorf}}", "Es ist gut. Dorf"),
         # Spaces are cleaned only where something was taken out.
         ("Quoi ? Non ! f() ( x ) , y", "Quoi ? Non ! f() ( x ) , y"),

@@ -164,11 +164,15 @@ def test_only_tabs_and_ascii_blanks_separate_columns(tmp_path: Path, blank: str)
         ("1 CD O\nmay MD O\n\n2 CD B-NUM\n", ["1 may", "2"]),
         ("1\tOslo\tB-LOC\n\n1\tRome\tB-LOC\n", ["Oslo", "Rome"]),
         ("1\tCD\tB-NUM\n", ["1"]),
+        ("\tOslo NNP B-LOC\n\tis VB O\n", ["Oslo is"]),  # flairNLP/flair issue 223
+        ("Oslo\tB-LOC\n\t\nRome\tB-LOC\n", ["Oslo", "Rome"]),  # EmilStenstrom/conllu issue 54
     ],
 )
 def test_comments_and_ids_are_no_words(tmp_path: Path, content: str, texts: list[str]) -> None:
     (tmp_path / "a.conll").write_text(content)
+    (tmp_path / "b.conll").write_text(content, "utf-16")
     assert read_columns(tmp_path / "a.conll").texts == texts
+    assert read_columns(tmp_path / "b.conll", Columns(encoding="utf-16")).texts == texts
 
 
 ANN = (["Ann met Bob", "Oslo"], [[(0, 3, "PER"), (8, 11, "PER")], [(0, 4, "LOC")]])
@@ -317,7 +321,12 @@ def test_ids_without_words_or_with_two_columns_of_tags_are_refused(tmp_path: Pat
 
 
 def test_schemes_of_tags(tmp_path: Path) -> None:
-    """The entities of seqeval's Entities(tags, scheme=BILOU)."""
+    """The entities of seqeval's Entities(tags, scheme=BILOU) and, of tags without types, of its get_entities."""
+    entities = pytest.importorskip("seqeval.metrics.sequence_labeling").get_entities
+    tags = "B O B I I B S E"
+    (tmp_path / "a.conll").write_text("".join(f"w {tag}\n" for tag in tags.split()))
+    expected = [(2 * first, 2 * last + 1, kind) for kind, first, last in entities(tags.split())]
+    assert read_columns(tmp_path / "a.conll").labels == [expected]
     for tags in (
         "U-LOC O B-LOC I-LOC L-LOC",
         "S-LOC O B-LOC I-LOC E-LOC",

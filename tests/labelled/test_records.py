@@ -17,8 +17,9 @@ from tpulm import storage
 from tpulm.corpus.readers import tables
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import Columns, read_records, read_texts
-from tpulm.labelled.records import writing_rows
+from tpulm.labelled.records import find_record_files, read_file, writing_rows
 
+ROWS_OF_KOREAN = [{"text": "비가 온다", "label": "1"}, {"text": "a\u3000b", "label": "눈"}]
 ROWS = [{"id": "a", "text": "fine, «really»", "label": "1"}, {"id": "b", "text": "좋아요 ♥", "label": "0"}]
 
 
@@ -74,6 +75,7 @@ def test_nothing_is_read_before_it_is_wanted(write: Callable):
             "malformed_row",
         ),
         ("a.csv", "text,label\ntext,label\ny,0\n", "line 2: it repeats the header", "malformed_row"),
+        ("a.csv", "text,label\nx\ry,1\ny,0\n", "line 2: a carriage return alone", "malformed_row"),
         ("a.csv", 'text,label\n"x" y,1\ny,0\n', "line 2: .*quotes within a quoted field are doubled", "malformed_row"),
         ("a.jsonl", '{"text": "x"\n{"text": "y", "label": "0"}\n', "line 1: .*is not JSON", "not_json"),
         ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: the record is \["x"\], not an object', "no_field"),
@@ -183,11 +185,37 @@ def test_the_format_can_be_given(write: Callable):
         list(read_records(write("a.parquet.gz", b""), skipped=Counter()))
 
 
-def test_another_encoding_is_to_be_converted(write: Callable):
-    """There is no setting for it, unlike in a corpus."""
+@pytest.mark.parametrize("encoding", ["cp949", "utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("form", ["a.tsv", "a.csv.gz", "a.jsonl", "array.json", "squad.json"])
+def test_a_file_in_a_named_encoding_has_the_rows_of_utf8(write_rows: Callable, write: Callable, form: str, encoding: str):
+    """The files are written by Python's codecs, and by the json and csv modules."""
+    answers = {"context": "비가 온다", "qas": [{"id": "q", "question": "무엇이 오나?"}]}
+    whole = {"array.json": ROWS_OF_KOREAN, "squad.json": {"version": "1", "data": [{"paragraphs": [answers]}]}}
+    name = "b." + form.split(".", 1)[1]
+    path = write_rows(form, ROWS_OF_KOREAN) if form not in whole else write(form, json.dumps(whole[form], ensure_ascii=False))
+    text = (gzip.decompress(path.read_bytes()) if form.endswith(".gz") else path.read_bytes()).decode()
+    other = write(name, text.encode(encoding))
+    for on_error in ("stop", "skip"):
+        one, again = (
+            [
+                row.values
+                for file in find_record_files(file)
+                for row in read_file(file, on_error=on_error, skipped=Counter(), encoding=how)
+            ]
+            for file, how in ((path, "utf-8"), (other, encoding))
+        )
+        assert one == again and "비" in str(one)
+
+
+def test_rows_in_an_object_are_refused(write: Callable):
+    with pytest.raises(DataError, match=r"a\.json: .*not as SQuAD's.*jq"):
+        list(read_records(write("a.json", '{"data": [{"text": "x", "label": 1}]}'), skipped=Counter()))
+
+
+def test_another_encoding_is_to_be_named(write: Callable):
     for data, message in (
-        ("text\tlabel\nx\t1\n".encode("utf-16"), r"mark of UTF-16: labelled text is UTF-8, so convert .* \(iconv -f utf-16 -t"),
-        ("text\tlabel\n좋다\t1\n".encode("cp949"), r"would decode as cp949.*: labelled text is UTF-8, so convert the file"),
+        ("text\tlabel\nx\t1\n".encode("utf-16"), "mark of UTF-16: give --encoding utf-16"),
+        ("text\tlabel\n좋다\t1\n".encode("cp949"), "would decode as .*cp949.*: give --encoding"),
     ):
         with pytest.raises(DataError, match=message):
             list(read_records(write("a.tsv", data), skipped=Counter()))

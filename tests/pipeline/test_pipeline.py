@@ -412,12 +412,14 @@ def test_text_of_ones_own_is_scored(finished: tuple[RunConfig, Path, pipeline.Su
 
     rng = random.Random(5)
     texts = [" ".join(rng.choices([*WORDS, "Zürich"], k=rng.randint(4, 30))) for _ in range(60)]
-    (tmp_path / "a.txt").write_text("\n".join(texts[:40]) + "\n\n")
+    (tmp_path / "a.txt").write_text("\n".join(texts[:40]) + "\n\n", "cp1252")
     lines = "\n".join(json.dumps({"content": f"  {text}  "}) for text in texts[40:])
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.replace("\\u00fc", "ü").encode("cp1252")))
     before = sorted(finished[1].rglob("*"))
     files = ["--on", str(tmp_path / "a.txt"), "--on", str(tmp_path / "b.jsonl.gz")]
-    result = CliRunner().invoke(app, ["evaluate", str(finished[1]), *files, "--text-field", "content", "--json"])
+    result = CliRunner().invoke(
+        app, ["evaluate", str(finished[1]), *files, "--text-field", "content", "--encoding", "cp1252", "--json"]
+    )
     assert result.exit_code == 0, result.output
     scores = json.loads(result.stdout)
     made = tokenization.load(finished[1] / "tokenizer")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+import tpulm
 from tpulm import tokenization
 from tpulm.config import CleaningConfig, ModelConfig, TokenizerConfig
 from tpulm.convert.huggingface import LoadedModel, save_loaded
@@ -175,21 +176,30 @@ def test_chinese_characters_stand_without_spaces(wordpiece):
     assert fill(wordpiece, "我[MASK]你", 0, id_of(wordpiece, "爱")) == "我爱你"
 
 
-FORMS = {  # the same sentence composed, decomposed, in full width, between odd blanks, with a long repeat
+FORMS = {  # the same sentence composed, decomposed, in full width, between odd blanks, with a long repeat, with controls
     "NFC": "한국 영화 [MASK] 재미있다 ABC ガス zzz",
     "NFD": unicodedata.normalize("NFD", "한국 영화 [MASK] 재미있다 ABC ガス zzz"),
     "full width": "한국 영화 [MASK] 재미있다 ＡＢＣ ｶﾞｽ ｚｚｚ",
     "blanks": "한국\u3000영화 [MASK]\xa0 재미있다\tABC\u2003ガス  zzz",
     "repeats": "한국 영화 [MASK] 재미있다 ABC ガス zzzzzzzzz",
+    "controls": "한\u200b국 \x08영화 [MASK] 재미\ufeff있다 ABC ガス zz\x9bz",
 }
+OF_MECAB = ("NFC", "NFD", "full width", "blanks")  # what transformers' BertJapaneseTokenizer reads alike
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"lowercase": True, "strip_accents": True}, {"algorithm": "bpe"}, {"algorithm": "unigram"}], ids=str
-)
-def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformers(settings: dict[str, Any], tmp_path: Path):
-    """The corpus was normalized to NFKC, its blanks collapsed, its repeats cut: so is every later text, by the tokenizer."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+SETTINGS = [
+    {},
+    {"lowercase": True, "strip_accents": True},
+    {"algorithm": "bpe"},
+    {"algorithm": "unigram"},
+    {"morphemes": "mecab"},
+]
+
+
+def model_of_forms(settings: dict[str, Any], folder: Path) -> LoadedModel:
+    """A random model in a folder. Its corpus was normalized to NFKC, its blanks collapsed, its repeats cut."""
+    if "morphemes" in settings:
+        pytest.importorskip("fugashi")
     size = {"bpe": 300, "unigram": 345}.get(settings.get("algorithm", ""), 220)
     config = TokenizerConfig(vocab_size=size, **settings)
     learnt = [unicodedata.normalize("NFKC", text.replace("[MASK]", "정말")) for text in FORMS.values()]
@@ -200,13 +210,23 @@ def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformer
     tree = spec(shape, vocab_size=made.vocab_size, next_sentence=False)
     params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
     model = LoadedModel(params, shape, made.vocab_size, made, "masked")
-    save_loaded(tmp_path / "m", model)
+    save_loaded(folder / "m", model)
+    return model
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformers(settings: dict[str, Any], tmp_path: Path):
+    """Every later text is normalized as the corpus was, by the tokenizer: ids and scores are those of transformers."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model = model_of_forms(settings, tmp_path)
+    made = model.tokenization
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     stock = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m").eval()
     expected = made.encode_one(FORMS["NFC"])
     assert made.special.unknown not in expected
+    theirs = OF_MECAB if "morphemes" in settings else tuple(FORMS)
     for form, text in FORMS.items():
-        assert made.encode_one(text) == read(text)["input_ids"] == expected, form
+        assert made.encode_one(text) == expected and (form not in theirs or read(text)["input_ids"] == expected), form
     ours = [[(answer.token_id, answer.score) for answer in answers] for answers in fill_mask(model, list(FORMS.values()))]
     with torch.no_grad():
         logits = stock(**read(FORMS["NFD"], return_tensors="pt")).logits[0, expected.index(made.special.mask)]
@@ -214,3 +234,24 @@ def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformer
     for answers in ours:
         assert [index for index, _ in answers] == [index for index, _ in ours[0]]
         np.testing.assert_allclose([score for _, score in answers], scores[[index for index, _ in answers]], rtol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_classifier_reads_other_forms_alike_here_and_in_transformers(settings: dict[str, Any], tmp_path: Path):
+    """Fine-tuned on all forms; for each it has the same scores, which are those of transformers."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model_of_forms(settings, tmp_path)
+    theirs = OF_MECAB if "morphemes" in settings else tuple(FORMS)
+    texts = [text.replace("[MASK]", "정말") for text in FORMS.values()]
+    examples = [(text if kind else "abr acr adr", str(kind)) for text in texts for kind in (0, 1)]
+    tuned = tpulm.Classifier(tmp_path / "m", epochs=2, batch_size=4, max_length=64).fit(examples, examples)
+    tuned.save_pretrained(tmp_path / "c")
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "c")
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "c").eval()
+    found = [[(one.probabilities or {})[name] for name in "01"] for one in tpulm.classify(tmp_path / "c", texts)]
+    with torch.no_grad():
+        chosen = [text for form, text in zip(FORMS, texts, strict=True) if form in theirs]
+        expected = [torch.softmax(stock(**read(text, return_tensors="pt")).logits[0], -1).tolist() for text in chosen]
+    np.testing.assert_allclose(found, [found[0]] * len(FORMS), rtol=1e-5)
+    np.testing.assert_allclose(expected, [found[0]] * len(theirs), rtol=1e-4)

@@ -215,6 +215,18 @@ class TestTokenizerJson:
         storage.write_json(tmp_path / "tokenizer_config.json", {"mask_token": {"content": "@@"}, "pad_token": None})
         assert load(tmp_path).special.mask == 261
 
+    @pytest.mark.parametrize("normalized", [True, False])
+    def test_an_added_token_that_normalization_removes(self, normalized: bool, tmp_path: Path):
+        """The library would find it everywhere, and never end (huggingface/tokenizers issue 1349)."""
+        (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]))
+        added = {"7": {"content": "\u200c", "normalized": normalized}}
+        storage.write_json(tmp_path / "tokenizer_config.json", {"added_tokens_decoder": added})
+        if normalized:
+            with pytest.raises(DataError, match=r"u200c.*normalized"):
+                load(tmp_path)
+        else:
+            assert load(tmp_path).reading_added.encode(["ab\u200ca"]).ids.tolist() == [5, 6, 7, 5]
+
     def test_a_frame_is_added_where_there_is_none(self, tmp_path: Path):
         specification = json.loads(roberta().to_str()) | {"post_processor": None, "truncation": None}
         specification["added_tokens"] = []

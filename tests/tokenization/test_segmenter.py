@@ -6,6 +6,8 @@ import gzip
 import json
 import pickle
 import random
+import unicodedata
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from made_up import make_texts
 from test_analysers import TROUBLE, no_surrogates
 
 from tpulm import tokenization
-from tpulm.config import RunConfig, TokenizerConfig
+from tpulm.config import CleaningConfig, RunConfig, TokenizerConfig
+from tpulm.corpus.cleaning import Cleaner
+from tpulm.corpus.documents import DocumentBatch
 from tpulm.errors import ConfigError, DataError
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.segmenter import Segmenter
@@ -40,9 +44,12 @@ def made(request: pytest.FixtureRequest) -> Tokenization:
     return train(request.param)
 
 
-def train(analyser: Any, *, lowercase: bool = False, texts: list[str] | None = None, size: int = 700) -> Tokenization:
+def train(
+    analyser: Any, *, lowercase: bool = False, texts: list[str] | None = None, size: int = 700, **cleaning: Any
+) -> Tokenization:
     config = TokenizerConfig(vocab_size=size, morphemes=analyser, lowercase=lowercase)
-    return tokenization.train([(texts or [*SENTENCES[analyser] * 3, *make_texts(300)]) * 2], config)
+    some = (texts or [*SENTENCES[analyser] * 3, *make_texts(300)]) * 2
+    return tokenization.train([some], config, cleaning=CleaningConfig(**cleaning) if cleaning else None)
 
 
 def theirs_of(made: Tokenization, folder: Path) -> Any:
@@ -97,6 +104,32 @@ def test_saved_loaded_and_pickled(made: Tokenization, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").unlink()
     bare = tokenization.load(tmp_path)
     assert bare.segmenter == made.segmenter and bare.encode_one(text) == made.encode_one(text)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC", "NFD"])
+@pytest.mark.parametrize("analyser", SENTENCES)
+def test_a_text_has_the_ids_of_its_cleaned_form(analyser: Any, form: Any, tmp_path: Path) -> None:
+    """Judged by the cleaning of corpora and, for what BertJapaneseTokenizer can do, by transformers; spans are the text's."""
+    pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[analyser])
+    made = train(analyser, unicode_form=form, max_repeats=3)
+    unclean = ["\x08".join(SENTENCES[analyser]), "ㅋㅋㅋㅋㅋㅋ 영화\u200b를", "か\u3099!!!!!! 猫\ufeffは\u3000見た", "ＡＢＣ"]
+    texts = [*unclean, *(unicodedata.normalize(other, text) for text in unclean for other in ("NFD", "NFKC"))]
+    cleaner = Cleaner(CleaningConfig(unicode_form=form, max_repeats=3))
+    cleaned = [cleaner.clean(DocumentBatch(text, "\0"), Counter()).text for text in texts]
+    tokenization.save(made, tmp_path)
+    plain = Tokenization(made._tokenizer, made.special, Segmenter(analyser))
+    for one in (made, tokenization.load(tmp_path), pickle.loads(pickle.dumps(made))):
+        assert one.encode(texts).ids.tolist() == plain.encode(cleaned).ids.tolist()
+        ids = one.encode_with_offsets(texts).ids
+        assert (
+            ids.tolist() == one.encode(texts).ids.tolist()
+            and one.encode_one(texts[0])[1:-1] == one.encode(texts[:1]).ids.tolist()
+        )
+    assert [tuple(span) for span in one.encode_with_offsets(["봤다 ㅋㅋㅋㅋㅋㅋ ABC"]).spans.tolist()][-1][1] == 13
+    if analyser == "mecab":
+        theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
+        for text in [*SENTENCES["mecab"], "か\u3099 猫は\u3000見た", "ＡＢＣ"]:
+            assert made.encode_one(text) == theirs(text)["input_ids"], text
 
 
 def test_the_fingerprint_knows_the_analyser(made: Tokenization) -> None:
@@ -171,8 +204,14 @@ def test_added_tokens_are_not_cut(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenization.load(tmp_path)
-    for text in ("吾輩は猫", "吾輩の<猫>は[MASK]", "猫は吾輩は"):
-        assert ours.encode_one(text) == theirs(text)["input_ids"]
+    for text in ("吾輩は猫", "吾輩の<猫>は[MASK]", "猫は吾輩は", "<猫>は吾輩は吾輩"):
+        expected = theirs(text)["input_ids"]
+        assert ours.encode_one(text) == expected
+        if "[MASK]" not in text:
+            assert ours.reading_added.encode([text]).ids.tolist() == expected[1:-1]
+            ids, _, spans = ours.reading_added.encode_with_offsets([text])
+            assert ids.tolist() == expected[1:-1]
+            assert "".join(text[begin:end] for begin, end in spans.tolist()) == text
 
 
 @pytest.mark.parametrize(

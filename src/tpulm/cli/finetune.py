@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -59,6 +59,7 @@ ColumnsOfFile = Annotated[
 Format = Annotated[
     Literal["auto", "tsv", "csv", "jsonl", "parquet", "squad"], typer.Option(help="Of the files; auto goes by their names.")
 ]
+Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the files' text: cp949, shift_jis, utf-16, cp1252, …")]
 OnError = Annotated[
     Literal["stop", "skip"],
     typer.Option(help="Rows that cannot be used (no text, no label, bad bytes): an error, or left out and counted."),
@@ -109,6 +110,7 @@ def finetune(
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as --set patience=5 (docs/fine-tuning)."),
     ] = None,
     format: Format = "auto",
+    encoding: Encoding = "utf-8",
     on_error: OnError = "stop",
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
@@ -165,9 +167,7 @@ def finetune(
     from tpulm.runtime import hosts
 
     member = hosts.membership(coordinator, num_hosts, host_index)
-    columns = Columns(
-        text_column, label_column, pair_column, header=not no_header, negative=negative_column, label_separator=label_separator
-    )
+    columns = Columns(text_column, label_column, pair_column, not no_header, negative_column, label_separator, encoding)
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
     with drawn_progress() as progress:
@@ -300,6 +300,7 @@ def classify(
     pair_column: PairColumn = None,
     no_header: NoHeader = False,
     format: Format = "auto",
+    encoding: Encoding = "utf-8",
     on_error: OnError = "stop",
     as_json: AsJson = False,
 ) -> None:
@@ -336,8 +337,8 @@ def classify(
         say_note(f"the fine-tuning in {model} has not ended; this is the best model so far")
         model = best
     loaded = load(model, reads=True)
-    say_doubts(loaded.tokenization, texts or [])
-    columns = Columns(text=text_column, pair=pair_column, header=not no_header)
+    say_doubts(loaded.tokenization, [*(texts or ()), *([context] if context else choice or ())])
+    columns = Columns(text=text_column, pair=pair_column, header=not no_header, encoding=encoding)
     for option, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
         if value and (loaded.head != head or not texts):
             raise ConfigError(f"{option} goes with a question on the command line and a model of --task {task}")
@@ -357,7 +358,7 @@ def classify(
             print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
         return
     assert input is not None
-    _classify_file(classifier, input, output, columns, format, on_error)
+    _classify_file(classifier, loaded, input, output, columns, format, on_error)
 
 
 def _scores(answer: Classified) -> list[float]:
@@ -392,7 +393,6 @@ def _predict(
     from collections import Counter
 
     from tpulm.finetuning import Classifier
-    from tpulm.labelled import read_texts
 
     classifier = Classifier(model)
     task, max_length = classifier.task, classifier.config.max_length
@@ -408,8 +408,8 @@ def _predict(
     if output is not None and not any(output.name.endswith(end) for end in (".jsonl", ".jsonl.gz")):
         raise ConfigError(f"--output {output}: answers hold lists, which .jsonl can hold; name a .jsonl file")
     skipped: Counter[str] = Counter()
-    reading: dict[str, Any] = {"format": format, "on_error": on_error, "skipped": skipped}
-    rows = read_texts(input, task.columns_of(columns), fault=task.fault, adapt=task.adapt, **reading)
+    reading: dict[str, Any] = {"format": format, "on_error": on_error, "fault": task.fault, "adapt": task.adapt}
+    rows = _rows_of(input, model, task.columns_of(columns), skipped=skipped, **reading)
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         given = [row.pair for row in chunk]
@@ -454,6 +454,17 @@ def _check_apart(input: PurePath, output: PurePath) -> None:
             raise ConfigError(f"--output {output} is a file that --input reads, and would be overwritten; name another file")
 
 
+def _rows_of(input: PurePath, model: LoadedModel, columns: Columns, **reading: Any) -> Iterator[TextRow]:
+    """The rows of a file, after a note if much of the first ones is unknown to the vocabulary."""
+    from tpulm.labelled import read_texts
+
+    rows = read_texts(input, columns, **reading)
+    first = list(islice(rows, _TEXTS_AT_ONCE))
+    pairs = ([row.pair] if isinstance(row.pair, str) else row.pair or [] for row in first)
+    say_doubts(model.tokenization, [*(row.text for row in first), *chain.from_iterable(pairs)], str(input))
+    return chain(first, rows)
+
+
 def _write_answers(
     rows: Iterator[TextRow],
     answered: Callable[[list[TextRow]], Iterable[dict[str, Any]]],
@@ -490,6 +501,7 @@ def _write_answers(
 
 def _classify_file(
     classifier: ClassifierForUse,
+    model: LoadedModel,
     input: PurePath,
     output: PurePath | None,
     columns: Columns,
@@ -498,10 +510,8 @@ def _classify_file(
 ) -> None:
     from collections import Counter
 
-    from tpulm.labelled import read_texts
-
     skipped: Counter[str] = Counter()
-    rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
+    rows = _rows_of(input, model, columns, format=format, on_error=on_error, skipped=skipped)
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
@@ -544,6 +554,7 @@ def embed(
     text_column: TextColumn = "text",
     no_header: NoHeader = False,
     format: Format = "auto",
+    encoding: Encoding = "utf-8",
     on_error: OnError = "stop",
     as_json: AsJson = False,
 ) -> None:
@@ -587,7 +598,7 @@ def embed(
     from collections import Counter
 
     from tpulm import storage
-    from tpulm.labelled import Columns, read_texts
+    from tpulm.labelled import Columns
     from tpulm.labelled.examples import TextRow
     from tpulm.labelled.records import Row
 
@@ -595,8 +606,8 @@ def embed(
     skipped = Counter[str]()
     if input is not None:
         _check_apart(input, output)
-        columns = Columns(text=text_column, header=not no_header)
-        rows = read_texts(input, columns, format=format, on_error=on_error, skipped=skipped)
+        columns = Columns(text=text_column, header=not no_header, encoding=encoding)
+        rows = _rows_of(input, loaded, columns, format=format, on_error=on_error, skipped=skipped)
     else:
         rows = (TextRow(Row({"text": text}, ""), text, None) for text in texts or ())
 

@@ -217,6 +217,7 @@ def evaluate(
         Literal["line", "paragraph", "file"] | None,
         typer.Option(help="Of --on, plain text: what a document is; by default as in the run."),
     ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of --on; by default as in the run.")] = None,
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
@@ -231,7 +232,7 @@ def evaluate(
     from tpulm.runtime import hosts
 
     config = workfolder.open_run(workdir)
-    sources = _sources(config, on or [], {"text_field": text_field, "documents": documents})
+    sources = _sources(config, on or [], {"text_field": text_field, "documents": documents, "encoding": encoding})
     member = hosts.membership(coordinator, num_hosts, host_index)
     if on and member is not None:
         raise ConfigError("--on is for one host; leave out what is for several")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, write
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, say_note, write
 from tpulm.storage import as_path, exists
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def load(model: PurePath, *, reads: bool = False) -> LoadedModel:
         return pipeline.current_model(model, preferred=preferred, progress=progress)
 
 
-def say_doubts(tokenization: Tokenization, texts: list[str]) -> None:
+def say_doubts(tokenization: Tokenization, texts: list[str], name: str = "the texts given") -> None:
     """A note if much of the texts is unknown to the vocabulary."""
     from tpulm.tokenization import vocabulary_doubts
 
-    for doubt in vocabulary_doubts(tokenization.reading_added, texts, "note"):
-        say(doubt)
+    for doubt in vocabulary_doubts(tokenization.reading_added, texts, name):
+        say_note(doubt)
 
 
 def fill_mask(

@@ -1,10 +1,11 @@
 """Cleaning, one batch at a time: a megabyte is checked as a whole, and only what needs it is rewritten.
 
-A line end is "\\n" or "\\r\\n"; all other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank. First the
-matches of `remove` are deleted, document by document, and Unicode is normalized. With `whitespace = "collapse"`, "\\r\\n"
-becomes "\\n", a run of blanks becomes one space, and blanks around line ends and white space around documents are removed.
-Then personal data are replaced, if requested, runs of more than `max_repeats` equal characters are cut, except digits (1000000
-is a number), and documents are left out by length and by language. Except for `remove`, cleaning twice changes nothing.
+A line end is "\\n" or "\\r\\n"; all other white space (tabs, U+2028, a lone "\\r", the ideographic space) is a blank. First
+the matches of `remove` are deleted, document by document, then control characters, and Unicode is normalized. With `whitespace
+= "collapse"`, "\\r\\n" becomes "\\n", a run of blanks becomes one space, and blanks around line ends and white space around
+documents are removed. Then personal data are replaced, if requested, runs of more than `max_repeats` equal characters are cut,
+except digits (1000000 is a number), and documents are left out by length and by language. Except for `remove`, cleaning twice
+changes nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ from tpulm.runtime.interrupt import time_limit
 ODD_BLANKS: Final = (
     *"\t\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680", *map(chr, range(0x2000, 0x200B)), *"\u2028\u2029\u202f\u205f\u3000"
 )  # fmt: skip
+# What BERT's cleaning removes: C0 and C1 controls that are no blanks, invisible marks and U+FFFD; but neither the joiners that
+# scripts and emoji need, nor the space of no width by which Thai, Lao, Burmese and Khmer separate words (Unicode 23.2).
+_REMOVED_ANYWHERE: Final = (
+    *map(chr, (*range(1, 9), *range(0x0E, 0x1C), *range(0x7F, 0x85), *range(0x86, 0xA0))), *"\u2060\ufeff\ufffd"
+)  # fmt: skip
+_NO_WIDTH: Final = "\u200b"
+CONTROLS: Final = f"[{''.join(_REMOVED_ANYWHERE)}]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]){_NO_WIDTH}"
+CONTROL_CHARACTERS: Final = "control characters"  # as they are counted
+_CONTROLS = re.compile(CONTROLS)
 _SPACES = re.compile("  +")
 _LINES_AT_EDGE = re.compile(r"(?<!\n)\n++\0\n*+|\0\n++")  # possessive: linear on long runs of line ends
 
@@ -70,7 +80,10 @@ class Cleaner:
         text, separator = batch
         for pattern in self._remove:
             text = self._without(pattern, text, separator)
-        text = self._normalize(text, separator)
+        if any(character in text for character in (_NO_WIDTH, *_REMOVED_ANYWHERE)):
+            text = self._without(_CONTROLS, text, separator, CONTROL_CHARACTERS)
+        if self._config.unicode_form != "none" and not text.isascii():
+            text = _normalized(text, separator, self._config.unicode_form)
         if self._config.whitespace == "collapse":
             text = _collapse(text, separator)
         if self._config.replace:
@@ -88,9 +101,9 @@ class Cleaner:
         documents = list(compress(documents, kept.tolist()))
         return Cleaned(documents, b"\0".join(documents).decode(), sizes[kept], characters[kept])
 
-    def _without(self, pattern: re.Pattern[str], text: str, separator: str) -> str:
+    def _without(self, pattern: re.Pattern[str], text: str, separator: str, name: str = "") -> str:
         """Delete the matches of `pattern`, document by document: no match spans two of them."""
-        documents, name = text.split(separator), pattern.pattern
+        documents, name = text.split(separator), name or pattern.pattern
         with time_limit(_MATCHING_SECONDS, f"corpus.cleaning.remove: '{name}' {_TOO_SLOW}"):
             found = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
             reason = f"/{name}/"
@@ -102,10 +115,6 @@ class Cleaner:
                 self.removed_matches[name] += number
                 self.removed_characters[name] += len(document) - len(documents[index])
         return separator.join(documents) if found else text
-
-    def _normalize(self, text: str, separator: str) -> str:
-        form = self._config.unicode_form
-        return text if form == "none" or text.isascii() else _normalized(text, separator, form)
 
     def _by_length(self, text: str, separator: str, lengths: np.ndarray, skipped: Counter[str]) -> np.ndarray:
         """Which documents are kept, bool [N]; the others are counted under the first reason that applies."""

@@ -18,7 +18,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import CorpusConfig
 from tpulm.config.validation import recorded
-from tpulm.corpus.cleaning import Cleaner, languages_version
+from tpulm.corpus.cleaning import CONTROL_CHARACTERS, Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, draw, holdout_threshold, keys_of_texts
 from tpulm.corpus.manifest import (
@@ -240,7 +240,8 @@ def _report(counts: Counts, progress: Progress) -> None:
         kinds = ", ".join(f"{count:,} of the kind '{kind}'" for kind, count in counts.replaced.items())
         progress.note(f"replaced by placeholders: {kinds}")
     for pattern, matches in counts.removed_matches.items():
-        progress.note(f"deleted: {matches:,} matches of {pattern}, {counts.removed_characters[pattern]:,} characters")
+        hint = "; if they are many, the encoding may be another one" if pattern == CONTROL_CHARACTERS else ""
+        progress.note(f"deleted: {matches:,} matches of {pattern}, {counts.removed_characters[pattern]:,} characters{hint}")
     if counts.removed_templates:
         commonest = Counter(counts.removed_templates).most_common(5)
         progress.note(

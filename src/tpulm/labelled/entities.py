@@ -179,7 +179,9 @@ class _Layout(NamedTuple):
     def split(self, line: str) -> list[str]:
         bare = line.rstrip("\r\n\t ")
         if not self.between:
-            return bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
+            inner = bare.strip("\t ")
+            by_tabs = "\t" in inner or ("\t" in bare and " " not in inner)  # a line that is indented by one has other columns
+            return bare.split("\t") if by_tabs else re.split(" +", inner)
         try:
             return next(csv.reader([bare], delimiter=self.between, strict=True), [""])
         except csv.Error:
@@ -223,7 +225,7 @@ def _blocks(path: str, columns: Columns, faults: Faults) -> Iterator[list[_Line]
     stream = ByteStream(path, suffixes(path)[1], faults)
     layout, begun = _Layout(), False
     block, sentence = list[_Line](), ""
-    for lines in read_lines(stream, find_codec("utf-8"), faults):
+    for lines in read_lines(stream, find_codec(columns.encoding), faults):
         for number, line in enumerate(lines.split(), lines.first):
             if not begun and line.strip():
                 begun, (layout, is_header) = True, _layout(line, columns, f"{faults.name}, line {number}")
@@ -299,10 +301,12 @@ _LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
 
 
 def _tag(tag: str) -> str:
-    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
+    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, B, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
     tag = tag.strip()
     if tag in (OUTSIDE, "-"):
         return OUTSIDE
+    if re.fullmatch("[BIES]", tag):
+        return f"{tag}-_"  # the type that seqeval gives it
     if re.match("[BIESLUMW]-.", tag):
         return tag[0].translate(_LIKE) + tag[1:]
     return f"{tag[-1].translate(_LIKE)}-{tag[:-2]}" if re.fullmatch(r"\S+[-_][BIESLUMW]", tag) else ""

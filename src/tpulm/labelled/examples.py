@@ -61,6 +61,7 @@ class Columns:
     header: bool = True  # whether the first row of a tsv or csv names the columns
     negative: str | None = None  # a third text, which does not belong to the first one as the second does
     label_separator: str | None = None  # what separates a text's labels, if one string holds several
+    encoding: str = "utf-8"  # of the file's text; Parquet names its own
 
     def __post_init__(self) -> None:
         role_of: dict[str, str] = {}
@@ -282,7 +283,8 @@ def _read_cells(
         checked = file.format in ("jsonl", "squad")  # whose records may differ
         record, rows = None, 0
         numbered = {role: list[int]() for role, name in names.items() if name in _UNCHOSEN or not columns.header}
-        for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, header=columns.header):
+        how = {"header": columns.header, "encoding": columns.encoding}
+        for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, **how):
             try:
                 values = adapt(record.values)
                 if not checked:

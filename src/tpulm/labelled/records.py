@@ -1,6 +1,6 @@
 """Files of rows as records, with all columns and their place; and rows written back with predictions.
 
-Formats, compressions, refusals and reading are the corpus'; text is UTF-8, with or without a byte order mark.
+Formats, compressions, refusals and reading are the corpus'; text is UTF-8 unless another encoding is named.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tpulm import storage
 from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import parse_lines, show
-from tpulm.corpus.readers.lines import ByteStream, Compression, find_codec, read_lines
+from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines
 from tpulm.corpus.readers.parquet import not_utf8, read_stretches, values_of
 from tpulm.corpus.readers.tables import read_rows
 from tpulm.corpus.sources import FORMATS, suffixes
@@ -37,14 +37,15 @@ RowFormat = Literal["tsv", "csv", "jsonl", "parquet", "squad"]
 WORDING: Final = Wording(
     skip='--on-error skip (on_error="skip" in Python)',
     format='--format {0} (format="{0}" in Python)',
-    encoding="labelled text is UTF-8, so convert the file (iconv -f {} -t UTF-8)",
-    some_encoding="labelled text is UTF-8, so convert the file (iconv -f … -t UTF-8)",
+    encoding='give --encoding {0} (Columns(encoding="{0}") in Python)',
+    some_encoding='give --encoding (Columns(encoding="…") in Python) if that is what it is',
 )
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
-_ARRAY: Final = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")  # of objects
+_MARK: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)?\s*"
+_ARRAY: Final = re.compile(_MARK + rb"\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 # How the single object of SQuAD's files begins: articles under "data", perhaps after a version.
-_SQUAD: Final = re.compile(rb"""(\xef\xbb\xbf)?\s*\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
+_SQUAD: Final = re.compile(_MARK + rb"""\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
 
 
 class Row(NamedTuple):
@@ -91,7 +92,7 @@ def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal[
 def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     suffix, compression = suffixes(path)
     form = FORMATS.get(suffix) if format == "auto" else format
-    if format == "auto" and suffix == ".json" and _is_squad(path, compression):
+    if format == "auto" and suffix == ".json" and _SQUAD.match(_beginning(path, compression)):
         form = "squad"
     if form not in _ROW_FORMATS:
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
@@ -108,15 +109,18 @@ def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
     return RecordFile(path, form, compression)
 
 
-def _is_squad(path: str, compression: Compression | None) -> bool:
-    start = next(ByteStream(path, compression, Faults("stop", printable(path), WORDING)).pieces(), b"")
-    return _SQUAD.match(start) is not None
+def _beginning(path: str, compression: Compression | None) -> bytes:
+    """Without NUL, so that ASCII characters of UTF-16 are those of other encodings; nothing of a broken file."""
+    return next(ByteStream(path, compression, new_faults("skip")).pieces(), b"").replace(b"\0", b"")
 
 
-def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True) -> Iterator[Row]:
+def read_file(
+    file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True, encoding: str = "utf-8"
+) -> Iterator[Row]:
     """Like `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
     if not header and file.format not in ("csv", "tsv"):
         raise ConfigError(f"{file.path} is {file.format}, which names its columns itself: --no-header is for tsv and csv")
+    codec = find_codec(encoding)
     faults = new_faults(on_error, printable(file.path))
     faults.skipped = skipped
     stream = ByteStream(file.path, file.compression, faults)
@@ -124,12 +128,12 @@ def read_file(file: RecordFile, *, on_error: OnError, skipped: Counter[str], hea
         case "parquet":
             return _parquet_records(stream, faults)
         case "jsonl":
-            peek = next(ByteStream(file.path, file.compression, new_faults(on_error, faults.name)).pieces(), b"")
-            return _array_records(stream, faults) if _ARRAY.match(peek) else _json_records(stream, faults)
+            is_array = _ARRAY.match(_beginning(file.path, file.compression))
+            return (_array_records if is_array else _json_records)(stream, codec, faults)
         case "squad":
-            return _squad_records(stream, faults)
+            return _squad_records(stream, codec, faults)
         case "csv" | "tsv":
-            return _table_records(stream, file.format, faults, header=header)
+            return _table_records(read_lines(stream, codec, faults), file.format, faults, header=header)
 
 
 def new_faults(on_error: OnError, name: str = "") -> Faults:
@@ -139,8 +143,7 @@ def new_faults(on_error: OnError, name: str = "") -> Faults:
     return Faults(on_error, name, WORDING)
 
 
-def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
-    lines = read_lines(stream, find_codec("utf-8"), faults)
+def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
     rows = read_rows(lines, kind, faults, header=header, open_quote="error")
     first = next(rows, None)
     if first is None:
@@ -162,8 +165,8 @@ def _table_records(stream: ByteStream, kind: Literal["csv", "tsv"], faults: Faul
             yield Row(dict(zip(names, cells, strict=True)), f"{faults.name}, line {number}")
 
 
-def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
-    for lines in read_lines(stream, find_codec("utf-8"), faults):
+def _json_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
+    for lines in read_lines(stream, codec, faults):
         for number, value in parse_lines(lines, faults):
             if not isinstance(value, dict):
                 faults.add("no_field", f'the record is {show(value)}, not an object such as {{"text": "…"}}.', f"line {number}")
@@ -173,32 +176,30 @@ def _json_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
                 yield Row(value, f"{faults.name}, line {number}")
 
 
-def _whole(stream: ByteStream, faults: Faults, kind: str) -> Any:
+def _whole(stream: ByteStream, codec: str, faults: Faults, kind: str) -> Any:
     """The value of a file that is one JSON array or object."""
     try:
-        return json.loads(b"".join(stream.pieces()).decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"it is not UTF-8 ({error}); {WORDING.encoding.format('…')}", location=faults.name) from error
+        return json.loads("".join(decoded(stream, codec, new_faults("stop", faults.name))))
     except ValueError as error:
         raise DataError(f"it begins as a JSON {kind}, and is none ({error})", location=faults.name) from error
 
 
-def _array_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
+def _array_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
     """From a file that is one JSON array of objects, as KLUE's are."""
-    for number, value in enumerate(_whole(stream, faults, "array")):
+    for number, value in enumerate(_whole(stream, codec, faults, "array")):
         if isinstance(value, dict):
             yield Row(value, f"{faults.name}, item {number}")
         else:
             faults.add("no_field", f'the item is {show(value)}, not an object such as {{"text": "…"}}.', f"item {number}")
 
 
-def _squad_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
+def _squad_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
     """A record for each question of one JSON object, as in SQuAD, JSQuAD, KorQuAD and KLUE-MRC (whose ids are "guid").
 
     In KorQuAD 2.0 paragraphs are articles, and have one "answer". A question that "is_impossible" has no answers.
     """
     try:
-        articles = _whole(stream, faults, "object")["data"]
+        articles = _whole(stream, codec, faults, "object")["data"]
         paragraphs = [paragraph for article in articles for paragraph in article.get("paragraphs", [article])]
         questions = [(paragraph["context"], dict(one)) for paragraph in paragraphs for one in paragraph["qas"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import PurePath
@@ -24,11 +22,8 @@ from tpulm.workfolder import is_imported
 _PROBE = "\u212a \u037e ａＢ１２\u3000a\xa0b  c\td aaaaaaaaa!!!!!!!!!"  # the first two are K and ; in every form
 _UNNORMALIZED = (
     "this tokenizer does not normalize texts as corpus.cleaning normalized the corpus (unicode_form, whitespace, max_repeats): "
-    "give every later text in that form, or have a tokenizer trained without morphemes, which does it itself, in a new work "
-    "folder"
+    "give every later text in that form, or have a tokenizer trained, which does it itself, in a new work folder"
 )
-# No white space, and not the joiners that scripts and emoji need; BERT's own normalizer drops them, byte-level BPE keeps them.
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u200b\u2060\ufeff\ufffd]")
 _VOCABULARY_SAMPLE_BYTES = 1_000_000  # of text, to check that the vocabulary fits
 
 
@@ -87,6 +82,11 @@ def prepare_tokenizer(
         progress.note(
             "tokenizer.morphemes = 'kiwi': transformers has no tokenizer that cuts Korean into morphemes, so this one will be "
             "read by tpulm alone; data.word_boundaries = 'kiwi' masks by morphemes and keeps a tokenizer that all can load"
+        )
+    if wanted.morphemes == "mecab" and config.corpus.cleaning.max_repeats:
+        progress.note(
+            "corpus.cleaning.max_repeats: this tokenizer is exported as transformers' BertJapaneseTokenizer, which cuts no "
+            "repeats; give it texts in which they are cut"
         )
     is_done = _is_done("the tokenizer", recorded, inputs)
     hosts.barrier("tokenizer begun")
@@ -190,16 +190,8 @@ def _check_vocabulary(
     tokenizer: tokenization.Tokenization,
     progress: Progress,
 ) -> None:
-    """Before hours of preparation: note, or raise ConfigError, if much of a sample of the text is unknown; note what is no
-    text in it."""
+    """Before hours of preparation: note, or raise ConfigError, if much of a sample of the text is unknown."""
     texts = corpus.some_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES)
-    controls = Counter(_CONTROLS.findall("\n".join(texts)))
-    if controls:
-        progress.note(
-            f"{controls.total():,} control or replacement characters in a sample of the text, most often "
-            f"U+{ord(controls.most_common(1)[0][0]):04X}: the encoding may be another one, or "
-            f"corpus.cleaning.remove = ['{_CONTROLS.pattern}'] deletes them"
-        )
     found = tokenization.count_unknown(tokenizer, [texts])
     if found.fraction < tokenization.UNKNOWN_WARNING:
         return

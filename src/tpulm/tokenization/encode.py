@@ -22,6 +22,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Tokenizer
 
+from tpulm.corpus.cleaning import CONTROLS
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.given import naming_panics
 from tpulm.tokenization.pipelines import (
@@ -30,7 +31,6 @@ from tpulm.tokenization.pipelines import (
     in_sequence,
     is_byte_level,
     is_unigram,
-    normalization,
     normalization_before,
     normalizer,
     steps,
@@ -56,6 +56,7 @@ _BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "by
 # Where a word begins in any context; not line ends for Metaspace, which would put a space before what follows.
 _SPACES, _BLANKS = re.compile(r"(?<=\S)(?= \S)"), re.compile(r"(?<=\S)(?=[ \n]\S)")
 
+_CONTROL = re.compile(CONTROLS)
 # Circled and squared letters.
 _CIRCLED = re.compile("[\u24b6-\u24e9\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]")
 
@@ -89,8 +90,7 @@ class Encoder:
         pipeline = without_special_names(tokenizer, specials, reads_added=reads_added)
         self._library = pipeline.tokenizer
         found = steps(pipeline.specification["normalizer"], "normalizers")
-        self._cleaning = normalization_before(found)
-        first = normalization(self._cleaning)
+        self._cleaning, first = normalization_before(found)
         own = found[len(first) :]
         self.engine = _engine({**pipeline.specification, "normalizer": in_sequence(own)})
         # With an engine, both get texts that are normalized as the corpus was, and do the rest.
@@ -207,7 +207,7 @@ class Encoder:
         """What the corpus's normalization may do with a character."""
         if character in " \n":
             return _SPACE if character == " " else _LINE
-        if unicodedata.category(character) == "Cn" or character.isspace():
+        if unicodedata.category(character) == "Cn" or character.isspace() or _CONTROL.fullmatch(character):
             return _ODD
         form: Any = self._cleaning.unicode_form
         if form == "none":

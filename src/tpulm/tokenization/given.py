@@ -68,6 +68,7 @@ class GivenSettings(_Given):
     model_max_length: Any = None
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
+    corpus_normalization: list[dict[str, Any]] = []  # of a segmenter of ours
     added_tokens_decoder: dict[str, GivenToken] = {}
     pad_token: GivenToken | None = None
     unk_token: GivenToken | None = None
@@ -109,7 +110,8 @@ def read_ids(path: PurePath) -> dict[str, int]:
 def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettings) -> None:
     """Add the tokens that are matched in a text before it is split into words, as transformers does for a vocabulary's file.
 
-    Raises DataError if the files beside `path` number them otherwise.
+    Raises DataError if the files beside `path` number them otherwise, and for a token of which normalization leaves nothing:
+    with one the library encodes without end.
     """
     wanted: dict[int, AddedToken] = {}
     extra = settings.extra_special_tokens or []
@@ -132,6 +134,10 @@ def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettin
             )
     known = {token.content for token in wanted.values()}
     tokenizer.add_special_tokens([one.added() for one in further if one.content not in known])
+    for token in tokenizer.get_added_tokens_decoder().values() if tokenizer.normalizer else ():
+        if token.normalized and not tokenizer.normalizer.normalize_str(token.content):
+            advice = f'"normalized": false for it, in {TOKENIZER_CONFIG} and tokenizer.json, has it found as it is written'
+            raise DataError(f"of the added token {token.content!r} normalization leaves nothing; {advice}", location=str(path))
 
 
 @contextlib.contextmanager

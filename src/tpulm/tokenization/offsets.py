@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain, pairwise
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
@@ -50,6 +50,14 @@ class Derived(NamedTuple):
             return cls.of_parts((without_surrogates(match.group()), *match.span()) for match in _CHARACTER.finditer(text))
         places = np.arange(len(text) + 1)
         return cls(text, np.stack([places[:-1], places[1:]], axis=1))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Derived]) -> Self:
+        """The texts with a space between them, which comes from no character."""
+        kept = [part for part in parts if part.text]
+        spans = [np.concatenate([part.spans, part.spans[-1:, [1, 1]]]) for part in kept]
+        found = np.concatenate([np.zeros((0, 2), np.int64), *spans])
+        return cls(" ".join(part.text for part in kept), found[: -1 if kept else 0])
 
     @classmethod
     def of_parts(cls, parts: Iterable[tuple[str, int, int]]) -> Self:
@@ -96,17 +104,32 @@ def subsequence(text: str, of: str) -> np.ndarray:
     return np.array(places, np.int64).reshape(-1, 2)
 
 
+class AlignedSteps:
+    """Steps of a normalizer in tokenizer.json, of which each character's origin is known."""
+
+    def __init__(self, found: Iterable[dict[str, Any]]):
+        made = [(step["type"] in _IN_CONTEXT, normalizer([step])) for step in found]
+        self.steps = [(looks_further, step) for looks_further, step in made if step is not None]
+
+    def normalized(self, text: Derived) -> Derived:
+        for looks_further, step in self.steps:
+            if looks_further:
+                string = PreTokenizedString(text.text)
+                string.normalize(step.normalize)
+                string.split(lambda _, piece: piece.split(_EACH, "isolated"))
+                text = text.then(Derived.of_parts((c, *span) for c, span, _ in string.get_splits("original", "char")))
+            else:
+                text = text.mapped(step.normalize_str)
+        return text
+
+
 class Aligner:
     """Encodes with offsets. `library` is a tokenizer that adds no special tokens."""
 
     def __init__(self, library: Tokenizer):
         specification = json.loads(library.to_str())
         self._library = library
-        self._steps = [
-            (step["type"] in _IN_CONTEXT, made)
-            for step in steps(specification["normalizer"], "normalizers")
-            if (made := normalizer([step])) is not None
-        ]
+        self._steps = AlignedSteps(steps(specification["normalizer"], "normalizers"))
         self._shifts = '"Precompiled"' in json.dumps(specification["normalizer"])  # the library's are wrong if it drops one
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
         self._unnormalized.encode_special_tokens = True
@@ -118,8 +141,8 @@ class Aligner:
         for text, encoding, original in zip(texts, found, originals, strict=True):
             own = np.array(encoding.ids, np.uint32)
             places = text.back(np.array(encoding.offsets, np.int64).reshape(-1, 2))
-            if self._shifts or (self._steps and _has_marks(text.text)):
-                normalized = self._normalized(text)
+            if self._shifts or (self._steps.steps and _has_marks(text.text)):
+                normalized = self._steps.normalized(text)
                 again = self._unnormalized.encode(normalized.text, add_special_tokens=False)
                 if again.ids == encoding.ids:
                     places = normalized.back(np.array(again.offsets, np.int64).reshape(-1, 2))
@@ -127,17 +150,6 @@ class Aligner:
             spans.append(trimmed(places, original))
         lengths = np.array([len(own) for own in ids[1:]], np.int32)
         return Aligned(np.concatenate(ids), lengths, np.concatenate(spans))
-
-    def _normalized(self, text: Derived) -> Derived:
-        for looks_further, step in self._steps:
-            if looks_further:
-                string = PreTokenizedString(text.text)
-                string.normalize(step.normalize)
-                string.split(lambda _, piece: piece.split(_EACH, "isolated"))
-                text = text.then(Derived.of_parts((c, *span) for c, span, _ in string.get_splits("original", "char")))
-            else:
-                text = text.mapped(step.normalize_str)
-        return text
 
 
 def trimmed(spans: np.ndarray, text: str) -> np.ndarray:

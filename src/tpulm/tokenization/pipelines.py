@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tpulm.config import CleaningConfig, TokenizerConfig
-from tpulm.corpus.cleaning import ODD_BLANKS
+from tpulm.corpus.cleaning import CONTROLS, ODD_BLANKS
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import special
 
@@ -96,6 +96,7 @@ _COLLAPSE: Final = [
     _replace("Regex", f"[ {_ODD}]{{2,}}|[{_ODD}]", " "),
     _replace("Regex", " \n ?|\n ", "\n"),
 ]
+_REMOVE: Final = _replace("Regex", CONTROLS, "")
 _REPEATS: Final = re.compile(r"\(\[\^\\d\]\)\(\?=\\1\{(\d+)\}\)")
 
 
@@ -106,18 +107,21 @@ def normalization(cleaning: CleaningConfig) -> list[dict[str, Any]]:
     """
     form = [] if cleaning.unicode_form == "none" else [{"type": cleaning.unicode_form}]
     repeats = [_replace("Regex", rf"([^\d])(?=\1{{{cleaning.max_repeats}}})", "")] if cleaning.max_repeats else []
-    return [*form, *(_COLLAPSE if cleaning.whitespace == "collapse" else []), *repeats]
+    return [_REMOVE, *form, *(_COLLAPSE if cleaning.whitespace == "collapse" else []), *repeats]
 
 
-def normalization_before(found: list[dict[str, Any]]) -> CleaningConfig:
-    """The settings whose `normalization` a normalizer's steps begin with."""
+def normalization_before(whole: list[dict[str, Any]]) -> tuple[CleaningConfig, list[dict[str, Any]]]:
+    """The settings whose `normalization` a normalizer's steps begin with, and these; older versions removed no controls."""
+    first = [step for step in whole[:1] if step == _REMOVE]
+    found = whole[len(first) :]
     forms: Any = [step["type"] for step in found[:1] if step["type"] in _FORMS] or ["none"]
     patterns = [step.get("pattern", {}).get("Regex", "") for step in found[: 2 + len(_COLLAPSE)]]
     repeats = [int(match[1]) for match in map(_REPEATS.fullmatch, patterns) if match and int(match[1]) >= 2]
     whitespace = "collapse" if _COLLAPSE[0] in found else "keep"
     read = CleaningConfig(unicode_form=forms[0], whitespace=whitespace, max_repeats=repeats[0] if repeats else None)
-    wanted = normalization(read)
-    return read if found[: len(wanted)] == wanted else CleaningConfig(unicode_form=forms[0], whitespace="keep")
+    if found[: len(normalization(read)) - 1] != normalization(read)[1:]:
+        read = CleaningConfig(unicode_form=forms[0], whitespace="keep")
+    return read, [*first, *normalization(read)[1:]]
 
 
 def in_sequence(found: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -4,26 +4,29 @@ A text becomes its morphemes separated by spaces, and the tokenizer after it spl
 and encodes as usual, and needs no analyser.
 
 `mecab` does what transformers' BertJapaneseTokenizer does with unidic_lite: NFKC, then MeCab's surface forms, each lower-cased
-if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once. `kiwi` is the
-equivalent for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together.
+if that is set. Ids are the same, except for texts with NUL or with lines longer than analysers.py takes at once, and for what
+that class does not do to characters: of the corpus's normalization, it neither removes controls nor cuts repeats. `kiwi` is
+the equivalent for Korean, with NFC, since NFKC turns ㅋㅋ into letters of syllables; contracted morphemes stay together.
 transformers has no equivalent of it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from itertools import accumulate, pairwise
+from typing import Any, Final, Literal, NamedTuple
 
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
 from tpulm.tokenization.given import GivenSettings
-from tpulm.tokenization.offsets import Derived, subsequence
+from tpulm.tokenization.offsets import AlignedSteps, Derived, subsequence
 from tpulm.tokenization.pipelines import without_surrogates
 
-_FORMS: Final = {"mecab": "NFKC", "kiwi": "NFC"}
+_FORMS: Final[dict[analysers.Name, Literal["NFC", "NFKC"]]] = {"mecab": "NFKC", "kiwi": "NFC"}
 _DICTIONARY: Final = "unidic_lite"
 _DEFAULTS: Final = {"normalize_text": True, "mecab_option": None}  # of mecab_kwargs
 
@@ -33,24 +36,31 @@ class Segmenter(NamedTuple):
 
     analyser: analysers.Name
     lowercase: bool = False
+    normalization: str = "[]"  # what was done to the corpus's characters: steps of tokenizer.json, as JSON
 
-    def segment(self, texts: list[str]) -> list[str]:
-        """The texts as morphemes separated by one space. Raises MissingExtra."""
+    def segment(self, texts: list[str], names: Sequence[str] = ()) -> list[str]:
+        """The texts as morphemes separated by one space, around the names of added tokens. Raises MissingExtra."""
+        if names:
+            return [text.text for text in self.segment_aligned(list(map(Derived.given, texts)), names)]
         joined = self._joined([self._normalized(without_surrogates(text)) for text in texts])
         return [self._lowered(text) for text in joined]
 
-    def segment_aligned(self, texts: list[Derived]) -> list[Derived]:
+    def segment_aligned(self, texts: list[Derived], names: Sequence[str] = ()) -> list[Derived]:
         """`segment` for texts without surrogates, with the original characters that each character comes from."""
-        normalized = [text.mapped(self._normalized) for text in texts]
+        steps, form = _steps(self.normalization), partial(unicodedata.normalize, _FORMS[self.analyser])
+        cut = [_around(text, names) for text in texts]
+        normalized = [steps.normalized(part).mapped(form) for parts in cut for part in parts[::2]]
         found = list[Derived]()
         for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
             places = subsequence(joined, text.text.replace("\0", "\ufffd"))
             found.append(text.then(Derived(joined, places)).mapped(self._lowered))
-        return found
+        rest = iter(found)
+        return [Derived.joined(part if number % 2 else next(rest) for number, part in enumerate(parts)) for parts in cut]
 
     def _normalized(self, text: str) -> str:
-        form: Any = _FORMS[self.analyser]
-        return unicodedata.normalize(form, text)
+        for _, step in _steps(self.normalization).steps:
+            text = step.normalize_str(text)
+        return unicodedata.normalize(_FORMS[self.analyser], text)
 
     def _lowered(self, text: str) -> str:
         return " ".join(map(str.lower, text.split(" "))) if self.lowercase else text
@@ -60,12 +70,6 @@ class Segmenter(NamedTuple):
         words = _surfaces(texts, analyser) if self.analyser == "mecab" else _stretches(texts, analyser)
         # Split again: some white space of Python, at which transformers splits, is a symbol to MeCab.
         return [" ".join(" ".join(some).split()) for some in words]
-
-    def segment_around(self, text: str, names: list[str]) -> str:
-        """`segment` for one text, leaving the names of special tokens unchanged."""
-        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
-        parts[::2] = self.segment(parts[::2])
-        return " ".join(filter(None, parts))
 
     def settings(self) -> dict[str, Any]:
         """Entries of tokenizer_config.json. transformers refuses "kiwi", which is better than silently different tokens."""
@@ -77,6 +81,7 @@ class Segmenter(NamedTuple):
             "subword_tokenizer_type": "wordpiece",
             "tokenizer_class": "BertJapaneseTokenizer",
             "word_tokenizer_type": self.analyser,
+            **({"corpus_normalization": steps} if (steps := json.loads(self.normalization)) else {}),
         }
 
 
@@ -97,7 +102,20 @@ def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | No
             f"cannot be used here; mecab with {_DICTIONARY} and wordpiece can{hint if unnamed else ''}",
             location=location,
         )
-    return Segmenter(kind, settings.do_lower_case and "do_lower_case" in settings.model_fields_set)
+    lowercase = settings.do_lower_case and "do_lower_case" in settings.model_fields_set
+    return Segmenter(kind, lowercase, json.dumps(settings.corpus_normalization))
+
+
+@cache
+def _steps(normalization: str) -> AlignedSteps:
+    return AlignedSteps(json.loads(normalization))
+
+
+def _around(text: Derived, names: Sequence[str]) -> list[Derived]:
+    """The text before the first of the names, that name, the text up to the next one, …, as transformers cuts it."""
+    longest_first = sorted(names, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text.text) if names else [text.text]
+    return [Derived(text.text[a:b], text.spans[a:b]) for a, b in pairwise([0, *accumulate(map(len, parts))])]
 
 
 def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:

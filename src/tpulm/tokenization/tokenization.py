@@ -89,7 +89,9 @@ class Tokenization:
 
         A lone surrogate counts as U+FFFD.
         """
-        return self.encoder.encode(texts if self.segmenter is None else self.segmenter.segment(texts))
+        if self.segmenter is not None:
+            texts = self.segmenter.segment(texts, self._names_read)
+        return self.encoder.encode(texts)
 
     def encode_with_offsets(self, texts: list[str]) -> Aligned:
         """The ids as `encode` gives them, and the characters of the original text that each token comes from.
@@ -99,7 +101,7 @@ class Tokenization:
         texts = list(texts)
         derived = [Derived.given(text) for text in texts]
         if self.segmenter is not None:
-            derived = self.segmenter.segment_aligned(derived)
+            derived = self.segmenter.segment_aligned(derived, self._names_read)
         return self._aligner.align(derived, texts)
 
     @cached_property
@@ -114,11 +116,11 @@ class Tokenization:
             return self
         return Tokenization(self._tokenizer, self.special, self.segmenter, reads_added=True)
 
-    def cut_names(self, texts: Sequence[str]) -> list[str]:
-        """Names of added tokens in the texts that are cut like other text, since the segmenter comes first."""
-        added = self._tokenizer.get_added_tokens_decoder() if self.segmenter is not None else {}
-        names = [token.content for index, token in added.items() if index not in self.special]
-        return [name for name in names if any(name in text for text in texts)]
+    @cached_property
+    def _names_read(self) -> list[str]:
+        """Names of added tokens that are read within a text."""
+        added = self._tokenizer.get_added_tokens_decoder() if self._reads_added else {}
+        return [token.content for index, token in added.items() if index not in self.special]
 
     @naming_panics()
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
@@ -131,7 +133,7 @@ class Tokenization:
             return self.encode([text]).ids.tolist()
         if self.segmenter is not None:
             added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
-            text = self.segmenter.segment_around(text, sorted(added, key=len, reverse=True))
+            (text,) = self.segmenter.segment([text], added)
         return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
 
     @naming_panics()

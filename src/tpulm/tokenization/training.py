@@ -74,7 +74,7 @@ def train(
 ) -> Tokenization:
     """Train on batches of texts, read once. The result depends on the texts and the configuration, not on order or threads.
 
-    `cleaning` says how the texts were normalized: the tokenizer does it to every later text, unless a segmenter reads it first.
+    `cleaning` says how the texts were normalized: the tokenizer, or the segmenter before it, does it to every later text.
 
     Raises ConfigError when `vocab_size` is too small or cannot be reached, DataError when there is no text.
     """
@@ -82,8 +82,10 @@ def train(
         raise ConfigError(f"tokenizer.path is '{config.path}', so there is nothing to train; load it, or leave the path out")
     make_pipeline, learn = _ALGORITHMS[config.algorithm]
     tokenizer = make_pipeline(config)
-    segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
-    if segmenter is not None:
+    before = [] if cleaning is None else pipelines.normalization(cleaning)
+    segmenter = None
+    if config.morphemes != "none":
+        segmenter = Segmenter(config.morphemes, config.lowercase, json.dumps(before))
         texts = (segmenter.segment(some) for batch in texts for some in slices(batch, CHARACTERS_AT_ONCE))
     words = count_words(texts, tokenizer, progress)
     try:
@@ -92,9 +94,9 @@ def train(
         raise _unreachable(words, config, error.reached) from None
     tokens = special.locate(tokenizer.get_vocab(), "the trained vocabulary")
     pipelines.add_special_tokens(tokenizer, tokens)
-    if cleaning is not None and segmenter is None:
+    if before and segmenter is None:
         own = pipelines.steps(json.loads(tokenizer.to_str())["normalizer"], "normalizers")
-        tokenizer.normalizer = pipelines.normalizer([*pipelines.normalization(cleaning), *own])
+        tokenizer.normalizer = pipelines.normalizer([*before, *own])
     return Tokenization(tokenizer, tokens, segmenter)
 
 

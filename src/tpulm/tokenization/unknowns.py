@@ -69,12 +69,9 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
 
 
 def vocabulary_doubts(tokenization: Tokenization, texts: Sequence[str], name: str) -> list[str]:
-    """Warnings if much of the texts is unknown, judged by a million characters of them, or added tokens are not read."""
-    cut = tokenization.cut_names(texts)
-    unread = [f"{name}: {', '.join(cut)}: cut into morphemes, and not read as the tokens of these names"] if cut else []
+    """A warning if much of the texts is unknown, judged by a million characters of them."""
     found = count_unknown(tokenization, [list(texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED])])
-    unfit = [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
-    return unfit + unread
+    return [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
 
 
 class Hidden(NamedTuple):

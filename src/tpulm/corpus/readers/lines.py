@@ -203,7 +203,12 @@ _AMBIGUOUS: Final = {
     "unicode": "utf-16, or utf-8",
 }
 _SUPERSETS = {"euc_kr": "cp949", "shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "ascii": "utf-8"}
-_CANDIDATES = ("utf-8", "cp949", "cp932", "euc_jp", "gb18030", "big5hkscs")
+# With these alone charset-normalizer is right oftener than with all that it knows (docs/experiments.md).
+_CANDIDATES: Final = (
+    "cp949 cp932 euc_jp gb18030 big5hkscs cp1252 cp1251 koi8_r cp1250 iso8859_2 cp1253 cp1254 cp1255 cp1256 cp1257 cp874 "
+    "utf_16_le utf_16_be mac_roman cp866"
+)
+_EXAMINED: Final = 1 << 16  # bytes, to guess an encoding
 _SIGNATURES = {
     _BEGINNINGS["gzip"]: "It looks like gzip data: give the file a name that ends in .gz.",
     _BEGINNINGS["bzip2"]: "It looks like bzip2 data: give the file a name that ends in .bz2.",
@@ -227,18 +232,18 @@ def find_codec(encoding: str) -> str:
     """Python's canonical name of an encoding. Raises ConfigError, suggesting the nearest name, for an unknown one."""
     name = encoding.lower().replace("_", "-")
     if name in _AMBIGUOUS:
-        raise ConfigError(f"corpus.sources: '{encoding}' is Windows' name of several encodings: write {_AMBIGUOUS[name]}")
+        raise ConfigError(f"encoding '{encoding}' is Windows' name of several encodings: write {_AMBIGUOUS[name]}")
     try:
         info = codecs.lookup(_WINDOWS.get(name, encoding))
     except (LookupError, ValueError) as error:
         names = {*aliases, *aliases.values()}
         near = suggest(encoding.lower(), sorted({name.replace("_", "-") for name in names} | names))
         raise ConfigError(
-            f"corpus.sources: encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
+            f"encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
             "gb18030 (Chinese), cp1252 (Western European)."
         ) from error
     if not getattr(info, "_is_text_encoding", True) or info.name.replace("_", "-") in _NOT_ENCODINGS:
-        raise ConfigError(f"corpus.sources: encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
+        raise ConfigError(f"encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
     return _READ_AS.get(info.name, info.name)
 
 
@@ -267,7 +272,7 @@ def read_lines(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Li
     tail_bytes = 0
     line = 1  # the tail's line number
     dropping = False  # inside a line that is too long
-    for text in _decoded(stream, encoding, faults):
+    for text in decoded(stream, encoding, faults):
         start = 0
         if dropping:
             start = text.find("\n") + 1
@@ -299,7 +304,7 @@ def _checked(text: str, line: int, faults: Faults) -> Lines:
     return Lines(text, line, nul >= 0 or UNDECODABLE in text)
 
 
-def _decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
+def decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
     """The text, without a byte-order mark at its start, about `BATCH_BYTES` of the file at a time.
 
     In "stop" mode undecodable bytes raise DataError with their position; in "skip" mode each becomes `UNDECODABLE`.
@@ -361,14 +366,25 @@ def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, off
                 format=wording.format.format("parquet"), encoding=wording.encoding.format("utf-16")
             )
     wider = _SUPERSETS.get(encoding)
-    candidates = dict.fromkeys((wider, *_CANDIDATES) if wider else _CANDIDATES)
-    fitting = [name for name in candidates if name != encoding and _decodes(data, name)]
-    fitting = fitting or [name for name in ("cp1252",) if name != encoding and _decodes(data, name)]  # fits nearly all bytes
-    if wider in fitting:
+    if wider is not None and _decodes(data, wider):
         return f"{message} They are {wider}, which contains {encoding}: {wording.encoding.format(wider)}."
-    if fitting:
+    if fitting := [name for name in _guesses(data, error.start) if name != encoding]:
         return f"{message} The text around them would decode as {' or '.join(fitting[:3])}: {wording.some_encoding}."
     return message
+
+
+def _guesses(data: bytes, place: int) -> list[str]:
+    """Encodings that the text around a byte may have, the likeliest first."""
+    from charset_normalizer import from_bytes
+
+    begin = data.rfind(b"\n", 0, place) + 1 if place > _EXAMINED // 2 else 0
+    end = data.find(b"\n", begin + _EXAMINED) + 1
+    matches = list(from_bytes(data[begin : end or None], cp_isolation=_CANDIDATES.split()))
+    found = [match.encoding for match in matches]
+    is_latin = not any(one > "\u024f" and one.isalpha() for match in matches[:1] for one in str(match))
+    # It knows Western European worst, above all English with a few “ and –.
+    western = ["cp1252"] if b"\0" not in data and _decodes(data, "cp1252") else []
+    return list(dict.fromkeys([*western, *found] if is_latin else [*found, *western]))
 
 
 def _decodes(data: bytes, name: str) -> bool:
