@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tpulm.predict.embed import embed
     from tpulm.predict.fill_mask import fill_mask
     from tpulm.predict.generate import generate
+    from tpulm.predict.scores import sentence_scores
     from tpulm.progress import PrintedProgress
     from tpulm.report import Report
     from tpulm.train.metrics import read_metrics
@@ -54,6 +55,7 @@ __all__ = [
     "read_examples",
     "read_metrics",
     "run",
+    "sentence_scores",
     "training_steps",
 ]
 
@@ -80,6 +82,7 @@ _HOMES = {
     "finetune": ("tpulm.finetuning.run", "finetune"),
     "fill_mask": ("tpulm.predict.fill_mask", "fill_mask"),
     "generate": ("tpulm.predict.generate", "generate"),
+    "sentence_scores": ("tpulm.predict.scores", "sentence_scores"),
 }
 _TRAINING = ("Classifier", "bench", "finetune", "run", "training_steps")
 

@@ -20,7 +20,7 @@ from tpulm.config import RunConfig
 from tpulm.errors import CheckpointError, ConfigError, Stopped, TrainingDiverged
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt, watchdog
-from tpulm.train.checkpoint import checksums
+from tpulm.train.checkpoint import checksums, newest_weights
 from tpulm.train.evaluate import Evaluation
 from tpulm.train.loop import TrainResult
 from tpulm.train.metrics import VOLATILE, read_metrics
@@ -224,6 +224,37 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(
     gc.collect()
     assert same_outcome(result, tmp_path, whole)
     assert [path.name.split("-")[0] for path in (tmp_path / "damaged").iterdir()] == ["12"]
+
+
+def test_averaged_weights_are_scored_saved_and_go_on_after_a_stop(tmp_path: Path, whole: tuple[TrainResult, Path]) -> None:
+    decay = 0.3  # so that (1 + step) / (10 + step) is passed on the way
+    settings = toy.config(train={"optimizer": {"learning_rate": 3e-3, "warmup_steps": 3, "average_decay": decay}})
+    made = toy.program(settings)
+    state, mean = made.initial_state(), None
+    expected: dict[int, Any] = {}
+    for step in range(1, 13):
+        mean = jax.device_get(state.params) if mean is None else mean
+        cursor = (step - 1) * toy.BATCH
+        state, _ = made.step(state, made.to_devices(toy.Rows().batch(cursor)), made.cursor(cursor))
+        share = 1 - min(decay, (1 + step) / (10 + step))
+        mean = jax.tree.map(lambda old, new, share=share: old + share * (new - old), mean, jax.device_get(state.params))
+        expected[step] = mean
+
+    scored: list[Any] = []
+
+    def score(params: Any, advance: Any) -> Evaluation:
+        scored.append(jax.device_get(params))
+        return toy.scorer(made)(params, advance)
+
+    with interrupt.handled(), pytest.raises(Stopped):
+        toy.run(made, settings, tmp_path, stream=Stopping(7), evaluate=score)
+    result = toy.run(made, settings, tmp_path)
+    assert checksums(result.state.params) == checksums(whole[0].state.params), "training itself is the same"
+    assert checksums(result.state) == checksums(state)
+    newest = newest_weights(tmp_path / "checkpoints", made.abstract_state)
+    assert newest is not None and checksums(newest.weights) == checksums(result.state.weights)
+    for found, right in ((scored[0], expected[6]), (newest.weights, expected[12])):
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), found, right)
 
 
 def test_a_torn_checkpoint_does_not_exist(program: Any, tmp_path: Path, whole: tuple[TrainResult, Path]) -> None:

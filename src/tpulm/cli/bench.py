@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tpulm.cli.options import AsJson, WorkDir
+from tpulm.cli.options import AsJson
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
+from tpulm.cli.use import load, say_doubts
 from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="klue, jglue or glue.")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="klue, jglue, glue, or pairs: minimal pairs, as of BLiMP.")],
     folder: Annotated[
         PurePath,
         typer.Argument(
@@ -29,7 +30,10 @@ def bench(
         PurePath,
         typer.Option("--model", "-m", metavar="M", parser=as_path, help="A work folder, an export, or a Hugging Face folder."),
     ],
-    workdir: WorkDir,
+    workdir: Annotated[
+        PurePath | None,
+        typer.Option("--workdir", "-w", metavar="W", parser=as_path, help="Where models and scores go (not of pairs)."),
+    ] = None,
     tasks: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these, such as nli,sts. A name that is unknown lists all.")
     ] = None,
@@ -48,6 +52,9 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of fine-tuning in place of the published one: epochs=1."),
     ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Of pairs and a masked model: hide only the token that is scored, not what follows.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune a model on each task of a benchmark, and print its scores beside published ones.
@@ -63,7 +70,19 @@ def bench(
 
     Stop it or kill it: the same command goes on where it was. A quick look: --seeds 1 --set epochs=1. The table is also
     W/bench.md, with all numbers in W/bench.json, and W/TASK/lr-RATE is each task's model, with its report.
+
+    tpulm bench pairs blimp/data --model w/export
+
+    Of pairs nothing is trained: how often is the acceptable sentence the likelier one? DIR has BLiMP's or JBLiMP's jsonl,
+    Zorro's text, or any jsonl, tsv or csv with the columns good and bad.
     """
+    if suite == "pairs":
+        _pairs(folder, model, plain=plain, as_json=as_json)
+        return
+    if workdir is None:
+        raise ConfigError("--workdir W says where the models and scores of the tasks go; it is missing")
+    if plain:
+        raise ConfigError("--plain is for 'tpulm bench pairs'")
     from tpulm.config import load_finetune
 
     load_finetune(overrides or [])  # refuses unknown settings before anything is read
@@ -86,6 +105,34 @@ def bench(
         )
     _show(report)
     show(f"\nThe table is {workdir / TABLE}")
+    if as_json:
+        print_json(report.values())
+
+
+def _pairs(path: PurePath, model: PurePath, *, plain: bool, as_json: bool) -> None:
+    from tpulm.predict.minimal_pairs import Tally, read_pairs, score_pairs
+
+    pairs, loaded = read_pairs(path), load(model)
+    say_doubts(loaded.tokenization, [sentence for pair in pairs for sentence in pair[:2]])
+    with drawn_progress() as progress:
+        report = score_pairs(loaded, pairs, plain=plain, progress=progress)
+
+    def rows(tallies: dict[str, Tally]) -> list[tuple[str, ...]]:
+        return [(name, f"{100 * one.accuracy:.1f}", f"{one.pairs:,}", f"{one.ties:,}") for name, one in tallies.items()]
+
+    header = ("", "accuracy", "pairs", "ties")
+    print_table(f"Minimal pairs, in percent: {model}", rows(report.by_paradigm), header=header)
+    if report.by_category:
+        print_table("By category", rows(report.by_category), header=header)
+    print_table(
+        "All",
+        {
+            "mean of paradigms": f"{100 * report.accuracy:.1f}",
+            "pairs": f"{report.total.pairs:,}, of which {report.total.ties:,} ties, counted as wrong",
+            "scored by": report.method,
+            **{name: f"{score:.1f} (published)" for name, score in report.published.items()},
+        },
+    )
     if as_json:
         print_json(report.values())
 

@@ -505,6 +505,9 @@ class OptimizerConfig(Settings):
     weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
     bias_correction: bool = True  # false: as in the original BERT and ELECTRA; early updates are up to 6 times as large
     clip_norm: PositiveFloat | None = 1.0  # of the global gradient norm; None: no clipping
+    # of an exponential moving average of the weights, (1 + step) / (10 + step) at first, which is what evaluations score and
+    # export writes; None: the weights themselves
+    average_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: the same for all
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 

@@ -295,7 +295,7 @@ class Stages:
             **self._machine(),
         }
         self._save_result("train", values)
-        return Trained(values, "resumed" if resumed_at else "done", Model(step, result.state.params))
+        return Trained(values, "resumed" if resumed_at else "done", Model(step, result.state.weights))
 
     def _train(self, phase: Phase) -> TrainResult:
         """Train one phase to its end, or until a rollback to a good checkpoint before the phase."""
@@ -489,23 +489,23 @@ class Stages:
 
     def newest_model(self) -> Model:
         """The model of the newest checkpoint. Raises ConfigError if there is none."""
-        from tpulm.train.checkpoint import Checkpoints, newest_params
+        from tpulm.train.checkpoint import Checkpoints, newest_weights
 
         folder, step = self.workdir / "checkpoints", newest_step(self.workdir)
         if step is None:
             raise _no_checkpoint(self.workdir)
         program = self._program(phase_at(self.phases, step))
         if self.read_only:
-            if (found := newest_params(folder, program.abstract_state.params)) is None:
+            if (found := newest_weights(folder, program.abstract_state)) is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint any more")
-            return Model(found.step, program.placed(found.params))
+            return Model(found.step, program.placed(found.weights))
         with Checkpoints(folder, self.config.train.checkpoint, hosts=self.hosts, progress=self.progress) as saved:
             if saved.last_step is not None:
                 self.progress.start("Loading the checkpoint")
             restored = saved.restore_latest(program.abstract_state, self._identity())
         if restored is None:
             raise _no_checkpoint(self.workdir)
-        return Model(restored.metadata["step"], restored.state.params)
+        return Model(restored.metadata["step"], restored.state.weights)
 
     def _score(
         self,

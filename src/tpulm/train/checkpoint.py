@@ -264,13 +264,13 @@ def _restore_arrays(folder: Any, abstract_state: Any) -> Any:
         return checkpointer.restore(folder / "state", args=restore)
 
 
-class NewestParams(NamedTuple):
+class NewestWeights(NamedTuple):
     step: int
-    params: Any  # NumPy arrays
+    weights: Any  # NumPy arrays
 
 
-def newest_params(folder: PurePath, abstract_params: Any) -> NewestParams | None:
-    """The parameters of the newest intact checkpoint, or None if there is no checkpoint.
+def newest_weights(folder: PurePath, abstract_state: Any) -> NewestWeights | None:
+    """The weights (`TrainState.weights`) of the newest intact checkpoint, or None if there is no checkpoint.
 
     The run may be saving and removing checkpoints meanwhile. Nothing is written, locked or set aside. Raises CheckpointError
     if there are checkpoints but none can be read.
@@ -279,7 +279,7 @@ def newest_params(folder: PurePath, abstract_params: Any) -> NewestParams | None
     while left := [step for step in storage.committed_steps(folder) if step not in failed]:
         step = left[-1]
         try:
-            return NewestParams(step, _read_params(storage.orbax_folder(folder) / str(step), abstract_params))
+            return NewestWeights(step, _read_weights(storage.orbax_folder(folder) / str(step), abstract_state))
         except Exception as error:  # as in `Checkpoints.restore_latest`, or it was removed meanwhile
             failed[step] = error
     if failed:
@@ -289,16 +289,17 @@ def newest_params(folder: PurePath, abstract_params: Any) -> NewestParams | None
     return None
 
 
-def _read_params(folder: PurePath, abstract_params: Any) -> Any:
-    item = {"params": jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract_params)}
+def _read_weights(folder: PurePath, abstract_state: Any) -> Any:
+    field = "params" if abstract_state.average is None else "average"
+    item = {field: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract_state.weights)}
     kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         args = ocp.args.PyTreeRestore(item=item, restore_args=kinds, partial_restore=True)
-        params = checkpointer.restore(folder / "state", args=args)["params"]
+        weights = checkpointer.restore(folder / "state", args=args)[field]
     expected = array_checksums(folder)
-    if any(expected.get(f".params{name}") != found for name, found in checksums(params).items()):
+    if any(expected.get(f".{field}{name}") != found for name, found in checksums(weights).items()):
         raise CheckpointError("other numbers than were saved")
-    return params
+    return weights
 
 
 @jax.jit

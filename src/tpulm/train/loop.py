@@ -241,7 +241,7 @@ def train(run: Run) -> TrainResult:
                 meter.pause()
                 watchdog.report("evaluate")
                 try:
-                    scores = run.evaluate(state.params, partial(_check_stop, hosts))
+                    scores = run.evaluate(state.weights, partial(_check_stop, hosts))
                 except _StopRequested:
                     stopping, save_due = True, not was_unscored
                 meter.resume()

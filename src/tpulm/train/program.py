@@ -184,7 +184,9 @@ class Compiled:
         self._optimizer_config = optimizer
         self._optimizer = make_optimizer(optimizer, steps, objective.spec)
         self._sum_shapes = sum_shapes(objective, self._shapes(self.batch_shapes(sequence_length)), batch_size)
-        self._initializer = make_initializer(objective, self._optimizer, sums=self._sum_shapes)
+        self._initializer = make_initializer(
+            objective, self._optimizer, sums=self._sum_shapes, averages=optimizer.average_decay is not None
+        )
         abstract = jax.eval_shape(self._initializer, self._scalar_shape)
         self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
         self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
@@ -200,7 +202,10 @@ class Compiled:
             options = {_OPTIMIZATION_LEVEL: 1}  # a third of the compile time, the same numbers
         initialize = jax.jit(self._initializer, out_shardings=self._shardings, compiler_options=options)
         state: TrainState = initialize(self.scalar(self._seed))
-        return state if self._first_params is None else replace(state, params=self.placed(self._first_params))
+        if self._first_params is None:
+            return state
+        average = None if state.average is None else self.placed(self._first_params)
+        return replace(state, params=self.placed(self._first_params), average=average)
 
     def placed(self, params: Any) -> Any:
         """Parameters sharded like the state's."""
@@ -233,7 +238,14 @@ class Compiled:
         """The lowered step for XLA. The seed is an argument, so that runs that differ only in the seed share a program."""
 
         def step(state: TrainState, batch: Mapping[str, jax.Array], cursor: jax.Array, seed: jax.Array) -> StepOutput:
-            update = make_step(self.objective, self._optimizer, self.layout, seed=seed, log_every_steps=self._log_every_steps)
+            update = make_step(
+                self.objective,
+                self._optimizer,
+                self.layout,
+                seed=seed,
+                log_every_steps=self._log_every_steps,
+                average_decay=self._optimizer_config.average_decay,
+            )
             return update(state, batch, cursor)
 
         cursor = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=replicated(self.mesh))

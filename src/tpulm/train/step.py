@@ -35,6 +35,12 @@ class TrainState:
     optimizer: Any
     window: dict[str, Any]  # float32 sums over the steps since the last log
     bad_step: Any  # int32, updates done before the first with a non-finite loss or gradient, or -1
+    average: Any = None  # the exponential moving average of the parameters, with `average_decay`
+
+    @property
+    def weights(self) -> Any:
+        """What is evaluated and exported."""
+        return self.params if self.average is None else self.average
 
 
 OWN_SUMS: dict[str, tuple[int, ...]] = {"grad_norm": (), "steps": ()}  # in the window, besides the objective's
@@ -65,7 +71,11 @@ def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[i
 
 
 def make_initializer(
-    objective: Objective, optimizer: optax.GradientTransformation, *, sums: Mapping[str, tuple[int, ...]]
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    *,
+    sums: Mapping[str, tuple[int, ...]],
+    averages: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
     """A pure function from a seed to the state at step 0; `sums` are the shapes of the objective's sums."""
 
@@ -77,6 +87,7 @@ def make_initializer(
             optimizer=optimizer.init(params),
             window={name: jnp.zeros(shape, jnp.float32) for name, shape in {**sums, **OWN_SUMS}.items()},
             bad_step=jnp.full((), -1, jnp.int32),
+            average=jax.tree.map(jnp.copy, params) if averages else None,
         )
 
     return initial_state
@@ -102,6 +113,7 @@ def state_shardings(
         optimizer=moments,
         window=dict.fromkeys(abstract.window, whole),
         bad_step=whole,
+        average=None if abstract.average is None else params,
     )
 
 
@@ -112,6 +124,7 @@ def make_step(
     *,
     seed: int | jax.Array,
     log_every_steps: int,
+    average_decay: float | None = None,
 ) -> Callable[[TrainState, Batch, jax.Array], StepOutput]:
     """The step to compile. Losses are weighted means over the global batch, whatever the layout.
 
@@ -155,10 +168,18 @@ def make_step(
             optimizer=optimizer_state,
             window={name: kept * state.window[name] + fresh[name] for name in state.window},
             bad_step=jnp.where(finite | (state.bad_step >= 0), state.bad_step, state.step),
+            average=None if average_decay is None else _averaged(state, params, average_decay),
         )
         return StepOutput(after, loss)
 
     return step
+
+
+def _averaged(state: TrainState, params: Any, decay: float) -> Any:
+    """The moving average after this step; TensorFlow's ExponentialMovingAverage begins the same way (its `num_updates`)."""
+    done = (state.step + 1).astype(jnp.float32)
+    share = 1.0 - jnp.minimum(decay, (1.0 + done) / (10.0 + done))
+    return jax.tree.map(lambda mean, new: mean + share * (new - mean), state.average, params)
 
 
 def _micro_batches(inputs: Any, layout: BatchLayout) -> Any:

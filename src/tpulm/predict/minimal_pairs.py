@@ -1,0 +1,164 @@
+"""Minimal pairs: how often a model finds the acceptable one of two sentences likelier."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple
+
+from tpulm import storage
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.corpus.paths import find_paths
+from tpulm.errors import DataError, brief
+from tpulm.labelled.records import Row, find_record_files, read_file
+from tpulm.predict.scores import sentence_scores
+from tpulm.progress import SILENT, Progress
+
+# Columns by the names that files have, BLiMP's first; then JBLiMP's, and what people write by hand.
+_GOOD: Final = ("sentence_good", "good_sentence", "good", "acceptable", "grammatical")
+_BAD: Final = ("sentence_bad", "bad_sentence", "bad", "unacceptable", "ungrammatical")
+_PARADIGM: Final = ("UID", "paradigm")
+_CATEGORY: Final = ("linguistics_term", "phenomenon", "type", "category")
+
+# Accuracies in percent over all paradigms, for models that saw ten million words (RoBERTa-base on Zorro: 30 billion tokens).
+# Sources: READMEs of babylm/evaluation-pipeline-2023, -2025 and babylm-eval (2026); Huebner et al. 2021, table 2.
+PUBLISHED: Final = {
+    "blimp": {
+        "GPT-BERT, BabyLM 2025": 71.3,
+        "RoBERTa-base, BabyLM 2023": 69.5,
+        "GPT-2, BabyLM 2026": 65.1,
+        "OPT-125M, BabyLM 2023": 62.6,
+    },
+    "zorro": {"RoBERTa-base": 82.6, "BabyBERTa": 80.3},
+}
+
+
+class MinimalPair(NamedTuple):
+    good: str
+    bad: str
+    paradigm: str  # the file's name where it names none
+    category: str  # "" where there are none
+
+
+class Tally(NamedTuple):
+    """Of `pairs`, `right` have a likelier good sentence, and in `ties` both are exactly as likely, which is not right."""
+
+    pairs: int
+    right: int
+    ties: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.pairs
+
+
+class PairsReport(NamedTuple):
+    by_paradigm: dict[str, Tally]
+    by_category: dict[str, Tally]
+    total: Tally
+    method: str  # how sentences were scored
+    published: dict[str, float]  # percent, by system
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over paradigms, as BLiMP's and Zorro's scores are given."""
+        return sum(tally.accuracy for tally in self.by_paradigm.values()) / len(self.by_paradigm)
+
+    def values(self) -> dict[str, Any]:
+        parts = {"by_paradigm": self.by_paradigm, "by_category": self.by_category}
+        tallies = {
+            name: {key: {**one._asdict(), "accuracy": one.accuracy} for key, one in part.items()}
+            for name, part in parts.items()
+        }
+        return {
+            "accuracy": self.accuracy,
+            "method": self.method,
+            **self.total._asdict(),
+            **tallies,
+            "published": self.published,
+        }
+
+
+def read_pairs(path: PurePath) -> list[MinimalPair]:
+    """The pairs of a file, a glob, or all files of a folder.
+
+    jsonl, tsv, csv and Parquet have a column with the good and one with the bad sentence, perhaps others with the paradigm and
+    its category (BLiMP, JBLiMP). In Zorro's text files (.txt) a bad line is followed by its good one. Raises ConfigError if
+    there is no such file, DataError with the place.
+    """
+    texts = [found for found in find_paths(str(path)) if found.endswith(".txt")]
+    pairs = [pair for text in texts for pair in _read_lines(storage.as_path(text))]
+    if not texts:
+        skipped = Counter[str]()
+        for file in find_record_files(path):
+            name = PurePath(file.path).name.split(".")[0]
+            pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=skipped)]
+    if not pairs:
+        raise DataError("no pairs of sentences in it", location=str(path))
+    return pairs
+
+
+def _read_lines(path: PurePath) -> Iterator[MinimalPair]:
+    lines = storage.read_text(path).splitlines()
+    if len(lines) % 2:
+        raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=str(path))
+    name = path.name.removesuffix(".txt")
+    for number in range(0, len(lines), 2):
+        bad, good = lines[number : number + 2]
+        yield _checked(MinimalPair(good, bad, name, name.split("-")[0] if "-" in name else ""), f"{path}, line {number + 1}")
+
+
+def _pair(row: Row, name: str) -> MinimalPair:
+    good, bad = (next((column for column in names if column in row.values), None) for names in (_GOOD, _BAD))
+    if good is None or bad is None:
+        columns = ", ".join(row.values)
+        raise DataError(f"no sentences called {_GOOD[0]} and {_BAD[0]}, or good and bad; it has {columns}", location=row.place)
+    paradigm, category = (
+        str(next((row.values[column] for column in names if row.values.get(column)), other))
+        for names, other in ((_PARADIGM, name), (_CATEGORY, ""))
+    )
+    return _checked(MinimalPair(row.values[good], row.values[bad], paradigm, category), row.place)
+
+
+def _checked(pair: MinimalPair, location: str) -> MinimalPair:
+    for sentence in pair[:2]:
+        if not isinstance(sentence, str) or not sentence.strip():
+            raise DataError(f"a sentence is {brief(sentence)}, which is no text", location=location)
+    if pair.good == pair.bad:
+        raise DataError(f"both sentences are {pair.good!r}", location=location)
+    return pair
+
+
+def score_pairs(
+    model: LoadedModel, pairs: Sequence[MinimalPair], *, plain: bool = False, progress: Progress = SILENT
+) -> PairsReport:
+    """Which sentence of each pair the model finds likelier. Raises as `sentence_scores`."""
+    sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair[:2]))
+    scores = sentence_scores(model, sentences, plain=plain, progress=progress)
+    likelihood = {sentence: score.log_likelihood for sentence, score in zip(sentences, scores, strict=True)}
+    differences = [likelihood[pair.good] - likelihood[pair.bad] for pair in pairs]
+
+    def tallies(names: list[str]) -> dict[str, Tally]:
+        groups: dict[str, list[float]] = {}
+        for name, difference in zip(names, differences, strict=True):
+            groups.setdefault(name, []).append(difference)
+        return {name: _tally(groups[name]) for name in sorted(groups) if name}
+
+    paradigms = tallies([pair.paradigm for pair in pairs])
+    causal = model.config.architecture == "decoder"
+    hidden = "one token hidden" if plain else "the rest of its word hidden, too"
+    method = "log-likelihood" if causal else f"pseudo-log-likelihood, {hidden}"
+    known = (
+        "blimp" if any(name in _BLIMP for name in paradigms) else "zorro" if any(name in _ZORRO for name in paradigms) else ""
+    )
+    return PairsReport(
+        paradigms, tallies([pair.category for pair in pairs]), _tally(differences), method, PUBLISHED.get(known, {})
+    )
+
+
+_BLIMP, _ZORRO = ("adjunct_island",), ("island-effects-adjunct_island",)  # by one of their paradigms
+
+
+def _tally(differences: Sequence[float]) -> Tally:
+    return Tally(len(differences), sum(one > 0.0 for one in differences), sum(one == 0.0 for one in differences))

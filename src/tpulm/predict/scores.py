@@ -1,0 +1,190 @@
+"""How likely a language model finds sentences: log-likelihoods, or pseudo-log-likelihoods of a masked one.
+
+A masked model's is the sum, over a sentence's tokens, of the log-probability of each where it and the later pieces of its
+word are masked (Kauf and Ivanova 2023, arXiv 2305.10588: `within_word_l2r`); or where it alone is (`plain`: Salazar et al.
+2020, arXiv 1910.14659), which overrates rare words whose first pieces give the rest away.
+
+Sentences are short and their masked copies many, so that several share a row, apart by attention's segments: hardly a position
+is padding, and one program is compiled for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from tpulm.config import ModelConfig
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.errors import ConfigError, DataError, shorten
+from tpulm.models import bert, decoder
+from tpulm.models.decoder import Decoder
+from tpulm.nn.transformer import Execution
+from tpulm.progress import SILENT, Progress
+
+ROW_TOKENS = 128  # of a row, or as many as the longest sentence has
+BATCH_TOKENS = 4_096
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+
+
+class SentenceScore(NamedTuple):
+    """`log_likelihood` is in nats, summed over `tokens`, which special tokens are not among."""
+
+    log_likelihood: float
+    tokens: int
+
+
+class _Encoded(NamedTuple):
+    """Without special tokens; and the number of the word that each token belongs to."""
+
+    ids: tuple[int, ...]
+    words: tuple[int, ...]
+
+
+class _Copy(NamedTuple):
+    """A sentence as the model reads it once: the log-probabilities of `targets` at the positions `places` are added up."""
+
+    number: int  # of the sentence
+    ids: Sequence[int]
+    places: Sequence[int]
+    targets: Sequence[int]
+
+
+def sentence_scores(
+    model: LoadedModel, sentences: str | Sequence[str], *, plain: bool = False, progress: Progress = SILENT
+) -> list[SentenceScore]:
+    """The score of each sentence; of a causal model its log-likelihood, after the token that begins a text.
+
+    Raises ConfigError for a model without a head for tokens, DataError for a sentence without tokens or with more than the
+    model has positions.
+    """
+    sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+    if not isinstance(model.params, Decoder) and not hasattr(model.params, "masked_head"):
+        raise ConfigError(
+            f"a model with the head '{model.head}' says nothing of the words of a sentence; name a causal or a masked one"
+        )
+    of_each = _encode(model, sentences)
+    encoded = list(dict.fromkeys(of_each))  # sentences that read alike are as likely, to the last bit
+    copies = (
+        _causal_copies(model, encoded) if isinstance(model.params, Decoder) else _masked_copies(model, encoded, plain=plain)
+    )
+    order = sorted(copies, key=lambda copy: -len(copy.ids))  # long ones first: rows are filled best so
+    longest = len(order[0].ids) if order else 0
+    length = min(max(ROW_TOKENS, -(-longest // 32) * 32), model.config.max_positions)
+    params, totals = jax.device_put(model.params), np.zeros(len(encoded))
+    progress.start("Scoring", total=len(order), unit="reading")
+    rows = iter(_rows(order, length))
+    while batch := list(islice(rows, max(1, BATCH_TOKENS // length))):
+        _add_scores(model, params, batch, length, totals)
+        progress.advance(sum(len(row) for row in batch))
+    found = dict(zip(encoded, totals.tolist(), strict=True))
+    return [SentenceScore(found[one], len(one.ids)) for one in of_each]
+
+
+def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
+    tokenization = model.tokenization
+    if tokenization.segmenter is None:
+        found = tokenization.plain().encode_batch(sentences, add_special_tokens=False)
+        encoded = [_Encoded(tuple(one.ids), tuple(word or 0 for word in one.word_ids)) for one in found]
+    else:  # the stock tokenizer knows no words that an analyser has cut
+        starts, several = tokenization.word_starts(), tokenization.encode(sentences)
+        ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
+        encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
+    around = 1 if isinstance(model.params, Decoder) else 2
+    for number, (sentence, (ids, _)) in enumerate(zip(sentences, encoded, strict=True), start=1):
+        location = f"sentence {number} of {len(sentences)}"
+        if not ids:
+            raise DataError(f"no tokens in {sentence!r}", location=location)
+        if len(ids) + around > model.config.max_positions:
+            raise DataError(
+                f"{len(ids) + around} tokens, but the model reads at most {model.config.max_positions}: {shorten(sentence)}",
+                location=location,
+            )
+    return encoded
+
+
+def _causal_copies(model: LoadedModel, encoded: Sequence[_Encoded]) -> list[_Copy]:
+    begin = model.tokenization.causal().encode_one("")[-1:]
+    return [_Copy(number, [*begin, *ids[:-1]], range(len(ids)), ids) for number, (ids, _) in enumerate(encoded)]
+
+
+def _masked_copies(model: LoadedModel, encoded: Sequence[_Encoded], *, plain: bool) -> list[_Copy]:
+    special = model.tokenization.special
+    copies = []
+    for number, (ids, words) in enumerate(encoded):
+        for place, target in enumerate(ids):
+            masked = list(ids)
+            end = place + 1
+            while not plain and end < len(ids) and words[end] == words[place]:
+                end += 1
+            masked[place:end] = [special.mask] * (end - place)
+            copies.append(_Copy(number, [special.cls, *masked, special.sep], [place + 1], [target]))
+    return copies
+
+
+def _rows(copies: Sequence[_Copy], length: int) -> Iterator[list[_Copy]]:
+    """Copies that fill rows of `length` tokens; `copies` go from long to short."""
+    first, last = 0, len(copies) - 1
+    while first <= last:  # the longest that are left, and what room is then left to the shortest
+        row, room = [], length
+        while first <= last and len(copies[first].ids) <= room:
+            row.append(copies[first])
+            room -= len(copies[first].ids)
+            first += 1
+        while first <= last and len(copies[last].ids) <= room:
+            row.append(copies[last])
+            room -= len(copies[last].ids)
+            last -= 1
+        yield row
+
+
+def _add_scores(model: LoadedModel, params: object, batch: Sequence[list[_Copy]], length: int, totals: np.ndarray) -> None:
+    shape = (max(1, BATCH_TOKENS // length), length)
+    ids, segments, positions = (np.zeros(shape, np.int32) for _ in range(3))
+    ids[:], segments[:] = model.tokenization.special.pad, -1
+    asked: list[tuple[int, int, int, int]] = []  # row, position, token, sentence
+    for row, copies in enumerate(batch):
+        begin = 0
+        for segment, copy in enumerate(copies):
+            end = begin + len(copy.ids)
+            ids[row, begin:end], segments[row, begin:end], positions[row, begin:end] = copy.ids, segment, range(end - begin)
+            asked += [
+                (row, begin + place, target, copy.number) for place, target in zip(copy.places, copy.targets, strict=True)
+            ]
+            begin = end
+    # So few sizes that few programs are compiled.
+    places = np.zeros((3, 1 << max(6, (len(asked) - 1).bit_length())), np.int32)
+    rows, columns, targets, numbers = zip(*asked, strict=True)
+    places[:, : len(asked)] = rows, columns, targets
+    found = _log_probabilities(params, ids, segments, positions, places, config=model.config, vocab_size=model.vocab_size)
+    np.add.at(totals, list(numbers), np.asarray(found, np.float64)[: len(asked)])
+
+
+@partial(jax.jit, static_argnames=("config", "vocab_size"))
+def _log_probabilities(
+    params: bert.MaskedModel | Decoder,
+    ids: Int[Array, "B L"],
+    segments: Int[Array, "B L"],
+    positions: Int[Array, "B L"],
+    places: Int[Array, "3 P"],
+    *,
+    config: ModelConfig,
+    vocab_size: int,
+) -> Float[Array, " P"]:
+    """Of the third row's tokens, at the rows and positions that the others name."""
+    rows, columns, targets = places
+    tokens = bert.Tokens(ids, segments, types=jnp.zeros_like(ids), positions=positions)
+    hidden = bert.encode(params, tokens, config=config, execution=EXECUTION, randomness=None)[rows, columns]
+    if isinstance(params, Decoder):
+        logits = decoder.next_token_logits(params, hidden, execution=EXECUTION, vocab_size=vocab_size)
+    else:
+        logits = bert.masked_logits(params, hidden, config=config, execution=EXECUTION, vocab_size=vocab_size)
+    chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    return chosen - jax.nn.logsumexp(logits, axis=-1)

@@ -1,0 +1,148 @@
+"""Scores of sentences, judged by transformers' models: one masked copy at a time, words as its fast tokenizers number them."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from encoders import build_encoder
+from tpulm import load_model, sentence_scores
+from tpulm.cli.app import app
+from tpulm.errors import ConfigError, DataError
+from tpulm.predict import scores
+from tpulm.predict.minimal_pairs import read_pairs, score_pairs
+
+WORDS = ("the", "film", "was", "good", "bad", "very", "plot", "cast", "and", ".")
+BLIMP = {"sentence_good": "the film was good", "sentence_bad": "the film was", "UID": "a", "linguistics_term": "x"}
+
+
+def drawn(count: int) -> list[str]:
+    draw = random.Random(1)
+    return [" ".join(draw.choices(WORDS, k=draw.randrange(1, 12))) for _ in range(count)]
+
+
+def by_transformers(torch: ModuleType, folder: Path, sentences: list[str], *, causal: bool, plain: bool) -> list[float]:
+    """One forward pass a token; what is hidden goes by the tokenizer's `word_ids`."""
+    import transformers
+
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    model: Any = (transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM).from_pretrained(folder)
+    model.eval()
+
+    def score(row: list[int], place: int, target: int) -> float:
+        with torch.no_grad():
+            return float(model(torch.tensor([row])).logits[0, place].double().log_softmax(-1)[target])
+
+    totals = []
+    for sentence in sentences:
+        encoded = tokenizer(sentence, add_special_tokens=False)
+        ids, words, total = encoded["input_ids"], encoded.word_ids(), 0.0
+        for place, target in enumerate(ids):
+            if causal:
+                total += score([tokenizer.sep_token_id, *ids[:place]], place, target)
+                continue
+            rest = () if plain else [other for other in range(place, len(ids)) if words[other] == words[place]]
+            hidden = [tokenizer.mask_token_id if other == place or other in rest else one for other, one in enumerate(ids)]
+            total += score([tokenizer.cls_token_id, *hidden, tokenizer.sep_token_id], place + 1, target)
+        totals.append(total)
+    return totals
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"), [("bert", False), ("bert", True), ("modernbert", False), ("decoder", False)], ids=str
+)
+def test_scores_are_those_of_transformers(torch: ModuleType, tmp_path: Path, kind: str, plain: bool):
+    folder, sentences = build_encoder(kind, tmp_path), drawn(8)
+    found = sentence_scores(load_model(folder), sentences, plain=plain)
+    expected = by_transformers(torch, folder, sentences, causal=kind == "decoder", plain=plain)
+    np.testing.assert_allclose([one.log_likelihood for one in found], expected, atol=1e-4)
+    assert [one.tokens for one in found] == [len(sentence.split()) for sentence in sentences]
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "decoder"])
+def test_company_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
+    """Many in a row or one: the same scores; and exactly the same for sentences that read alike."""
+    model, sentences = load_model(build_encoder(kind, tmp_path)), drawn(40)
+    together = sentence_scores(model, [*sentences, *sentences])
+    assert together[:40] == together[40:]
+    monkeypatch.setattr(scores, "ROW_TOKENS", 0)
+    monkeypatch.setattr(scores, "BATCH_TOKENS", 32)
+    alone = [sentence_scores(model, sentence)[0] for sentence in sentences[:6]]
+    np.testing.assert_allclose([one.log_likelihood for one in alone], [one.log_likelihood for one in together[:6]], rtol=1e-5)
+
+
+def test_the_rest_of_a_word_is_hidden_with_its_pieces(tmp_path: Path):
+    model = load_model(build_encoder("bert", tmp_path))
+    encoded = scores._encode(model, ["the film"])[0]._replace(words=(0, 0))
+    hidden = [copy.ids for copy in scores._masked_copies(model, [encoded], plain=False)]
+    mask, (the, film) = model.tokenization.special.mask, encoded.ids
+    assert [tuple(ids[1:-1]) for ids in hidden] == [(mask, mask), (the, mask)]
+    plain = [tuple(copy.ids[1:-1]) for copy in scores._masked_copies(model, [encoded], plain=True)]
+    assert plain == [(mask, film), (the, mask)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "error"), [(" ", "sentence 1 of 1"), ("the film " * 20, "at most 32")], ids=["nothing", "long"]
+)
+def test_sentences_that_cannot_be_scored(tmp_path: Path, sentence: str, error: str):
+    with pytest.raises(DataError, match=error):
+        sentence_scores(load_model(build_encoder("bert", tmp_path)), sentence)
+
+
+def test_a_model_without_words_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="detection"):
+        sentence_scores(load_model(build_encoder("electra", tmp_path)), "the film")
+
+
+FILES = {
+    "blimp.jsonl": json.dumps(BLIMP) + "\n",
+    "jblimp.jsonl": json.dumps({"good_sentence": "a", "bad_sentence": "b", "paradigm": "a", "phenomenon": "x"}) + "\n",
+    "a.tsv": "good\tbad\tcategory\nthe film\tfilm the\tx\n",
+    "a.csv": 'bad,good,type\n"film, the",the film,x\n',
+    "x-a.txt": "film the .\nthe film .\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_pairs(tmp_path: Path, name: str):
+    (tmp_path / name).write_text(FILES[name])
+    (pair,) = read_pairs(PurePath(tmp_path))
+    assert (pair.paradigm.removeprefix("x-"), pair.category) == ("a", "x")
+    assert pair.good in ("the film was good", "a", "the film", "the film .")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", "one line\n"),
+        ("a.tsv", "good\tworse\na\tb\n"),
+        ("a.tsv", "good\tbad\na\t\n"),
+        ("a.tsv", "good\tbad\na\ta\n"),
+        ("a.jsonl", '{"good": 1, "bad": "b"}\n'),
+        ("a.jsonl", ""),
+    ],
+)
+def test_files_that_hold_none(tmp_path: Path, name: str, content: str):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=name):
+        read_pairs(PurePath(tmp_path / name))
+
+
+def test_ties_are_not_right(tmp_path: Path):
+    """Unknown words read alike, so that both sentences are as likely."""
+    lines = [BLIMP, {**BLIMP, "UID": "b", "sentence_good": "the qqq", "sentence_bad": "the xxx"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    folder = build_encoder("bert", tmp_path / "model")
+    report = score_pairs(load_model(folder), read_pairs(PurePath(tmp_path / "pairs.jsonl")))
+    assert report.by_paradigm["b"] == (1, 0, 1)
+    assert report.total == (2, report.by_paradigm["a"].right, 1)
+    assert report.accuracy == report.by_paradigm["a"].right / 2
+    result = CliRunner().invoke(app, ["bench", "pairs", str(tmp_path / "pairs.jsonl"), "--model", str(folder), "--json"])
+    assert json.loads(result.stdout)["ties"] == 1
