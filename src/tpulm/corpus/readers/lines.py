@@ -379,7 +379,7 @@ def _guesses(data: bytes, place: int) -> list[str]:
 
     begin = data.rfind(b"\n", 0, place) + 1 if place > _EXAMINED // 2 else 0
     end = data.find(b"\n", begin + _EXAMINED) + 1
-    matches = list(from_bytes(data[begin : end or None], cp_isolation=_CANDIDATES.split()))
+    matches = list(from_bytes(data[begin : end or None], cp_isolation=list[str](_CANDIDATES.split())))
     found = [match.encoding for match in matches]
     is_latin = not any(one > "\u024f" and one.isalpha() for match in matches[:1] for one in str(match))
     # It knows Western European worst, above all English with a few “ and –.
