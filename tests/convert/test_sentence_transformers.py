@@ -111,6 +111,7 @@ def test_such_a_model_is_fine_tuned_for_classes_too(library: Any, tmp_path: Path
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false; pooling without the tokens of a prompt"),
         ("sentence_bert_config.json", {"max_seq_length": "12"}, "max_seq_length is '12'; at least 8 tokens are supported"),
         ("sentence_bert_config.json", {"max_seq_length": 4}, "max_seq_length is 4; at least 8"),
+        ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(

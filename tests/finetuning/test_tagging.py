@@ -164,6 +164,11 @@ def test_only_tabs_and_ascii_blanks_separate_columns(tmp_path: Path, blank: str)
         ("1 CD O\nmay MD O\n\n2 CD B-NUM\n", ["1 may", "2"]),
         ("1\tOslo\tB-LOC\n\n1\tRome\tB-LOC\n", ["Oslo", "Rome"]),
         ("1\tCD\tB-NUM\n", ["1"]),
+        ("EU NNP B-ORG\nwon VBD O\n6-4 CD O\n3.5 CD B-NUM\n", ["EU won 6-4 3.5"]),  # CoNLL-2003 is full of such
+        ("3.5 CD B-NUM\n\n1 CD O\n6-4 CD O\n\nEU NNP B-ORG\n", ["3.5", "1 6-4", "EU"]),
+        ("1.\tOslo\tB-LOC\n2.\tis\tO\n", ["Oslo is"]),
+        ("# global.columns = ID FORM NER\n1\tOslo\tB-LOC\n2\tis\tO\n", ["Oslo is"]),  # CoNLL-U Plus
+        ("#id=1\nOslo B-LOC\n\n#text=Rome\nRome B-LOC\n", ["Oslo", "Rome"]),
         ("\tOslo NNP B-LOC\n\tis VB O\n", ["Oslo is"]),  # flairNLP/flair issue 223
         ("Oslo\tB-LOC\n\t\nRome\tB-LOC\n", ["Oslo", "Rome"]),  # EmilStenstrom/conllu issue 54
     ],
@@ -314,6 +319,7 @@ def test_ids_without_words_or_with_two_columns_of_tags_are_refused(tmp_path: Pat
     for content, said in (
         ("1\tB-LOC\n2\tO\n\n1\tO\n2\tO\n", "its first column counts the words"),
         ("1\tOslo\tB-LOC\tO\n2\tis\tO\tO\n", "its last two columns are both tags"),
+        ("Oslo NNP B-LOC\n\n1 CD O\n3.5 CD CD\n", "the tag of"),
     ):
         (tmp_path / "a.conll").write_text(content)
         with pytest.raises(DataError, match=said):

@@ -129,6 +129,15 @@ def test_user_defined_symbols_are_kept_as_they_are(tmp_path: Path, kind: str, op
     assert aligned.ids.tolist() == ours.encode(texts).ids.tolist()
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_control_symbols_match_no_text(tmp_path: Path, kind: str):
+    path = trained(tmp_path / "m.model", model_type=kind, control_symbols=["<c>", "<dd>"])
+    theirs, ours = sentencepiece.SentencePieceProcessor(model_file=str(path)), tokenization.load(path)
+    for text in ("<c>", "the <c> a<dd>b", "<<c>>"):
+        assert ours.encode([text]).ids.tolist() == theirs.encode(text), text
+    assert ours.vocabulary()["<c>"] == theirs.piece_to_id("<c>")
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenization]:
     path = trained(tmp_path_factory.mktemp("sp") / "m.model", model_type="unigram")

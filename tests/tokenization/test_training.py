@@ -125,8 +125,15 @@ def test_rare_characters_do_not_crowd_out_a_small_vocabulary(algorithm: str, tex
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_one_word_yields_an_error_that_says_what_to_do(algorithm: str):
-    with pytest.raises(ConfigError, match=r"Set tokenizer.vocab_size to|Give more text"):
+    with pytest.raises(ConfigError, match=r"Set tokenizer.vocab_size to|give more text"):
         tokenization.train([["hello"]], config(algorithm))
+
+
+def test_words_that_wordpiece_does_not_learn_are_named():
+    """Khmer without spaces, and DNA: more of it would not help."""
+    for text in ("ខ្ញុំស្រឡាញ់ភាសាខ្មែរ" * 10, "ACGT" * 40):
+        with pytest.raises(ConfigError, match=r"tokenizer\.algorithm"):
+            tokenization.train([[text] * 50], config("wordpiece"))
 
 
 def test_no_text_and_a_path_are_refused():

@@ -74,6 +74,12 @@ def read_embedder(folder: PurePath) -> HeadConfig | None:
                 location=str(folder / MODULES),
             )
     settings = _read(folder / _SETTINGS)
+    if (dimensions := settings.get("truncate_dim")) is not None:
+        raise DataError(
+            f"truncate_dim is {brief(dimensions)}; vectors cut to their first numbers are not supported. A copy of the folder "
+            "without it gives whole ones",
+            location=str(folder / _SETTINGS),
+        )
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or default not in (None, *prompts):
         raise DataError(f"no prompt {brief(default)} in {brief(prompts)}", location=str(folder / _SETTINGS))

@@ -139,9 +139,9 @@ def read_columns(path: str | os.PathLike[str], columns: Columns | None = None, *
 
     Columns are separated by a tab, or by ASCII blanks. A first line that names the columns of words and tags (as `columns`, or
     by a usual name) is a header; below it commas and semicolons separate columns, too, and one may number the sentences. A
-    first column that counts the words of every sentence is not the words: the second is. "-DOCSTART-", and lines of "# …" and
-    "## …" that are no word and tag with as many columns as the others, are comments. Raises DataError, or counts in `skipped`,
-    like `read_examples`.
+    first column that counts the words of every sentence is not the words: the second is. "-DOCSTART-", and lines of "# …",
+    "## …" and "#name=…" that are no word and tag with as many columns as the others, are comments. Raises DataError, or counts
+    in `skipped`, like `read_examples`.
     """
     faults, sentences = new_faults(on_error), list[_Sentence]()
     for file in find_paths(os.fspath(path)):
@@ -164,7 +164,8 @@ class _Sentence(NamedTuple):
     words: list[str]
     tags: list[str]
     place: str
-    rows: list[list[str]]  # all columns
+    rows: list[list[str]]  # all columns; those of multiword tokens and empty nodes apart, if the first column may be ids
+    apart: list[list[str]]
 
 
 class _Layout(NamedTuple):
@@ -227,7 +228,7 @@ def _blocks(path: str, columns: Columns, faults: Faults) -> Iterator[list[_Line]
     block, sentence = list[_Line](), ""
     for lines in read_lines(stream, find_codec(columns.encoding), faults):
         for number, line in enumerate(lines.split(), lines.first):
-            if not begun and line.strip():
+            if not begun and line.strip() and not _COMMENT.match(line):
                 begun, (layout, is_header) = True, _layout(line, columns, f"{faults.name}, line {number}")
                 if is_header:
                     continue
@@ -258,23 +259,33 @@ def _sentences(block: list[_Line], faults: Faults) -> Iterator[_Sentence]:
 
 def _sentence(lines: list[_Line], faults: Faults) -> _Sentence | None:
     """None, after a fault of a line or of the whole sentence."""
-    rows = [one.cells for one in lines if not _NO_WORD.fullmatch(one.cells[0]) or len(one.cells) < 3]
+    all_rows = [one.cells for one in lines]
+    rows = [row for row in all_rows if not _NO_WORD.fullmatch(row[0]) or len(row) < 3]
+    are_ids = len(rows) < len(lines) and _first_id([row[0] for row in rows]) is not None
+    rows, apart = (rows, all_rows) if are_ids else (all_rows, [])
     words, tags = [row[0] for row in rows], [row[-1] for row in rows]
-    found = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text)))
+    found = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text, are_ids)))
     fault, number = next(found, (None, lines[0].number))
     if fault := fault or words_fault(words, tags):
         return faults.add(*fault, f"line {number}")
-    return _Sentence(words, tags, f"{faults.name}, line {number}", rows)
+    return _Sentence(words, tags, f"{faults.name}, line {number}", rows, apart)
+
+
+def _first_id(words: list[str]) -> int | None:
+    """The first of numbers that count, such as 1 of "1", "2", "3" or "1.", "2."; None if these are others, or none."""
+    numbers = [word.removesuffix(".") for word in words]
+    first = int(numbers[0]) if numbers and numbers[0].isdecimal() else -1
+    return first if first >= 0 and numbers == [str(number) for number in range(first, first + len(words))] else None
 
 
 def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     """With the second column as words, if the first one counts them in every sentence. Raises DataError if there is none."""
     last = 0
-    for words, _, _, _ in sentences:
-        first = int(words[0]) if words[0].isdecimal() else -1
-        if first not in (0, 1, last + 1) or words != [str(number) for number in range(first, first + len(words))]:
-            return sentences
-        last = first + len(words) - 1
+    for one in sentences:
+        first = _first_id(one.words)
+        if first is None or first not in (0, 1, last + 1):
+            return [_whole(one) if one.apart else one for one in sentences]
+        last = first + len(one.words) - 1
     rows = [row for one in sentences for row in one.rows]
     if len(rows) < 2:
         return sentences
@@ -290,12 +301,20 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     return [one._replace(words=[row[1] for row in one.rows]) for one in sentences]
 
 
+def _whole(sentence: _Sentence) -> _Sentence:
+    """With the lines that would be no words if the first column were ids. Raises DataError for one without a tag."""
+    for row in sentence.apart:
+        if not _tag(row[-1]):
+            raise DataError(f"the tag of {show(row[0])} is {show(row[-1])}; {_TAGS}", location=sentence.place)
+    return sentence._replace(words=[row[0] for row in sentence.apart], tags=[row[-1] for row in sentence.apart])
+
+
 _WORDS: Final = ("word", "words", "token", "tokens", "form", "text")  # usual names of columns, of several the first
 _TAG_COLUMNS: Final = ("ner_tags", "ner_tag", "ner", "tags", "tag", "labels", "label")
 _SENTENCES: Final = ("sentence #", "sentence_id", "sentence_idx", "sentence id", "sent_id")
 _TAGS: Final = "tags are O, B-TYPE and I-TYPE (E-TYPE, S-TYPE, BILOU and TYPE-B too)."
 _NAME_TAGS: Final = "write names instead, or the data set as Parquet (dataset.to_parquet), which keeps them."
-_COMMENT: Final = re.compile("##?[ \t]")  # unless "#" is a word, with as many columns as the others
+_COMMENT: Final = re.compile(r"##?[ \t]|#[\w.]+ *=")  # unless "#" is a word, with as many columns as the others
 _NO_WORD: Final = re.compile(r"\d+-\d+|\d+\.\d+")  # CoNLL-U's ids of multiword tokens and of empty nodes
 _LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
 
@@ -312,7 +331,7 @@ def _tag(tag: str) -> str:
     return f"{tag[-1].translate(_LIKE)}-{tag[:-2]}" if re.fullmatch(r"\S+[-_][BIESLUMW]", tag) else ""
 
 
-def _line_fault(parts: list[str], line: str) -> Fault:
+def _line_fault(parts: list[str], line: str, are_ids: bool) -> Fault:
     if UNDECODABLE in line or "\0" in line:
         return find_fault(line)
     if len(parts) < 2 or not parts[0]:
@@ -320,7 +339,7 @@ def _line_fault(parts: list[str], line: str) -> Fault:
             f"it is {show(line)}; a word and its tag are expected, with a tab or a blank between them (below a header such as "
             "word,tag commas or semicolons, too)."
         )
-    if not _tag(parts[-1]) and not (_NO_WORD.fullmatch(parts[0]) and len(parts) > 2):
+    if not _tag(parts[-1]) and not (are_ids and _NO_WORD.fullmatch(parts[0])):
         return "no_label", f"its tag is {show(parts[-1])}; {_TAGS}"
     return None
 

@@ -64,7 +64,8 @@ def read(path: PurePath) -> Tokenizer:
         )
     with guarded(str(path), "the tokenizers library cannot have such a model"):
         tokenizer = _tokenizer(model, unknown, sorted(symbols, key=len, reverse=True))
-        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special.absent(names)])
+        controls = [piece.piece for piece in model.pieces if piece.type == _CONTROL]  # which match no text
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in [*controls, *special.absent(names)]])
         tokenizer = Tokenizer.from_str(tokenizer.to_str())  # scores as after saving, which may change the last bit
     check_usable(tokenizer, str(path), has_compiled_rules=bool(normalizer.precompiled_charsmap))
     return tokenizer

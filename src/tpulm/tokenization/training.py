@@ -103,18 +103,23 @@ def train(
 def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> ConfigError:
     """An error that names a reachable size, found by trial since a smaller vocabulary has a smaller alphabet."""
     _, learn = _ALGORITHMS[config.algorithm]
-    what = f"tokenizer.vocab_size {config.vocab_size:,} cannot be reached"
+    what, more = f"tokenizer.vocab_size {config.vocab_size:,} cannot be reached", "give more text"
+    total, long = (sum(len(w) * n for w, n in words.items() if len(w) > least) for least in (0, MAX_WORD_CHARACTERS))
+    if config.algorithm == "wordpiece" and 2 * long > total:
+        more = (
+            f"set tokenizer.algorithm to 'bpe' or 'unigram': {long / total:.0%} of the text is in words of more than "
+            f"{MAX_WORD_CHARACTERS} characters, of which WordPiece learns nothing"
+        )
     while True:
         try:
             learn(words, config.model_copy(update={"vocab_size": reached}), SILENT)
         except Unreached as fewer:
             reached = fewer.reached
         except ConfigError:
-            return ConfigError(f"{what}: this text yields {reached:,} tokens, too few for any vocabulary. Give more text.")
+            return ConfigError(f"{what}: this text yields {reached:,} tokens, too few for any vocabulary: {more}.")
         else:
             return ConfigError(
-                f"{what}: this text yields {reached:,} tokens. Set tokenizer.vocab_size to {reached:,} or less, "
-                "or give more text."
+                f"{what}: this text yields {reached:,} tokens. Set tokenizer.vocab_size to {reached:,} or less, or {more}."
             )
 
 
