@@ -130,6 +130,7 @@ ELECTRA = Summary(
 
 
 def rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    terminal.begin(as_json=False)  # whatever a test before this one asked for
     run.show_summary(summary)
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
