@@ -49,7 +49,7 @@ def page(title: str, text: str, *, ns: int = 0, redirect: bool = False, model: s
         ("It ({{pron}}) is {{nowrap|12 km}} long.", "It is 12 km long."),
         ("x<sub>2</sub> &amp; y&nbsp;z <br/>w", "x2 & y z w"),
         ("see [https://a.org the site] and [https://b.org]", "see the site and"),
-        ("[[fr:Berne]]\n[[de:Bern]]", ""),
+        ("[[fr:Berne]]\n[[de:Bern]]\n[[fr:Berne|Berne]]Text. [[:fr:Berne|Berne]], [[doi:10.1/x]]", "Text. Berne, doi:10.1/x"),
         ("a <math>x_{1}^{{2}}</math> b", "a b"),
         ("Text with {{an open template\nand a next line.", "Text with\nand a next line."),
         ("Text with [[an open link\nand a next line.", "Text with an open link\nand a next line."),
@@ -73,33 +73,66 @@ def test_running_text_is_what_is_left(markup: str, text: str):
         # Elements that break a line (HTML).
         ("eins<br>zwei<BR/>drei<br clear=all />vier", "eins zwei drei vier"),
         ("<center>one</center>two<hr>three<p>four</p>", "one\ntwo\nthree\nfour"),
+        ("a<dd>one</dd><dt>two</dt>three{{pb}}four{{br}}five{{-}}six", "a\none\ntwo\nthree\nfour five six"),
+        ("""a<br style="b > c" />d <span title='e > f'>g</span><ref name="h>i">j</ref>.""", "a d g."),
         # Apostrophes (MediaWiki, Parser::doQuotes).
         ("''Hamlet'''s ghost", "Hamlet's ghost"),
         ("d''''amore''' e d'''Oro''", "d'amore e d'Oro"),
         ("a '''''b''''' ''c'' '''d''' it's", "a b c d it's"),
+        ("'''Eagle''' flew. ''Hamlet'''s ghost came.", "'Eagle flew. Hamlets ghost came."),
+        ("''ab'''b '''b ''''", "abb b ''"),
+        ("ab'''c''' é'''d''", "ab'c éd"),
         # Pictures under the aliases of namespaces, and under a name that no table has.
         ("[[그림:a.jpg|섬네일|탑]]본문", "본문"),
         ("[[Bild:a|mini|der Turm]]Text", "Text"),
         ("[[Plik:a.png|x [[y]] [http://a.b c]]]Text", "Text"),
+        ("[[Kép:a.stl|bélyegkép|b]]A [[Soubor:a|náhled|b]]B", "A B"),
+        ("[[Media:a.ogg|Listen]] or [[メディア:a.ogg|聞く]]", "Listen or 聞く"),
         ("[[Star Trek: Picard|the series]] x", "the series x"),
         # <nowiki>: nothing in it is markup, but entities are decoded.
         ("a <nowiki>[[b|c]] ''d'' &lt;br></nowiki> e", "a [[b|c]] ''d'' <br> e"),
         ("a <nowiki>{{</nowiki> b {{nowrap|<nowiki>|</nowiki>}}<nowiki /> c", "a {{ b | c"),
+        (
+            "<nowiki>#</nowiki>1 hit\n<nowiki>;</nowiki> a\n<nowiki />* b\n[[A|#2]] c\nl'<nowiki/>''d''",
+            "#1 hit\n; a\n* b\n#2 c\nl'd",
+        ),
+        # Chinese, Serbian and other variants (ConverterRule).
+        ("-{zh-hant:電腦;zh-hans:计算机;}-是-{机器}-。-{T|zh-hans:甲;zh-hant:乙}-", "计算机是机器。"),
+        ("[[A|-{zh-tw:甲;zh-cn:乙}-]]{{lang|ja|-{R|東京}-}}-{A|zh-hans:{{lang|en|a}}-{b}-;zh-hant:c}-", "乙東京ab"),
+        ("-{sr-el:b;sr-ec:а}- -{zh-hans;zh-hant|字}- <nowiki>-{</nowiki>c}- -{H|a=>zh:b}- -{d:e}-", "а 字 -{c}- d:e"),
         # Templates whose first argument is a language.
         ("a {{IPA|/x/}} b {{IPA|de|bɛrn}} {{transliteration|ru|Moskva}} {{script|Cyrl|Москва}}", "a /x/ b bɛrn Moskva Москва"),
         ("{{langx|fr|Berne}}, {{lang-it|Berna}}, {{llang|en|Bern}}", "Berne, Berna, Bern"),
+        ("{{IPA|/ˈroma/|it}} {{IPA|en|tim|a.ogg}} {{IPA|de-AT|x.}}", "/ˈroma/ tim x."),
         # Words of a sentence.
         ("それは{{仮リンク|塔|en|Tower}}と{{ルビ|山|やま}}。", "それは塔と山。"),
         ("{{임시_링크|탑|en|Tower}}은 {{lang|en|tower}}이다.", "탑은 tower이다."),
         ("{{Lien|langue=en|trad=Tower|fr=Tour}} de {{unité|5|km}} au {{s|XIX|e}}", "Tour de 5 km au XIXe siècle"),
         ("from {{convert|5|to|6|km|mi}} in {{frac|2|1|2}} days{{snd}}{{'s}}", "from 5 to 6 km in 2 1⁄2 days – 's"),
+        (
+            "{{convert|5|ft|6|in|m}} {{convert|5|x|6|x|7|m}} {{cvt|5|ft|0}} {{convert|8|st|6+1/2|lb|kg|1}}",
+            "5 ft 6 in 5 x 6 x 7 m 5 ft 8 st 6+1/2 lb",
+        ),
+        (
+            "{{val|5.2|0.3|u=m}} {{val|12|3|e=5}} {{val|12|+3|-4|ul=m|up=s}} {{val|12|(3)|s=%}}",
+            "5.2±0.3 m (12±3)×105 12+3−4 m/s 12(3)%",
+        ),
+        ("{{unité|5|km|2}} {{unité|12|km||h|-1}} {{unité|5|à|6|m}} {{unidad|5|km}}", "5 km2 12 km⋅h-1 5 à 6 m 5 km"),
+        (
+            "{{US$|5 million}} {{INR|5}} {{RMS|Titanic}} {{gloss|dog}} {{circa|1900}}",
+            "US$5 million ₹5 RMS Titanic 'dog' c. 1900",
+        ),
+        ("{{link-en|约翰|John}}{{tsl|en|John|约翰}} {{нп5|А|Б|en|C}} {{нп5|А|||C}}", "约翰约翰 Б А"),
         ("to {{sortname|Ingmar|Bergman}} with {{nts|1200}} {{sort|b|votes}}", "to Ingmar Bergman with 1200 votes"),
         ("{{Zitat|Es ist gut.|Kant}} {{ill|Ort|de|lt=Dorf}}", "Es ist gut. Dorf"),
         # Spaces are cleaned only where something was taken out.
         ("Quoi ? Non ! f() ( x ) , y", "Quoi ? Non ! f() ( x ) , y"),
+        ("Quoi <ref>a</ref> ? Non {{x}} ! Si <ref>b</ref>&nbsp;? What <ref>c</ref>?", "Quoi ? Non ! Si ? What?"),
         ("Il dit{{réf}} : oui {{x}}, ({{y}}; z{{w}}) {{v}}.", "Il dit : oui, (z)."),
         # Ruby without its reading, hidden elements, parts of templates.
         ("<ruby><rb>山</rb><rp>(</rp><rt>やま</rt><rp>)</rp></ruby>に", "山に"),
+        ("前<ruby>漢<rt>かん<rp>)</ruby>に<ruby><rb>字<rtc><rt>じ</ruby>後", "前漢に字後"),
+        ("a <em style='display:none'>b</em> c <RUBY class=noprint>d</RUBY> e<br style='display:none'>", "a c e"),
         ("a <div style='color:red; DISPLAY: none'>b <span>c</span></div> d <span class=noprint>e</span>", "a d"),
         ("<noinclude>a</noinclude><includeonly>b</includeonly><onlyinclude>c</onlyinclude>", "ac"),
         ("C has <stdio.h>; 1 &lt; 2 &nolt; &#91;", "C has <stdio.h>; 1 < 2 &nolt; ["),

@@ -15,23 +15,15 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 from tpulm import storage
 from tpulm.corpus.documents import Batcher, DocumentBatch, Faults
 from tpulm.corpus.readers.lines import ByteStream, Input
-from tpulm.corpus.readers.wikitext import TEMPLATES, normalized, plain_text
+from tpulm.corpus.readers.wikitext import NAMES, TEMPLATES, normalized, plain_text
 from tpulm.errors import DataError
 
 _ARTICLES: Final = "0"  # the main namespace, in every wiki
-_HIDDEN: Final = ("6", "14", "-2")  # files, categories, media: links to them show no text
+_HIDDEN: Final = ("6", "14")  # files, categories: links to them show no text
 _LONGEST_ARTICLE: Final = 2 << 20  # characters; MediaWiki itself allows as many bytes
 _LONGEST_PAGE: Final = 4 << 20  # bytes of XML, mostly an article
 _ELEMENT_BYTES: Final = 256  # of memory that an element takes besides its text
 _FED_BYTES: Final = 64 << 10  # parsed at once
-# Valid in wikis of all languages, then the aliases of some, which a dump does not list.
-_ALIASES: Final = frozenset(
-    [
-        "file", "image", "category", "media", "画像", "メディア", "カテゴリ", "그림", "미디어",
-        "bild", "imagen", "grafika", "immagine", "imagem", "afbeelding", "изображение",
-        "图像", "圖像", "档案", "檔案", "分类", "分類", "categorie", "kategoria",
-    ]
-)  # fmt: skip
 
 
 def read_wikipedia(given: Input) -> Iterator[DocumentBatch]:
@@ -62,7 +54,7 @@ def _hidden_of_site(stream: ByteStream, faults: Faults) -> set[str]:
         for namespace in site.iter("namespace")
         if namespace.get("key") in _HIDDEN
     }
-    return (names | _ALIASES) - {""}
+    return (names | NAMES["namespaces"]) - {""}
 
 
 def _wikitext(page: Element, number: int, faults: Faults) -> str | None:

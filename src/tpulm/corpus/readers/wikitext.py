@@ -16,16 +16,18 @@ from importlib import resources
 from typing import Final
 
 _TABLE: Final = tomllib.loads((resources.files("tpulm.corpus.readers") / "templates.toml").read_text(encoding="utf-8"))
+NAMES: Final = {of: frozenset(names.split(", ")) for of, names in _TABLE.pop("names").items()}
 TEMPLATES: Final[dict[str, str]] = {name: form for form, names in _TABLE.items() for name in names.split(", ")}
 _ARGUMENT: Final = re.compile(r"(?:\d+|[^\W\dA-Z][\w *-]*)(?:\|(?:\d+|[^\W\d][\w *-]*))*")  # other words are text
 _FIELD: Final = re.compile(r"\{([^{}]+)\}")
-_RANGES: Final = ["to", "-", "–", "and", "or", "by", "x", "×", "+/-", "and(-)", "to(-)", "à", "et", "bis"]  # 5 to 6 km
+_NUMBER: Final = re.compile(r"[-+−]?\d[\d.,/+⁄]*|\(\d+\)")
 
 # Control characters, which XML cannot contain. Around the name of what was removed from a place:
 _GONE, _END = "\x01", "\x02"
 # For characters that are not markup where they stand, until the end:
-_PLAIN: Final = dict(zip(map(ord, "{}[]|'<>=*:!_~"), "\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12\x13\x14\x15", strict=True))
-_PLAIN_AGAIN: Final = {ord(stands): chr(character) for character, stands in _PLAIN.items()}
+_PLAIN: Final = dict(zip(map(ord, "{}[]|'<>=:_"), "\x03\x04\x05\x06\x07\x08\x0e\x0f\x10\x11\x12", strict=True))
+_NO_MARKUP: Final = "\x13"  # before text that cannot begin a list
+_PLAIN_AGAIN: Final = {ord(stands): chr(character) for character, stands in _PLAIN.items()} | {ord(_NO_MARKUP): ""}
 _NAMED: Final = re.compile(r"\x01([^\x02]*)\x02")
 
 # Elements whose content is not running text; one without a closing tag ends with its line.
@@ -34,10 +36,14 @@ _ELEMENTS: Final = (
     "inputbox|categorytree|table|ol|ul|dl|indicator|h[1-6]|includeonly|templatestyles|rt|rp|rtc"
 )
 _UNCOUNTED: Final = ("ref", "rt", "rp", "rtc")  # a note is not part of its sentence
-_TAG: Final = re.compile(
-    rf"<!--|<(/?)({_ELEMENTS}|(?:span|div|small|su[bp]|p|i|b)(?=\s[^<>]*(?:display\s*:\s*none|\bnoprint\b)))\b[^<>]*?(/?)>",
-    re.IGNORECASE,
-)
+# Their closing tags may be left out (HTML): before which tags they end.
+_RUBY: Final = {
+    name: re.compile(rf"</{name}\s*>|(?=<(?:{tags}|/ruby)\b|\n\n)", re.IGNORECASE)
+    for name, tags in [("rt", "r[bpt]|/?rtc"), ("rp", "r[bpt]|/?rtc"), ("rtc", "rb|rtc")]
+}
+_ATTRIBUTES: Final = r"""[^<>=]*+(?:=\s*(?:"[^"<>]*>[^"<]*"|'[^'<>]*>[^'<]*')?[^<>=]*+)*"""  # a quoted value may contain >
+_UNSEEN: Final = r"(?!br|hr|wbr|link|meta)[a-z]+(?=\s[^<>]*(?:display\s*:\s*none|\bnoprint\b))"
+_TAG: Final = re.compile(rf"<!--|<(/?)({_ELEMENTS}|{_UNSEEN})\b{_ATTRIBUTES}>", re.IGNORECASE)
 _LONGEST_ELEMENT: Final = 200_000  # characters in which a closing tag is looked for
 _DEEPEST: Final = 40  # levels of nesting; MediaWiki has the same limit for templates
 _LONGEST_LINE: Final = 1 << 16
@@ -46,20 +52,21 @@ _BRACKETS: Final = re.compile(r"\{{2,}|\}{2,}|\[\[|\[(?=https?://|ftp://|mailto:
 _HEADING: Final = re.compile(r"={1,6}[^=].*=")
 _TABLE_START: Final = re.compile(r"(?:[ :*#\t]|\x01[^\x02]*\x02)*\{\|")
 _LISTED: Final = ("*", "#", ":", ";", "|", "!")  # begin a line of a list, or a table's remnant
-_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple")
-_FILE_NAME: Final = re.compile(
-    r"[^:]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gva]|web[mp]|pdf|djvu|midi?|wav|mp[34g]|flac|xcf)", re.I
+_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(?:-[A-Za-z-]+)?|simple")
+_FILE_NAME: Final = re.compile(  # what Commons has
+    r"[^:]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gva]|web[mp]|pdf|djvu|midi?|wav|mp[34g]|mpeg|flac|opus|xcf|stl)", re.I
 )
-_PICTURE: Final = re.compile(
-    r"thumb(?:nail)?|mini(?:atur|atyr|atura)?|vignette|miniatura|miniaturadeimagen|섬네일|썸네일|サムネイル|缩略图|縮圖|мини|frame(?:less|d)?|"
-    r"(?:upright|hochkant|redresse).*|\d*(?:x?\d+)(?:px|пкс)"
-)
+_PICTURE: Final = re.compile(r"(?:upright|hochkant|redresse).*|\d*(?:x?\d+)(?:px|пкс)")
+# -{text}-, -{zh-hans:…;zh-hant:…}- and -{flags|…}-: MediaWiki's LanguageConverter.
+_FLAGS: Final = re.compile(r"-\{[A-Za-z;\s+-]{0,80}\|")
+_VARIANTS: Final = re.compile(rf"-\{{(?:([A-Za-z;\s+-]{{0,80}}){_PLAIN[ord('|')]})?([^{{}}]*)\}}-")
+_VARIANT: Final = re.compile(rf"(?:^|;)\s*(?:[^:;]*=>\s*)?((?:{'|'.join(NAMES['variants'])})(?:-[a-z]+)?)\s*:")
+_FALLBACKS: Final = ["zh", "zh-hans", "zh-hant", "zh-cn", "zh-tw", "zh-hk", "zh-sg", "zh-mo", "zh-my", "sr", "sr-ec"]
 _SWITCH: Final = re.compile(r"__(?:NO[A-Z]+|(?:FORCE)?TOC|(?:NO)?INDEX|HIDDENCAT|DISAMBIG|[A-ZÀ-Þ_]{10,}|[^\W\x00-\x7f]+)__")
-_BREAKS: Final = "p|div|center|blockquote|hr|li|poem|section"
 _MARKUP: Final = re.compile(
-    rf"</?(?:({_BREAKS})|(br|td|th|tr)|(?:abbr|bd[io]|big|b|caption|cite|code|data|del|dfn|dt|dd|em|font|ins|i|kbd|mark|q|rb|ruby|"
-    r"samp|small|span|strike|strong|su[bp]|s|time|tt|u|var|wbr|noinclude|onlyinclude|references|nowiki|link|meta|table|ol|ul|dl|"
-    rf"{_ELEMENTS}))(?:[\s/][^<>]*)?>",
+    r"</?(?:(p|div|center|blockquote|hr|li|poem|section|dt|dd|caption|figure|figcaption|aside)|(br|td|th|tr)|(?:abbr|bd[io]|big|b|cite|"
+    r"code|data|del|dfn|em|font|ins|i|kbd|mark|q|rb|ruby|samp|small|span|strike|strong|su[bp]|s|time|tt|u|var|wbr|noinclude|"
+    rf"onlyinclude|references|link|meta|{_ELEMENTS}))(?:[\s/]{_ATTRIBUTES})?>",
     re.IGNORECASE,
 )
 _BREAK: Final = re.compile(r" ?\x18 ?")
@@ -72,7 +79,7 @@ _TIDY: Final = [
     (re.compile(r"[\s,;:、，]{0,8}\x01[\s,;:、，\x01]{0,40}([)）])"), r"\1"),
     (re.compile(r"^[ ,;:、，]{0,8}\x01[ ,;:、，\x01]{0,40}", re.MULTILINE), ""),
     (re.compile(r"[,;、，]? ?\x01(?: ?\x01){0,20}(?=[,;:.、，。])"), ""),
-    (re.compile(r" \x01[ \x01]{0,40}(?=[ !?)）]|$)|\x01 (?= )", re.MULTILINE), ""),
+    (re.compile(r" \x01[ \x01]{0,40}(?=[ \u00a0)）]|&nbsp;|$|(?<! )[!?])|\x01 (?= )", re.MULTILINE), ""),
     (re.compile(r"\x01( )\x01[ \x01]{0,40}"), r"\1"),
 ]
 
@@ -86,7 +93,13 @@ def plain_text(
     `templates` says; others, and elements such as <math>, are counted in `removed` by name where they are part of running text.
     `hidden`: lower-case namespaces whose links show no text.
     """
-    text = _without_tables(_resolved(_without_elements(markup), hidden, templates))
+    text = _FLAGS.sub(lambda flags: flags[0][:-1] + _PLAIN[ord("|")], _without_elements(markup))
+    text = _resolved(text, hidden, templates)
+    for _ in range(_DEEPEST):
+        text, count = _VARIANTS.subn(_of_variants, text)
+        if not count:
+            break
+    text = _without_tables(text)
     lines = [_unquoted(line) for line in text.split("\n") if _is_running_text(line)]
     text = _BREAK.sub(" ", _SWITCH.sub("", _MARKUP.sub(_space, "\n".join(lines))))
     if _GONE in text:
@@ -117,6 +130,18 @@ def _character(entity: re.Match[str]) -> str:
     return html.unescape(entity[0]) if entity[1][0] == "#" or entity[1] in html5 else entity[0]
 
 
+def _of_variants(rule: re.Match[str]) -> str:
+    """What is shown in a language's base variant: its own text, that of the first fallback, else the first (ConverterRule)."""
+    flags, text = {flag.strip() for flag in (rule[1] or "").split(";")}, rule[2]
+    if flags & set("HND-") or (flags & set("T+") and "A" not in flags):
+        return _gone()
+    before, *rules = _VARIANT.split(text)
+    if before.strip() or "R" in flags:
+        return text
+    texts = {name: some for name, some in zip(rules[::2], (some.strip("; \n") for some in rules[1::2]), strict=True) if some}
+    return next((texts[name] for name in [*_FALLBACKS, *texts] if name in texts), "")
+
+
 def _without_elements(text: str) -> str:
     """Remove comments and elements with what is in them, except <nowiki>, in which nothing is markup."""
     kept: list[str] = []
@@ -124,7 +149,7 @@ def _without_elements(text: str) -> str:
     while (tag := _TAG.search(text, position)) is not None:
         kept.append(text[position : tag.start()])
         position = tag.end()
-        closing, name, alone = tag.groups()
+        (closing, name), alone = tag.groups(), text[tag.end() - 2] == "/"
         if name is None:
             position = text.find("-->", position) + 3
             if position < 3:
@@ -133,19 +158,22 @@ def _without_elements(text: str) -> str:
             name = name.lower()
             start, (position, end) = position, _end_of(name, text, position)
             if name == "nowiki":
-                kept.append(text[start:position].translate(_PLAIN))
+                kept.append(_NO_MARKUP + text[start:position].translate(_PLAIN).replace("\n", "\n" + _NO_MARKUP))
             else:
                 kept.append(_gone("" if name in _UNCOUNTED else f"<{name}>"))
             position = end
+        elif alone and name.lower() == "nowiki":
+            kept.append(_NO_MARKUP)
     return "".join([*kept, text[position:]])
 
 
 def _end_of(name: str, text: str, position: int) -> tuple[int, int]:
     """Where the content of the element ends whose opening tag ends at `position`, and where its closing tag ends."""
+    if name in _RUBY and (found := _RUBY[name].search(text, position, position + _LONGEST_ELEMENT)) is not None:
+        return found.span()
     depth = 1
     for tag in _tags_named(name).finditer(text, position, position + _LONGEST_ELEMENT):
-        closing, alone = tag.groups()
-        depth += 0 if alone else -1 if closing else 1
+        depth += 0 if text[tag.end() - 2] == "/" else -1 if tag[1] else 1
         if depth == 0:
             return tag.start(), tag.end()
         if depth > _DEEPEST:
@@ -155,9 +183,9 @@ def _end_of(name: str, text: str, position: int) -> tuple[int, int]:
     return line_end, line_end
 
 
-@functools.cache
+@functools.lru_cache
 def _tags_named(name: str) -> re.Pattern[str]:
-    return re.compile(rf"<(/?){name}\b[^<>]*?(/?)>", re.IGNORECASE)
+    return re.compile(rf"<(/?){name}\b{_ATTRIBUTES}>", re.IGNORECASE)
 
 
 class _Open:
@@ -214,7 +242,7 @@ def _resolved(text: str, hidden: Collection[str], templates: Mapping[str, str]) 
                     parts = _parts(out, opened)
                     del out[opened.place :]
                     shown = _of_link(parts, hidden) if opened.bracket == "[[" else _of_address("|".join(parts))
-                    out.append(shown.replace("=", _PLAIN[ord("=")]))
+                    out.append(_NO_MARKUP * shown.startswith(_LISTED) + shown.replace("=", _PLAIN[ord("=")]))
             out.append("]" * (left % 2))
     out.append(text[position:])
     return "".join(_without_unclosed(out, stack, hidden))
@@ -251,11 +279,9 @@ def _of_link(parts: list[str], hidden: Collection[str]) -> str:
         return "|".join(parts)
     if "://" in target:
         return _of_address("|".join(parts))
-    if ":" in target[1:]:
-        picture = _FILE_NAME.fullmatch(target) or any(_PICTURE.fullmatch(part.strip()) for part in parts[1:])
-        if target[0] != ":" and (picture or _is_hidden(target, hidden)):
-            return _gone()
-        if len(parts) == 1 and _LANGUAGE.fullmatch(target.partition(":")[0]):
+    if ":" in target[1:] and target[0] != ":" and not _is_hidden(target, NAMES["media"]):
+        said = any(part in NAMES["pictures"] or _PICTURE.fullmatch(part) for part in map(str.strip, parts[1:]))
+        if said or _FILE_NAME.fullmatch(target) or _is_hidden(target, hidden) or _is_hidden(target, NAMES["wikis"]):
             return _gone()
     return "|".join(parts[1:]) or target.removeprefix(":")
 
@@ -305,19 +331,40 @@ def _arguments(parts: list[str]) -> dict[str, str]:
 
 def _shown(form: str, arguments: dict[str, str]) -> str | None:
     """What a template with these arguments shows; None if they are not those of any form."""
-    if arguments.get("2") in _RANGES and form.startswith("{1} {2} //"):
-        form = "{1} {2} {3} {4}"
+    if "{quantity}" in form:
+        arguments = _with_quantity(arguments)
     for pieces in _forms(form):
-        pieces = [_value(piece, arguments) if place % 2 else piece for place, piece in enumerate(pieces)]
-        if all(map(str.strip, pieces[1::2])):
-            return "".join(pieces)
+        shown = [_value(piece, arguments) if place % 2 else piece for place, piece in enumerate(pieces)]
+        if all(value.strip() or ":" in field for value, field in zip(shown[1::2], pieces[1::2], strict=True)):
+            return "".join(shown)
     return None
 
 
 def _value(names: str, arguments: dict[str, str]) -> str:
+    before, optional, names = names.rpartition(":")
+    if optional:
+        value = _value(names, arguments)
+        return value and before + value
     if names == "*":
         return "".join(value for name, value in arguments.items() if name.isdecimal())
+    if names == "?":
+        return "" if _LANGUAGE.fullmatch(arguments.get("1", "")) else arguments.get("1", "")
     return next((value for name in names.split("|") if (value := arguments.get(name, "")).strip()), "")
+
+
+def _with_quantity(arguments: dict[str, str]) -> dict[str, str]:
+    """With the numbers of 5|to|6|km, 5|ft|6|in or 5|0.3 as "quantity" (5 to 6, 5 ft 6, 5±0.3), and what follows from "2" on."""
+    values = [value.strip() for name, value in arguments.items() if name.isdecimal()]
+    quantity, *rest = values or [""]
+    if rest and _NUMBER.fullmatch(rest[0]):  # an uncertainty, an upper and a lower one, or one in brackets
+        more = f"+{rest[0].lstrip('+')}−{rest[1].lstrip('-−')}" if len(rest) > 1 else f"±{rest[0]}".replace("±(", "(")
+        quantity, rest = f"({quantity}{more})" if arguments.get("e") and more[0] != "(" else quantity + more, []
+    while len(rest) > 1 and (
+        rest[0] in NAMES["ranges"]
+        or (rest[0] in NAMES["divided"] and [bool(_NUMBER.fullmatch(v)) for v in rest[1:3]] == [True, False])
+    ):
+        quantity, rest = " ".join([quantity, *rest[:2]]), rest[2:]
+    return arguments | dict.fromkeys("2345", "") | {"quantity": quantity} | {str(n): v for n, v in enumerate(rest, start=2)}
 
 
 @functools.cache
@@ -334,12 +381,13 @@ def _unquoted(line: str) -> str:
     marks = [len(run) for run in pieces[1::2]]
     for number, run in enumerate(marks):  # four: an apostrophe and bold; more than five: apostrophes and both
         marks[number] = 3 if run == 4 else min(run, 5)
-        pieces[2 * number + 1] = "'" * (run - marks[number])
+        pieces[2 * number] += "'" * (run - marks[number])
+        pieces[2 * number + 1] = ""
     if sum(run in (3, 5) for run in marks) % 2 and sum(run in (2, 5) for run in marks) % 2:
         places = [2 * number + 1 for number, run in enumerate(marks) if run == 3]
         if places:  # one bold is an apostrophe and italics: after a single letter, else after a longer word, else after a space
-            before = [(pieces[place - 1] or " ")[-2:] for place in places]
-            kinds = [2 if text[-1] == " " else 0 if text[0] == " " else 1 for text in before]
+            before = [pieces[place - 1][-2:].encode()[-2:] for place in places]  # MediaWiki looks at two bytes
+            kinds = [2 if text.endswith(b" ") else 0 if text.startswith(b" ") else 1 for text in before]
             pieces[places[kinds.index(min(kinds))]] += "'"
     return "".join(pieces)
 
