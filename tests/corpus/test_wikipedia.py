@@ -189,6 +189,9 @@ def test_templates_of_a_run_file_are_checked(settings: dict[str, object], messag
         "(",
         "{{{",
         "]}",
+        "-{zh:",
+        "<p a='b>\" ",
+        "{{convert|" + "1|to|" * 5,
     ],
 )
 def test_markup_that_is_nested_without_end_takes_no_longer_than_it_must(unit: str):

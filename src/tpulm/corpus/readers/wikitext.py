@@ -354,7 +354,7 @@ def _value(names: str, arguments: dict[str, str]) -> str:
 
 def _with_quantity(arguments: dict[str, str]) -> dict[str, str]:
     """With the numbers of 5|to|6|km, 5|ft|6|in or 5|0.3 as "quantity" (5 to 6, 5 ft 6, 5±0.3), and what follows from "2" on."""
-    values = [value.strip() for name, value in arguments.items() if name.isdecimal()]
+    values = [value.strip() for name, value in arguments.items() if name.isdecimal()][:_DEEPEST]
     quantity, *rest = values or [""]
     if rest and _NUMBER.fullmatch(rest[0]):  # an uncertainty, an upper and a lower one, or one in brackets
         more = f"+{rest[0].lstrip('+')}−{rest[1].lstrip('-−')}" if len(rest) > 1 else f"±{rest[0]}".replace("±(", "(")
