@@ -167,7 +167,7 @@ def test_an_option_is_given_once(name: str) -> None:
         refused = f"{option.opts[0]} is given 2 times; give it once." in said_of(EVERY[name], [*given, *given])
         assert refused is not option.multiple, option.name
     assert {option.name for option in options if option.multiple} <= {
-        *("overrides", "bucket", "zone", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice")
+        *("overrides", "bucket", "zone", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice", "include")
     }
 
 

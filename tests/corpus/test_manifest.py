@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tpulm import storage
 from tpulm.config import CorpusConfig
 from tpulm.corpus import Counts, load_manifest, verify
 from tpulm.errors import ConfigError, StorageError, WorkFolderMismatch
@@ -25,7 +25,7 @@ def test_it_survives_json_and_holds_no_time_in_its_fingerprint(scattered: Callab
 def test_another_format_version_is_refused(scattered: Callable, write: Callable):
     corpus = scattered(write("a.txt", "one\ntwo"))
     path = corpus.workdir / "corpus" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
+    storage.write_json(path, storage.read_json(path) | {"format_version": 99}, sealed=True)
     with pytest.raises(StorageError, match="format version 99"):
         load_manifest(corpus.workdir)
 
@@ -33,7 +33,7 @@ def test_another_format_version_is_refused(scattered: Callable, write: Callable)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "is not a JSON object"),
+        ("[]", "is not what was written"),
         ('{"format_version": 4, "config": {}}', "is damaged or was edited (part_bytes: Field required)"),
         ("[" * 5_000, "brackets are nested"),
     ],
