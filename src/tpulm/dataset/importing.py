@@ -114,7 +114,6 @@ def import_tfrecords(
             tasks[0].num_parts,
             total=num_records,
             unit="row",
-            work_done=lambda counts: counts.rows + counts.duplicates,
             runner=runner,
             progress=progress,
         )
