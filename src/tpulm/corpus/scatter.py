@@ -81,18 +81,15 @@ def scatter(
     Cleaner(config.cleaning)  # raises errors in the settings early
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
     stage.sweep(pieces, hosts, also=[near_folder(workdir)])
+    runner = _runner(pieces, workers, runner)
     limits = Limits(config.max_documents, config.max_bytes)
-    if limits != Limits():
-        records = _read_up_to(limits, pieces, hosts, progress)
+    if limits == Limits():
+        records = stage.run(pieces, "Reading the corpus", "B", runner=runner, hosts=hosts, progress=progress)
+        records = stage.gather(pieces, records)
     else:
-        read = stage.run(
-            pieces, "Reading the corpus", "B", runner=_runner(pieces, workers, runner), hosts=hosts, progress=progress
-        )
-        records = stage.gather(pieces, read)
+        records = _read_up_to(limits, pieces, hosts, progress)
     if config.near_duplicates is not None:
-        mark_near_duplicates(
-            records, workdir, config.near_duplicates, runner=runner, workers=workers, hosts=hosts, progress=progress
-        )
+        mark_near_duplicates(records, workdir, config.near_duplicates, runner=runner, hosts=hosts, progress=progress)
     if hosts.is_first:
         _write_manifest(config, workdir, part_bytes, records, progress)
     hosts.barrier("corpus")

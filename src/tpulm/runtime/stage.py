@@ -16,7 +16,7 @@ from tpulm.config.validation import recorded
 from tpulm.errors import StorageError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.runtime.workers import Runner, TaskProgress
+from tpulm.runtime.workers import Runner, TaskProgress, run_here
 
 Result = TypeVar("Result")
 Of = TypeVar("Of", covariant=True)
@@ -24,25 +24,17 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 class Unit(Protocol[Of]):
-    """Work that needs no other unit of its stage. Units are pickled, and so are their results."""
+    """Work that needs no other unit of its stage. Units are pickled, and so are their results, which are never false."""
 
     @property
-    def files(self) -> Sequence[PurePath]:
-        """The files or folders that it writes; the last one completes it."""
-        ...
+    def files(self) -> Sequence[PurePath]: ...  # or folders that it writes; the last one completes it
 
     @property
-    def amount(self) -> float:
-        """Of work, in the stage's unit of progress."""
-        ...
+    def amount(self) -> float: ...  # of work, in the stage's unit of progress
 
-    def finished(self) -> Of | None:
-        """The result, if an earlier attempt finished the same unit; else None."""
-        ...
+    def finished(self) -> Of | None: ...  # the result, if an earlier attempt finished the same unit
 
-    def build(self) -> Of:
-        """Do the work and return the result. What it calls may `workers.report` amounts."""
-        ...
+    def build(self) -> Of: ...  # do the work, which may `workers.report` amounts
 
 
 def sweep(units: Sequence[Unit[Any]], hosts: Hosts = ALONE, *, also: Iterable[PurePath] = ()) -> None:
@@ -67,8 +59,10 @@ def run(
 ) -> dict[int, Result]:
     """Finish this host's share of the units, the largest first, and wait for the other hosts; return its results by number."""
     mine = hosts.share(range(len(units)))
-    results = {number: found for number in mine if (found := units[number].finished()) is not None}
-    missing = sorted((number for number in mine if number not in results), key=lambda number: -units[number].amount)
+    results = {number: found for number in mine if (found := units[number].finished())}
+    missing = [number for number in mine if number not in results]
+    if runner is not run_here:
+        missing.sort(key=lambda number: -units[number].amount)
     if results and missing:
         progress.note(f"{description}: {len(results)} of {len(mine)} parts are already there")
     progress.start(description, sum(units[number].amount for number in missing), unit)
@@ -87,10 +81,9 @@ def gather(units: Sequence[Unit[Result]], own: Mapping[int, Result]) -> list[Res
 
 def require(unit: Unit[Result]) -> Result:
     """The result of a unit that another host has finished. Raises StorageError if it is not there."""
-    result = unit.finished()
-    if result is None:
-        raise StorageError(f"{unit.files[-1]} is not there, though the host that made it said so; run the same command again")
-    return result
+    if result := unit.finished():
+        return result
+    raise StorageError(f"{unit.files[-1]} is not there, though the host that made it said so; run the same command again")
 
 
 def read_record(kind: type[Kind], path: PurePath, **made_from: object) -> Kind | None:

@@ -24,6 +24,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from queue import SimpleQueue
@@ -38,15 +39,15 @@ Result = TypeVar("Result")
 
 
 _parent: Connection | None = None  # of this process, if it is a worker
-_shown: TaskProgress | None = None
+_shown: ContextVar[TaskProgress | None] = ContextVar("shown", default=None)  # of this thread
 
 
 def report(amount: float, documents: int = 0) -> None:
     """Called by a task now and then: `amount` more of it is done. The process that waits for it shows that (`TaskProgress`)."""
     if _parent is not None:
         _parent.send_bytes(pickle.dumps((None, (amount, documents))))
-    elif _shown is not None:
-        _shown.add(within=amount, documents=documents)
+    elif (shown := _shown.get()) is not None:
+        shown.add(within=amount, documents=documents)
 
 
 class TaskProgress:
@@ -60,13 +61,11 @@ class TaskProgress:
         self._within = self._over = self._done = 0.0
 
     def __enter__(self) -> TaskProgress:
-        global _shown
-        _shown = self
+        _shown.set(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        global _shown
-        _shown = None
+        _shown.set(None)
 
     def add(self, *, within: float = 0.0, over: float = 0.0, documents: int = 0) -> None:
         """`over` is the full amount of a task that has ended."""
