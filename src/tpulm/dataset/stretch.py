@@ -148,7 +148,7 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
         smallest_draw=min(map(int, draws), default=RANGE - 1),
         largest_draw=max(map(int, draws), default=0),
     )
-    storage.write_json(task.files[1], record.model_dump(mode="json"))
+    storage.write_json(task.files[1], record.model_dump(mode="json"), sealed=True)
     return record
 
 
@@ -160,7 +160,7 @@ class PieceIndex(Record):
 
 
 def write_index(folder: PurePath, pieces: list[tuple[str, StretchRecord]]) -> None:
-    storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"))
+    storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"), sealed=True)
 
 
 def read_index(folder: PurePath) -> PieceIndex:
