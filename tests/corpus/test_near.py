@@ -116,16 +116,15 @@ def test_however_the_work_is_divided(tmp_path: Path, documents: list[str], monke
 
 def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch):
     whole = scatter(tmp_path / "a", documents)
-    compare, calls = near._compare_band, []
+    compare, calls = near._Band.build, list[int]()
 
-    def stopped(*task: Any) -> int:
-        calls.append(task[0])
+    def stopped(band: Any) -> bool:
+        calls.append(band.number)
         if len(calls) == 3:
             raise Stopped("stopped")
-        return compare(*task)
+        return compare(band)
 
-    monkeypatch.setattr(near, "run_tasks", lambda function, tasks, workers: (function(*task) for task in tasks))
-    monkeypatch.setattr(near, "_compare_band", stopped)
+    monkeypatch.setattr(near._Band, "build", stopped)
     with pytest.raises(Stopped):
         scatter(tmp_path / "b", documents)
     again = scatter(tmp_path / "b", documents)

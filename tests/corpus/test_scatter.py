@@ -29,12 +29,12 @@ from tpulm.corpus import scatter
 
 calls, limit = 0, int(sys.argv[1])
 def dying(function):
-    def wrapped(*arguments):
+    def wrapped(*arguments, **named):
         global calls
         calls += 1
         if calls == limit:
             os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments)
+        return function(*arguments, **named)
     return wrapped
 storage.publish, storage.write_json, os.fsync = map(dying, (storage.publish, storage.write_json, os.fsync))
 scatter(CorpusConfig(sources=tuple(sys.argv[3:])), sys.argv[2], part_bytes=10_000, workers=1)

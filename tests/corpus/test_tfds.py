@@ -16,6 +16,7 @@ from tpulm import storage
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import find_files, read_texts, verify
 from tpulm.corpus.readers.tfds import deprecations_ignored, plain_wiki40b
+from tpulm.corpus.scatter import Piece
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 
 tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
@@ -173,12 +174,8 @@ def test_killed_and_run_again(scattered: Callable, data_dir: Path, tmp_path: Pat
         scattered([source(data_dir)], workdir=tmp_path / "work")
     third.write_bytes(content)
     read: list[str] = []
-    from tpulm.corpus import scatter as stage
-
-    once = stage.__globals__["scatter_piece"]
-    monkeypatch.setitem(
-        stage.__globals__, "scatter_piece", lambda piece, *told: read.append(piece.files[0].path) or once(piece, *told)
-    )
+    build = Piece.build
+    monkeypatch.setattr(Piece, "build", lambda piece: read.append(piece.inputs[0].path) or build(piece))
     assert scattered([source(data_dir)], workdir=tmp_path / "work").manifest.fingerprint == whole.fingerprint
     assert read == [str(path) for path in shards(data_dir)[2:]]
 

@@ -41,9 +41,10 @@ def text_of(ids: np.ndarray) -> str:
 
 def test_what_is_done_is_told_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", 4)
-    told: list[float] = []
-    encode_documents(["abcd", "한글", "xyz"], LETTERS, sentences=False, dtype=UINT16, advance=told.append)
-    assert told == [4, 9]
+    told: list[tuple[int, int]] = []
+    advance = lambda text_bytes, documents: told.append((text_bytes, documents))  # noqa: E731
+    encode_documents(["abcd", "한글", "xyz"], LETTERS, sentences=False, dtype=UINT16, advance=advance)
+    assert told == [(4, 1), (9, 2)]
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 10**6])

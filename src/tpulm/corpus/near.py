@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -39,9 +39,9 @@ from tpulm.corpus.identity import RANGE, Keys, joined, mix
 from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
 from tpulm.corpus.spill import Run, SpillReader, place_of
 from tpulm.progress import Progress
-from tpulm.runtime import interrupt
+from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import Hosts
-from tpulm.runtime.workers import Runner, TaskProgress, report, run_tasks
+from tpulm.runtime.workers import Runner, report
 
 _DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
 _MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for sorting
@@ -49,16 +49,59 @@ _RANGES_WRITTEN: Final = 64  # in which the union of all bands is written
 
 
 class _SpilledPiece(NamedTuple):
-    number: int
+    """A unit of the first pass."""
+
+    files: tuple[PurePath]  # of its bands
+    spill: PurePath
     runs: tuple[Run, ...]
-    digest: str  # identifies its documents
+    bands: Banding
+    amount: int  # documents
 
-    def bands_path(self, workdir: str, bands: Banding) -> PurePath:
-        return near_folder(workdir) / f"{self.number:06d}.{bands.bands}x{bands.rows}.{self.digest}.bands"
+    def finished(self) -> bool:
+        return stage.has_size(self.files[0], 8 * self.bands.bands * self.amount)
 
-    @property
-    def documents(self) -> int:
-        return sum(run.documents for run in self.runs)
+    def build(self) -> bool:
+        with storage.stream_aside(self.files[0]) as stream:
+            for run in SpillReader(self.spill, self.runs).slices():
+                hashes = np.empty((self.bands.bands, len(run.ends)), np.uint64)
+                done = 0
+                for documents in run.blocks(_DOCUMENT_BYTES):
+                    interrupt.check("finished parts are kept")
+                    hashes[:, done : done + len(documents)] = band_hashes(documents, self.bands)
+                    done += len(documents)
+                    report(len(documents))
+                stream.write(hashes.astype("<u8").tobytes())
+        return True
+
+
+class _Band(NamedTuple):
+    """A unit of the second pass: the keys of documents that are not the first with their hash."""
+
+    files: tuple[PurePath]
+    number: int
+    pieces: Sequence[_SpilledPiece]
+    amount: int = 1
+
+    def finished(self) -> bool:
+        return storage.exists(self.files[0])
+
+    def build(self) -> bool:
+        ranges = max(1, -(-sum(piece.amount for piece in self.pieces) // _MOST_ENTRIES))
+        found = []
+        for number in range(ranges):
+            first, last = number * RANGE // ranges, (number + 1) * RANGE // ranges
+            entries = [_entries(piece, self.number, first, last) for piece in self.pieces]
+            hashes = np.concatenate([entry.hashes for entry in entries])
+            keys = joined([entry.keys for entry in entries])
+            order = np.argsort(hashes, kind="stable")
+            hashes, keys = hashes[order], keys.take(order)
+            new = np.ones(len(hashes), bool)
+            new[1:] = hashes[1:] != hashes[:-1]
+            leader = keys.take(np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0)))
+            found.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
+            report(1 / ranges)
+        storage.write_atomic(self.files[0], _to_bytes(_distinct(joined(found))))
+        return True
 
 
 def near_folder(workdir: str | os.PathLike[str]) -> PurePath:
@@ -70,40 +113,24 @@ def mark_near_duplicates(
     workdir: str | os.PathLike[str],
     threshold: float,
     *,
-    runner: Runner | None,
-    workers: int | None,
+    runner: Runner,
     hosts: Hosts,
     progress: Progress,
 ) -> None:
     """Find all near-duplicates in the pieces. Killed and run again, it repeats at most one task per worker."""
-    runner = runner or partial(run_tasks, workers=workers)
-    bands, place = banding(threshold), os.fspath(workdir)
-    pieces = [
-        _SpilledPiece(number, record.runs, hash_json(record.model_dump(mode="json"))[:16])
-        for number, record in enumerate(records)
-    ]
-    whole = hash_json([piece.digest for piece in pieces])[:16]
-    band_files = [near_folder(place) / f"{band:03d}.{bands.bands}x{bands.rows}.{whole}.keys" for band in range(bands.bands)]
+    folder, banded, pieces, digests = near_folder(workdir), banding(threshold), list[_SpilledPiece](), list[str]()
+    name = f"{banded.bands}x{banded.rows}"
+    for number, record in enumerate(records):
+        digests.append(hash_json(record.model_dump(mode="json"))[:16])  # identifies its documents
+        path, documents = folder / f"{number:06d}.{name}.{digests[-1]}.bands", sum(run.documents for run in record.runs)
+        pieces.append(_SpilledPiece((path,), spill_path(workdir, number), record.runs, banded, documents))
+    whole = hash_json(digests)[:16]
+    bands = [_Band((folder / f"{band:03d}.{name}.{whole}.keys",), band, pieces) for band in range(banded.bands)]
+    stage.sweep([*pieces, *bands], hosts)
+    stage.run(pieces, "Hashing for near-duplicates", "document", runner=runner, hosts=hosts, progress=progress)
+    stage.run(bands, "Comparing for near-duplicates", "band", runner=runner, hosts=hosts, progress=progress)
     if hosts.is_first:
-        expected = {path.name for path in (*band_files, *(piece.bands_path(place, bands) for piece in pieces))}
-        for path in storage.list_folder(storage.make_folder(near_folder(place))):
-            if path.name not in expected:
-                storage.remove(path)
-    hosts.barrier("near-duplicates begun")
-    mine = [piece for piece in hosts.share(pieces) if not _is_whole(piece, bands, place)]
-    progress.start("Hashing for near-duplicates", sum(piece.documents for piece in mine), "document")
-    with TaskProgress(progress) as done:
-        for documents in runner(_hash_piece, [(piece, bands, place) for piece in mine]):
-            done.add(over=documents)
-    hosts.barrier("near-duplicates hashed")
-    tasks = [(band, pieces, bands, place, str(path)) for band, path in enumerate(band_files) if not storage.exists(path)]
-    progress.start("Comparing for near-duplicates", len(tasks), "band")
-    with TaskProgress(progress) as done:
-        for _ in runner(_compare_band, hosts.share(tasks)):
-            done.add(over=1)
-    hosts.barrier("near-duplicates compared")
-    if hosts.is_first:
-        _unite(band_files, _union_path(place))
+        _unite([band.files[0] for band in bands], _union_path(workdir))
     hosts.barrier("near-duplicates")
 
 
@@ -127,59 +154,17 @@ def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
     return near_folder(workdir) / "duplicates.keys"
 
 
-def _is_whole(piece: _SpilledPiece, bands: Banding, workdir: str) -> bool:
-    info = storage.info(piece.bands_path(workdir, bands))
-    return info is not None and info.size == 8 * bands.bands * piece.documents
-
-
-def _hash_piece(piece: _SpilledPiece, bands: Banding, workdir: str) -> int:
-    path = piece.bands_path(workdir, bands)
-    with storage.stream_aside(path) as stream:
-        for run in SpillReader(spill_path(workdir, piece.number), piece.runs).slices():
-            hashes = np.empty((bands.bands, len(run.ends)), np.uint64)
-            done = 0
-            for documents in run.blocks(_DOCUMENT_BYTES):
-                interrupt.check("finished parts are kept")
-                hashes[:, done : done + len(documents)] = band_hashes(documents, bands)
-                done += len(documents)
-                report(len(documents))
-            stream.write(hashes.astype("<u8").tobytes())
-    return piece.documents
-
-
-def _compare_band(band: int, pieces: Sequence[_SpilledPiece], bands: Banding, workdir: str, path: str) -> int:
-    """Write the keys of documents that are not the first with their hash; returns their number."""
-    total = sum(piece.documents for piece in pieces)
-    ranges = max(1, -(-total // _MOST_ENTRIES))
-    found = []
-    for number in range(ranges):
-        first, last = number * RANGE // ranges, (number + 1) * RANGE // ranges
-        entries = [_entries(piece, band, bands, workdir, first, last) for piece in pieces]
-        hashes = np.concatenate([entry.hashes for entry in entries])
-        keys = joined([entry.keys for entry in entries])
-        order = np.argsort(hashes, kind="stable")
-        hashes, keys = hashes[order], keys.take(order)
-        new = np.ones(len(hashes), bool)
-        new[1:] = hashes[1:] != hashes[:-1]
-        leader = keys.take(np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0)))
-        found.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
-        report(1 / ranges)
-    united = _distinct(joined(found))
-    storage.write_atomic(storage.as_path(path), _to_bytes(united))
-    return len(united.high)
-
-
 class _Entries(NamedTuple):
     hashes: np.ndarray  # uint64 [N]
     keys: Keys
 
 
-def _entries(piece: _SpilledPiece, band: int, bands: Banding, workdir: str, first: int, last: int) -> _Entries:
+def _entries(piece: _SpilledPiece, band: int, first: int, last: int) -> _Entries:
     """The hashes of one band in [first, last), and the keys of their documents, in the piece's order."""
-    ranges = storage.open_ranges(piece.bands_path(workdir, bands))
+    ranges = storage.open_ranges(piece.files[0])
     found, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
-    for run, item in zip(piece.runs, SpillReader(spill_path(workdir, piece.number), piece.runs).slices(), strict=True):
-        start = 8 * (bands.bands * before + band * run.documents)
+    for run, item in zip(piece.runs, SpillReader(piece.spill, piece.runs).slices(), strict=True):
+        start = 8 * (piece.bands.bands * before + band * run.documents)
         hashes = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
         chosen = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last - 1))
         found.append(_Entries(hashes[chosen], item.keys.take(chosen)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import Final, NamedTuple
@@ -17,7 +17,6 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
-from tpulm.config.validation import recorded
 from tpulm.corpus.cleaning import CONTROL_CHARACTERS, Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, draw, holdout_threshold, keys_of_texts
@@ -44,11 +43,11 @@ from tpulm.corpus.readers import READERS, Reader, read_documents
 from tpulm.corpus.readers.lines import ByteStream, InputFile, open_file
 from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
-from tpulm.errors import DataError, StorageError
-from tpulm.progress import SILENT, DocumentRate, Progress
-from tpulm.runtime import interrupt
+from tpulm.errors import DataError
+from tpulm.progress import SILENT, Progress
+from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_tasks
+from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_here, run_tasks
 from tpulm.storage.paths import printable
 
 _PIECE_BYTES: Final = 64 << 20  # of text; small files share a piece, a large file is one piece
@@ -81,20 +80,16 @@ def scatter(
     files = find_files(config.sources, note=progress.note)
     Cleaner(config.cleaning)  # raises errors in the settings early
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
-    if hosts.is_first:
-        _remove_leftovers(storage.make_folder(pieces_folder(workdir)), pieces)
-    hosts.barrier("corpus begun")
-    limited = config.max_documents is not None or config.max_bytes is not None
-    mine = hosts.share(pieces) if not limited else pieces if hosts.is_first else []
-    progress.start("Reading the corpus", sum(map(_raw_bytes, mine)), "B")
-    records = _read_in_order(mine, config, progress) if limited else _read_in_parallel(mine, config, workers, runner, progress)
-    hosts.barrier("corpus read")
-    if hosts.are_several and len(records) < len(pieces):
-        records = _of_all_hosts(pieces, Limits(config.max_documents, config.max_bytes))
+    stage.sweep(pieces, hosts, also=[near_folder(workdir)])
+    runner = _runner(pieces, workers, runner)
+    limits = Limits(config.max_documents, config.max_bytes)
+    if limits == Limits():
+        records = stage.run(pieces, "Reading the corpus", "B", runner=runner, hosts=hosts, progress=progress)
+        records = stage.gather(pieces, records)
+    else:
+        records = _read_up_to(limits, pieces, hosts, progress)
     if config.near_duplicates is not None:
-        mark_near_duplicates(
-            records, workdir, config.near_duplicates, runner=runner, workers=workers, hosts=hosts, progress=progress
-        )
+        mark_near_duplicates(records, workdir, config.near_duplicates, runner=runner, hosts=hosts, progress=progress)
     if hosts.is_first:
         _write_manifest(config, workdir, part_bytes, records, progress)
     hosts.barrier("corpus")
@@ -103,17 +98,32 @@ def scatter(
     return manifest
 
 
-def _of_all_hosts(pieces: Sequence[Piece], limits: Limits) -> list[PieceRecord]:
-    """The records that all hosts have written; with a limit, those of the first host, which reads everything up to it."""
+def _runner(pieces: Sequence[Piece], workers: int | None, runner: Runner | None) -> Runner:
+    """By default a pool of processes, or this one if a pool is not worth it."""
+    if runner is None or isinstance(runner, WorkerPool):
+        workers = min(runner.workers if runner else workers or count_cores(), len(pieces))
+        if runner is not None:
+            runner.warm_up()  # for later stages, if not for this one
+        if workers <= 1 or sum(piece.text_bytes for piece in pieces) <= _WORTH_A_POOL_BYTES:
+            return run_here
+    return runner or partial(run_tasks, workers=workers)
+
+
+def _read_up_to(limits: Limits, pieces: Sequence[Piece], hosts: Hosts, progress: Progress) -> list[PieceRecord]:
+    """Read in sequence, on the first host: how much of a piece is read depends on the pieces before it."""
+    if not hosts.is_first:
+        hosts.barrier("corpus read")
+    progress.start("Reading the corpus", sum(piece.amount for piece in pieces), "B")
     records: list[PieceRecord] = []
-    for piece in pieces:
-        record = finished(piece._replace(limits=limits))
-        if record is None:
-            raise StorageError(f"{piece.record} is not there, though the host that made it said so; run the same command again")
-        records.append(record)
-        limits = limits.after(record.counts)
-        if record.limit_reached:
-            break
+    with TaskProgress(progress):
+        for piece in pieces:
+            piece = piece._replace(limits=limits)
+            records.append(record := (piece.finished() or piece.build()) if hosts.is_first else stage.require(piece))
+            limits = limits.after(record.counts)
+            if record.limit_reached:
+                break
+    if hosts.is_first:
+        hosts.barrier("corpus read")
     return records
 
 
@@ -173,65 +183,6 @@ def remove_spill(workdir: str | os.PathLike[str]) -> None:
     storage.remove(pieces_folder(workdir))
 
 
-def _remove_leftovers(folder: PurePath, pieces: Sequence[Piece]) -> None:
-    """Remove half-written files of a killed attempt, and pieces that this corpus does not have."""
-    expected = {near_folder("").name, *(path.name for piece in pieces for path in (piece.spill, piece.record))}
-    for path in storage.list_folder(folder):
-        if path.name not in expected:
-            storage.remove(path)
-
-
-def _read_in_parallel(
-    pieces: Sequence[Piece], config: CorpusConfig, workers: int | None, runner: Runner | None, progress: Progress
-) -> list[PieceRecord]:
-    """Read in a pool of processes, or one piece after another if a pool is not worth it."""
-    records = {piece.number: record for piece in pieces if (record := finished(piece)) is not None}
-    waiting = [piece for piece in pieces if piece.number not in records]
-    if runner is None or isinstance(runner, WorkerPool):
-        workers = min(runner.workers if runner else workers or count_cores(), len(waiting))
-        if runner is not None and waiting:
-            runner.warm_up()  # for later stages, if not for this one
-        if workers <= 1 or sum(piece.text_bytes for piece in waiting) <= _WORTH_A_POOL_BYTES:
-            return _read_in_order(pieces, config, progress)
-        runner = runner or partial(run_tasks, workers=workers)
-    progress.advance(sum(_raw_bytes(piece) for piece in pieces if piece.number in records))
-    documents = DocumentRate(progress)
-    largest_first = sorted(waiting, key=lambda piece: -piece.text_bytes)
-    with TaskProgress(progress) as tasks:
-        for number, record in runner(_numbered, [(piece, READERS) for piece in largest_first]):
-            records[number] = record
-            tasks.add(over=sum(file.bytes for file in record.inputs))
-            documents.add(record.counts.documents)
-    return [records[piece.number] for piece in pieces]
-
-
-def _numbered(piece: Piece, readers: Mapping[str, Reader]) -> tuple[int, PieceRecord]:
-    READERS.update(readers)  # a worker lacks what its parent has registered
-    return piece.number, scatter_piece(piece, report)
-
-
-def _read_in_order(pieces: Sequence[Piece], config: CorpusConfig, progress: Progress) -> list[PieceRecord]:
-    """Read in sequence: with a limit, how much of a piece is read depends on the pieces before it."""
-    limits, documents = Limits(config.max_documents, config.max_bytes), DocumentRate(progress)
-    records: list[PieceRecord] = []
-    for piece in pieces:
-        piece = piece._replace(limits=limits)
-        record = finished(piece)
-        if record is None:
-            record = scatter_piece(piece, progress.advance, documents.add)
-        else:
-            progress.advance(_raw_bytes(piece))
-        records.append(record)
-        limits = limits.after(record.counts)
-        if record.limit_reached:
-            break
-    return records
-
-
-def _raw_bytes(piece: Piece) -> int:
-    return sum(file.bytes for file in piece.files)
-
-
 def _report(counts: Counts, progress: Progress) -> None:
     if counts.skipped:
         reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
@@ -277,10 +228,19 @@ class Limits(NamedTuple):
 
 class Piece(NamedTuple):
     number: int
-    files: tuple[InputFile, ...]  # of one source
+    inputs: tuple[InputFile, ...]  # of one source
     config: CorpusConfig
     workdir: str
     limits: Limits = Limits()
+    readers: Mapping[str, Reader] = READERS  # a worker lacks what its parent has registered
+
+    @property
+    def files(self) -> tuple[PurePath, PurePath]:
+        return self.spill, self.record
+
+    @property
+    def amount(self) -> int:
+        return sum(file.bytes for file in self.inputs)
 
     @property
     def spill(self) -> PurePath:
@@ -293,14 +253,47 @@ class Piece(NamedTuple):
     @property
     def text_bytes(self) -> int:
         """An estimate."""
-        return sum(expected_text_bytes(file) for file in self.files)
+        return sum(expected_text_bytes(file) for file in self.inputs)
 
     def settings(self) -> str:
         """A hash of everything but the files' bytes that the spill depends on."""
-        reading = [reading_settings(self.config, file.source, file) for file in self.files]
+        reading = [reading_settings(self.config, file.source, file) for file in self.inputs]
         cleaning = self.config.cleaning.model_dump(mode="json")
         decides = [languages_version()] if self.config.cleaning.languages else []
         return hash_json([FORMAT_VERSION, reading, cleaning, 1.0, self.limits, *decides])  # 1.0: a fraction, once a setting
+
+    def finished(self) -> PieceRecord | None:
+        """The record of the piece if an earlier attempt finished it with the same files and settings, else None."""
+        record = stage.read_record(PieceRecord, self.record, settings=self.settings())
+        if record is None or not stage.has_size(self.spill, spill_bytes(record.runs)):
+            return None
+        # A limit may have ended the reading before the last files.
+        if len(record.inputs) != len(self.inputs) and not record.limit_reached:
+            return None
+        return record if all(map(is_unchanged, record.inputs, self.inputs)) else None
+
+    def build(self) -> PieceRecord:
+        """Read the files once and write the spill, then its record."""
+        READERS.update(self.readers)
+        source = self.config.sources[self.inputs[0].source]
+        faults = Faults(source.on_error)
+        inputs: list[InputRecord] = []
+        with new_spill(self.spill) as spill:
+            writer = _PieceWriter(self, spill, faults)
+            for file in self.inputs:
+                faults.name = file.name
+                stream = open_file(file, faults, report)
+                for batch in read_documents(file, source, stream, faults, report):
+                    interrupt.check("files that were read to their end need not be read again")
+                    report(0, documents=writer.keep(batch))
+                    if writer.limit_reached:
+                        break
+                inputs.append(_input_record(file, stream, writer.limit_reached))
+                if writer.limit_reached:
+                    break
+        record = writer.record(tuple(inputs))
+        storage.write_json(self.record, record.model_dump(mode="json"), sealed=True)
+        return record
 
 
 def expected_text_bytes(file: InputFile) -> int:
@@ -318,48 +311,6 @@ def cut_into_pieces(files: Iterable[InputFile], config: CorpusConfig, workdir: s
         groups[-1].append(file)
         room -= size
     return [Piece(number, tuple(group), config, workdir) for number, group in enumerate(groups)]
-
-
-def finished(piece: Piece) -> PieceRecord | None:
-    """The record of a piece if an earlier attempt finished it with the same files and settings, else None."""
-    spill = storage.info(piece.spill)
-    if spill is None or not storage.exists(piece.record):
-        return None
-    value = storage.read_json(piece.record)
-    if value.get("settings") != piece.settings():
-        return None
-    record = recorded(PieceRecord, value, piece.record)
-    if spill.size != spill_bytes(record.runs):
-        return None
-    # A limit may have ended the reading before the last files.
-    if len(record.inputs) != len(piece.files) and not record.limit_reached:
-        return None
-    return record if all(map(is_unchanged, record.inputs, piece.files)) else None
-
-
-def scatter_piece(
-    piece: Piece, advance: Callable[[float], None] = lambda amount: None, kept: Callable[[int], None] = lambda documents: None
-) -> PieceRecord:
-    """Read the files once and write the spill, then its record. `advance` gets the raw bytes read, `kept` the documents."""
-    source = piece.config.sources[piece.files[0].source]
-    faults = Faults(source.on_error)
-    inputs: list[InputRecord] = []
-    with new_spill(piece.spill) as spill:
-        writer = _PieceWriter(piece, spill, faults)
-        for file in piece.files:
-            faults.name = file.name
-            stream = open_file(file, faults, advance)
-            for batch in read_documents(file, source, stream, faults, advance):
-                interrupt.check("files that were read to their end need not be read again")
-                kept(writer.keep(batch))
-                if writer.limit_reached:
-                    break
-            inputs.append(_input_record(file, stream, writer.limit_reached))
-            if writer.limit_reached:
-                break
-    record = writer.record(tuple(inputs))
-    storage.write_json(piece.record, record.model_dump(mode="json"), sealed=True)
-    return record
 
 
 def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> InputRecord:

@@ -44,12 +44,12 @@ def encode_documents(
     dtype: np.dtype,
     words: WordEncoder | None = None,
     at_once: int | None = None,
-    advance: Callable[[float], None] = lambda text_bytes: None,
+    advance: Callable[[int, int], None] = lambda text_bytes, documents: None,
 ) -> EncodedDocuments:
     """Tokenize the documents, in order; with `sentences` each is split into sentences, else it counts as one.
 
-    `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the number of bytes of
-    text done, after about every `at_once` characters.
+    `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the numbers of bytes
+    and documents done, after about every `at_once` characters.
     """
     ids: list[np.ndarray] = [np.empty(0, dtype)]
     lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
@@ -71,7 +71,7 @@ def encode_documents(
         unknown_characters += each * sizes.sum()
         data = "".join(some).encode()
         blanks += np.count_nonzero(np.frombuffer(data, np.uint8) <= ord(" "))  # collapsed text has no others
-        advance(len(data))
+        advance(len(data), len(some))
         num_bytes += len(data)
     all_ids = np.concatenate(ids)
     ends = np.cumsum(np.concatenate(lengths))

@@ -8,11 +8,11 @@ the same files give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,10 +38,7 @@ from tpulm.dataset.prepare import row_format
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
 from tpulm.dataset.stretch import (
     PieceIndex,
-    StretchRecord,
     StretchTask,
-    finished,
-    import_stretch,
     keys_in,
     read_index,
     row_dtype,
@@ -51,8 +48,8 @@ from tpulm.dataset.stretch import (
 from tpulm.dataset.tfrecord import Survey, read_records, survey
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
-from tpulm.runtime import interrupt
-from tpulm.runtime.workers import Runner, WorkerPool
+from tpulm.runtime import interrupt, stage
+from tpulm.runtime.workers import Runner, WorkerPool, run_here
 from tpulm.tokenization import Tokenization, Vocabulary
 
 STRETCH_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
@@ -65,7 +62,6 @@ _ROWS_AT_ONCE: Final = 4096
 _GRAMS: Final = 4 << 20  # compared per split, at most
 
 HoldOut = Literal["files", "rows"]
-Result = TypeVar("Result")
 
 
 class ImportedFile(NamedTuple):
@@ -98,11 +94,11 @@ def import_tfrecords(
     if (complete := begin(workdir, inputs, progress=progress)) is not None:
         return complete
     folder = dataset_folder(workdir)
-    pieces = storage.make_folder(folder / "pieces")
+    pieces = folder / "pieces"
     tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces, held)
     num_records = sum(file.survey.records for file in files)
     size = sum(task.stretch.bytes for task in tasks)
-    with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(_run_here) as runner:
+    with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(run_here) as runner:
         threshold = _read(tasks, holdout_fraction, runner, progress)
         path = storage.as_path(workdir) / "tokenizer"
         tokenization.save(tokenizer, path, inputs={"imported": kind})
@@ -114,7 +110,6 @@ def import_tfrecords(
             tasks[0].num_parts,
             total=num_records,
             unit="row",
-            work_done=lambda counts: counts.rows + counts.duplicates,
             runner=runner,
             progress=progress,
         )
@@ -286,41 +281,14 @@ def _stretch_tasks(
 
 def _read(tasks: Sequence[StretchTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
     """Write all stretches as pieces, and their index; return the threshold of holdout draws."""
-    pieces = tasks[0].piece.parent
-    expected = {path.name for task in tasks for path in (task.piece, task.piece.with_suffix(".json"))}
-    for path in storage.list_folder(pieces):
-        if path.name not in expected:
-            storage.remove(path)
-    progress.start("Reading the records", sum(task.stretch.bytes for task in tasks), "B")
-    records: dict[int, StretchRecord] = {}
-    missing = []
-    for task in tasks:
-        record = finished(task)
-        if record is None:
-            missing.append(task)
-        else:
-            records[task.number] = record
-            progress.advance(task.stretch.bytes)
-    for number, record in runner(_numbered, ((task,) for task in missing)):
-        records[number] = record
-        progress.advance(tasks[number].stretch.bytes)
-    write_index(pieces, [(task.piece.name, records[task.number]) for task in tasks])
+    stage.sweep(tasks)
+    records = stage.gather(tasks, stage.run(tasks, "Reading the records", "B", runner=runner, progress=progress))
+    write_index(tasks[0].piece.parent, [(task.piece.name, record) for task, record in zip(tasks, records, strict=True)])
     return holdout_threshold(
         holdout_fraction,
-        min((record.smallest_draw for record in records.values()), default=RANGE - 1),
-        max((record.largest_draw for record in records.values()), default=0),
+        min((record.smallest_draw for record in records), default=RANGE - 1),
+        max((record.largest_draw for record in records), default=0),
     )
-
-
-def _numbered(task: StretchTask) -> tuple[int, StretchRecord]:
-    return task.number, import_stretch(task)
-
-
-def _run_here(function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
-    """A runner in this process, for work shorter than a pool's start."""
-    for task in tasks:
-        yield function(*task)
-        interrupt.check()
 
 
 def _refuse_empty(train: SplitManifest, holdout: SplitManifest, held: Sequence[str]) -> None:

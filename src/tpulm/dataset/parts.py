@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -35,14 +35,14 @@ from tpulm.dataset.manifest import (
     dataset_folder,
     digest,
     load_manifest,
-    parse,
     part_name,
     split_manifest,
 )
-from tpulm.errors import StorageError, WorkFolderMismatch, some_of
-from tpulm.progress import SILENT, DocumentRate, Progress
+from tpulm.errors import WorkFolderMismatch, some_of
+from tpulm.progress import SILENT, Progress
+from tpulm.runtime import stage
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.runtime.workers import Runner, TaskProgress
+from tpulm.runtime.workers import Runner
 
 _RECORD = "part.json"
 _NO_WORDS = Marks(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
@@ -74,11 +74,38 @@ class Source(Protocol):
 
 
 class PartTask(NamedTuple):
+    """One part of both splits."""
+
     folder: str  # W/dataset
     number: int
     inputs: str  # digest of inputs.json
     rows: RowFormat
     source: Source
+    amount: float
+
+    @property
+    def files(self) -> list[PurePath]:
+        return [storage.as_path(self.folder) / split / part_name(self.number) for split in SPLITS]
+
+    def finished(self) -> dict[str, PartRecord] | None:
+        """The records by split, if both exist, are complete by their sizes, and made from these inputs."""
+        found = {split: _read_record(folder, self.inputs) for split, folder in zip(SPLITS, self.files, strict=True)}
+        return {split: record for split, record in found.items() if record} if all(found.values()) else None
+
+    def build(self) -> dict[str, PartRecord]:
+        with _without_cycle_search():
+            return {
+                found.split: write_part(
+                    storage.as_path(self.folder) / found.split,
+                    number=self.number,
+                    inputs=self.inputs,
+                    versions=found.versions,
+                    counts=found.counts,
+                    rows=self.rows,
+                    removed=found.removed,
+                )
+                for found in self.source.read(self.number, self.rows)
+            }
 
 
 class Splits(NamedTuple):
@@ -89,19 +116,14 @@ class Splits(NamedTuple):
 def begin(
     workdir: str | PurePath, inputs: dict[str, Any], *, hosts: Hosts = ALONE, progress: Progress = SILENT
 ) -> DatasetManifest | None:
-    """Claim W/dataset for these inputs and clean it up; return the manifest if the dataset is complete.
+    """Claim W/dataset for these inputs; return the manifest if the dataset is complete.
 
     Raises WorkFolderMismatch if a complete dataset was made from other inputs.
     """
     folder = dataset_folder(workdir)
     if hosts.is_first:
         _claim(folder, inputs, progress)
-    if (complete := load_manifest(workdir)) is not None:
-        return complete
-    if hosts.is_first:
-        _sweep(folder, set())
-    hosts.barrier("dataset begun")
-    return None
+    return load_manifest(workdir)
 
 
 def build_splits(
@@ -113,67 +135,23 @@ def build_splits(
     *,
     total: float,
     unit: str,
-    work_done: Callable[[Counts], float],
     runner: Runner,
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> Splits | None:
     """Build this host's share of the missing parts; return the splits on the first host, None elsewhere.
 
-    All parts together are `total` units of work; `work_done` gives those of one part from its counts.
+    All parts together are `total` units of work.
     """
-    folder, made_from = dataset_folder(workdir), digest(inputs)
-    tasks = [PartTask(str(folder), number, made_from, rows, source) for number in hosts.share(range(num_parts))]
-    records: dict[str, list[PartRecord]] = {split: [] for split in SPLITS}
-    missing = []
-    for task in tasks:
-        found = _read_records(folder, task.number, made_from)
-        if len(found) < len(SPLITS):
-            missing.append(task)
-            continue
-        for split, record in found.items():
-            records[split].append(record)
-    if kept := len(tasks) - len(missing):
-        progress.note(f"{kept} of {len(tasks)} parts of the dataset are already there")
-    progress.start("Building the dataset", total=total / num_parts * len(missing), unit=unit)
-    documents = DocumentRate(progress)
-    with TaskProgress(progress) as done:
-        for built in runner(build_part, ((task,) for task in missing)):
-            for split, record in built.items():
-                records[split].append(record)
-            done.add(over=sum(work_done(record.counts) for record in built.values()))
-            documents.add(sum(record.counts.documents for record in built.values()))
-    hosts.barrier("dataset parts")
+    folder, made_from = str(dataset_folder(workdir)), digest(inputs)
+    tasks = [PartTask(folder, number, made_from, rows, source, total / num_parts) for number in range(num_parts)]
+    stage.sweep(tasks, hosts)
+    built = stage.run(tasks, "Building the dataset", unit, runner=runner, hosts=hosts, progress=progress)
     if not hosts.is_first:
         return None
-    for number in set(range(num_parts)) - {task.number for task in tasks}:
-        found = _read_records(folder, number, made_from)
-        if len(found) < len(SPLITS):
-            raise StorageError(
-                f"part {number} of {folder} is not there, though the host that made it said so; run the same command again"
-            )
-        for split, record in found.items():
-            records[split].append(record)
-    _sweep(folder, {part_name(number) for number in range(num_parts)})
-    return Splits(*(split_manifest(split, inputs, rows, records[split]) for split in SPLITS))
-
-
-def build_part(task: PartTask) -> dict[str, PartRecord]:
-    """Read and write one part of both splits; return its records by split."""
-    folder = storage.as_path(task.folder)
-    with _without_cycle_search():
-        return {
-            found.split: write_part(
-                folder / found.split,
-                number=task.number,
-                inputs=task.inputs,
-                versions=found.versions,
-                counts=found.counts,
-                rows=task.rows,
-                removed=found.removed,
-            )
-            for found in task.source.read(task.number, task.rows)
-        }
+    parts = stage.gather(tasks, built)
+    stage.sweep(tasks)
+    return Splits(*(split_manifest(split, inputs, rows, [part[split] for part in parts]) for split in SPLITS))
 
 
 def write_part(
@@ -227,26 +205,12 @@ def _without_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
-def _read_record(split_folder: PurePath, number: int, inputs: str) -> PartRecord | None:
+def _read_record(folder: PurePath, inputs: str) -> PartRecord | None:
     """The record of a part that exists, complete by its sizes, and made from these inputs; else None."""
-    folder = split_folder / part_name(number)
-    path, there = folder / _RECORD, storage.walk(folder)
-    if _RECORD not in there:
-        return None
-    value = storage.read_json(path)
-    if (value.get("format_version"), value.get("inputs")) != (FORMAT_VERSION, inputs):
-        return None
-    record: PartRecord = parse(PartRecord, value, path)
-    for name, found in record.objects.items():
-        if name not in there or there[name].size != found.bytes:
-            return None
-    return record
-
-
-def _read_records(folder: PurePath, number: int, inputs: str) -> dict[str, PartRecord]:
-    """The records of a part, by split, where the part is complete."""
-    found = {split: _read_record(folder / split, number, inputs) for split in SPLITS}
-    return {split: record for split, record in found.items() if record is not None}
+    record = stage.read_record(PartRecord, folder / _RECORD, format_version=FORMAT_VERSION, inputs=inputs)
+    there = storage.walk(folder) if record else {}
+    sizes = {name: found.size for name, found in there.items()}
+    return record if record and {name: found.bytes for name, found in record.objects.items()}.items() <= sizes.items() else None
 
 
 def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None:
@@ -266,14 +230,6 @@ def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None
     if lines:
         progress.note(f"{folder} was begun from other inputs, and is begun again: {some_of(lines)}")
     storage.write_json(path, inputs)
-
-
-def _sweep(folder: PurePath, parts: set[str]) -> None:
-    """Delete temporary files of killed attempts; with the complete `parts` given, also everything else."""
-    for split in SPLITS:
-        for path in storage.list_folder(folder / split):
-            if path.name.endswith(storage.TEMPORARY_SUFFIX) or (parts and path.name not in parts):
-                storage.remove(path)
 
 
 def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:

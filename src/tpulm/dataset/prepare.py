@@ -97,7 +97,6 @@ def prepare(
         corpus_manifest.num_parts,
         total=corpus_manifest.counts.bytes,
         unit="B",
-        work_done=lambda counts: counts.bytes,
         runner=runner or partial(run_tasks, workers=workers),
         hosts=hosts,
         progress=progress,

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.config.validation import recorded
 from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
 from tpulm.dataset.pretraining_records import Shape, read_rows
 from tpulm.dataset.tfrecord import Stretch, read_records
 from tpulm.errors import DataError
+from tpulm.runtime import stage
 from tpulm.tokenization import Vocabulary
 
 _INDEX = "pieces.json"
@@ -47,6 +47,23 @@ class StretchTask(NamedTuple):
     def identity(self) -> dict[str, object]:
         """What the rows depend on; the file's path is not part of it."""
         return {"inputs": self.inputs, "file": self.file, "stretch": list(self.stretch)}
+
+    @property
+    def files(self) -> tuple[PurePath, PurePath]:
+        return self.piece, self.piece.with_suffix(".json")
+
+    @property
+    def amount(self) -> int:
+        return self.stretch.bytes
+
+    def finished(self) -> StretchRecord | None:
+        """The record, if the piece exists, complete by its size and made from the same inputs; else None."""
+        made_from = {"format_version": FORMAT_VERSION, "identity": self.identity}
+        record = stage.read_record(StretchRecord, self.files[1], **made_from)
+        return record if record and stage.has_size(self.piece, record.bytes) else None
+
+    def build(self) -> StretchRecord:
+        return import_stretch(self)
 
 
 class StretchRecord(Record):
@@ -82,19 +99,6 @@ def import_stretch(task: StretchTask) -> StretchRecord:
     draws = draw(keys_in(rows), Purpose.HOLDOUT)
     ends = [np.searchsorted(rows["high"], np.uint64(part_range(part, task.num_parts)[0])) for part in range(1, task.num_parts)]
     return _save(task, rows, [*map(int, ends), len(rows)], draws)
-
-
-def finished(task: StretchTask) -> StretchRecord | None:
-    """The record of a stretch whose piece exists, complete by its size and made from the same inputs; else None."""
-    path = task.piece.with_suffix(".json")
-    piece = storage.info(task.piece)
-    if piece is None or not storage.exists(path):
-        return None
-    value = storage.read_json(path)
-    if value.get("format_version") != FORMAT_VERSION or value.get("identity") != task.identity:
-        return None
-    record = recorded(StretchRecord, value, path)
-    return record if piece.size == record.bytes else None
 
 
 class PartRows(NamedTuple):
@@ -144,7 +148,7 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
         smallest_draw=min(map(int, draws), default=RANGE - 1),
         largest_draw=max(map(int, draws), default=0),
     )
-    storage.write_json(task.piece.with_suffix(".json"), record.model_dump(mode="json"))
+    storage.write_json(task.files[1], record.model_dump(mode="json"), sealed=True)
     return record
 
 
@@ -156,7 +160,7 @@ class PieceIndex(Record):
 
 
 def write_index(folder: PurePath, pieces: list[tuple[str, StretchRecord]]) -> None:
-    storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"))
+    storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"), sealed=True)
 
 
 def read_index(folder: PurePath) -> PieceIndex:

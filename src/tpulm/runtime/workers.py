@@ -24,6 +24,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from queue import SimpleQueue
@@ -31,22 +32,22 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tpulm import storage
 from tpulm.errors import TpulmError
-from tpulm.progress import Progress
+from tpulm.progress import DocumentRate, Progress
 from tpulm.runtime import interrupt
 
 Result = TypeVar("Result")
 
 
 _parent: Connection | None = None  # of this process, if it is a worker
-_shown: TaskProgress | None = None
+_shown: ContextVar[TaskProgress | None] = ContextVar("shown", default=None)  # of this thread
 
 
-def report(amount: float) -> None:
+def report(amount: float, documents: int = 0) -> None:
     """Called by a task now and then: `amount` more of it is done. The process that waits for it shows that (`TaskProgress`)."""
     if _parent is not None:
-        _parent.send_bytes(pickle.dumps((None, amount)))
-    elif _shown is not None:
-        _shown.add(within=amount)
+        _parent.send_bytes(pickle.dumps((None, (amount, documents))))
+    elif (shown := _shown.get()) is not None:
+        shown.add(within=amount, documents=documents)
 
 
 class TaskProgress:
@@ -56,25 +57,24 @@ class TaskProgress:
     """
 
     def __init__(self, progress: Progress):
-        self._progress = progress
+        self._progress, self._rate = progress, DocumentRate(progress)
         self._within = self._over = self._done = 0.0
 
     def __enter__(self) -> TaskProgress:
-        global _shown
-        _shown = self
+        _shown.set(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        global _shown
-        _shown = None
+        _shown.set(None)
 
-    def add(self, *, within: float = 0.0, over: float = 0.0) -> None:
+    def add(self, *, within: float = 0.0, over: float = 0.0, documents: int = 0) -> None:
         """`over` is the full amount of a task that has ended."""
         self._within += within
         self._over += over
         done = max(self._within, self._over)
         self._progress.advance(done - self._done)
         self._done = done
+        self._rate.add(documents)
 
 
 class Runner(Protocol):
@@ -103,7 +103,7 @@ class WorkerPool:
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")  # one per process
         self._mine = threading.local()
         self._connections: list[Connection] = []
-        self._reported, self._lock = 0.0, threading.Lock()
+        self._reported: SimpleQueue[tuple[float, int]] = SimpleQueue()
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -130,8 +130,7 @@ class WorkerPool:
                 self._connections.append(connection)
             connection.send_bytes(task)
             while (answer := pickle.loads(connection.recv_bytes()))[0] is None:  # a report
-                with self._lock:
-                    self._reported += answer[1]
+                self._reported.put(answer[1])
         except (EOFError, ConnectionError) as error:
             self._mine.connection = None
             raise TpulmError(
@@ -143,12 +142,6 @@ class WorkerPool:
         if succeeded:
             return result
         raise result
-
-    def _take_reports(self) -> float:
-        """What the workers have reported since the last call."""
-        with self._lock:
-            taken, self._reported = self._reported, 0.0
-        return taken
 
     def __call__(self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
         """Yield function(*task) for each task, in the order they finish.
@@ -165,7 +158,9 @@ class WorkerPool:
                 if not pending:
                     return
                 done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                report(self._take_reports())
+                while not self._reported.empty():
+                    report(*self._reported.get())
+                report(0.0)  # shows that this process is alive
                 for future in done:
                     yield future.result()
                 interrupt.check()
@@ -179,6 +174,13 @@ def run_tasks(
     """Like `WorkerPool`, with processes that are started for these tasks."""
     with WorkerPool(workers) as pool:
         yield from pool(function, tasks)
+
+
+def run_here(function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+    """A runner in this process, for work shorter than a pool's start."""
+    for task in tasks:
+        yield function(*task)
+        interrupt.check()
 
 
 class _Server(NamedTuple):
