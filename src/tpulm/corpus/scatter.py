@@ -118,7 +118,11 @@ def _read_up_to(limits: Limits, pieces: Sequence[Piece], hosts: Hosts, progress:
     with TaskProgress(progress):
         for piece in pieces:
             piece = piece._replace(limits=limits)
-            records.append(record := (piece.finished() or piece.build()) if hosts.is_first else stage.require(piece))
+            if hosts.is_first and (record := piece.finished()):
+                progress.advance(piece.amount)
+            else:
+                record = piece.build() if hosts.is_first else stage.require(piece)
+            records.append(record)
             limits = limits.after(record.counts)
             if record.limit_reached:
                 break
