@@ -106,6 +106,7 @@ def tpulm(gcs: Emulator, place: Path, user_environment: dict[str, str]) -> Tpulm
     return run
 
 
+@pytest.mark.slow
 def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: None) -> None:
     done = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan")
     assert (done.returncode, gcs.tpu.nodes()) == (2, {})

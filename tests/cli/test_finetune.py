@@ -66,6 +66,7 @@ def module_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in STRICT}
 
 
+@pytest.mark.slow
 def test_texts_are_classified(classifier: Path, place: Path) -> None:
     done = invoke("classify", "clf", "a very good film", "a very bad film", "--json")
     assert [one["label"] for one in json.loads(done.stdout)] == ["pos", "neg"]
@@ -181,6 +182,7 @@ def test_wrong_input(place: Path, arguments: list[str], code: int, message: str)
     assert not (place / "wrong" / "config.json").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, module_environment: dict[str, str]) -> None:
     """As on a full disk; the writes that were under way fail after the save has, each with a traceback of its own."""
     limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *COMMAND, "--output", "limited"]

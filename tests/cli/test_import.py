@@ -239,6 +239,7 @@ def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, tokenizer: dict[
         run(source, "--to", "gs://runs/model")
 
 
+@pytest.mark.slow
 def test_the_command_as_a_user_meets_it(real_data: Path, tmp_path: Path, user_environment: dict[str, str]):
     def tpulm(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tpulm", *map(str, arguments)]

@@ -37,6 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_from_records(folder: Path) -> None:
     def command(*arguments: object, code: int = 0) -> Done:
         result = invoke(*arguments)

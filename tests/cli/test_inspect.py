@@ -56,6 +56,7 @@ def halves(made: tokenization.Tokenization, rows: list[dataset.SampledRow], plac
     return cut
 
 
+@pytest.mark.slow
 def test_whole_words_are_shown_where_whole_words_are_masked(finished: tuple[RunConfig, Path]) -> None:
     config, workdir = finished
     made = tokenization.load(workdir / "tokenizer")

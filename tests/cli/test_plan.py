@@ -53,6 +53,7 @@ def test_what_cannot_be_planned(arguments: tuple[str, ...], message: str):
     assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("change", "message"), [("hardware.fsdp=3", "fsdp 3"), ("train.batch_size=12", "batch_size")])
 def test_a_run_that_does_not_divide_over_the_slice(change: str, message: str):
@@ -98,6 +99,7 @@ def values(*arguments: str, code: int = 0) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_what_this_machine_has():
     done = run_process("devices", "quickstart", "--json")
     assert done.returncode == 0, done.stderr

@@ -63,6 +63,7 @@ def made(request: pytest.FixtureRequest, folder: Path, environment: dict[str, st
     return request.param
 
 
+@pytest.mark.slow
 def test_it_answers(made: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     text, word = reviews(1)[0][0], "bad"

@@ -103,6 +103,7 @@ def test_requests_too_often_are_no_quota_of_cores(message: str, is_rate: bool):
 # -- runs ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_read_for_a_while(cloud: Cloud):
     """The supervisor ends with a clear line; the agent lives on and finds the job again."""
     cloud.launch()
@@ -131,6 +132,7 @@ def test_a_bucket_that_refuses_the_vm(cloud: Cloud):
     assert cloud.begin()().status == "stopped"
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_and_nobody_supervises(cloud: Cloud):
     """It is started again, and its trainer with it."""
     cloud.launch()
@@ -145,6 +147,7 @@ def test_an_agent_that_is_killed_and_nobody_supervises(cloud: Cloud):
     assert (job.status, endings(job)) == ("done", ["done"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [b"\xff\xfe\x00", None], ids=["binary", "missing"])
 def test_a_secret_that_cannot_be_used(cloud: Cloud, secret: bytes | None):
     if secret is not None:
@@ -154,6 +157,7 @@ def test_a_secret_that_cannot_be_used(cloud: Cloud, secret: bytes | None):
     assert (job.status, endings(job)) == ("failed", ["failed"]) and "gs://runs/secret for KEY" in job.message
 
 
+@pytest.mark.slow
 def test_a_bundle_that_is_gone(cloud: Cloud):
     """A VM that cannot boot deletes its node."""
     cloud.launch()
@@ -168,6 +172,7 @@ def test_a_bundle_that_is_gone(cloud: Cloud):
     assert (job.status, endings(job)) == ("done", ["lost", "done"])
 
 
+@pytest.mark.slow
 def test_settings_that_the_node_does_not_have(cloud: Cloud):
     """Nothing of the run that goes on is changed."""
     cloud.launch()
@@ -188,6 +193,7 @@ def test_settings_that_the_node_does_not_have(cloud: Cloud):
     assert cloud.begin()().status == "done"
 
 
+@pytest.mark.slow
 def test_a_job_that_was_deleted_by_hand_begins_after_the_attempts_that_there_were(cloud: Cloud):
     cloud.launch(plan={"error": "x"})
     assert cloud.begin()().status == "failed"
@@ -212,6 +218,7 @@ def test_a_budget_that_is_no_more_than_what_is_kept_for_the_end(cloud: Cloud):
         launching.check_means(cloud.settings, prices, spent=9.6)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_ends_well_without_a_model(cloud: Cloud):
     cloud.launch(plan={"exit": 0})
     job = cloud.begin()()
@@ -228,6 +235,7 @@ def test_one_refusal_that_passes(cloud: Cloud, status: int):
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_a_permission_that_is_taken_away_names_what_may_bill(cloud: Cloud):
     cloud.launch()
     supervisor = cloud.supervisor()

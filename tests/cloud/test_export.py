@@ -178,6 +178,7 @@ def metadata_server() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_the_script_of_a_pod_starts_the_run(
     gcs: Emulator, metadata_server: str, tmp_path: Path, user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -219,6 +220,7 @@ def exported(*arguments: str) -> Any:
     return done
 
 
+@pytest.mark.slow
 def test_the_commands_prepare_and_stage(place: Path):
     done = exported("skypilot", "toy.toml", "--to", "job.yaml")
     said = done.stdout + done.stderr

@@ -190,6 +190,7 @@ def with_limit(seconds: float, request: Callable[[Job, Node], Request]) -> Calla
     return limited
 
 
+@pytest.mark.slow
 def test_a_trainer_that_hangs(cloud: Cloud) -> None:
     """Its stacks lie in the bucket, without secrets, and its end says where; the next attempt goes on."""
     cloud.launch(plan={"hangs_at": 3, "seconds": 0.3})

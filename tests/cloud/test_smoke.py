@@ -67,6 +67,7 @@ def test_every_line_is_as_google_answers(emulator: Emulator):
     assert "metadata: name: t1v-n-X-w-0, which is not the node's" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [

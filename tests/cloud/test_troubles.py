@@ -25,6 +25,7 @@ from tpulm.errors import InUse
 __all__ = ["cloud", "machines"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["type-not-permitted", "no-reserved-capacity-9"])
 def test_a_zone_that_refuses_is_left_for_the_next(cloud: Cloud, name: str) -> None:
     cloud.tpu.answer_next(name, zone=ZONES[0], count=None)
@@ -35,6 +36,7 @@ def test_a_zone_that_refuses_is_left_for_the_next(cloud: Cloud, name: str) -> No
     cloud.tpu.take_back()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ending"), [("failed-stock-out", "stock-out"), ("failed-internal", "cloud")])
 def test_a_queued_resource_that_fails(cloud: Cloud, name: str, ending: str) -> None:
     """Only its zone's; the other one's goes on."""
@@ -49,6 +51,7 @@ def test_a_queued_resource_that_fails(cloud: Cloud, name: str, ending: str) -> N
     assert job.attempts[-1].zone == ZONES[1]
 
 
+@pytest.mark.slow
 def test_the_first_of_two_queues_is_kept(cloud: Cloud) -> None:
     cloud.tpu.stock_out(ZONES[0])
     cloud.launch(queued=True)
@@ -58,6 +61,7 @@ def test_the_first_of_two_queues_is_kept(cloud: Cloud) -> None:
     assert next(attempt for attempt in job.attempts if attempt.ending == "withdrawn").dollars == 0.0
 
 
+@pytest.mark.slow
 def test_one_of_four_workers_is_killed(cloud: Cloud) -> None:
     cloud.launch(accelerator="v3-32", plan={"seconds": 2.0})
     end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
@@ -78,6 +82,7 @@ def test_a_reboot(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed(cloud: Cloud) -> None:
     cloud.launch(plan={"dies_at": 2})
     job = cloud.begin()()
@@ -85,6 +90,7 @@ def test_a_trainer_that_is_killed(cloud: Cloud) -> None:
     assert "signal 9" in job.attempts[0].detail
 
 
+@pytest.mark.slow
 def test_stopped_on_request_it_saves_and_goes_on_later(cloud: Cloud) -> None:
     cloud.launch()
     end = cloud.begin()
@@ -99,6 +105,7 @@ def test_stopped_on_request_it_saves_and_goes_on_later(cloud: Cloud) -> None:
     assert (job.attempts[-1].zone, job.spot) == (ZONES[1], False), "where it runs may be another place"
 
 
+@pytest.mark.slow
 def test_a_cloud_that_is_silent_for_longer_than_requests_are_repeated(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor waits; the run goes on without it."""
     monkeypatch.setattr(tpu_api, "_PATIENCE_SECONDS", 0.5)
@@ -111,6 +118,7 @@ def test_a_cloud_that_is_silent_for_longer_than_requests_are_repeated(cloud: Clo
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "409"])
 def test_a_node_that_was_asked_for_by_a_supervisor_that_died(cloud: Cloud, is_seen: bool) -> None:
     """It had not recorded that it asked. The node is taken over when it is seen, or when asking again is answered with 409."""
@@ -146,6 +154,7 @@ def test_the_budget_is_reached(cloud: Cloud) -> None:
     assert 0 < job.newest_step < trainer.STEPS
 
 
+@pytest.mark.slow
 def test_a_trackers_key_reaches_the_trainer_and_nothing_else(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "find_spec", lambda name: object())  # wandb is installed
     cloud.tpu.add_secret("wandb-key", "a-very-secret-value")
@@ -169,6 +178,7 @@ def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> Non
     assert (job.status, len(job.attempts)) == ("stopped", 1)
 
 
+@pytest.mark.slow
 def test_nobody_supervises_and_the_node_deletes_itself(cloud: Cloud) -> None:
     cloud.launch()
     supervisor = cloud.supervisor()
@@ -178,12 +188,14 @@ def test_nobody_supervises_and_the_node_deletes_itself(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", ["done"])
 
 
+@pytest.mark.slow
 def test_nothing_goes_wrong(cloud: Cloud) -> None:
     cloud.launch()
     job = cloud.begin()()
     assert (job.status, endings(job), job.newest_step) == ("done", ["done"], trainer.STEPS), cloud.told
 
 
+@pytest.mark.slow
 def test_no_capacity_in_two_zones_and_then_there_is(cloud: Cloud) -> None:
     for zone in ZONES:
         cloud.tpu.stock_out(zone, count=1)
@@ -202,6 +214,7 @@ def test_no_quota(cloud: Cloud) -> None:
     assert "TPUV3sPreemptible" in job.message or "quota" in job.message.lower()
 
 
+@pytest.mark.slow
 def test_a_quota_that_is_free_again(cloud: Cloud) -> None:
     cloud.tpu.answer_next("quota", count=3)
     cloud.launch()
@@ -224,6 +237,7 @@ def test_a_permission_that_nobody_has_ends_the_run(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("refused", ["denied"]) and "tpu.nodes.create" in job.message
 
 
+@pytest.mark.slow
 def test_preempted_before_it_was_ready(cloud: Cloud) -> None:
     cloud.tpu.answer_next("preempted-while-creating", count=4)
     cloud.launch()
@@ -231,6 +245,7 @@ def test_preempted_before_it_was_ready(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", [*["preempted"] * 4, "done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_two_queues_that_are_served_at_once(cloud: Cloud) -> None:
     """One is deleted, and only one ever trains."""
     cloud.launch(queued=True)
@@ -256,6 +271,7 @@ def test_an_operation_that_fails(cloud: Cloud) -> None:
     assert endings(cloud.begin()()) == ["cloud", "done"]
 
 
+@pytest.mark.slow
 def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
     cloud.launch(queued=True, zones=ZONES[:1])
     end = cloud.begin()
@@ -265,6 +281,7 @@ def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", ["preempted", "done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_a_slow_creation_whose_workers_are_heard_is_left_alone(cloud: Cloud) -> None:
     cloud.tpu.set(create_seconds=15.0, boot_seconds=0.1)
     cloud.launch()
@@ -272,6 +289,7 @@ def test_a_slow_creation_whose_workers_are_heard_is_left_alone(cloud: Cloud) -> 
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_heartbeats_that_freeze(cloud: Cloud) -> None:
     cloud.launch()
     end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
@@ -281,12 +299,14 @@ def test_heartbeats_that_freeze(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", ["silent", "done"]), job.attempts
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_by_itself_is_not_tried_again(cloud: Cloud) -> None:
     cloud.launch(plan={"error": "train.batch_size 7 does not divide"})
     job = cloud.begin()()
     assert (job.status, endings(job), job.message) == ("failed", ["failed"], "train.batch_size 7 does not divide")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Google's clients leave sockets to be collected
 def test_a_storm_of_refusals(cloud: Cloud) -> None:
     cloud.launch()
@@ -298,6 +318,7 @@ def test_a_storm_of_refusals(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_stopped_while_it_creates(cloud: Cloud) -> None:
     """As by Ctrl-C: the node is recorded, and another supervisor takes it over."""
     cloud.tpu.set(create_seconds=1.0)

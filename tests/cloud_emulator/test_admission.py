@@ -212,6 +212,7 @@ class Visit(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium (or google-chrome)")
 def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
     """Neither without the token nor, should they have learnt it, with it."""

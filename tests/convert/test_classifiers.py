@@ -54,6 +54,7 @@ def test_what_is_not_supported_is_said(values: dict[str, Any], message: str) -> 
         head_from_json(values, origin="config.json")
 
 
+@pytest.mark.slow
 def test_an_imported_classifier_is_the_same(tmp_path: Path) -> None:
     encoder = build_encoder("electra", tmp_path)
     tpulm.Classifier(encoder, epochs=1, batch_size=16, max_length=16).fit(reviews(64), reviews(16, seed=1)).save_pretrained(

@@ -186,6 +186,7 @@ def test_each_moment_lands_in_its_leaf(bert_folder: Path):
     assert int(state.step) == 0 and int(state.optimizer[-1].count) == 0, "schedules begin anew"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(ELECTRAS))
 def test_the_halves_of_an_electra_share_what_they_shared(imported: Imported, name: str):
     folder = imported(tensors_of(bundles.electra(**ELECTRAS[name])))

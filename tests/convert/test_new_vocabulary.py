@@ -65,6 +65,7 @@ class Noting(Silent):
         self.notes.append(message)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_vocabulary(tmp_path: Path) -> None:
     """Its embeddings begin with those of the model, so the first loss is far below that of a model with random ones."""
     corpus = write_corpus(tmp_path / "corpus.txt.gz")

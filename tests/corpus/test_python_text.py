@@ -42,6 +42,7 @@ def test_docstrings_come_in_the_order_of_lines(tmp_path: Path, monkeypatch: pyte
     assert list(read_texts([SourceConfig(format="python")])) == [["Module.", "A.", "f.", "g.", "h.", "i.", "j."]]
 
 
+@pytest.mark.slow
 def test_it_is_a_corpus_of_its_own(scattered: Callable):
     corpus = scattered([{"format": "python"}])
     assert corpus.manifest.counts.documents > 5000

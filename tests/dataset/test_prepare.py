@@ -283,6 +283,7 @@ def test_a_complete_dataset_is_left_alone(packed: Scattered) -> None:
     assert {path: path.stat().st_mtime_ns for path in (packed.workdir / "dataset").rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     scattered: Scattered, redrawn: Scattered, tmp_path: Path, user_environment: dict[str, str]
 ) -> None:
@@ -423,6 +424,7 @@ def test_inspection(segments: Scattered) -> None:
         summarize(segments.workdir / "nowhere", "train")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["segments", "packed", "causal"])
 def test_real_reviews_take_little_room(real_data: Path, tmp_path: Path, kind: str) -> None:
     """Short reviews leave segments mostly padding, which must cost next to nothing on disk."""

@@ -54,6 +54,7 @@ def finished(encoder: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory
     return workdir, run(encoder, glue, workdir)
 
 
+@pytest.mark.slow
 def test_the_rate_is_chosen_on_a_part_of_train_and_dev_is_reported(finished: tuple[Path, BenchReport]) -> None:
     workdir, report = finished
     cola = report.results[0]
@@ -170,6 +171,7 @@ def test_f1_of_all_classes_but_one_is_that_of_scikit_learn() -> None:
     assert micro_f1(np.array([[3, 0], [0, 0]]), [1]) == 0.0
 
 
+@pytest.mark.slow
 def test_relations_are_learnt(encoder: Path, tmp_path: Path) -> None:
     rows = list[dict[str, Any]]()
     for text, label in reviews(64):

@@ -40,12 +40,14 @@ def test_it_learns(fitted: tpulm.Classifier) -> None:
     assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0) and shares[0, 1] > 0.7
 
 
+@pytest.mark.slow
 def test_every_kind_of_encoder_learns(make_encoder: Callable[[str], Path]) -> None:
     for kind in ("electra", "next_sentence", "megatron", "eurobert", "modernbert"):
         classifier = tpulm.Classifier(make_encoder(kind), **QUICK, layer_decay=1.0).fit(reviews(320), reviews(64, seed=1))
         assert classifier.evaluate(reviews(64, seed=2))["accuracy"] > 0.9, kind
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_parameters(encoder: Path) -> None:
     first, again, other = (
         tpulm.Classifier(encoder, **{**QUICK, "epochs": 1, "dropout": 0.1}, seed=seed).fit(reviews(64), reviews(32, seed=1))
@@ -63,6 +65,7 @@ def test_a_saved_classifier_is_the_same_again(fitted: tpulm.Classifier, tmp_path
     np.testing.assert_array_equal(again.predict_proba(texts), fitted.predict_proba(texts))
 
 
+@pytest.mark.slow
 def test_texts_are_cut_as_they_were_in_training(make_encoder: Callable[[str], Path], tmp_path: Path) -> None:
     """By whoever loads the classifier again, transformers too; else its scores would be others than those reported."""
     from transformers import AutoTokenizer
@@ -117,6 +120,7 @@ def test_labels_keep_their_type_and_order(encoder: Path) -> None:
     assert classifier.predict(["very good", "very bad"]) == [10, 2]
 
 
+@pytest.mark.slow
 def test_pairs(encoder: Path) -> None:
     """Whether both texts praise: only reading both tells."""
     one, two = reviews(512), reviews(512, seed=5)[::-1] + reviews(0)
@@ -132,6 +136,7 @@ def test_pairs(encoder: Path) -> None:
     assert said == classifier.predict({"text": texts, "pair": others})
 
 
+@pytest.mark.slow
 def test_regression(encoder: Path, tmp_path: Path) -> None:
     def with_counts(seed: int, count: int) -> list[tuple[str, float]]:
         return [(text, text.split().count("very") * 0.5 - 1.0) for text, _ in reviews(count, seed=seed)]
@@ -189,6 +194,7 @@ def test_from_scratch_nothing_is_taken(encoder: Path) -> None:
     assert not np.array_equal(pretrained.embeddings.tokens, random.embeddings.tokens)
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_is_what_fit_does(encoder: Path) -> None:
     train, dev = reviews(96), reviews(32, seed=1)
     settings = {**QUICK, "dropout": 0.1, "patience": "none"}
@@ -228,6 +234,7 @@ def test_every_epoch_sees_every_row(encoder: Path) -> None:
     assert rows == 41 and tuned.settings.steps == 3
 
 
+@pytest.mark.slow
 def test_a_training_computes_to_its_end_as_it_began(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On whatever processor it goes on; scores are in float32, as `predict` computes them."""
 
@@ -250,6 +257,7 @@ def test_a_training_computes_to_its_end_as_it_began(encoder: Path, tmp_path: Pat
     assert classifier.tuning_of(data, tmp_path / "new").config.compute_dtype == "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hardware", "rows"), [({"data": 2}, 42), ({"microbatch_size": 4}, 48)])
 def test_a_batch_is_no_larger_than_all_rows(
     encoder: Path, monkeypatch: pytest.MonkeyPatch, hardware: dict[str, Any], rows: int

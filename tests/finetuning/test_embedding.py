@@ -183,6 +183,7 @@ def jsonl(path: Path, rows: list[tuple[Any, ...]], names: tuple[str, ...]) -> Pa
     return path
 
 
+@pytest.mark.slow
 def test_scored_pairs_from_files(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = ["a\tb\tscore", *("\t".join(map(str, row)) for row in scored(320))]
@@ -220,6 +221,7 @@ def test_in_cloud_storage(encoder: Path, tmp_path: Path, gcs: Any) -> None:
     assert tpulm.embed("gs://runs/sts", ["a good film"]).shape == (1, 32)
 
 
+@pytest.mark.slow
 def test_triplets_from_files(encoder: Path, tmp_path: Path) -> None:
     train = jsonl(tmp_path / "train.jsonl", related(320), ("text", "pair", "negative"))
     dev = jsonl(tmp_path / "dev.jsonl", related(32, 1), ("text", "pair", "negative"))

@@ -59,6 +59,7 @@ def same(first: Path | str, second: Path | str) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
     values = finished.values()
     each = [seed.dev["accuracy"] for seed in finished.seeds]
@@ -124,6 +125,7 @@ def test_stopped_and_continued_it_is_the_same(encoder: Path, files: Path, finish
     assert same(summary.output, finished.output)
 
 
+@pytest.mark.slow
 def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: Path) -> None:
     one = run(encoder, files, tmp_path / "clf", epochs=1)
     two = run(encoder, files, tmp_path / "clf", epochs=1, seeds=2)
@@ -139,6 +141,7 @@ def test_another_model_is_not_overwritten(encoder: Path, files: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in encoder.iterdir()}
 
 
+@pytest.mark.slow
 def test_after_a_first_run_that_failed_the_corrected_command_goes_on(encoder: Path, files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder"):
         tpulm.finetune(tmp_path / "gone", files / "train.tsv", tmp_path / "clf", columns=COLUMNS, config=CONFIG)
@@ -157,6 +160,7 @@ def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finish
     assert (tmp_path / "clf" / "finetune.json").exists()
 
 
+@pytest.mark.slow
 def test_a_dev_file(encoder: Path, files: Path, tmp_path: Path) -> None:
     write_tsv(tmp_path / "dev.tsv", reviews(32, seed=9))
     summary = tpulm.finetune(
@@ -179,6 +183,7 @@ def test_texts_of_test_that_are_in_train_are_counted(encoder: Path, files: Path,
     assert [note for note in heard if note.startswith("3 of the 5 texts of test are in train, too")]
 
 
+@pytest.mark.slow
 def test_regression(encoder: Path, tmp_path: Path) -> None:
     scored = [(text, str(text.split().count("very"))) for text, _ in reviews(200)]
     train = write_tsv(tmp_path / "train.tsv", scored)
@@ -189,6 +194,7 @@ def test_regression(encoder: Path, tmp_path: Path) -> None:
     assert "regression" in (tmp_path / "clf" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: Path, files: Path, tmp_path: Path) -> None:
     summary = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
     doubts = summary.seeds[0].doubts
@@ -206,6 +212,7 @@ def test_rows_left_out_are_counted(encoder: Path, tmp_path: Path) -> None:
     assert summary.skipped == {"empty": 1, "no_label": 1}
 
 
+@pytest.mark.slow
 def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary, gcs: Any) -> None:
     from tpulm import storage
 
@@ -218,6 +225,7 @@ def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary,
     assert same("gs://runs/clf", finished.output)
 
 
+@pytest.mark.slow
 def test_settings_by_name(encoder: Path, files: Path, tmp_path: Path) -> None:
     arguments: Any = {"columns": COLUMNS, "epochs": 1, "max_length": 16, "hardware.data": 2}
     summary = tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", **arguments)
@@ -243,6 +251,7 @@ def test_each_file_may_have_columns_of_its_own(encoder: Path, files: Path, tmp_p
         tpulm.finetune(encoder, files / "train.tsv", tmp_path / "other", columns={"valid": COLUMNS}, **given)
 
 
+@pytest.mark.slow
 def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path, files: Path, tmp_path: Path) -> None:
     run(encoder, files, tmp_path / "clf", epochs=1)
     work = tmp_path / "clf" / "finetuning"
@@ -265,6 +274,7 @@ def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 
+@pytest.mark.slow
 def test_before_the_first_step_settings_can_be_corrected(encoder: Path, files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size 13 does not divide"):
         run(encoder, files, tmp_path / "clf", batch_size=13)

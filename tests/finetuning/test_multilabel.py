@@ -78,6 +78,7 @@ def test_known_scores() -> None:
     assert found == (0.5, pytest.approx(1 / 3), 0.5)
 
 
+@pytest.mark.slow
 def test_it_learns_and_comes_back(trained: tpulm.Classifier, tmp_path: Path) -> None:
     assert trained.labels is not None and trained.labels.names == LABELS
     assert trained.evaluate(labelled(64, 1))["micro_f1"] > 0.95
@@ -104,6 +105,7 @@ def test_transformers_applies_the_same_sigmoid(kind: str, tmp_path: Path, torch:
     np.testing.assert_allclose([[one[name] for name in LABELS] for one in found], ours.predict_proba(texts), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_from_files_and_from_the_command_line(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "train.tsv", labelled(320))

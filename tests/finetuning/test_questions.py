@@ -89,6 +89,7 @@ def _inputs(torch: Any, ids: np.ndarray, *, types: bool) -> dict[str, Any]:
     return given | ({"token_type_ids": torch.tensor(second)} if types else {})
 
 
+@pytest.mark.slow
 def test_questions_from_files_and_again(encoder: Path, tmp_path: Path) -> None:
     files: dict[str, Any] = {"train": write_squad(tmp_path / "train.json", questions(200)), "output": tmp_path / "out"}
     files["dev"] = write_squad(tmp_path / "dev.json", questions(40, 1))
@@ -108,6 +109,7 @@ def test_questions_from_files_and_again(encoder: Path, tmp_path: Path) -> None:
         tpulm.classify(tmp_path / "out", "good")
 
 
+@pytest.mark.slow
 def test_choices_from_files(encoder: Path, tmp_path: Path) -> None:
     def write(name: str, examples: list[tuple[str, list[str], int]]) -> Path:
         rows = [

@@ -111,6 +111,7 @@ def write(path: Path, examples: list[tuple[str, list[str]]]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_learns_from_files(encoder: Path, tmp_path: Path) -> None:
     files = {"train": write(tmp_path / "train.jsonl", tagged(160)), "test": write(tmp_path / "test.jsonl", tagged(32, 1))}
     summary = tpulm.finetune(encoder, output=tmp_path / "out", **files, task="word_tagging", metric="exact", **SETTINGS)

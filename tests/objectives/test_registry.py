@@ -46,6 +46,7 @@ def registered() -> Iterator[None]:
     SCHEDULES.discard("halves")
 
 
+@pytest.mark.slow
 def test_an_objective_of_ones_own_runs_to_its_export(tmp_path: Path) -> None:
     objective = {"objective": {"name": "token_lengths"}, "optimizer": {"learning_rate": 0.01}}
     config = toy_config(

@@ -84,6 +84,7 @@ def outcome(workdir: Path) -> Any:
     return records, (workdir / "export" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(model: Path, tmp_path: Path):
     watcher, run = Watcher(), settings(model)
     pipeline.run(run, tmp_path / "whole", progress=watcher)
@@ -104,6 +105,7 @@ def test_stopped_and_resumed_equals_uninterrupted(model: Path, tmp_path: Path):
     assert losses[0][0] == losses[1][0] and losses[0][1:] != losses[1][1:], "the same weights, other updates"
 
 
+@pytest.mark.slow
 def test_every_stage_takes_the_same_model(model: Path, tmp_path: Path):
     def tpulm(*command: object) -> Any:
         given = ["--workdir", tmp_path / "w", "--init", model / "model"]

@@ -67,6 +67,7 @@ def test_the_export_loads_and_answers(finished: tuple[RunConfig, Path, pipeline.
     assert sum(answer.score for answer in answers) <= 1.0 + 1e-6
 
 
+@pytest.mark.slow
 def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path: Path) -> None:
     import tpulm
 
@@ -313,6 +314,7 @@ def trained(config: RunConfig, workdir: Path, progress: Progress = SILENT) -> di
     return {name: value for name, value in found.items() if not name.startswith(".window")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "planned", "stopped"), [("constant", 6, None), ("wsd", 10, 6)])
 def test_a_run_whose_end_moves_is_as_if_it_had_been_planned_so(
     finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path, schedule: str, planned: int, stopped: int | None

@@ -41,6 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, pi
     return config, folder / "w", pipeline.run(config, folder / "w")
 
 
+@pytest.mark.slow
 def test_each_phase_has_rows_of_its_own_length(whole: tuple[RunConfig, Path, pipeline.Summary]) -> None:
     _, workdir, summary = whole
     assert summary.steps == 8
@@ -66,6 +67,7 @@ class StopAfter(Silent):
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_stopped_in_any_phase_it_ends_the_same(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
     """In the first, at the end of the second and in the third."""
     config, workdir, _ = whole
@@ -76,6 +78,7 @@ def test_stopped_in_any_phase_it_ends_the_same(whole: tuple[RunConfig, Path, pip
     assert outcome(tmp_path / "w") == outcome(workdir)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(
     whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path
 ) -> None:
@@ -88,12 +91,14 @@ def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(
     assert outcome(tmp_path / "w") == outcome(workdir)
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_goes_through_both(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
     config, workdir, _ = whole
     losses = [metrics["loss"] for _, _, metrics in pipeline.training_steps(config, tmp_path / "own")]
     assert losses == pytest.approx([r.values["loss"] for r in read_metrics(workdir) if r.kind == "train"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_can_start_from_the_weights_of_another(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
     config, workdir, summary = whole
     tokenizer = config.tokenizer.model_copy(update={"path": str(workdir / "tokenizer" / "tokenizer.json")})
@@ -114,6 +119,7 @@ def test_a_run_can_start_from_the_weights_of_another(whole: tuple[RunConfig, Pat
         next(pipeline.training_steps(again.model_copy(update={"model": model}), tmp_path / "larger"))
 
 
+@pytest.mark.slow
 def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path) -> None:
     """A ModernBERT with Muon on two devices, stopped in the second phase."""
     config = toy_config(

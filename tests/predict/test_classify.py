@@ -27,6 +27,7 @@ def model(folder: Path) -> LoadedModel:
     return tpulm.load_model(folder / "clf")
 
 
+@pytest.mark.slow
 def test_labels_and_probabilities(model: LoadedModel) -> None:
     good, bad = tpulm.classify(model, ["a very good film", "a very bad film"])
     assert (good.label, bad.label) == ("pos", "neg")

@@ -51,6 +51,7 @@ print(model.num_parameters(), tokenizer.mask_token)
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     hub.stalled = threading.Event()
     command = [sys.executable, "-m", "tpulm", "push", str(workdir), "user/toy", "--anyway"]
@@ -79,6 +80,7 @@ def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHu
     assert loaded.stdout.split()[1] == "[MASK]"
 
 
+@pytest.mark.slow
 def test_modules_of_an_embedding_model_and_onnx_are_sent(hub: ModelHub, tmp_path: Path) -> None:
     names = {"model.safetensors", "modules.json", "1_Pooling/config.json", "2_Normalize/config.json", "onnx/model.onnx"}
     for name in (*names, "checkpoints/state", ".tpulm/lock"):

@@ -38,6 +38,7 @@ DOORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back this eagerly")
 def test_page_faults_of_twenty_steps() -> None:
     def faults(door: str) -> int:

@@ -296,6 +296,7 @@ def test_a_text_has_the_ids_of_its_cleaned_form_here_and_in_transformers(made: T
     assert encode.tokie is None or one.encoder.engine is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLEANINGS)
 def test_any_string_has_the_stock_tokenizers_ids_behind_a_normalization(made: Tokenization, name: str):
     one = normalizing(made, CLEANINGS[name])

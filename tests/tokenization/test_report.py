@@ -110,6 +110,7 @@ def test_several_are_reported_as_each_alone(trained: dict[str, Tokenization], te
     assert {len(row) for row in found.cut_rows()} == {2 + len(trained)}
 
 
+@pytest.mark.slow
 def test_cuts_are_those_of_the_library_and_the_most_telling_come_first(trained: dict[str, Tokenization], texts: list[str]):
     found = compare(trained, [texts]).cuts
     counts = Counter(word for text in texts for word in text.split())
@@ -219,6 +220,7 @@ def test_a_word_is_unknown_that_has_an_unknown_token(
     assert found.unknown_characters == characters / len("".join(text.split()))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=troublesome_text)
 def test_any_text_counted_character_by_character(trained: dict[str, Tokenization], text: str):

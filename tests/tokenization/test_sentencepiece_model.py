@@ -90,6 +90,7 @@ SYMBOLS = [  # that normalization, casing, spaces or each other would change
 AMONG = "{0} a{0}b {0}{0} the {0} cat\n{0}영화{0}\u0301 ㅋ{0}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("symbols", SYMBOLS, ids=["normalized", "others", "spaces at an end"])
 @pytest.mark.parametrize(
     "options",

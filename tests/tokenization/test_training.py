@@ -78,6 +78,7 @@ for algorithm, size in VOCAB_SIZES.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
 def test_every_process_with_any_number_of_threads_trains_the_same(threads: str, trained: dict[str, Tokenization]):
     environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads, "TOKENIZERS_PARALLELISM": "true"}
@@ -113,6 +114,7 @@ def test_too_small_names_the_least_possible(algorithm: str, size: int, texts: li
         tokenization.train(batches(texts), config(algorithm, vocab_size=vocab_size - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_rare_characters_do_not_crowd_out_a_small_vocabulary(algorithm: str, texts: list[str]):
     """Ten thousand Chinese characters seen twice each, and a vocabulary of hundreds."""
