@@ -22,7 +22,7 @@ help:
 	@echo "make test        the tests, slow ones left out   (one of them: $(BIN)/pytest tests/config)"
 	@echo "make test-slow   every recipe compiled for its TPU, and the estimates against published runs; half an hour, then seconds"
 	@echo "make test-fuzz   5,000 damaged files of each format, none of which may end in a traceback; about ten minutes"
-	@echo "make test-soak   a run on two hosts that is killed, stopped and starved two dozen times; about ten minutes"
+	@echo "make test-soak   runs that are killed, stopped and starved dozens of times, alone and on two hosts; about half an hour"
 	@echo "make test-wheel  a wheel, installed into an empty environment, and the quickstart from it"
 	@echo "make bench       the benchmarks, one after another (torch is installed to compare with)"
 	@echo "make docs        the documentation, into ./site"
@@ -51,7 +51,7 @@ test-fuzz: $(READY)
 	$(BIN)/pytest -n auto --dist worksteal -m fuzz tests/fuzz
 
 test-soak: $(READY)
-	$(BIN)/pytest -n0 -s -m soak tests/soak
+	$(BIN)/pytest -n0 -s -m soak
 
 # A wheel of this tree with the dependencies it declares, in an environment that has nothing else; their versions are the lock's.
 test-wheel: $(READY)
