@@ -24,8 +24,19 @@ ZONES = ("us-central1-a", "us-west4-a")
 
 
 @pytest.fixture
-def machines() -> MachineSettings:
-    return MachineSettings(environment={"TPULM_LOOK_SECONDS": "0.2", "TPULM_BOOT_SECONDS": "5"})
+def boots() -> bool:
+    return True
+
+
+@pytest.fixture
+def machines(boots: bool, tmp_path: Path) -> MachineSettings:
+    """As they are or, of VMs that do not boot, with a `python3` that hangs."""
+    if boots:
+        return MachineSettings(environment={"TPULM_LOOK_SECONDS": "0.2", "TPULM_BOOT_SECONDS": "5"})
+    hangs = tmp_path / "hangs"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    return MachineSettings(python=hangs)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +133,12 @@ class Contrary(TpuApi):
         return super().delete(name, zone)
 
 
-nothing_boots = pytest.mark.parametrize("machines", [None])
+nothing_boots = pytest.mark.parametrize("boots", [False])
 Contraried = Callable[..., tuple[smoke.Smoke, dict[str, smoke.SmokeCheck]]]
 
 
 @pytest.fixture
-def contraried(emulator: Emulator, machines: MachineSettings | None) -> Contraried:
+def contraried(emulator: Emulator, machines: MachineSettings) -> Contraried:
     """By the emulator's clock, at a dollar an hour, in v5e's first two zones."""
     emulator.tpu.set(create_seconds=20, delete_seconds=20)
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", zones=ZONES, dollars_per_hour=1.0, budget=0.5)
