@@ -98,7 +98,7 @@ def without_results(folder: Path) -> None:
         shutil.rmtree(folder / name)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("begun", ["finished", "continued"])
 def test_damage_is_mended_told_or_refused(finished: Finished, tmp_path: Path, begun: str) -> None:
     config, whole = finished
