@@ -130,7 +130,7 @@ def _pairs(path: PurePath, model: PurePath, *, plain: bool, as_json: bool) -> No
             "mean of paradigms": f"{100 * report.accuracy:.1f}",
             "pairs": f"{report.total.pairs:,}, of which {report.total.ties:,} ties, counted as wrong",
             "scored by": report.method,
-            **{name: f"{score:.1f} (published, of all paradigms)" for name, score in report.published.items()},
+            **{name: f"{score:.1f} (published, on the whole set)" for name, score in report.published.items()},
         },
     )
     if as_json:

@@ -21,12 +21,10 @@ from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
 from tpulm.models.embedding import TextEncoder
-from tpulm.nn.transformer import Execution
+from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.tokenization import Tokenization
 
-LENGTH_MULTIPLE = 32  # texts are padded to a multiple of it
 BATCH_SIZE = 16  # texts at once
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)  # a loop over layers compiles fastest
 SPACE_MARKS = ("Ġ", "▁")  # how tokens of byte-level BPE and of Unigram mark a space before them
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -96,14 +94,14 @@ def _encode(model: LoadedModel, text: str, number: int, count: int) -> _Encoded:
 def _answer(model: LoadedModel, params: MaskedModel, batch: Sequence[_Encoded], top: int) -> list[list[Prediction]]:
     tokenization = model.tokenization
     longest = max(len(row.ids) for row in batch)
-    length = min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, model.config.max_positions)
+    length = min(rounded(longest), model.config.max_positions)
     ids = np.full((1 if len(batch) == 1 else BATCH_SIZE, length), tokenization.special.pad, np.int32)
     segments = np.full(ids.shape, -1, np.int32)
     for row, one in enumerate(batch):
         ids[row, : len(one.ids)] = one.ids
         segments[row, : len(one.ids)] = 0
     rows = [row for row, one in enumerate(batch) for _ in one.masks]
-    places = np.zeros((2, _power_of_two(len(rows), least=4)), np.int32)
+    places = np.zeros((2, power_of_two(len(rows), least=4)), np.int32)
     places[:, : len(rows)] = rows, np.concatenate([one.masks for one in batch])
     best = _best_tokens(params, ids, segments, places, config=model.config, vocab_size=tokenization.vocab_size, top=top)
     scores, tokens = np.asarray(best.scores), np.asarray(best.tokens)
@@ -140,11 +138,6 @@ def _best_tokens(
     hidden = encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
     logits = masked_logits(params, hidden[places[0], places[1]], config=config, execution=EXECUTION, vocab_size=vocab_size)
     return _Best(*jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top))
-
-
-def _power_of_two(count: int, *, least: int) -> int:
-    """The next power of two, so that few shapes are compiled."""
-    return max(least, 1 << (count - 1).bit_length())
 
 
 def fill(tokenization: Tokenization, text: str, mask: int, token_id: int) -> str:

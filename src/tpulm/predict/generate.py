@@ -16,7 +16,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.decoder import Cache, Decoder, Unstacked, empty_cache, extend, next_token_logits
-from tpulm.nn.transformer import Execution
+from tpulm.predict.shapes import EXECUTION, rounded
 from tpulm.tokenization import Tokenization
 
 
@@ -137,9 +137,7 @@ class Writer:
         return piece
 
 
-LENGTH_MULTIPLE = 32  # prompts and the room for what follows are padded to a multiple of it
 BATCH_SIZE = 16  # prompts at once
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
 
 Ending = Literal["end of text", "max_tokens", "max_positions"]
 
@@ -231,8 +229,8 @@ def _continue(
 ) -> Iterator[GenerationChunk]:
     lengths = np.array([len(prompt.ids) for prompt in prompts], np.int32)
     most, ends = model.config.max_positions, model.tokenization.ends
-    places = min(_rounded(int(lengths.max()) + max_tokens), most)
-    ids = np.full((len(prompts), min(_rounded(int(lengths.max())), places)), model.tokenization.special.pad, np.int32)
+    places = min(rounded(int(lengths.max()) + max_tokens), most)
+    ids = np.full((len(prompts), min(rounded(int(lengths.max())), places)), model.tokenization.special.pad, np.int32)
     for row, prompt in zip(ids, prompts, strict=True):
         row[: len(prompt.ids)] = prompt.ids
     cache = empty_cache(model.config, rows=len(prompts), places=places, execution=EXECUTION)
@@ -299,7 +297,3 @@ def _advance(
     logits = next_token_logits(params.decoder, chosen, execution=EXECUTION, vocab_size=vocab_size)
     keys = row_keys(seed, numbers, step)
     return choose(logits, keys, temperature=temperature, top_p=top_p, top_k=top_k, greedy=greedy), cache
-
-
-def _rounded(length: int) -> int:
-    return -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE

@@ -26,12 +26,11 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError, shorten
 from tpulm.models import bert, decoder
 from tpulm.models.decoder import Decoder
-from tpulm.nn.transformer import Execution
+from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.progress import SILENT, Progress
 
 ROW_TOKENS = 128  # of a row, or as many as the longest sentence has
 BATCH_TOKENS = 4_096
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
 
 
 class SentenceScore(NamedTuple):
@@ -77,7 +76,7 @@ def sentence_scores(
     )
     order = sorted(copies, key=lambda copy: -len(copy.ids))  # long ones first: rows are filled best so
     longest = len(order[0].ids) if order else 0
-    length = min(max(ROW_TOKENS, -(-longest // 32) * 32), model.config.max_positions)
+    length = min(max(ROW_TOKENS, rounded(longest)), model.config.max_positions)
     params, totals = jax.device_put(model.params), np.zeros(len(encoded))
     progress.start("Scoring", total=len(order), unit="reading")
     rows = iter(_rows(order, length))
@@ -159,8 +158,7 @@ def _add_scores(model: LoadedModel, params: object, batch: Sequence[list[_Copy]]
                 (row, begin + place, target, copy.number) for place, target in zip(copy.places, copy.targets, strict=True)
             ]
             begin = end
-    # So few sizes that few programs are compiled.
-    places = np.zeros((3, 1 << max(6, (len(asked) - 1).bit_length())), np.int32)
+    places = np.zeros((3, power_of_two(len(asked), least=64)), np.int32)
     rows, columns, targets, numbers = zip(*asked, strict=True)
     places[:, : len(asked)] = rows, columns, targets
     found = _log_probabilities(params, ids, segments, positions, places, config=model.config, vocab_size=model.vocab_size)
