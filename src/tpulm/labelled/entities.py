@@ -164,8 +164,8 @@ class _Sentence(NamedTuple):
     words: list[str]
     tags: list[str]
     place: str
-    rows: list[list[str]]  # all columns; those of multiword tokens and empty nodes apart, if the first column may be ids
-    apart: list[list[str]]
+    rows: list[list[str]]  # all columns; without multiword tokens and empty nodes, if the first column may be ids
+    every_row: list[list[str]]
 
 
 class _Layout(NamedTuple):
@@ -259,16 +259,16 @@ def _sentences(block: list[_Line], faults: Faults) -> Iterator[_Sentence]:
 
 def _sentence(lines: list[_Line], faults: Faults) -> _Sentence | None:
     """None, after a fault of a line or of the whole sentence."""
-    all_rows = [one.cells for one in lines]
-    rows = [row for row in all_rows if not _NO_WORD.fullmatch(row[0]) or len(row) < 3]
-    are_ids = len(rows) < len(lines) and _first_id([row[0] for row in rows]) is not None
-    rows, apart = (rows, all_rows) if are_ids else (all_rows, [])
+    every_row = [one.cells for one in lines]
+    counted = [row for row in every_row if not _NO_WORD.fullmatch(row[0]) or len(row) < 3]
+    are_ids = _first_id([row[0] for row in counted]) is not None
+    rows = counted if are_ids else every_row
     words, tags = [row[0] for row in rows], [row[-1] for row in rows]
     found = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text, are_ids)))
     fault, number = next(found, (None, lines[0].number))
     if fault := fault or words_fault(words, tags):
         return faults.add(*fault, f"line {number}")
-    return _Sentence(words, tags, f"{faults.name}, line {number}", rows, apart)
+    return _Sentence(words, tags, f"{faults.name}, line {number}", rows, every_row)
 
 
 def _first_id(words: list[str]) -> int | None:
@@ -284,7 +284,7 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     for one in sentences:
         first = _first_id(one.words)
         if first is None or first not in (0, 1, last + 1):
-            return [_whole(one) if one.apart else one for one in sentences]
+            return [_whole(one) for one in sentences]
         last = first + len(one.words) - 1
     rows = [row for one in sentences for row in one.rows]
     if len(rows) < 2:
@@ -303,10 +303,10 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
 
 def _whole(sentence: _Sentence) -> _Sentence:
     """With the lines that would be no words if the first column were ids. Raises DataError for one without a tag."""
-    for row in sentence.apart:
+    for row in sentence.every_row:
         if not _tag(row[-1]):
             raise DataError(f"the tag of {show(row[0])} is {show(row[-1])}; {_TAGS}", location=sentence.place)
-    return sentence._replace(words=[row[0] for row in sentence.apart], tags=[row[-1] for row in sentence.apart])
+    return sentence._replace(words=[row[0] for row in sentence.every_row], tags=[row[-1] for row in sentence.every_row])
 
 
 _WORDS: Final = ("word", "words", "token", "tokens", "form", "text")  # usual names of columns, of several the first

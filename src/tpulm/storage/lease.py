@@ -61,6 +61,10 @@ def holder(folder: str | os.PathLike[str], *, by_bucket: bool = False) -> str | 
     lease = None if found is None else _read(path / LEASE, found[0])
     if lease is None or is_free(lease, age_seconds=_age(path / LEASE, by_bucket=by_bucket), host=_host()):
         return None
+    return _owner(lease)
+
+
+def _owner(lease: dict[str, Any]) -> str:
     return f"process {lease['process']} on {lease['host']}"
 
 
@@ -161,7 +165,7 @@ class _Lease:
                 if new is not None:
                     return new
                 continue
-            name = f"process {other['process']} on {other['host']}"
+            name = _owner(other)
             if other["host"] == host or watched not in (None, version):
                 raise _in_use(self._folder, name)
             if watched is None:
@@ -194,7 +198,7 @@ class _Lease:
                 content, new = files.read_versioned(self._path) or (None, "")
                 other = None if content is None else _read(self._path, content)
                 if other is None or other["id"] != self._owner["id"]:
-                    self.lost_to = "another process" if other is None else f"process {other['process']} on {other['host']}"
+                    self.lost_to = "another process" if other is None else _owner(other)
                     interrupt.request("the loss of the work folder to another process")
                     return
             self._renewed_at, self._version = asked_at, new
