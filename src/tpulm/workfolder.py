@@ -111,7 +111,7 @@ def _forget_what_is_gone(config: RunConfig, folder: PurePath, progress: Progress
     if found.get("export", {}).get("samples") and "samples" not in found:
         forget("export", f"{_result_path(folder, 'samples')} is gone, of which the model card tells")
     if "train" not in found:
-        if not storage.committed_steps(folder / "checkpoints"):  # training begins anew
+        if not storage.committed_steps(folder / "checkpoints"):  # training starts from scratch
             storage.remove(folder / "results")
         return
     steps = found["train"]["steps"]

@@ -23,7 +23,7 @@ from tpulm.report.run import write
 from tpulm.workfolder import read_result
 
 _REPORT = "report.html"
-_OF_THE_WORK = (SUMMARY, MISTAKES)  # which hold texts, or local paths; left out without a word
+_OF_THE_WORK = (SUMMARY, MISTAKES)  # they hold texts or local paths, and are left out silently
 _FILES = (  # of a model, as patterns: card, weights, tokenizer and settings, in the folder or in one of `_FOLDERS`
     *("README.md", "LICENSE*", "model*.safetensors", SHARDS, "model.onnx*", "config.json", "*_config.json", "chat_template.*"),
     *("tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
