@@ -7,7 +7,8 @@ made-up texts; batches of 32, at most 128 tokens, dropout 0.1, AdamW, gradients 
 the device multiplies it. A round is an epoch of each, by turns, steps alone: no scoring, no saving, compiling before. The
 Trainer's attention is torch's fused one or the plain one, whichever is faster. Twice: with batches of rows of like length (the
 Trainer's "group_by_length"), and with random batches. Both pad to the longest row of a batch, we to the next of our fixed
-lengths. Under tcmalloc where it is installed (benchmarks/turns.py). Needs torch and accelerate; `make bench` installs them.
+lengths. Both are in one process, under tcmalloc where it is installed (--no-tcmalloc: glibc's allocator). Needs torch and
+accelerate; `make bench` installs them.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=5_000)
+    parser.add_argument(
+        "--tcmalloc", action=argparse.BooleanOptionalAction, default=True, help="for both, where it is installed"
+    )
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     for name in ("torch", "accelerate"):
         if importlib.util.find_spec(name) is None:
             sys.exit(f"{name} is not installed: 'pip install {name}' makes the comparison possible")
-    variables = environment()
+    variables = environment(tcmalloc=options.tcmalloc)
     if variables.get("LD_PRELOAD") != os.environ.get("LD_PRELOAD"):
         os.execve(sys.executable, [sys.executable, *sys.argv], variables)
     keep_between_steps()  # as fine-tuning does, before JAX starts its threads

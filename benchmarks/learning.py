@@ -512,7 +512,7 @@ def torch_command(job: dict[str, Any]) -> list[str]:
 
 def answer(command: Sequence[str]) -> dict[str, Any]:
     """What a process says at its end; what it writes to stderr is shown."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(), check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment(tcmalloc=True), check=True)
     return read_answer(done.stdout.splitlines(), "a process")
 
 

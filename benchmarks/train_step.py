@@ -16,8 +16,12 @@ the fused tanh GELU, the same dropout and the fused AdamW, and gets its masks re
 tpulm-bfloat16-plain is ours without its own attention kernels, where a GPU or a TPU has them; tpulm-bfloat16-unrolled has its
 layers one after another in the program instead of in a loop, as a CPU always has them.
 
-Each contender is a process of its own under tcmalloc, where it is installed, and rounds alternate between them. A ratio is
-the median over rounds of the best of torch's times to ours: for each of our two types, and for the best of both sides. The
+tpulm-run is what a user gets: `tpulm.run` on made text, in the type it chooses, from one logged step to the next, with all
+that it does beside the step (rows read and checked, metrics written).
+
+Each contender is a process of its own with the system's allocator, and rounds alternate between them. -tcmalloc is the same
+under tcmalloc (Debian: libtcmalloc-minimal4), as PyTorch's guide advises. A ratio is the median over rounds of the best of
+torch's times, under either, to ours without it: for each of our two types, for tpulm-run, and for the best of both. The
 first step is what it takes from the made model to the end of one step, compiling included; memory is the process's peak.
 GFLOP/s, and MFU where the device's peak is known, count the matrix products that the model needs; the best product of two
 matrices, in either library, is measured in the same rounds. A contender that fails to start is left out, and said to be. A
@@ -34,6 +38,7 @@ import platform
 import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,18 +46,31 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from turns import Contender, ContenderError, say
+from turns import Contender, ContenderError, environment, say
 
+import tpulm
 from tpulm.accelerators import from_device_kind, nvidia_driver, tpu_chips
-from tpulm.config import DataConfig, GeneratorConfig, ModelConfig, RunConfig, TrainConfig
+from tpulm.config import (
+    CorpusConfig,
+    DataConfig,
+    GeneratorConfig,
+    ModelConfig,
+    RunConfig,
+    SourceConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
 from tpulm.models.electra import generator_config
+from tpulm.progress import Silent
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.special_tokens import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 MATMUL_SHAPES = ((1024, 768, 3072), (1024, 3072, 768), (2048, 2048, 2048), (4096, 256, 1024), (608, 256, 8064))
 OURS = ("tpulm-float32", "tpulm-bfloat16")
+RUN = "tpulm-run"
 VARIANTS = ("tpulm-bfloat16-plain", "tpulm-bfloat16-unrolled")
+TCMALLOC = "-tcmalloc"
 TORCH = (
     "torch-eager",
     *(
@@ -74,15 +92,12 @@ class Case(NamedTuple):
     steps_per_round: int
 
 
+_MINI = ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024)
+_WITHOUT_DROPOUT = _MINI.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0})
 CASES = {
-    "bert-mini": Case(ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024), 8_000, 32, 128, 5),
-    "bert-mini-no-dropout": Case(
-        ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, dropout=0.0, attention_dropout=0.0),
-        8_000,
-        64,
-        64,
-        5,
-    ),
+    "bert-mini": Case(_MINI, 8_000, 32, 128, 5),
+    **{f"bert-mini-{rows}x64": Case(_MINI, 8_000, rows, 64, 320 // rows) for rows in (16, 32, 64)},
+    **{f"bert-mini-{rows}x64-no-dropout": Case(_WITHOUT_DROPOUT, 8_000, rows, 64, 320 // rows) for rows in (16, 32, 64)},
     "bert-base": Case(ModelConfig(), 30_522, 8, 128, 1),
     "electra-small": Case(
         ModelConfig(
@@ -147,14 +162,55 @@ def make_rows(case: Case) -> np.ndarray:
     return rows
 
 
-def configured(case: Case) -> RunConfig:
+def configured(case: Case, **settings: Any) -> RunConfig:
     return RunConfig(
         model=case.model,
         data=DataConfig(
             sequence_length=case.sequence_length, rows="causal" if case.model.architecture == "decoder" else "segments"
         ),
-        train=TrainConfig(batch_size=case.batch_size),
+        train=TrainConfig(batch_size=case.batch_size, steps=1_000_000, log_every_steps=case.steps_per_round),
+        **settings,
     )
+
+
+class Turns(Silent):
+    """A run's progress that waits for its turn at each logged step."""
+
+    def __init__(self, steps: int):
+        self._steps, self._begun_at, self._windows = steps, 0.0, 0
+
+    def status(self, text: str) -> None:
+        if "loss" not in text:  # of a stage before training
+            return
+        now, self._windows = time.perf_counter(), self._windows + 1
+        if self._windows == 2:  # the first compiles
+            say({})
+        elif self._windows > 2:
+            say({"seconds": (now - self._begun_at) / self._steps})
+        if self._windows > 1 and not sys.stdin.readline():
+            say({"peak_memory_bytes": peak_memory("tpulm")})
+            sys.stdout.flush()
+            os._exit(0)  # what the run would still write is not wanted
+        self._begun_at = time.perf_counter()
+
+
+def run_of_a_user(case: Case) -> None:
+    """`tpulm.run` on made text, until stdin ends."""
+    words = [
+        *(f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")),
+        ".",
+        *(f"w{i}" for i in range(case.vocab_size - 6)),
+    ]
+    drawn = np.random.default_rng(0).integers(6, case.vocab_size, (4_000, 4, 20))
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary, text = Path(folder, "vocab.txt"), Path(folder, "text.txt")
+        vocabulary.write_text("\n".join(words) + "\n")
+        sentences = [[" ".join(words[one] for one in sentence) + " ." for sentence in document] for document in drawn]
+        text.write_text("\n".join(" ".join(document) for document in sentences) + "\n")
+        config = configured(
+            case, corpus=CorpusConfig(sources=(SourceConfig(path=str(text)),)), tokenizer=TokenizerConfig(path=str(vocabulary))
+        )
+        tpulm.run(config, Path(folder, "run"), progress=Turns(case.steps_per_round))
 
 
 def ours(case: Case, rows: np.ndarray, variant: str) -> tuple[Step, float]:
@@ -393,8 +449,11 @@ def contend(name: str, case: Case) -> None:
     """One contender: a JSON line once it is ready, one for each line of stdin, and one of its memory at the end."""
     if not (tpu_chips() or nvidia_driver()):
         os.environ.setdefault("JAX_PLATFORMS", "cpu")  # no TPU is looked for
-    keep_between_steps()  # as the pipeline does, before JAX starts its threads
-    library, _, variant = name.partition("-")
+    library, _, variant = name.removesuffix(TCMALLOC).partition("-")
+    if library == "tpulm":
+        keep_between_steps()  # as the pipeline does, before JAX starts its threads
+    if name == RUN:
+        run_of_a_user(case)
     if library == "torch":
         os.environ["JAX_PLATFORMS"] = "cpu"  # which makes the masks alone: the GPU is torch's
     if library == "matmul":
@@ -445,10 +504,13 @@ def peak_memory(library: str) -> int:
 def run(name: str, contenders: Sequence[str], *, rounds: int, at_once: bool = False) -> dict[str, Any]:
     case = ALL_CASES[name]
     if case.model.architecture != "bert":
-        contenders = [one for one in contenders if one != "torch-eager"]  # is "gathered" there
+        contenders = [one for one in contenders if not one.startswith("torch-eager")]  # is "gathered" there
     running, figures = list[Contender](), dict[str, dict[str, Any]]()
     begun = time.perf_counter()
-    starting = (Contender(one, [sys.executable, __file__, "--contend", one, "--cases", name]) for one in contenders)
+    starting = (
+        Contender(one, [sys.executable, __file__, "--contend", one, "--cases", name], tcmalloc=one.endswith(TCMALLOC))
+        for one in contenders
+    )
     for one in list(starting) if at_once else starting:
         try:
             running.append(one.wait())
@@ -470,7 +532,7 @@ def run(name: str, contenders: Sequence[str], *, rounds: int, at_once: bool = Fa
         figures[one.name] = {
             "step_ms": round(1000 * statistics.median(times), 1),
             "tokens_per_second": round(tokens / statistics.median(times)),
-            "first_step_seconds": round(one.ready["first_step_seconds"], 1),
+            **({"first_step_seconds": round(one.ready["first_step_seconds"], 1)} if "first_step_seconds" in one.ready else {}),
             "peak_memory_mb": round(ended["peak_memory_bytes"] / 1e6),
             "_times": times,
         }
@@ -481,9 +543,9 @@ def run(name: str, contenders: Sequence[str], *, rounds: int, at_once: bool = Fa
             figures[one.name] |= {"mfu": round(per_second / peak, 3)} if peak else {}
     result = {"case": name, "contenders": figures, "ratios": {}}
     timed = [one for one, figure in figures.items() if "_times" in figure]
-    torch = [one for one in TORCH if one in timed]
+    torch = [one for one in timed if one.startswith("torch")]
     by_type = [(ours, [one for one in torch if ("bfloat16" in one) == ("bfloat16" in ours)]) for ours in OURS]
-    for ours, opponents in [*by_type, ("best", torch)]:
+    for ours, opponents in [*by_type, (RUN, torch), ("best", torch)]:
         mine = [one for one in OURS if one in timed] if ours == "best" else [ours] * (ours in timed)
         if mine and opponents:
             result["ratios"][ours] = _ratio(figures, mine, opponents)
@@ -529,7 +591,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=ALL_CASES, default=list(GPU_CASES if nvidia_driver() else CASES))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
-        "--contenders", nargs="+", choices=(*OURS, *VARIANTS, *TORCH, *PRODUCTS), default=[*OURS, *TORCH, *PRODUCTS]
+        "--contenders", nargs="+", choices=(*OURS, RUN, *VARIANTS, *TORCH, *PRODUCTS), default=[*OURS, RUN, *TORCH, *PRODUCTS]
     )
     parser.add_argument(
         "--at-once", action="store_true", help="start all contenders of a case together: their first steps take longer"
@@ -541,6 +603,10 @@ def main() -> None:
         contend(options.contend, ALL_CASES[options.cases[0]])
         return
     contenders = options.contenders
+    if "LD_PRELOAD" in environment(tcmalloc=True) and not nvidia_driver():
+        contenders = [*contenders, *(one + TCMALLOC for one in contenders if one in (*OURS, *TORCH))]
+    else:
+        print("no tcmalloc: torch may be faster with it", file=sys.stderr)
     if importlib.util.find_spec("torch") is None:
         print("torch is not installed: 'pip install torch==2.13.0' makes the comparison possible", file=sys.stderr)
         contenders = [name for name in contenders if "torch" not in name]

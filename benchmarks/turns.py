@@ -1,8 +1,8 @@
 """Processes that take turns, so that each is measured under the same conditions, and what they say.
 
-They run under tcmalloc where it is installed (Debian: libtcmalloc-minimal4), as PyTorch's guide advises. glibc returns blocks
-to the system after every step, which costs torch a tenth of its speed on a CPU; told to keep them, its heap under torch grew
-by 20 MB a step in long trainings until the machine was full. Ours is as fast under either.
+torch may run under tcmalloc (Debian: libtcmalloc-minimal4), as PyTorch's guide advises. glibc returns blocks to the system
+after every step, which costs torch a tenth of its speed on a CPU; told to keep them, its heap under torch grew by 20 MB a step
+in long trainings until the machine was full.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ class ContenderError(Exception):
 
 
 class Contender:
-    """A process that measures a round for each line of its stdin; `variables` are added to its environment.
+    """A process that measures a round for each line of its stdin, under tcmalloc if asked for and installed; `variables` are
+    added to its environment.
 
     It says something once it is ready (`wait`), after each round and, if rounds are of seconds, at its end.
     """
 
-    def __init__(self, name: str, command: Sequence[str], **variables: str):
+    def __init__(self, name: str, command: Sequence[str], *, tcmalloc: bool = True, **variables: str):
         self.name, self.answers = name, list[dict[str, Any]]()
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = subprocess.Popen(command, env=environment() | variables, **pipes)
+        self._process = subprocess.Popen(command, env=environment(tcmalloc=tcmalloc) | variables, **pipes)
         self.ready = dict[str, Any]()
 
     def wait(self) -> Contender:
@@ -57,9 +58,9 @@ class Contender:
         return read_answer(self._process.stdout, self.name)
 
 
-def environment() -> dict[str, str]:
-    """This process's, with tcmalloc where it is installed."""
-    found = sorted(Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"))
+def environment(*, tcmalloc: bool) -> dict[str, str]:
+    """This process's, with tcmalloc if asked for and installed."""
+    found = sorted(Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")) if tcmalloc else []
     return {**os.environ, **({"LD_PRELOAD": str(found[0])} if found else {})}
 
 
