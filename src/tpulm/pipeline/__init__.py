@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
 
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.model_card import CardFacts
+    from tpulm.predict.minimal_pairs import PairsReport
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import Step, TrainResult
     from tpulm.train.program import Program
@@ -179,6 +180,19 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
         older = "" if not has_export else f"; {workdir / 'export'} is older"
         progress.note(f"the model is {stages.which(step)}{older}")
         return load_model(folder / "export", preferred=preferred)
+
+
+def record_pairs(workdir: PurePath, name: str, report: PairsReport) -> None:
+    """Keep the accuracy of the current model on minimal pairs in W/results/pairs.json, and rewrite the report.
+
+    Raises InUse if another process works in the folder.
+    """
+    from tpulm.report import write
+
+    score = {"step": newest_step(workdir), "accuracy": report.accuracy, **report.total._asdict(), "method": report.method}
+    with storage.held(workdir):
+        write_result(workdir, "pairs", {**(read_result(workdir, "pairs") or {}), name: score})
+        write(workdir)
 
 
 def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
@@ -432,7 +446,14 @@ class Stages:
         folder = self.workdir / "export"
         done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
         wanted = {"step": newest_step(self.workdir), **named}
-        if done is not None and wanted.items() <= done.items() and self._same_average(done) and storage.exists(folder):
+        pairs = read_result(self.workdir, "pairs") or {}
+        if (
+            done is not None
+            and wanted.items() <= done.items()
+            and self._same_average(done)
+            and storage.exists(folder)
+            and (done.get("pairs", {}) == pairs or not storage.committed_steps(self.workdir / "checkpoints"))
+        ):
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
         from tpulm.report.history import History
@@ -449,7 +470,7 @@ class Stages:
             mend(self.workdir, self.progress)
             history, tokenizer = History.read(self.workdir), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
-        values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several}
+        values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
         self._save_result("export", values, product=folder)
         self.hosts.barrier("export")
         return Exported(folder, "done")
