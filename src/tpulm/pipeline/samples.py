@@ -38,6 +38,7 @@ def samples(params: Any, config: ModelConfig, tokenization: Tokenization, holdou
     texts = [ids[:length] for _, ids in zip(range(_TEXTS), _texts(holdout, tokenization), strict=False)]
     if isinstance(params, Decoder):
         prompts = [tokenization.decode(ids[:_PROMPT]) for ids in texts]
+        prompts = [prompt for prompt in prompts if len(tokenization.encode_one(prompt)) < config.max_positions]
         written = generate(model, prompts, max_tokens=_WRITTEN) if prompts else []
         return {"step": step, "written": [{"prompt": one.prompt, "text": one.text} for one in written]}
     return {"step": step, "masked": _filled(model, texts)}
@@ -55,7 +56,8 @@ def _filled(model: LoadedModel, texts: list[list[int]]) -> list[dict[str, Any]]:
             continue
         place = int(draw.choice(places))
         text = tokenization.decode([*ids[:place], mask, *ids[place + 1 :]], special_tokens=True)
-        if text.count(tokenization.token(mask)) == 1:
+        fits = len(tokenization.encode_one(text)) <= model.config.max_positions  # what was one token may be read as several
+        if fits and text.count(tokenization.token(mask)) == 1:
             masked.append(text)
             truths.append(ids[place])
     answers = fill_mask(model, masked, top=_BEST) if masked else []
