@@ -6,16 +6,20 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from rich.console import Console
+from typer import testing
 from typer.testing import CliRunner
 
 from tpulm.cli import cloud, cloud_runs, terminal
 from tpulm.cli.app import app
 from tpulm.errors import TpulmError
+
+testing._get_command = cache(testing._get_command)  # building all commands takes longer than most of them
 
 
 def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

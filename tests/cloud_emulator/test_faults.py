@@ -175,18 +175,6 @@ def test_faults_within_a_batch(gcs: Emulator, bucket: Any):
     assert [blob.name for blob in bucket.list_blobs()] == ["y"]
 
 
-@pytest.mark.slow
-def test_gcsfs_survives_refusals_drops_and_cuts(gcs: Emulator):
-    files = gcsfs.GCSFileSystem()
-    for fault in ("error_rate", "drop_rate"):
-        gcs.faults.set(**{fault: 1, "count": 1})
-        files.pipe("runs/a", b"content")
-        assert files.cat("runs/a") == b"content"
-    gcs.faults.set(truncate_rate=1, count=1)
-    assert files.cat("runs/a") == b"content"
-    assert gcs.faults.injected == {"error": 1, "drop": 1, "truncate": 1}
-
-
 def test_what_a_client_that_went_away_had_sent_is_carried_out(gcs: Emulator):
     gcs.faults.set(latency_seconds=0.3)
     with pytest.raises(requests.exceptions.ReadTimeout):
