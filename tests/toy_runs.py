@@ -79,7 +79,7 @@ class Notes(Silent):
 
     def advance(self, amount: float) -> None:
         self._done += amount
-        if self._training and self._done == self._stop:
+        if self._stop and self._training and self._done == self._stop:
             interrupt.request("SIGTERM")
 
     def note(self, message: str) -> None:
