@@ -52,13 +52,14 @@ KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
 
 
 def build_encoder(kind: str, folder: Path) -> Path:
-    """A folder as `save_model` writes it, with random weights, made once a process and copied."""
-    shutil.copytree(_built(kind), folder, dirs_exist_ok=True)
+    """A copy of `built`."""
+    shutil.copytree(built(kind).parent, folder, dirs_exist_ok=True)
     return folder / kind
 
 
 @cache
-def _built(kind: str) -> Path:
+def built(kind: str) -> Path:
+    """A folder as `save_model` writes it, with random weights, made once a process; it must not be changed."""
     folder = Path(tempfile.mkdtemp(prefix="encoder-"))
     words, tokenizer_folder = folder / "words.txt", folder / "tokenizer"
     storage.write_atomic(words, "\n".join(WORDS) + "\n")
@@ -74,7 +75,7 @@ def _built(kind: str) -> Path:
         tokenization_folder=tokenizer_folder,
         pad_token_id=tokenizer.special.pad,
     )
-    return folder
+    return folder / kind
 
 
 def reviews(count: int, *, seed: int = 0) -> list[tuple[str, str]]:

@@ -7,20 +7,12 @@ from typing import Any
 
 import pytest
 
+from toy_runs import Notes
 from tpulm import storage, workfolder
 from tpulm.config import RunConfig
 from tpulm.errors import InUse, WorkFolderMismatch
-from tpulm.progress import Silent
 
 CORPUS, TOKENIZER, DATASET = (f"{name}/manifest.json" for name in ("corpus", "tokenizer", "dataset"))
-
-
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.said.append(message)
 
 
 def settings(**groups: Any) -> RunConfig:
@@ -125,7 +117,7 @@ def test_what_does_not_change_the_result_may_change_at_any_time(tmp_path: Path) 
     notes = Notes()
     workfolder.begin(now, w, notes)
     assert workfolder.open_run(w) == now
-    assert "train.log_every_steps: 100 -> 7" in notes.said[0] and 'language: (none) -> "ko"' in notes.said[0]
+    assert "train.log_every_steps: 100 -> 7" in notes.notes[0] and 'language: (none) -> "ko"' in notes.notes[0]
 
 
 def schedule(steps: int, name: str = "constant", warmup: int | None = 2, decay: int | None = None, **more: Any) -> RunConfig:

@@ -11,6 +11,8 @@ from typing import Any
 from tpulm.config import RunConfig
 from tpulm.dataset.example import serialize
 from tpulm.dataset.tfrecord import frame
+from tpulm.progress import Silent
+from tpulm.runtime import interrupt
 
 WORDS = re.findall(
     r"\w+",
@@ -63,6 +65,25 @@ def toy_config(corpus: Path, **changes: Any) -> RunConfig:
         "hardware": {"data": 2},
     }
     return RunConfig.model_validate({**base, **changes})
+
+
+class Notes(Silent):
+    """Keeps what is noted; asks for a stop when so many steps of training are done."""
+
+    def __init__(self, stop: int = 0):
+        self.notes: list[str] = []
+        self._stop, self._training, self._done = stop, False, 0.0
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        self._training, self._done = description.startswith("Training"), 0.0
+
+    def advance(self, amount: float) -> None:
+        self._done += amount
+        if self._stop and self._training and self._done == self._stop:
+            interrupt.request("SIGTERM")
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4

@@ -1,28 +1,39 @@
-"""Encoders to begin with, each built once."""
+"""Encoders to begin with, and a model fine-tuned for each task, each made once a worker; none may be changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from task_examples import examples_of
 
-from encoders import build_encoder
+import tpulm
+from encoders import built
 
-
-@pytest.fixture(scope="session")
-def make_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A function (kind) -> folder of a model with random weights."""
-    made: dict[str, Path] = {}
-
-    def make(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = build_encoder(kind, tmp_path_factory.mktemp("encoder"))
-        return made[kind]
-
-    return make
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 5e-3, "max_length": 16, "dropout": 0.0}
+OWN: dict[str, dict[str, Any]] = {
+    "multilabel": {"epochs": 6},
+    "qa": {"learning_rate": 1e-2},
+    "choice": {"learning_rate": 1e-2},
+    "embed": {"epochs": 5},
+}
 
 
 @pytest.fixture(scope="session")
-def encoder(make_encoder: Callable[[str], Path]) -> Path:
-    return make_encoder("bert")
+def encoder() -> Path:
+    return built("bert")
+
+
+@pytest.fixture(scope="session")
+def taught(encoder: Path) -> Callable[[str], tpulm.Classifier]:
+    """A function (task) -> what 320 of its examples teach."""
+
+    @cache
+    def teach(task: str) -> tpulm.Classifier:
+        classifier = tpulm.Classifier(encoder, task=task, **QUICK | OWN.get(task, {}))
+        return classifier.fit(examples_of(task, 320), examples_of(task, 64, seed=1))
+
+    return teach

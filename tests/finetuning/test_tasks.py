@@ -1,157 +1,105 @@
-"""A fine-tuning task from outside of the package: each word of a text has a label, of classes; and what tasks read."""
+"""What every task does: it learns, is saved and loaded as it was, and refuses rows it cannot use; and a task from outside."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import Array
+from task_examples import FIELDS, examples_of, write_jsonl
 
 import tpulm
-from encoders import reviews
+from encoders import built
 from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning import Task, register_task
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import Columns, Examples, LabelSet
-from tpulm.labelled.rows import Rows, encode_rows
-from tpulm.models import bert
-from tpulm.nn.layers import dense
-from tpulm.nn.transformer import Randomness
-from tpulm.objectives.classification import Classification, LabelledInputs
-from tpulm.objectives.losses import cross_entropy
-from tpulm.tokenization import Tokenization
+from tpulm.labelled.rows import Rows
+from tpulm.nn.params import named_leaves
 from tpulm.train.tuning import Labelled
 
-NONE = -1  # the label of [CLS], [SEP] and padding
-TAGS = {"good": "praise", "bad": "blame"}
-SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 1e-2, "max_length": 16, "dropout": 0.0}
-
-
-class TokenClassification(Classification):
-    """A class for each token, by the last linear map of the head."""
-
-    @property
-    def label_shape(self) -> tuple[int, ...]:
-        return (self.sequence_length,)
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        return (self.sequence_length, self.num_classes or 1)
-
-    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Array:
-        hidden = bert.encode(params, tokens, config=self.model, execution=self.execution, randomness=randomness)
-        tokens_first = hidden.reshape(-1, hidden.shape[-1])
-        logits = dense(params.classification_head.output, tokens_first, dtype=self.execution.dtype)
-        return logits.astype(jnp.float32).reshape(*hidden.shape[:2], -1)
-
-    def totals(self, inputs: LabelledInputs) -> dict[str, Array]:
-        return {"rows": jnp.sum((inputs.labels != NONE).astype(jnp.float32) * inputs.weights[:, None])}
-
-    def sums(self, outputs: Array, inputs: LabelledInputs) -> dict[str, Array]:
-        labels = inputs.labels[:, : outputs.shape[1]]
-        weights = (labels != NONE).astype(jnp.float32) * inputs.weights[:, None]
-        found = cross_entropy(outputs, jnp.maximum(labels, 0), weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
-
-
-class WordTagging(Task):
-    kind = "A tagger"
-    objective = TokenClassification
-
-    def label_fault(self, label: Any) -> Any:
-        return None if isinstance(label, list) and label else ("no_label", f"the label is {label!r}, not a list of tags.")
-
-    def learn(self, examples: Examples) -> LabelSet:
-        return LabelSet.given(sorted({tag for tags in examples.labels or [] for tag in tags}))
-
-    def encode(
-        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
-    ) -> Labelled:
-        assert classes is not None
-        labels = np.full((len(examples), max_length), NONE, np.int32)
-        for row, tags in zip(labels, examples.labels or [], strict=True):
-            row[1 : 1 + len(tags)] = [classes.names.index(tag) for tag in tags]  # a word is a token in this vocabulary
-        return Labelled(encode_rows(tokenization, examples.texts, None, max_length=max_length), labels)
-
-    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        labels = data.labels
-        right = outputs.argmax(axis=-1) == labels
-        return {"token_accuracy": float(right[labels != NONE].mean()), "exact": float((right | (labels == NONE)).all(1).mean())}
-
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[list[str]]:
-        assert classes is not None
-        found = outputs.argmax(axis=-1)
-        return [[classes.names[one] for one in row[1 : length - 1]] for row, length in zip(found, rows.lengths, strict=True)]
-
-
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    metrics: Mapping[str, Any] = {"token_accuracy": "highest", "exact": "highest"}
-    register_task("word_tagging", WordTagging(), metrics=metrics)
-    yield
-    TASKS.discard("word_tagging")
-    del METRICS["word_tagging"]
-    for name in metrics:
-        METRIC_NAMES.discard(name)
-
-
-def tagged(count: int, seed: int = 0) -> list[tuple[str, list[str]]]:
-    return [(text, [TAGS.get(word, "other") for word in text.split()]) for text, _ in reviews(count, seed=seed)]
-
-
-def write(path: Path, examples: list[tuple[str, list[str]]]) -> Path:
-    path.write_text("".join(f"{json.dumps({'text': text, 'label': tags})}\n" for text, tags in examples))
-    return path
-
-
-@pytest.mark.slow
-def test_a_task_of_ones_own_learns_from_files(encoder: Path, tmp_path: Path) -> None:
-    files = {"train": write(tmp_path / "train.jsonl", tagged(160)), "test": write(tmp_path / "test.jsonl", tagged(32, 1))}
-    summary = tpulm.finetune(encoder, output=tmp_path / "out", **files, task="word_tagging", metric="exact", **SETTINGS)
-    assert summary.labels == ("blame", "other", "praise") and summary.settings.chosen_by == "exact"
-    values = summary.values()
-    assert values["test_token_accuracy"] > 0.95 and values["health"] == "all right" and values["confusion"] is None
-    assert "A tagger of 3 classes" in (tmp_path / "out" / "README.md").read_text()
-
-
-def test_its_answers_are_what_it_says(encoder: Path) -> None:
-    classifier = tpulm.Classifier(encoder, task="word_tagging", **SETTINGS).fit(tagged(160))
-    assert classifier.evaluate(tagged(32, 1))["token_accuracy"] > 0.95
-    assert classifier.predict(["the film was very good", "bad plot"]) == [
-        ["other", "other", "other", "other", "praise"],
-        ["blame", "other"],
-    ]
-    with pytest.raises(DataError, match="'pos'"):
-        classifier.evaluate([("good", "pos")])
-
-
-def test_an_unknown_task_or_metric_suggests_the_nearest(encoder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"task.*'word_taging' is not one of .*Did you mean 'word_tagging'\?"):
-        tpulm.Classifier(encoder, task="word_taging")
-    with pytest.raises(ConfigError, match="word_tagging"):
-        tpulm.Classifier(encoder, task="word_tagging", metric="accuracy")
-
-
-UNUSABLE: dict[str, tuple[dict[str, object], dict[str, object]]] = {  # of a task: a row, and what makes it unusable
-    "regression": ({"text": "a film", "label": 1}, {"label": "high"}),
-    "embed": ({"text": "a film", "pair": "a plot", "label": 1}, {"label": "high"}),
-    "tag": ({"text": "a film", "label": [[2, 6, "WORK"]]}, {"label": [[2, 7, "WORK"]]}),
-    "multilabel": ({"text": "a film", "label": ["good"]}, {"label": "good"}),
-    "choice": ({"question": "a film", "choices": ["a", "b"], "label": 1}, {"label": 2}),
-    "retrieve": ({"text": "a film", "pair": "a plot"}, {"pair": " "}),
+Taught = Callable[[str], tpulm.Classifier]
+FILM, PLOT = "the film was very good and the plot was", "bad plot and cast and the film was very"
+LEARNT: dict[str, tuple[str, float, list[Any], Any]] = {  # of a task: a score and its least value, what is asked, the answers
+    "classification": ("accuracy", 0.95, [FILM, PLOT], ["pos", "neg"]),
+    "regression": ("pearson", 0.8, [FILM], [pytest.approx(1050, abs=30)]),
+    "multilabel": (
+        "micro_f1",
+        0.95,
+        ["the film was very good", "the bad plot", "the cast and the plot"],
+        [["emphatic", "praise"], ["blame"], []],
+    ),
+    "tag": ("entity_f1", 0.95, ["the plot was very good"], [[[18, 22, "praise"]]]),
+    "qa": (
+        "f1",
+        0.9,
+        [("was the film", "the film was very good and the plot"), ("was the film", "the film and the cast")],
+        [("good", 18, 22), ("", 0, 0)],
+    ),
+    "choice": ("accuracy", 0.9, [("was the film", ["the plot", "the film good", "the cast"])], [(1, "the film good")]),
+    "embed": ("spearman", 0.8, [("the film was good", "the plot was very good")], [pytest.approx(1.0, abs=0.2)]),
+    "retrieve": ("mrr_at_10", 0.95, [("film good", "the film was good")], [pytest.approx(1.0, abs=0.3)]),
 }
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
-def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, tmp_path: Path) -> None:
-    task, (row, changed) = find_task(FinetuneConfig(task=name)), UNUSABLE[name]
+def test_every_task_is_here() -> None:
+    assert set(LEARNT) == set(FIELDS) == set(TASKS)
+
+
+@pytest.mark.parametrize("task", LEARNT)
+def test_it_learns_and_is_loaded_as_it_was_saved(task: str, taught: Taught, tmp_path: Path) -> None:
+    metric, least, asked, answers = LEARNT[task]
+    classifier, unseen = taught(task), examples_of(task, 64, seed=2)
+    assert classifier.evaluate(unseen)[metric] > least
+    assert [plain(answer) for answer in classifier.predict(asked)] == answers
+    classifier.save_pretrained(tmp_path / "out")
+    again = tpulm.Classifier(tmp_path / "out", **({"task": task} if task == "retrieve" else {}))
+    assert again.config.task == task and names_of(again) == names_of(classifier)
+    assert same(again.params, classifier.params) and again.evaluate(unseen) == classifier.evaluate(unseen)
+
+
+def plain(answer: Any) -> Any:
+    """Of an answer in a text (answer, start, end), of a choice (label, choice)."""
+    return tuple(answer.values())[: 3 if "start" in answer else 2] if isinstance(answer, dict) else answer
+
+
+def names_of(classifier: tpulm.Classifier) -> tuple[str, ...] | None:
+    return classifier.labels and classifier.labels.names
+
+
+def same(first: Any, second: Any) -> bool:
+    a, b = named_leaves(first), named_leaves(second)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("task", ["tag", "qa", "embed"])
+def test_what_is_no_classifier_is_refused(task: str, taught: Taught, tmp_path: Path) -> None:
+    taught(task).save_pretrained(tmp_path / "out")
+    with pytest.raises(ConfigError, match="this"):
+        tpulm.classify(tmp_path / "out", "good")
+
+
+UNUSABLE: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {  # of a task: a row, and what makes it unusable
+    "regression": ({"text": "a film", "label": 1}, [{"label": "high"}]),
+    "embed": ({"text": "a film", "pair": "a plot", "label": 1}, [{"label": "high"}]),
+    "tag": ({"text": "a film", "label": [[2, 6, "WORK"]]}, [{"label": [[2, 7, "WORK"]]}]),
+    "multilabel": ({"text": "a film", "label": ["good"]}, [{"label": "good"}, {"label": ["good", ""]}]),
+    "choice": (
+        {"question": "a film", "choices": ["a", "b"], "label": 1},
+        [{"label": 2}, {"label": "b"}, {"choices": ["a"]}, {"choices": ["a", " "]}],
+    ),
+    "retrieve": ({"text": "a film", "pair": "a plot"}, [{"pair": " "}]),
+}
+
+
+@pytest.mark.parametrize(("name", "changed"), [(name, changed) for name, (_, some) in UNUSABLE.items() for changed in some])
+def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, changed: dict[str, object], tmp_path: Path) -> None:
+    task, row = find_task(FinetuneConfig(task=name)), UNUSABLE[name][0]
     path = tmp_path / "train.jsonl"
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row | changed)}\n")
     columns = Columns(pair="pair" if "pair" in row else None)
@@ -159,3 +107,108 @@ def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, tmp_path:
         task.read(path, columns)
     found = task.read(path, columns, on_error="skip")
     assert len(found) == 1 and found.skipped.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "examples", "named"),
+    [
+        ("classification", [("a film", "pos")] * 40, "'pos'"),
+        ("regression", [("a film", 3)] * 40, "40"),
+        ("multilabel", [("a film", []), ("a plot", [])], "2"),
+        ("multilabel", [("a film", ["a", "b"])] * 2, "2"),
+        ("embed", [("film", "plot", 1.0)] * 2, "2"),
+        ("embed", [("film", 1.0)], "pair"),
+        ("retrieve", [("film", "cast"), ("plot", "cast")], "2"),
+        ("retrieve", [("film", "plot", " ")], "example 0"),
+        ("tag", [("film", [])], "1"),
+        ("qa", [("was it", "the film", [])], "1"),
+    ],
+)
+def test_examples_that_teach_nothing_are_refused(task: str, examples: list[Any], named: str, encoder: Path) -> None:
+    with pytest.raises(DataError, match=named):
+        tpulm.Classifier(encoder, task=task, max_length=16).encode(examples, learn=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "example", "named"),
+    [
+        ("classification", ("a bad film", "nag"), "Did you mean 'neg'"),
+        ("multilabel", ("a bad film", ["blam"]), "Did you mean 'blame'"),
+        ("tag", ("good", [[0, 4, "prase"]]), "Did you mean 'praise'"),
+        ("tag", ("good", [[0, 9, "praise"]]), "0 to 9"),
+        ("embed", ("film", "plot", "much"), "'much'"),
+    ],
+)
+def test_labels_that_were_not_learnt_are_named(task: str, example: Any, named: str, taught: Taught) -> None:
+    good = examples_of(task, 1)
+    with pytest.raises(DataError, match=rf"(?s)example 1: .*{named}"):
+        taught(task).evaluate([*good, example])
+
+
+def test_files_of_labels_with_a_separator(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\nfilm\ta;b\nplot\t\n")
+    task = find_task(FinetuneConfig(task="multilabel"))
+    assert task.read(tmp_path / "a.tsv", Columns(label_separator=";")).labels == [["a", "b"], []]
+    with pytest.raises(DataError, match=r"a\.tsv, line 2: .*--label-separator"):
+        task.read(tmp_path / "a.tsv", Columns())
+    with pytest.raises(ConfigError, match="separator"):
+        task.read(tmp_path / "a.tsv", Columns(label_separator=""))
+
+
+def test_files_of_swag(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sent1,sent2,ending0,ending1,ending2,label\nIt rains.,She,runs.,sings.,,1\n")
+    found = find_task(FinetuneConfig(task="choice")).read(tmp_path / "a.csv", Columns())
+    assert found.texts == ["It rains."] and found.pairs == [["She runs.", "She sings."]] and found.labels == ["1"]
+
+
+def test_eurobert_answers_no_questions() -> None:
+    with pytest.raises(ConfigError, match="EuroBertForQuestionAnswering"):
+        tpulm.Classifier(built("eurobert"), task="qa")
+
+
+class Feeling(Task):
+    """Labels are -1 and 1."""
+
+    kind = "A judge of feelings"
+
+    def label_fault(self, label: Any) -> Any:
+        return None if label in (-1, 1) else ("no_label", f"the label is {label!r}, not a feeling.")
+
+    def learn(self, examples: Examples) -> LabelSet:
+        return LabelSet.given(["-1", "1"])
+
+    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+        return (np.array(examples.labels) > 0).astype(np.int32)
+
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        return {"agreement": float(np.mean(outputs.argmax(axis=1) == data.labels)), "distance": 0.0}
+
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[int]:
+        return [2 * int(row.argmax()) - 1 for row in outputs]
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    register_task("feeling", Feeling(), metrics={"agreement": "highest", "distance": "lowest"})
+    yield
+    TASKS.discard("feeling")
+    del METRICS["feeling"]
+    METRIC_NAMES.discard("agreement")
+    METRIC_NAMES.discard("distance")
+
+
+def test_a_task_of_ones_own_learns_from_files(registered: None, encoder: Path, tmp_path: Path) -> None:
+    examples = [(text, 1 if label == "pos" else -1) for text, label in examples_of("classification", 240)]
+    train = write_jsonl(tmp_path / "train.jsonl", "classification", examples[:200])
+    settings: Any = {"task": "feeling", "epochs": 3, "batch_size": 16, "learning_rate": 5e-3, "max_length": 16}
+    summary = tpulm.finetune(encoder, train, tmp_path / "out", **settings)
+    assert summary.settings.chosen_by == "agreement" and summary.values()["dev_agreement"] > 0.9
+    assert "A judge of feelings of 2 classes" in (tmp_path / "out" / "README.md").read_text()
+    again = tpulm.Classifier(tmp_path / "out", task="feeling", max_length=16)
+    assert again.predict([FILM, PLOT]) == [1, -1] and again.evaluate(examples[200:])["agreement"] > 0.9
+    with pytest.raises(DataError, match="'pos'"):
+        again.evaluate([("good", "pos")])
+    with pytest.raises(ConfigError, match=r"'feling'.*Did you mean 'feeling'"):
+        tpulm.Classifier(encoder, task="feling")
+    with pytest.raises(ConfigError, match="feeling"):
+        tpulm.Classifier(encoder, task="feeling", metric="accuracy")

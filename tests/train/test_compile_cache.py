@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
 
+import jax
 import pytest
 
 from cloud_emulator import Emulator
@@ -21,11 +23,11 @@ from tpulm import storage
 from tpulm.train import program
 
 def long(x):
-    for number in range(500):
+    for number in range(50):
         x = jnp.sin(x) * number + jnp.where(x > number, x, -x)
     return x
 
-program._LEAST_SECONDS = 0.2  # a machine may be fast
+program._LEAST_SECONDS = 0.0
 program.enable_compilation_cache(storage.as_path({WORKDIR!r}))
 value = float(jax.jit(long)(jnp.float32(1.0)))
 print(json.dumps([value, *program.compile_stats(), jax.config.values["jax_compilation_cache_dir"]]))
@@ -36,10 +38,9 @@ print(json.dumps([value, *program.compile_stats(), jax.config.values["jax_compil
 def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
     """Compiles something in a process of its own: (value, what it compiled, where programs are kept)."""
 
-    def run(**variables: str) -> tuple[float, program.CompileStats, str]:
-        environment = {**user_environment, **gcs.environment, **variables}
-        if not variables:
-            del environment["JAX_COMPILATION_CACHE_DIR"]
+    def run() -> tuple[float, program.CompileStats, str]:
+        environment = {**user_environment, **gcs.environment}
+        del environment["JAX_COMPILATION_CACHE_DIR"]
         done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         value, *compiled, folder = json.loads(done.stdout)
@@ -48,26 +49,26 @@ def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
     return run
 
 
-def test_the_second_machine_does_not_compile(compile_it: Any):
+def test_the_second_machine_does_not_compile(compile_it: Any, gcs: Emulator):
     value, first, folder = compile_it()
-    assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and (first.programs, first.found) == (1, 0)
+    assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and first.programs > 0 == first.found
     again, second, _ = compile_it()
-    assert (again, second.programs, second.found) == (value, 0, 1)
-    (name,) = storage.walk(f"{WORKDIR}/compiled")
-    storage.write_atomic(f"{WORKDIR}/compiled/{name}", b"damaged")
+    assert (again, second.programs, second.found) == (value, 0, first.programs)
+    for name in storage.walk(f"{WORKDIR}/compiled"):
+        storage.write_atomic(f"{WORKDIR}/compiled/{name}", b"damaged")
     again, third, _ = compile_it()
     assert (again, third.found) == (value, 0), "what cannot be read is compiled"
-
-
-def test_a_bucket_that_takes_nothing(compile_it: Any, gcs: Emulator):
+    storage.remove(storage.as_path(f"{WORKDIR}/compiled"))
     gcs.faults.set(read_only=True)
-    _, compiled, _ = compile_it()
-    assert (compiled.programs, compiled.found) == (1, 0)
+    again, fourth, _ = compile_it()
+    assert (again, fourth.programs > 0, fourth.found) == (value, True, 0), "nor where nothing can be kept"
 
 
-def test_the_environment_says_otherwise(compile_it: Any, tmp_path: Any):
-    *_, folder = compile_it(JAX_COMPILATION_CACHE_DIR=str(tmp_path))
-    assert folder == str(tmp_path) and not storage.exists(f"{WORKDIR}/compiled")
+def test_a_folder_that_the_environment_names_is_kept():
+    named = jax.config.values["jax_compilation_cache_dir"]
+    assert named == os.environ["JAX_COMPILATION_CACHE_DIR"]
+    program.enable_compilation_cache(storage.as_path(WORKDIR))
+    assert jax.config.values["jax_compilation_cache_dir"] == named
 
 
 def test_old_programs_make_room(gcs: Emulator):

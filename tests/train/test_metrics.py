@@ -4,19 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tpulm.progress import Silent
+from toy_runs import Notes
 from tpulm.train.metrics import MetricsLog, mend, read_attempts, read_metrics
 from tpulm.train.throughput import Meter, Rate
 
 
 def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) -> None:
     """A torn last line is what a kill leaves, and no damage."""
-
-    class Notes(Silent):
-        def note(self, message: str) -> None:
-            notes.append(message)
-
-    notes = list[str]()
+    progress = Notes()
+    notes = progress.notes
     log = MetricsLog(tmp_path, first_step=0)
     log.started(lambda: {"device": "1 x cpu"})
     for step in (1, 2, 3):
@@ -25,19 +21,19 @@ def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) ->
     path, start = (tmp_path / "metrics" / f"0001.{suffix}" for suffix in ("jsonl", "start.json"))
     path.write_bytes(whole := path.read_bytes() + b'{"kind": "tr')
     assert [record.step for record in read_metrics(tmp_path)] == [1, 2, 3]
-    mend(tmp_path, Notes())
+    mend(tmp_path, progress)
     assert not notes and path.read_bytes() == whole
     for damaged in (whole.replace(b'"step": 2', b'"step": .'), whole.replace(b"kind", b"k\xff", 1), whole[40:]):
         path.write_bytes(damaged)
         with pytest.warns(match="0001.jsonl"):
             left = read_metrics(tmp_path)
         assert len(left) == 2
-        mend(tmp_path, Notes())
-        mend(tmp_path, Notes())
+        mend(tmp_path, progress)
+        mend(tmp_path, progress)
         assert read_metrics(tmp_path) == left and len(notes) == 1 and "0001.jsonl" in notes.pop()
     assert damaged in [kept.read_bytes() for kept in (tmp_path / "damaged").iterdir()]
     start.write_bytes(start.read_bytes().replace(b"1 x", b"2 x"))
-    mend(tmp_path, Notes())
+    mend(tmp_path, progress)
     assert len(notes) == 1 and [attempt.start for attempt in read_attempts(tmp_path)] == [{}]
 
 
@@ -61,21 +57,3 @@ def test_speed_counts_text_and_shows_what_it_fills() -> None:
     rate = Rate(per_second=1234.5, mfu=0.3, text_fraction=0.21)
     assert str(rate) == "1,234 tokens/s (21% of slots)"
     assert str(rate._replace(text_fraction=1.0)) == "1,234 tokens/s"
-
-
-def test_union_of_attempts_takes_the_latest(tmp_path: Path) -> None:
-    for first, losses in ((0, {1: 3.0, 2: 2.0, 3: 1.5}), (2, {3: 1.25, 4: 1.0})):
-        log = MetricsLog(tmp_path, first_step=first)
-        for step, loss in losses.items():
-            log.write("train", step, {"loss": loss})
-        log.close()
-    assert [(r.step, r.values["loss"]) for r in read_metrics(tmp_path)] == [(1, 3.0), (2, 2.0), (3, 1.25), (4, 1.0)]
-
-
-def test_each_attempt_has_a_file(tmp_path: Path) -> None:
-    attempts = []
-    for _ in range(3):
-        log = MetricsLog(tmp_path, first_step=0)
-        attempts.append(log.attempt)
-        log.close()
-    assert attempts == [1, 2, 3]

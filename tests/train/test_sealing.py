@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path, PurePath
 
@@ -43,27 +42,20 @@ def flip(path: PurePath) -> None:
     storage.write_atomic(path, bytes(content))
 
 
+def reseal(value: object) -> Callable[[PurePath], object]:
+    return lambda folder: storage.write_json(folder / storage.SEAL, value)
+
+
 DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
-    "missing": (lambda folder: storage.remove(folder / "state/d/0"), r"^state/d/0 is missing$"),
-    "empty one missing": (lambda folder: storage.remove(folder / "metadata/x"), r"^metadata/x is missing$"),
-    "cut": (lambda folder: storage.write_atomic(folder / "state/d/0", b"123"), r"^state/d/0 has 3 bytes, not 1024$"),
-    "flipped": (lambda folder: flip(folder / "state/d/0"), r"^state/d/0 has another checksum than when it was written$"),
-    "no seal": (lambda folder: storage.remove(folder / storage.SEAL), r"^objects\.json is missing$"),
-    "torn seal": (
-        lambda folder: storage.write_atomic(folder / storage.SEAL, '{"objects": {'),
-        r"^objects\.json is not .* JSON",
-    ),
-    "binary seal": (lambda folder: storage.write_atomic(folder / storage.SEAL, b"\xff\x00"), r"^objects\.json is not .* JSON"),
-    "nothing": (lambda folder: storage.remove(folder), r"^objects\.json is missing$"),
-    "other seal": (lambda folder: storage.write_json(folder / storage.SEAL, []), r"^objects\.json is not a list of objects"),
-    "odd seal": (
-        lambda folder: storage.write_json(folder / storage.SEAL, {"objects": ["x"]}),
-        r"^objects\.json is not a list of objects",
-    ),
-    "bare seal": (
-        lambda folder: storage.write_json(folder / storage.SEAL, {"objects": {"metadata/x": {}}}),
-        r"^objects\.json is not a list of objects",
-    ),
+    "missing": (lambda folder: storage.remove(folder / "state/d/0"), "state/d/0 is missing"),
+    "empty one missing": (lambda folder: storage.remove(folder / "metadata/x"), "metadata/x is missing"),
+    "cut": (lambda folder: storage.write_atomic(folder / "state/d/0", b"123"), "state/d/0 has 3 bytes, not 1024"),
+    "flipped": (lambda folder: flip(folder / "state/d/0"), "state/d/0 has another checksum"),
+    "nothing": (storage.remove, "objects.json is missing"),
+    "torn seal": (lambda folder: storage.write_atomic(folder / storage.SEAL, b'{"objects": {\xff'), "objects.json"),
+    "other seal": (reseal([]), "objects.json"),
+    "odd seal": (reseal({"objects": ["x"]}), "objects.json"),
+    "bare seal": (reseal({"objects": {"metadata/x": {}}}), "objects.json"),
 }
 
 
@@ -71,7 +63,7 @@ DAMAGES: dict[str, tuple[Callable[[PurePath], object], str]] = {
 def test_damage_is_named(sealed: PurePath, kind: str):
     damaging, message = DAMAGES[kind]
     damaging(sealed)
-    assert re.search(message, storage.find_damage(sealed) or "")
+    assert (storage.find_damage(sealed) or "").startswith(message)
 
 
 def test_a_name_more_is_no_damage(sealed: PurePath):

@@ -49,18 +49,16 @@ def reference(kind: str) -> list[float]:
 @pytest.mark.parametrize(
     ("kind", "hardware"),
     [
-        ("masked", {"data": 2}),
-        ("masked", {"fsdp": 2}),
-        ("masked", {"tensor": 2, "microbatch_size": 2}),
         ("causal", {"tensor": 2, "microbatch_size": 2}),
-        ("replaced", {"tensor": 2, "microbatch_size": 2}),
+        ("replaced", {"fsdp": 2, "microbatch_size": 4}),
+        *(pytest.param("masked", {axis: 2}, marks=pytest.mark.slow) for axis in ("data", "fsdp", "tensor")),
         pytest.param("segments", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
         pytest.param("modern", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
     ],
     indirect=["kind"],
 )
 def test_layout_does_not_change_the_losses(kind: str, reference: list[float], hardware: dict[str, int]) -> None:
-    """Dropout is on; 20 steps within 1e-4. Each axis for one objective, the one that splits most for the others."""
+    """Dropout is on; 20 steps within 1e-4. All axes at once are below."""
     np.testing.assert_allclose(losses(kind, hardware, 2), reference, atol=1e-4)
 
 
@@ -164,8 +162,7 @@ def test_less_is_kept_until_a_step_fits() -> None:
     assert (remat(needed), remat(1)) == ("none", "full")
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_products_are_of_bfloat16_and_summed_in_float32(kind: str, platform: str) -> None:
+def test_products_are_of_bfloat16_and_summed_in_float32(kind: str) -> None:
     """Forward and backward, as lowered for each platform: the vocabulary head's, too. A row of ones sums a bias' gradient."""
     objective = toy.program(toy.config(kind, train={"compute_dtype": "bfloat16"})).objective
 
@@ -175,11 +172,14 @@ def test_products_are_of_bfloat16_and_summed_in_float32(kind: str, platform: str
         return objective.loss(params, inputs, objective.totals(inputs), dropout_key=key).loss
 
     batch = {"tokens": jax.ShapeDtypeStruct((toy.BATCH, toy.LENGTH), "uint16")}
-    lowered = jax.jit(jax.grad(loss)).trace(shapes(objective.spec), batch).lower(lowering_platforms=(platform,))
-    products = re.findall(r"dot_general.*: \(tensor<(.*)>, tensor<(.*)>\) -> tensor<(.*)>", lowered.as_text())
-    kinds = {tuple(one.rpartition("x")[2] for one in product) for product in products if not product[0].startswith("1x")}
-    assert kinds == {("bf16", "bf16", "f32")}
-    assert sum(f"x{toy.VOCAB_SIZE // 128 * 128 + 128}x" in "x".join(product) for product in products) >= 3, "the head's"
+    traced = jax.jit(jax.grad(loss)).trace(shapes(objective.spec), batch)
+    for platform in ("cpu", "cuda", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        products = re.findall(r"dot_general.*: \(tensor<(.*)>, tensor<(.*)>\) -> tensor<(.*)>", text)
+        kinds = {tuple(one.rpartition("x")[2] for one in product) for product in products if not product[0].startswith("1x")}
+        assert kinds == {("bf16", "bf16", "f32")}, platform
+        heads = [product for product in products if f"x{toy.VOCAB_SIZE // 128 * 128 + 128}x" in "x".join(product)]
+        assert len(heads) >= 3, "the head's"
 
 
 def test_programs_for_gpus_leave_out_what_depends_on_the_order_of_threads() -> None:

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from toy_runs import toy_config, write_corpus
+from toy_runs import Notes, toy_config, write_corpus
 from tpulm import pipeline
 from tpulm.config import RunConfig, TrackConfig
 from tpulm.errors import ConfigError
-from tpulm.progress import Silent
 from tpulm.train import trackers
 from tpulm.train.metrics import MetricsLog, read_metrics
 from tpulm.train.trackers import Tracking
@@ -48,16 +47,8 @@ def remembering(monkeypatch: pytest.MonkeyPatch) -> type[Remembering]:
     return made
 
 
-class Noting(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 def tracking(progress: Any = None) -> Tracking:
-    return Tracking(TrackConfig(to=("wandb",)), "a run", {"train.steps": 4}, progress or Noting())
+    return Tracking(TrackConfig(to=("wandb",)), "a run", {"train.steps": 4}, progress or Notes())
 
 
 def test_what_a_killed_attempt_did_not_send_is_sent_by_the_next(tmp_path: Path, remembering: type[Remembering]) -> None:
@@ -85,7 +76,7 @@ def test_a_tracker_that_fails_is_left_alone(
         raise OSError("no network")
 
     monkeypatch.setattr(remembering, "log", refuse)
-    progress = Noting()
+    progress = Notes()
     with MetricsLog(tmp_path, first_step=0, tracking=tracking(progress)) as log:
         log.write("train", 1, {"loss": 1.0})
         log.write("train", 2, {"loss": 0.5})

@@ -1,0 +1,119 @@
+"""What is saved computes the same in transformers and sentence-transformers: each task, each kind of encoder.
+
+All parameters are random, biases and scales of norms, too, so that none can be left out or mistaken for another unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from task_examples import examples_of
+
+import tpulm
+from encoders import built
+
+CLASSES: dict[str, str] = {
+    "classification": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "multilabel": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "qa": "AutoModelForQuestionAnswering",
+    "choice": "AutoModelForMultipleChoice",
+}
+KINDS = {
+    "classification": ("bert", "electra", "megatron", "eurobert", "modernbert"),
+    "regression": ("bert",),
+    "multilabel": ("bert", "eurobert"),
+    "tag": ("bert", "electra", "eurobert", "modernbert"),
+    "qa": ("bert", "electra", "megatron", "modernbert"),
+    "choice": ("bert", "electra", "megatron", "modernbert"),
+}
+
+
+def saved(kind: str, task: str, folder: Path, **settings: Any) -> tuple[tpulm.Classifier, Any]:
+    """A classifier with random parameters, saved to `folder`, and examples as it encodes them."""
+    classifier = tpulm.Classifier(built(kind), task=task, max_length=16, **settings)
+    data = classifier.encode(examples_of(task, 8), learn=True)
+    rng = np.random.default_rng(0)
+    noisy = jax.tree.map(
+        lambda leaf: leaf + rng.normal(scale=0.1, size=leaf.shape).astype(np.float32), classifier.first_params(0)
+    )
+    classifier.params = noisy
+    classifier.save_pretrained(folder)
+    return classifier, data
+
+
+@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task, kinds in KINDS.items() for kind in kinds])
+def test_outputs_are_those_of_transformers(task: str, kind: str, torch: ModuleType, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    classifier, data = saved(kind, task, tmp_path)
+    model = getattr(transformers, CLASSES[task]).from_pretrained(tmp_path).eval()
+    ours, rows = classifier.outputs(data), data.rows
+    groups = np.arange(len(rows)) if rows.of is None else rows.of
+    for group in np.unique(groups):
+        numbers = np.flatnonzero(groups == group)
+        ids = [rows.ids[rows.starts[number] : rows.starts[number + 1]] for number in numbers]
+        with torch.no_grad():
+            found = model(**inputs_of(torch, ids, types=kind not in ("modernbert", "eurobert"), grouped=task == "choice"))
+        if task == "qa":
+            expected = np.stack([found.start_logits[0].numpy(), found.end_logits[0].numpy()], axis=-1)
+        else:
+            expected = found.logits[0].numpy()
+        mine = ours[numbers, 0] if task == "choice" else ours[numbers[0]]
+        np.testing.assert_allclose(mine[: len(expected)], expected, atol=1e-4, rtol=1e-4)
+    if classifier.labels is not None:
+        assert model.config.id2label == dict(enumerate(classifier.labels.names))
+        assert model.config.label2id == {name: number for number, name in enumerate(classifier.labels.names)}
+    assert (model.config.problem_type == "multi_label_classification") is (task == "multilabel")
+
+
+def inputs_of(torch: Any, rows: list[np.ndarray], *, types: bool, grouped: bool) -> dict[str, Any]:
+    """The rows padded to one length, [1, choices, L] where they are choices."""
+    length = max(map(len, rows))
+    ids = np.stack([np.pad(row, (0, length - len(row))) for row in rows]).astype(np.int64)
+    mask = np.stack([np.arange(length) < len(row) for row in rows]).astype(np.int64)
+    second = (np.cumsum(ids == 3, axis=-1) - (ids == 3) == 1).astype(np.int64) * mask
+    given = {"input_ids": ids, "attention_mask": mask} | ({"token_type_ids": second} if types else {})
+    return {name: torch.tensor(value[None] if grouped else value) for name, value in given.items()}
+
+
+def test_the_pipeline_of_transformers_gives_the_same_probabilities(torch: ModuleType, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    classifier, _ = saved("bert", "multilabel", tmp_path)
+    texts = [text for text, _ in examples_of("multilabel", 4)]
+    found = [
+        {one["label"]: one["score"] for one in scores}
+        for scores in transformers.pipeline("text-classification", str(tmp_path), top_k=None)(texts)
+    ]
+    assert classifier.labels is not None
+    expected = classifier.predict_proba(texts)
+    np.testing.assert_allclose([[one[name] for name in classifier.labels.names] for one in found], expected, atol=1e-4)
+    answers = tpulm.classify(tmp_path, texts)
+    assert [list(one.labels or ()) for one in answers] == classifier.predict(texts)
+    np.testing.assert_allclose([list((one.probabilities or {}).values()) for one in answers], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [("bert", "mean"), ("bert", "cls"), ("electra", "mean"), ("eurobert", "mean"), ("modernbert", "cls")]
+)
+def test_vectors_are_those_of_sentence_transformers(kind: str, pooling: Any, tmp_path: Path, torch: ModuleType) -> None:
+    theirs: Any = pytest.importorskip("sentence_transformers")
+    transformers: Any = pytest.importorskip("transformers")
+    ours, _ = saved(kind, "embed", tmp_path, pooling=pooling)
+    texts = [text for text, _, _ in examples_of("embed", 6)] + ["good", "the film was bad and the plot was very very bad " * 3]
+    model = theirs.SentenceTransformer(str(tmp_path))
+    found = np.stack(ours.predict(texts))
+    np.testing.assert_allclose(found, model.encode(texts), atol=1e-4)
+    np.testing.assert_allclose(found, tpulm.embed(tmp_path, texts), atol=1e-6)
+    pairs = list(zip(texts[:4], texts[4:], strict=True))
+    expected = theirs.util.pairwise_cos_sim(*(torch.from_numpy(model.encode(list(part))) for part in zip(*pairs, strict=True)))
+    np.testing.assert_allclose(ours.predict(pairs), expected, atol=1e-4)
+    encoder = transformers.AutoModel.from_pretrained(tmp_path)
+    assert type(encoder).__name__ == json.loads((tmp_path / "config.json").read_text())["architectures"][0]
+    assert tpulm.Classifier(tmp_path).config.pooling == pooling
