@@ -59,8 +59,7 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch, width: int) -> io.StringIO:
     console = Console(file=text, width=width, highlight=False)
     for module in (cloud, cloud_runs, terminal):
         monkeypatch.setattr(module, "console", console)
-    monkeypatch.setattr(terminal, "results", console)
-    monkeypatch.setattr(terminal, "begin", lambda *, as_json: None)
+    monkeypatch.setattr(terminal, "Screen", lambda **settings: console)
     return text
 
 

@@ -33,6 +33,7 @@ PURE = BASE - {"storage", "runtime", "workfolder"}  # the model's side does no i
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "cloud_emulator": set(),  # a package of its own
+    "rehearsal": BASE | {"cloud_emulator", "cloud", "train"},  # cloud_emulator.rehearsal, of a run of tpulm
     "cloud": BASE,
     "corpus": BASE,
     "pages": {"readable"},
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "finetuning": BASE | TEXT | MODEL | {"train", "convert", "predict", "report", "notebook"},
     "pipeline": BASE | TEXT | MODEL | {"train", "convert", "plan", "predict", "finetuning", "report", "notebook"},
 }
-MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "cloud_emulator", "cloud"}
+MAY_IMPORT["cli"] = MAY_IMPORT["pipeline"] | {"pipeline", "cloud_emulator", "rehearsal", "cloud"}
 MAY_IMPORT["tpulm"] = MAY_IMPORT["cli"] | {"cli"}  # tpulm/__init__.py: the library's face
 MAY_IMPORT["__main__"] = MAY_IMPORT["tpulm"]
 
@@ -77,7 +78,7 @@ def module_name(file: Path) -> str:
 
 def part_of(module: str) -> str:
     """ "tpulm.nn.layers" -> "nn"; "tpulm" -> "tpulm"; "cloud_emulator.clock" -> "cloud_emulator"."""
-    return module.split(".")[1] if module.startswith("tpulm.") else module.split(".")[0]
+    return module.split(".")[1] if module.startswith(("tpulm.", "cloud_emulator.rehearsal")) else module.split(".")[0]
 
 
 def is_module(name: str) -> bool:

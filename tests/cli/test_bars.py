@@ -55,19 +55,19 @@ def test_what_is_left_out_on_a_narrower_and_narrower_terminal():
     assert lines[0].startswith("Training  ")
 
 
+OTHERS = [
+    ("Building the dataset", 160e9, 80e9, "1,234 documents/s", "B"),
+    ("Comparing for near-duplicates", 19, 3.25, "", "band"),
+    ("Counting words", None, 123_456, "", "characters"),
+    ("Exporting", None, 0, "", ""),
+    ("deleting gs://桶/フォルダ" * 9, 1234, 12, "", "object"),
+]
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-@pytest.mark.parametrize(
-    ("description", "total", "done", "status", "unit"),
-    [
-        ("Building the dataset", 160e9, 80e9, "1,234 documents/s", "B"),
-        ("Comparing for near-duplicates", 19, 3.25, "", "band"),
-        ("Counting words", None, 123_456, "", "characters"),
-        ("Exporting", None, 0, "", ""),
-        ("deleting gs://桶/フォルダ" * 9, 1234, 12, "", "object"),
-    ],
-)
-def test_other_stages_fit_too(description: str, total: float | None, done: float, status: str, unit: str, width: int):
-    line = task_line(task(description, total, done, status, unit), width).plain
+@pytest.mark.parametrize("stage", OTHERS)
+def test_other_stages_fit_too(stage: tuple[str, float | None, float, str, str], width: int):
+    line = task_line(task(*stage), width).plain
     assert cell_len(line) <= width
     assert "left" in line or "elapsed" in line or width < 40
 
@@ -94,10 +94,5 @@ def test_the_screen_of_a_run(width: int):
 
 
 def test_clocks():
-    assert [format_clock(seconds) for seconds in (None, 0.4, 80, 3600, 360_000)] == [
-        "-:--:--",
-        "0:00:00",
-        "0:01:20",
-        "1:00:00",
-        "4.2 days",
-    ]
+    clocks = [format_clock(seconds) for seconds in (None, 0.4, 80, 3600, 360_000)]
+    assert clocks == ["-:--:--", "0:00:00", "0:01:20", "1:00:00", "4.2 days"]

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from command_line import commands_of, invoke, run_process
-from toy_runs import run_file
+from toy_runs import run_file, write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
 
@@ -26,10 +26,8 @@ from tpulm.cli.app import app
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("commands")
     (root / "corpus").mkdir()
-    words = ["red", "green", "blue", "old", "new", "tree", "house", "river", "stone", "bird", "song", "night", "day"]
-    lines = [" ".join(words[(i * k) % len(words)] for k in range(1, 4 + i % 9)) + f" {i % 7}." for i in range(300)]
-    (root / "corpus" / "a.txt").write_text("\n".join(lines))
-    (root / "run.toml").write_text(run_file("corpus/*.txt"))
+    write_corpus(root / "corpus" / "a.txt.gz")
+    (root / "run.toml").write_text(run_file("corpus/*.gz"))
     return root
 
 
@@ -99,10 +97,10 @@ def test_a_path_that_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         made = invoke("dataset", "prepare", run, workdir, "--json")
         assert made.returncode == 0, made.stderr
     source = json.loads((real / "w" / "run.json").read_text())["corpus"]["sources"][0]
-    assert source["path"] == str(real / "corpus" / "*.txt")
+    assert source["path"] == str(real / "corpus" / "*.gz")
     shown = invoke("dataset", "inspect", "--rows", 1, "--", f"{name}/w")
     assert shown.returncode == 0, shown.stderr
-    counted = invoke("tokenizer", "report", "--json", "--", f"{name}/w", f"{name}/corpus/*.txt")
+    counted = invoke("tokenizer", "report", "--json", "--", f"{name}/w", f"{name}/corpus/*.gz")
     assert counted.returncode == 0, counted.stderr
     missing = invoke("report", "--", f"{name}/none")
     assert str(storage.as_path(f"{name}/none")).replace("\t", "\\t") in missing.stderr  # as it was typed
@@ -160,14 +158,15 @@ def said_of(command: Any, arguments: list[str]) -> str:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_option_is_given_once(name: str) -> None:
-    """But for those that say they may be repeated."""
+    """But for those that say they may be repeated; and each has a help text, also where it is a setting's meaning."""
+    assert [item.name for item in EVERY[name].params if not item.help] == []
     options = [item for item in EVERY[name].params if item.param_type_name == "option" and not item.is_eager]
     for option in options:
         given = [option.opts[0]] if option.is_flag else [option.opts[0], "1"]
         refused = f"{option.opts[0]} is given 2 times; give it once." in said_of(EVERY[name], [*given, *given])
         assert refused is not option.multiple, option.name
     assert {option.name for option in options if option.multiple} <= {
-        *("overrides", "bucket", "zone", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice", "include")
+        *("overrides", "bucket", "zones", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice", "include")
     }
 
 

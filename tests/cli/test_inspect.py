@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from toy_runs import toy_config
 from tpulm import dataset, pipeline, tokenization
 from tpulm.cli.dataset import _masked
 from tpulm.config import RunConfig
@@ -18,28 +19,21 @@ from tpulm.errors import WorkFolderMismatch
 SYLLABLES = ["ba", "ko", "tun", "mi", "re", "so", "lan", "de", "vi", "gor"]
 
 
-def toy(folder: Path, **changes: Any) -> RunConfig:
-    """Rows of words of one to four syllables, with a vocabulary of not many more than syllables."""
-    rng = random.Random(0)
-    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(80)]
-    lines = [" ".join(rng.choices(words, k=rng.randint(4, 12))) + "." for _ in range(200)]
+def toy(folder: Path, lines: list[str], **changes: Any) -> RunConfig:
     text = folder / "text.txt"
     text.write_text("\n".join(lines))
-    settings: dict[str, Any] = {
-        "corpus": {"sources": [str(text)], "holdout_fraction": 0.1},
-        "tokenizer": {"vocab_size": 70},
-        "data": {"sequence_length": 48, "rows": "packed"},
-        "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
-        "train": {"steps": 3, "batch_size": 8, "objective": {"whole_words": True, "mask_fraction": 0.3}},
-        "hardware": {"data": 2},
-    }
-    return RunConfig.model_validate({**settings, **changes})
+    model = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48}
+    train = {"steps": 3, "batch_size": 8, "objective": {"whole_words": True, "mask_fraction": 0.3}}
+    data = {"sequence_length": 48, "rows": "packed"}
+    return toy_config(text, **{"tokenizer": {"vocab_size": 70}, "data": data, "model": model, "train": train, **changes})
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
-    folder = tmp_path_factory.mktemp("words")
-    config = toy(folder)
+    """Of words of one to four syllables, with a vocabulary of not many more than syllables."""
+    folder, rng = tmp_path_factory.mktemp("words"), random.Random(0)
+    words = ["".join(rng.choices(SYLLABLES, k=rng.randint(1, 4))) for _ in range(80)]
+    config = toy(folder, [" ".join(rng.choices(words, k=rng.randint(4, 12))) + "." for _ in range(200)])
     assert pipeline.run(config, folder / "w").steps == 3
     return config, folder / "w"
 
@@ -74,11 +68,9 @@ def test_morphemes_are_shown_and_trained_on(tmp_path: Path) -> None:
     pytest.importorskip("fugashi")
     sentences = ["吾輩は猫である。", "名前はまだ無い。", "どこで生れたか見当がつかぬ。", "猫は名前が無い。", "吾輩はまだ見た。"]
     rng = random.Random(0)
-    text = tmp_path / "japanese.txt"
-    text.write_text("\n".join("".join(rng.choices(sentences, k=rng.randint(1, 4))) for _ in range(120)))
     config = toy(
         tmp_path,
-        corpus={"sources": [str(text)], "holdout_fraction": 0.1},
+        ["".join(rng.choices(sentences, k=rng.randint(1, 4))) for _ in range(120)],
         tokenizer={"vocab_size": 51, "split_cjk": True},
         data={"sequence_length": 48, "rows": "segments", "word_boundaries": "mecab"},
     )

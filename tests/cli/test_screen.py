@@ -46,8 +46,11 @@ def test_a_line_for_each_recipe(shown: Callable[[], list[str]]):
     assert rows["bert-base"].split() == ["bert-base", "bert", "12", "x", "768", "54.5", "h", "$436"]
 
 
-def test_settings_are_found_by_name_and_by_meaning(shown: Callable[[], list[str]], capsys: pytest.CaptureFixture[str]):
-    reference.settings("warmup_steps", as_json=True)
+def test_settings_are_found_by_name_and_by_meaning(
+    shown: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(terminal, "_wants_json", True)
+    reference.settings("warmup_steps")
     lines = shown()
     place = lines.index("train.optimizer.warmup_steps")
     assert lines[place + 1] == "    whole number ≥ 0 or none; default none"
@@ -95,7 +98,7 @@ def test_libraries_keep_quiet_unless_told_otherwise(monkeypatch: pytest.MonkeyPa
     environment = {"TF_CPP_MIN_LOG_LEVEL": "0"}
     monkeypatch.setattr(app.os, "environ", environment)
     monkeypatch.setattr(app.warnings, "simplefilter", lambda action: None)
-    app._quieten_libraries()
+    app._silence_library_warnings()
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0" and environment["TPU_STDERR_LOG_LEVEL"] == "2"
 
 

@@ -177,7 +177,7 @@ def test_beside_json_results_are_on_stderr(folder: Path, monkeypatch: pytest.Mon
 WRITE = """
 from tpulm.cli import app, terminal
 def command():
-    terminal.begin(as_json=False)
+    terminal.begin(as_json={as_json})
     terminal.{what}
     raise SystemExit(0)
 app.typer.main.get_command = lambda app: command
@@ -194,7 +194,7 @@ def process(
         for name, value in os.environ.items()
         if not name.startswith(("LC_", "LANG", "PYTHONIO", "PYTHONUNBUFFERED"))
     }
-    command = ["sh", "-c", f'exec "$0" -c "$1" {end}', sys.executable, WRITE.format(what=what)]
+    command = ["sh", "-c", f'exec "$0" -c "$1" {end}', sys.executable, WRITE.format(what=what, as_json="json" in what)]
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env={**environment, **variables})
 
 

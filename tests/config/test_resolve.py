@@ -29,9 +29,7 @@ class TestExtends:
     def test_a_file_changes_what_it_names_and_keeps_the_rest(self, tmp_path: Path):
         path = write(tmp_path, "run.toml", 'extends = "bert-mini"\nname = "mine"\n[train]\nsteps = 600\n')
         run, base = config.load(path), config.load("bert-mini")
-        assert run.train.steps == 600
-        assert run.train.batch_size == base.train.batch_size
-        assert run.train.optimizer == base.train.optimizer
+        assert run.train == base.train.model_copy(update={"steps": 600})
         assert run.model == base.model
 
     def test_chains_go_through_files_of_several_folders(self, tmp_path: Path):
@@ -61,52 +59,29 @@ class TestExtends:
         found = message_of("a.toml")
         a, b = tmp_path.resolve() / "a.toml", tmp_path.resolve() / "b.toml"
         assert f"circle: {a} -> {b} -> {a}" in found
-
-    def test_a_missing_base_names_both_files(self, tmp_path: Path):
-        path = write(tmp_path, "run.toml", 'extends = "nowhere.toml"\n')
-        found = message_of(path)
-        assert "nowhere.toml' is neither a file nor a recipe" in found
-        assert "run.toml extends it" in found
-
-    def test_a_misspelt_recipe_is_suggested(self):
-        assert "Did you mean 'bert-base'?" in message_of("bert-bse")
-
-    def test_a_file_that_extends_itself(self, tmp_path: Path):
         assert "circle" in message_of(write(tmp_path, "self.toml", 'extends = "self.toml"\n'))
 
-    def test_extends_of_the_wrong_type(self, tmp_path: Path):
-        assert "extends must be the name" in message_of(write(tmp_path, "run.toml", "extends = 3\n"))
+    @pytest.mark.parametrize(("base", "said"), [('"nowhere.toml"', "run.toml extends it"), ("3", "extends must be")])
+    def test_a_base_that_is_none(self, tmp_path: Path, base: str, said: str):
+        assert said in message_of(write(tmp_path, "run.toml", f"extends = {base}\n"))
 
 
 class TestPaths:
     def test_paths_are_relative_to_their_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        path = write(
-            tmp_path,
-            "runs/run.toml",
-            '[corpus]\nsources = ["text/*.gz", {path = "../more.jsonl", weight = 2.0}]\n[tokenizer]\npath = "vocab.txt"\n',
-        )
+        """Each of a chain to its own."""
+        sources = '["text/*.gz", {path = "../more.jsonl", weight = 2.0}, "/data/a.txt", "~/b.txt", "gs://bucket/c.txt"]'
+        base = write(tmp_path, "runs/run.toml", f'[corpus]\nsources = {sources}\n[tokenizer]\npath = "vocab.txt"\n')
+        path = write(tmp_path, "b.toml", f'extends = "{base}"\n')
         monkeypatch.chdir("/")
-        run = config.load(path)
-        folder = tmp_path.resolve() / "runs"
-        assert [source.path for source in run.corpus.sources] == [
-            str(folder / "text/*.gz"),
-            str(tmp_path.resolve() / "more.jsonl"),
-        ]
-        assert run.tokenizer.path == str(folder / "vocab.txt")
-
-    def test_each_file_of_a_chain_has_its_own_folder(self, tmp_path: Path):
-        write(tmp_path, "base/a.toml", '[corpus]\nsources = "text.txt"\n')
-        last = write(tmp_path, "b.toml", 'extends = "base/a.toml"\n')
-        assert config.load(last).corpus.sources[0].path == str(tmp_path.resolve() / "base" / "text.txt")
-
-    def test_absolute_paths_homes_and_addresses_stay(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("HOME", "/users/me")
-        path = write(tmp_path, "run.toml", '[corpus]\nsources = ["/data/a.txt", "~/b.txt", "gs://bucket/c.txt"]\n')
-        assert [source.path for source in config.load(path).corpus.sources] == [
-            "/data/a.txt",
-            "/users/me/b.txt",
-            "gs://bucket/c.txt",
-        ]
+        run = config.load(path)
+        folder = tmp_path.resolve()
+        own, others = (
+            [f"{folder}/runs/text/*.gz", f"{folder}/more.jsonl"],
+            ["/data/a.txt", "/users/me/b.txt", "gs://bucket/c.txt"],
+        )
+        assert [source.path for source in run.corpus.sources] == own + others
+        assert run.tokenizer.path == str(folder / "runs" / "vocab.txt")
 
     def test_overrides_are_relative_to_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.chdir(tmp_path)
@@ -141,33 +116,13 @@ class TestPaths:
 
 class TestOverrides:
     def test_values_are_read_as_toml(self):
-        run = config.load(
-            "bert-tiny",
-            [
-                "train.steps=1_000",
-                "train.optimizer.learning_rate=5e-4",
-                "tokenizer.lowercase=true",
-                "name = my-run",
-                'description="a = b"',
-                "model.norm_position=pre",
-                "hardware.data=2",
-                "hardware.unroll=auto",
-            ],
-        )
-        assert run.train.steps == 1000
-        assert run.train.optimizer.learning_rate == 5e-4
-        assert run.tokenizer.lowercase is True
-        assert (run.name, run.description) == ("my-run", "a = b")
-        assert run.model.norm_position == "pre"
-        assert (run.hardware.data, run.hardware.unroll) == (2, "auto")
-
-    def test_a_mapping_is_as_good(self):
-        assert config.load("bert-tiny", {"train.steps": 10}) == config.load("bert-tiny", ["train.steps=10"])
-
-    def test_overrides_win_over_the_file(self, tmp_path: Path):
-        path = write(tmp_path, "run.toml", "[train]\nsteps = 5\nseed = 1\n")
-        train = config.load(path, ["train.steps=50000"]).train
-        assert (train.steps, train.seed) == (50000, 1)
+        texts = ["train.steps=1_000", "train.optimizer.learning_rate=5e-4", "tokenizer.lowercase=true", "name = my-run"]
+        texts += ['description="a = b"', "model.norm_position=pre", "hardware.data=2", "hardware.unroll=auto"]
+        values = {"train.steps": 1000, "train.optimizer.learning_rate": 5e-4, "tokenizer.lowercase": True, "name": "my-run"}
+        values |= {"description": "a = b", "model.norm_position": "pre", "hardware.data": 2, "hardware.unroll": "auto"}
+        run = config.load("bert-tiny", texts)
+        assert run == config.load("bert-tiny", values)
+        assert (run.train.steps, run.name, run.description) == (1000, "my-run", "a = b")
 
     def test_none_unsets_what_may_be_unset(self, tmp_path: Path):
         train = config.load("bert-tiny", ["train.optimizer.clip_norm=none", "train.checkpoint.every_minutes=none"]).train
@@ -181,27 +136,29 @@ class TestOverrides:
         assert config.load("bert-tiny", ["corpus.cleaning.unicode_form=none"]).corpus.cleaning.unicode_form == "none"
         assert "train.steps" in message_of("bert-tiny", ["train.steps=none"])
 
-    @pytest.mark.parametrize("override", ["train.steps", "=5", " = 5"])
-    def test_one_that_is_no_assignment(self, override: str):
-        assert "--set name.of.field=value" in message_of("bert-tiny", [override])
-
-    def test_one_setting_set_twice(self):
-        overrides = ["train.steps=5", "seed=1", " train.steps = 6"]
-        assert "train.steps is set twice, to 5 and to 6; set it once" in message_of("bert-tiny", overrides)
-
-    def test_one_that_goes_through_a_value(self):
-        assert "'steps' is a value, not a group" in message_of("bert-tiny", ["train.steps.more=5"])
+    @pytest.mark.parametrize(
+        ("overrides", "said"),
+        [
+            (["train.steps"], "--set name.of.field=value"),
+            (["=5"], "--set name.of.field=value"),
+            ([" = 5"], "--set name.of.field=value"),
+            (["train.steps=5", "seed=1", " train.steps = 6"], "train.steps is set twice"),
+            (["train.steps.more=5"], "'steps' is a value"),
+        ],
+    )
+    def test_what_is_no_assignment(self, overrides: list[str], said: str):
+        assert said in message_of("bert-tiny", overrides)
 
 
 class TestErrors:
     @pytest.mark.parametrize(
         ("override", "hint"),
         [
-            ("train.stpes=5", "unknown setting 'train.stpes'. Did you mean 'steps'?"),
-            ("trian.steps=5", "unknown setting 'trian'. Did you mean 'train'?"),
-            ("train.optimizer.learning_rat=1", "Did you mean 'learning_rate'?"),
+            ("train.stpes=5", "'train.stpes'. Did you mean 'steps'?"),
+            ("trian.steps=5", "'trian'. Did you mean 'train'?"),
+            ("train.optimizer.learning_rat=1", "'learning_rate'"),
             ("model.zzz=1", "Known: architecture, num_layers"),
-            ('corpus.sources=[{path="x", weigth=2}]', "unknown setting 'corpus.sources.0.weigth'. Did you mean 'weight'?"),
+            ('corpus.sources=[{path="x", weigth=2}]', "'corpus.sources.0.weigth'. Did you mean 'weight'?"),
         ],
     )
     def test_an_unknown_setting_gets_the_nearest_name(self, override: str, hint: str):
@@ -210,16 +167,15 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("override", "expected"),
         [
-            ("train.steps=many", "train.steps: Input should be a valid integer"),
-            ("train.steps=0", "train.steps: Input should be greater than or equal to 1 (given: 0)"),
-            ("tokenizer.vocab_size=0", "tokenizer.vocab_size: Input should be greater than or equal to 1 (given: 0)"),
-            ("data.rows=sideways", "data.rows: Input should be 'segments', 'packed' or 'causal' (given: 'sideways')"),
+            ("train.steps=many", "train.steps"),
+            ("train.steps=0", "(given: 0)"),
+            ("data.rows=sideways", "'segments', 'packed' or 'causal' (given: 'sideways')"),
             ("train.optimizer.learning_rate=inf", "train.optimizer.learning_rate"),
             ("model.hidden_size=100", "hidden_size 100 is not a multiple of num_heads 12"),
-            ("data.sequence_length=1024", "data.sequence_length 1024 exceeds model.max_positions 512"),
-            ("train.optimizer.warmup_steps=2000000", "warmup_steps 2000000 exceeds train.steps 1000000"),
+            ("data.sequence_length=1024", "max_positions 512"),
+            ("train.optimizer.warmup_steps=2000000", "train.steps 1000000"),
             ('corpus.sources=[{format="jsonl"}]', "path is missing"),
-            ("data.rows=packed", "next_sentence needs rows = 'segments', not 'packed'"),
+            ("data.rows=packed", "next_sentence needs rows = 'segments'"),
         ],
     )
     def test_a_wrong_value_is_shown_with_what_was_expected(self, override: str, expected: str):
@@ -228,11 +184,6 @@ class TestErrors:
     def test_all_mistakes_are_told_at_once(self):
         found = message_of("bert-tiny", ["train.steps=0", "train.sed=1", "data.rows=x"])
         assert found.count("\n  ") == 3
-
-    def test_bad_toml_names_file_and_line(self, tmp_path: Path):
-        path = write(tmp_path, "run.toml", 'name = "x"\n[train]\nsteps = = 5\n')
-        found = message_of(path)
-        assert "run.toml" in found and "line 3" in found
 
     def test_a_file_in_another_encoding(self, tmp_path: Path):
         path = tmp_path / "run.toml"
@@ -245,15 +196,11 @@ class TestErrors:
             path.write_bytes('name = "한국어"\r\n'.encode(encoding))
             assert config.load(path).name == "한국어"
 
-    @pytest.mark.parametrize("text", ["[1, 2]", "3", '"bert"'])
+    @pytest.mark.parametrize("text", ["[1, 2]", "3", '"bert"', '{"name": ', '{"train": ' + "[" * 5_000 + "]" * 5_000 + "}"])
     def test_json_that_is_no_object(self, tmp_path: Path, text: str):
-        assert "a run is an object of settings" in message_of(write(tmp_path, "run.json", text))
+        assert "run.json" in message_of(write(tmp_path, "run.json", text))
         with pytest.raises(ConfigError):
             config.from_json(text)
-
-    def test_a_torn_run_json(self):
-        with pytest.raises(ConfigError, match=r"run\.json is not valid JSON"):
-            config.from_json('{"name": ')
 
 
 class TestCanonicalForm:
@@ -285,6 +232,7 @@ class TestCanonicalForm:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('name = "x"\n[train]\nsteps = = 5\n', "line 3"),
         ('extends = "\\u0000"', r"extends must be the name of a recipe or a file, not '\x00'"),
         ('corpus.sources = ["a\\u0000b"]', r"'a\x00b' cannot be a path"),
         ('corpus.sources = ["~nobody-of-this-name/x"]', "there is no such user"),
@@ -303,13 +251,6 @@ def test_what_a_run_file_must_not_hold(tmp_path: Path, text: str, message: str):
     path = write(tmp_path, "run.toml", text)
     found = message_of(path)
     assert message in found and "run.toml" in found
-
-
-def test_what_run_json_must_not_hold(tmp_path: Path):
-    nested = '{"train": ' + "[" * 5_000 + "]" * 5_000 + "}"
-    assert "run.json: brackets are nested" in message_of(write(tmp_path, "run.json", nested))
-    with pytest.raises(ConfigError, match=r"run\.json"):
-        config.from_json(nested, "w/run.json")
 
 
 def test_an_override_may_be_any_text():

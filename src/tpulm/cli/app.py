@@ -25,7 +25,17 @@ from tpulm.runtime.memory import keep_between_steps
 from tpulm.storage import abandon, storage_error
 
 _SHOW_CURSOR: Final = b"\x1b[?25h"
-_STANDS_ON: Final = ("jax", "jaxlib", "libtpu", "numpy", "optax", "orbax-checkpoint", "tokenizers", "transformers", "torch")
+_REPORTED_DEPENDENCIES: Final = (
+    "jax",
+    "jaxlib",
+    "libtpu",
+    "numpy",
+    "optax",
+    "orbax-checkpoint",
+    "tokenizers",
+    "transformers",
+    "torch",
+)
 
 app = Commands(
     name="tpulm",
@@ -39,7 +49,11 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WHOLE, _STAGES, _USE = "The whole path", "Single stages", "Use a model"
-for _command in (run.quickstart, run.run, report.report, reference.recipes, reference.settings, plan.plan, plan.devices):
+app.command(rich_help_panel=_WHOLE)(run.quickstart)
+app.command(rich_help_panel=_WHOLE)(run.run)
+app.command(rich_help_panel=_WHOLE, as_json=False)(report.report)
+app.command(rich_help_panel=_WHOLE, as_json=False)(reference.recipes)
+for _command in (reference.settings, plan.plan, plan.devices):
     app.command(rich_help_panel=_WHOLE)(_command)
 app.add_typer(tokenizer.app, name="tokenizer", rich_help_panel=_STAGES)
 app.add_typer(dataset.app, name="dataset", rich_help_panel=_STAGES)
@@ -47,26 +61,21 @@ for _command in (run.train, run.evaluate, run.export):
     app.command(rich_help_panel=_STAGES)(_command)
 app.add_typer(cloud.app, name="cloud", rich_help_panel="The cloud")
 app.command("import", rich_help_panel=_USE)(use.import_)
-app.command(rich_help_panel=_USE)(finetune.finetune)
-app.command(rich_help_panel=_USE)(bench.bench)
-app.command(rich_help_panel=_USE)(finetune.classify)
-app.command(rich_help_panel=_USE)(finetune.embed)
-app.command("fill-mask", rich_help_panel=_USE)(use.fill_mask)
-app.command(rich_help_panel=_USE)(use.generate)
-app.command(rich_help_panel=_USE)(report.push)
+for _command in (finetune.finetune, bench.bench, finetune.classify, finetune.embed, use.fill_mask, use.generate, report.push):
+    app.command(rich_help_panel=_USE)(_command)
 
 
 @app.callback(invoke_without_command=True)
 def _version(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the versions of tpulm and of what it stands on."),
+    version: bool = typer.Option(False, "--version", help="Print the versions of tpulm and its main dependencies."),
 ) -> None:
     if version:
         import platform
         from importlib.metadata import PackageNotFoundError, metadata
 
         print(f"tpulm {metadata('tpulm')['Version']}\npython {platform.python_version()}")
-        for name in _STANDS_ON:
+        for name in _REPORTED_DEPENDENCIES:
             with contextlib.suppress(PackageNotFoundError):
                 print(f"{name} {metadata(name)['Version']}")
         raise typer.Exit
@@ -81,10 +90,10 @@ def main() -> None:
     watchdog.begin()
     signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    threading.excepthook = _tell_of_thread
-    sys.excepthook = _tell
-    sys.unraisablehook = _tell_of_unraisable
-    _quieten_libraries()
+    threading.excepthook = _thread_excepthook
+    sys.excepthook = _excepthook
+    sys.unraisablehook = _unraisablehook
+    _silence_library_warnings()
     _prepare_streams()
     try:
         try:
@@ -92,18 +101,18 @@ def main() -> None:
         except SystemExit as leaving:
             with naming_stdout():
                 sys.stdout.flush()
-            _leave(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
+            _exit(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
     except TpulmError as error:
         print_error(str(error), title="stopped" if isinstance(error, Stopped) else "error")
-        _leave(error.exit_code)
+        _exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the end of the interpreter would flush
-        _leave(1)
+        _exit(1)
     except OSError as error:
         if error.filename == "stdout":
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print_error(str(storage_error("use", error.filename or "a file", error)))
-        _leave(1)
+        _exit(1)
 
 
 def _prepare_streams() -> None:
@@ -123,7 +132,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(encoding=None if given else "utf-8", errors="backslashreplace")
 
 
-def _quieten_libraries() -> None:
+def _silence_library_warnings() -> None:
     """No log lines between the bars but errors. Whoever wants more sets the variables, or PYTHONWARNINGS, before."""
     for library in ("absl", "asyncio"):  # orbax and its tasks log what they then raise
         logging.getLogger(library).setLevel(logging.CRITICAL)
@@ -150,7 +159,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _leave(code: int) -> None:
+def _exit(code: int) -> None:
     """Exit at once where a thread still compiles: ending the interpreter around it would abort the process (code 134).
 
     So would JAX, which waits at the end for the other hosts, where this one fails or one of them is gone. Where all went well
@@ -170,20 +179,20 @@ def _leave(code: int) -> None:
     sys.exit(code)
 
 
-def _tell_of_thread(arguments: threading.ExceptHookArgs) -> None:
-    """As usual, but for the threads that save checkpoints: what fails there is raised, and told, by the main thread."""
+def _thread_excepthook(arguments: threading.ExceptHookArgs) -> None:
+    """As usual, but for the threads that save checkpoints: the main thread raises, and reports, what fails there."""
     frames = traceback.extract_tb(arguments.exc_traceback)
     if not any(f"{os.sep}orbax{os.sep}" in frame.filename for frame in frames):
         threading.__excepthook__(arguments)
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """As usual, but for writes that were under way when a save failed, which tensorstore reports one by one."""
     if not _is_of_failed_save(error):
         sys.__excepthook__(kind, error, trace)
 
 
-def _tell_of_unraisable(arguments: sys.UnraisableHookArgs) -> None:
+def _unraisablehook(arguments: sys.UnraisableHookArgs) -> None:
     """The same for those that its threads report: the loop which waited for them is closed by then."""
     if not _is_of_failed_save(arguments.exc_value):
         sys.__unraisablehook__(arguments)

@@ -6,56 +6,43 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from tpulm.cli.options import AsJson
+from tpulm.cli.options import TuningOverrides, argument, option, path_argument, path_option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
-from tpulm.cli.use import load, say_doubts
+from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError
-from tpulm.storage import as_path, exists
+from tpulm.storage import exists
 
 if TYPE_CHECKING:
     from tpulm.finetuning.benchmark import BenchReport
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="klue, jglue, glue, or pairs: minimal pairs, as of BLiMP.")],
-    folder: Annotated[
-        PurePath,
-        typer.Argument(
-            metavar="DIR", parser=as_path, help="Where its files lie, as its repository has them; compressed or not."
-        ),
-    ],
+    suite: Annotated[str, argument("klue, jglue, glue, or pairs: minimal pairs, as of BLiMP.", "SUITE")],
+    folder: Annotated[PurePath, path_argument("Where its files lie, as its repository has them; compressed or not.", "DIR")],
     model: Annotated[
-        PurePath,
-        typer.Option("--model", "-m", metavar="M", parser=as_path, help="A work folder, an export, or a Hugging Face folder."),
+        PurePath, path_option("A work folder, an export, or a Hugging Face folder.", "--model", "-m", metavar="M")
     ],
     workdir: Annotated[
-        PurePath | None,
-        typer.Option("--workdir", "-w", metavar="W", parser=as_path, help="Where models and scores go (not of pairs)."),
+        PurePath | None, path_option("Where models and scores go (not of pairs).", "--workdir", "-w", metavar="W")
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these, such as nli,sts. A name that is unknown lists all.")
+        str | None, option("Only these, such as nli,sts. A name that is unknown lists all.", metavar="A,B")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Fine-tune each task so many times.")] = 3,
+    seeds: Annotated[int, option("Fine-tuning runs per task.")] = 3,
     learning_rates: Annotated[
-        str | None, typer.Option(metavar="A,B", help="To choose from, such as 5e-5,1e-4; by default those published.")
+        str | None, option("To select from, such as 5e-5,1e-4. Default: the published ones.", metavar="A,B")
     ] = None,
     select: Annotated[
         Literal["train", "dev"],
-        typer.Option(
-            help="What epochs and learning rates are chosen on: a part of train that is held out, or dev, which is what is "
+        option(
+            "What epochs and learning rates are chosen on: a part of train that is held out, or dev, which is what is "
             "reported (as most published scores were)."
         ),
     ] = "train",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of fine-tuning in place of the published one: epochs=1."),
-    ] = None,
+    overrides: TuningOverrides = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Of pairs and a masked model: hide only the token that is scored, not what follows.")
+        bool, option("Pairs with a masked model: mask only the scored token, not those after it.", "--plain")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Fine-tune a model on each task of a benchmark, and print its scores beside published ones.
 
@@ -77,7 +64,13 @@ def bench(
     Zorro's text, or any jsonl, tsv or csv with the columns good and bad.
     """
     if suite == "pairs":
-        _pairs(folder, model, plain=plain, as_json=as_json)
+        tuning = {"--workdir": workdir, "--tasks": tasks, "--learning-rates": learning_rates, "--set": overrides}
+        tuning |= {"--seeds": seeds != 3, "--select": select != "train"}
+        if named := [name for name, value in tuning.items() if value]:
+            raise ConfigError(
+                f"{', '.join(named)}: of pairs nothing is fine-tuned; leave {'it' if len(named) == 1 else 'them'} out"
+            )
+        _pairs(folder, model, plain=plain)
         return
     if workdir is None:
         raise ConfigError("--workdir W says where the models and scores of the tasks go; it is missing")
@@ -105,15 +98,14 @@ def bench(
         )
     _show(report)
     show(f"\nThe table is {workdir / TABLE}")
-    if as_json:
-        print_json(report.values())
+    print_json(report.values())
 
 
-def _pairs(path: PurePath, model: PurePath, *, plain: bool, as_json: bool) -> None:
+def _pairs(path: PurePath, model: PurePath, *, plain: bool) -> None:
     from tpulm.predict.minimal_pairs import Tally, read_pairs, score_pairs
 
     pairs, loaded = read_pairs(path), load(model)
-    say_doubts(loaded.tokenization, [sentence for pair in pairs for sentence in pair[:2]])
+    warn_of_unknown_text(loaded.tokenization, [sentence for pair in pairs for sentence in pair[:2]])
     with drawn_progress() as progress:
         report = score_pairs(loaded, pairs, plain=plain, progress=progress)
 
@@ -139,8 +131,7 @@ def _pairs(path: PurePath, model: PurePath, *, plain: bool, as_json: bool) -> No
         name = report.benchmark.name if report.benchmark else path.name
         pipeline.record_pairs(model, name, report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")
-    if as_json:
-        print_json(report.values())
+    print_json(report.values())
 
 
 def _listed(text: str | None) -> list[str]:

@@ -15,23 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from tpulm import cloud, storage
-from tpulm.cli import cloud_rehearse, cloud_runs
-from tpulm.cli.cloud_options import (
-    AcceleratorType,
-    Bucket,
-    CloudFile,
-    Project,
-    ServiceAccount,
-    Spot,
-    WorkDirInBucket,
-    Yes,
-    Zones,
-    cloud_settings,
-    confirm,
-)
+from tpulm.cli import cloud_runs
+from tpulm.cli.cloud_options import WHERE, CloudFile, Project, Where, WorkDirInBucket, Yes, cloud_settings, confirm
 from tpulm.cli.cloud_runs import check_sources, prepare
-from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, load_run
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show, write
+from tpulm.cli.options import Commands, Given, RunOptions, argument, option, path_option
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show, wants_json, write
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
 from tpulm.runtime import interrupt
@@ -40,13 +28,12 @@ PROJECT = "tpulm-emulator"
 
 
 def emulator(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens on 127.0.0.1; 0 for any free port.")] = 9023,
+    port: Annotated[int, option("Where it listens on 127.0.0.1; 0 for any free port.", min=0, max=65535)] = 9023,
     folder: Annotated[
-        Path | None, typer.Option(metavar="F", help="Keep buckets and objects here, for the next time. Default: in memory.")
+        Path | None, option("Keep buckets and objects here, for the next time. Default: in memory.", metavar="F")
     ] = None,
-    bucket: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Create this bucket. Repeatable.")] = None,
-    project: Annotated[str, typer.Option(metavar="ID", help="The project that there is, with everything enabled.")] = PROJECT,
-    as_json: AsJson = False,
+    bucket: Annotated[list[str] | None, option("Create this bucket. Repeatable.", metavar="NAME")] = None,
+    project: Annotated[str, option("The project that there is, with everything enabled.", metavar="ID")] = PROJECT,
 ) -> None:
     """Cloud Storage and Cloud TPU on this machine, until Ctrl-C: the same clients and gs:// paths, no account, no cost.
 
@@ -91,7 +78,7 @@ def emulator(
             say(f"project: {project}; buckets: {names}; objects are {where}")
             say(f"its state, in a browser: {server.url}/_control/page")
             keep_private(sys.stdout)
-            if as_json:
+            if wants_json():
                 print_json(
                     {"url": server.url, "project": project, "buckets": server.bucket_names(), "environment": server.environment}
                 )
@@ -108,16 +95,7 @@ def emulator(
 _MARKS = {True: "ok", False: "NO", None: "?"}
 
 
-def doctor(
-    cloud_file: CloudFile = None,
-    project: Project = None,
-    zone: Zones = None,
-    bucket: Bucket = None,
-    accelerator: AcceleratorType = None,
-    spot: Spot = None,
-    service_account: ServiceAccount = None,
-    as_json: AsJson = False,
-) -> None:
+def doctor(where: Where, cloud_file: CloudFile = None) -> None:
     """Is everything there for a run in the cloud? What 'tpulm cloud setup' looks at, without changing anything.
 
     Login, project, billing, APIs, the TPU type in its zones, quota, the bucket and where it is, the account that the VMs run as
@@ -125,25 +103,15 @@ def doctor(
 
         tpulm cloud doctor --accelerator v3-8 --bucket my-project-tpulm
     """
-    settings, checks = _examined(locals())
+    settings, checks = _examined(where, cloud_file)
     missing = [check for check in checks if check.ok is False]
-    if as_json:
-        values = [{"name": check.name, "ok": check.ok, "found": check.found, "remedy": check.remedy} for check in checks]
-        print_json({"ok": not missing, "project": settings.project, "checks": values})
+    values = [{"name": check.name, "ok": check.ok, "found": check.found, "remedy": check.remedy} for check in checks]
+    print_json({"ok": not missing, "project": settings.project, "checks": values})
     if missing:
         raise typer.Exit(CloudRefused.exit_code)
 
 
-def setup(
-    cloud_file: CloudFile = None,
-    project: Project = None,
-    zone: Zones = None,
-    bucket: Bucket = None,
-    accelerator: AcceleratorType = None,
-    service_account: ServiceAccount = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
+def setup(where: Where, cloud_file: CloudFile = None, yes: Yes = False) -> None:
     """Make what is missing: APIs, the bucket, the account of the VMs, and its rights. Says what it will do, and asks.
 
         tpulm cloud setup --accelerator v3-8 --bucket my-project-tpulm
@@ -153,29 +121,27 @@ def setup(
     stays as it is, grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give:
     ends with exit code 4 when they, or your own rights, are missing.
     """
-    settings, checks = _examined(locals(), require=("bucket",))
+    settings, checks = _examined(where, cloud_file, require=("bucket",))
     if found := cloud.setup.steps(checks):
-        print_table(
-            f"To do in {settings.project}", [(str(n), step.what, step.detail) for n, step in enumerate(found, 1)], to=console
-        )
+        rows = [(str(number), step.what, step.detail) for number, step in enumerate(found, 1)]
+        print_table(f"To do in {settings.project}", rows, to=console)
         if not yes:
             confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
         cloud.setup.apply(found, log=lambda step: say(f"{step.what} …"))
         show("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
-    if as_json:
-        print_json({"project": settings.project, "done": [step.what for step in found]})
+    print_json({"project": settings.project, "done": [step.what for step in found]})
     if any(check.ok is False and not check.steps for check in checks):
         raise typer.Exit(CloudRefused.exit_code)
 
 
 def _examined(
-    given: dict[str, Any], *, require: Sequence[str] = ()
+    where: Given, cloud_file: PurePath | None, *, require: Sequence[str] = ()
 ) -> tuple[cloud.settings.CloudSettings, list[cloud.setup.Check]]:
     """The settings, and what was found, as a table with what to do."""
-    settings = cloud_settings(given, require=require)
+    settings = cloud_settings(cloud_file, where, require=require)
     with console.status(f"Looking at {settings.project} …"):
         checks = cloud.setup.examine(settings)
-    file = cloud.settings.find(given["cloud_file"])
+    file = cloud.settings.find(cloud_file)
     rows = [("!" if check.ok and check.remedy else _MARKS[check.ok], check.name, check.found) for check in checks]
     print_table(f"{settings.project}{f' ({file})' if file else ''}, for runs on Cloud TPU", rows)
     missing, unsure = [check for check in checks if check.ok is False], [check for check in checks if check.ok is None]
@@ -197,20 +163,11 @@ _STYLES = {True: "green", False: "bold red", None: "yellow"}
 
 
 def smoke(
-    budget: Annotated[float, typer.Option(min=0.01, metavar="DOLLARS", help="What it may cost at most.")] = 2.0,
-    to: Annotated[
-        PurePath,
-        typer.Option("--to", metavar="FILE", parser=storage.as_path, help="The transcript, without ids, for a bug report."),
-    ] = Path("tpulm-smoke.txt"),
+    where: Where,
+    budget: Annotated[float, option("What it may cost at most.", min=0.01, metavar="DOLLARS")] = 2.0,
+    to: Annotated[PurePath, path_option("The transcript, without ids, for a bug report.", "--to")] = Path("tpulm-smoke.txt"),
     cloud_file: CloudFile = None,
-    project: Project = None,
-    zone: Zones = None,
-    bucket: Bucket = None,
-    accelerator: AcceleratorType = None,
-    spot: Spot = None,
-    service_account: ServiceAccount = None,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """One small TPU VM in your project, for some minutes and cents: does Google answer as tpulm takes it to?
 
@@ -222,7 +179,7 @@ def smoke(
 
     Ends with exit code 4 when a line is not as expected.
     """
-    settings = cloud_settings(locals(), require=("bucket",), accelerator=SMALLEST)
+    settings = cloud_settings(cloud_file, where, require=("bucket",), accelerator=SMALLEST)
     api = cloud.tpu_api.TpuApi(settings.project)
     settings = cloud.launch.offered(settings, api)
     if not yes:
@@ -242,8 +199,7 @@ def smoke(
         show(f"  {line.what}: {line.found}", lead=f"{_MARKS[line.ok]:2}", style=_STYLES[line.ok])
     wrong = [line.what for line in lines if line.ok is False]
     show(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}")
-    if as_json:
-        print_json({"ok": not wrong, "dollars": made.spent, "lines": [vars(line) for line in lines], "facts": made.facts})
+    print_json({"ok": not wrong, "dollars": made.spent, "lines": [vars(line) for line in lines], "facts": made.facts})
     if wrong:
         show(f"; a report with {to} helps everybody", lead=f"not as expected: {', '.join(wrong)}", style="bold red")
         raise typer.Exit(CloudRefused.exit_code)
@@ -254,14 +210,11 @@ _VERDICTS = {"live": "live", "going": "going", "orphan": "ORPHAN", "unknown": "n
 
 
 def audit(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="With --delete: only these, also ones not known whose.")
-    ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the orphans, and see that they are gone.")] = False,
+    where: Project,
+    names: Annotated[list[str] | None, argument("With --delete: only these, also ones not known whose.", "[NAME]...")] = None,
+    delete: Annotated[bool, option("Delete the orphans, and see that they are gone.", "--delete")] = False,
     yes: Yes = False,
     cloud_file: CloudFile = None,
-    project: Project = None,
-    as_json: AsJson = False,
 ) -> None:
     """Does anything bill that no run needs? Looks at all zones of the project for what runs have left behind:
     TPUs, and VMs by which earlier versions supervised runs.
@@ -277,7 +230,7 @@ def audit(
     """
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
-    settings = cloud_settings(locals())
+    settings = cloud_settings(cloud_file, where)
     api = cloud.compute.AllResources(settings.project)
     rest = cloud.google_rest.GoogleRest(settings.project, patience_seconds=20.0)
     with drawn_progress() as progress:
@@ -295,9 +248,8 @@ def audit(
         for item in done.left:
             show(f" {item.name} in {item.zone}; run this again", lead="still there:", style="bold red")
     remaining = [item for item in found.of("orphan", "unknown") if item not in targets]
-    if as_json:
-        names_of = {"deleted": [item.name for item in done.gone], "left": [item.name for item in done.left]} if done else {}
-        print_json({**_audit_values(settings.project, found), **names_of})
+    names_of = {"deleted": [item.name for item in done.gone], "left": [item.name for item in done.left]} if done else {}
+    print_json({**_audit_values(settings.project, found), **names_of})
     if remaining or (done and done.left):
         raise typer.Exit(1)
     if found.silent:
@@ -365,24 +317,16 @@ def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
 
 export_app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
 
-ExportTo = Annotated[
-    PurePath | None, typer.Option("--to", metavar="FILE", parser=storage.as_path, help="Write it here. Default: stdout.")
-]
+ExportTo = Annotated[PurePath | None, path_option("Write it here. Default: stdout.", "--to")]
 
 
-@export_app.command()
+@export_app.command(as_json=False)
 def skypilot(
-    reference: RunFile,
+    options: RunOptions,
+    where: Annotated[Given, WHERE._replace(fields=("project", "zones", "bucket", "accelerator", "spot"))],
     workdir: WorkDirInBucket = None,
     to: ExportTo = None,
-    overrides: Overrides = None,
-    init: Init = None,
     cloud_file: CloudFile = None,
-    project: Project = None,
-    zone: Zones = None,
-    bucket: Bucket = None,
-    accelerator: AcceleratorType = None,
-    spot: Spot = None,
 ) -> None:
     """A managed job for SkyPilot, which looks for TPUs in several regions, and replaces those that are preempted.
 
@@ -394,28 +338,23 @@ def skypilot(
 
     SkyPilot knows nothing of the budget in cloud.toml.
     """
-    settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
-    _write_job(cloud.export.skypilot(_stage(reference, overrides, init, workdir, settings), settings), to, settings)
+    settings = cloud_settings(cloud_file, where, require=("bucket", "accelerator", "zones"))
+    _write_job(cloud.export.skypilot(_stage(options, workdir, settings), settings), to, settings)
 
 
-@export_app.command()
+@export_app.command(as_json=False)
 def jobset(
-    reference: RunFile,
+    options: RunOptions,
+    where: Annotated[Given, WHERE._replace(fields=("project", "bucket", "spot"))],
     workdir: WorkDirInBucket = None,
     to: ExportTo = None,
     image: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A container image with bash and python3. Default: Python's own.")
+        str | None, option("A container image with bash and python3. Default: Python's own.", metavar="NAME")
     ] = None,
-    overrides: Overrides = None,
-    init: Init = None,
     cloud_file: CloudFile = None,
-    project: Project = None,
-    bucket: Bucket = None,
     accelerator: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="A TPU type, such as v6e-8, or the GPUs of a node: nvidia-h100-80gb:8."),
+        str | None, option("A TPU type, such as v6e-8, or the GPUs of a node: nvidia-h100-80gb:8.", metavar="TYPE")
     ] = None,
-    spot: Spot = None,
 ) -> None:
     """A JobSet for Google Kubernetes Engine: a TPU slice, of TPU7x too, or the GPUs of one node.
 
@@ -427,24 +366,17 @@ def jobset(
 
     Kubernetes knows nothing of the budget in cloud.toml.
     """
-    settings = cloud_settings({**locals(), "accelerator": None}, require=("bucket",))  # which may be GPUs
-    named = accelerator or settings.accelerator
+    settings = cloud_settings(cloud_file, where, require=("bucket",))
+    named = accelerator or settings.accelerator  # which may be GPUs
     if not named:
         raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')
     nodes = cloud.export.nodes_of(named)
-    staged = _stage(reference, overrides, init, workdir, settings)
-    _write_job(cloud.export.jobset(staged, settings, nodes, image=image), to, settings)
+    _write_job(cloud.export.jobset(_stage(options, workdir, settings), settings, nodes, image=image), to, settings)
 
 
-def _stage(
-    reference: str,
-    overrides: list[str] | None,
-    init: PurePath | None,
-    workdir: PurePath | None,
-    settings: cloud.settings.CloudSettings,
-) -> cloud.export.Staged:
+def _stage(options: RunOptions, workdir: PurePath | None, settings: cloud.settings.CloudSettings) -> cloud.export.Staged:
     """As a launch does: what the run needs into its work folder, prepared here."""
-    config = load_run(reference, overrides, init)
+    config = options.load()
     folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
     cloud.launch.check_folder(folder)
     check_sources(config, folder, on_tpu=False)
@@ -464,11 +396,59 @@ def _write_job(text: str, to: PurePath | None, settings: cloud.settings.CloudSet
         say("budget and deadline_hours hold for 'tpulm cloud launch' alone: nobody watches them here.", style="yellow")
 
 
+def rehearse(
+    options: RunOptions,
+    preempt: Annotated[int, option("How often the TPU VM is taken away, each time otherwise.", min=0, max=20)] = 2,
+    accelerator: Annotated[str, option("The TPU type whose price is counted.", metavar="TYPE")] = "v3-8",
+    to: Annotated[
+        PurePath | None, path_option("Copy the exported model to this folder in the end.", "--to", metavar="DIR")
+    ] = None,
+) -> None:
+    """A run in the cloud as it would go, without a cloud: no account, no cost, everything on this machine.
+
+    Starts an emulated Google Cloud, sets a project up in it, prepares the dataset into its bucket, launches the run (shortened
+    to 600 steps) on TPU VMs that are processes of this machine, takes them away, with notice, without, and without a trace,
+    and shows what happened when, and what it would have cost.
+
+        tpulm cloud rehearse quickstart --preempt 3
+    """
+    config = options.load()
+    try:
+        from cloud_emulator import rehearsal
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"rehearsing needs {error.name}: {installing('emulator,cloud')}") from None
+
+    def log(seconds: float, line: str) -> None:
+        say(f"  {line}", lead=f"{seconds:6.1f} s", style="dim")
+
+    found = rehearsal.rehearse(config, accelerator, preempt, to, prepare=prepare, log=log, drawn=drawn_progress)
+    left, first_steps = found["left"], []
+    for start in found["first_steps"]:
+        compiling = f"of which compiling {start['compile_seconds']:.1f} s" if start["compiled"] else "without compiling"
+        first_steps.append(f"attempt {start['attempt']}: after {start['seconds']:.1f} s, {compiling}")
+    rows = {
+        "ended": f"{found['status']}: {found['message']}",
+        "attempts": f"{found['attempts']} ({', '.join(found['endings'])})",
+        "first step": "; ".join(first_steps),
+        "took": f"{duration(found['seconds'])} here, {duration(found['node_seconds'])} of them on TPU VMs",
+        "would have cost": f"{dollars(found['dollars'])} on a spot {found['accelerator']}, had it taken as long",
+        "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",
+    }
+    print_table("Rehearsal", rows)
+    if found["interruptions"] < preempt:
+        done = f"{found['interruptions']} of {preempt} interruptions came in time"
+        say(f"{done}: the run was over too soon; give it more steps", style="yellow")
+    print_json(found)
+    if found["status"] != "done" or any(left.values()):
+        raise typer.Exit(1)
+
+
 app = Commands(help="Runs on Cloud TPU, and rehearsals of them on this machine.", no_args_is_help=True)
-for command in (
-    *(doctor, setup, smoke, cloud_runs.launch, cloud_runs.supervise, cloud_runs.stop, cloud_rehearse.rehearse),
-    *(cloud_runs.status, cloud_runs.logs, cloud_runs.cost, audit, cloud_runs.down, cloud_runs.ssh),
-):
+for command in (doctor, setup, smoke, cloud_runs.launch, cloud_runs.supervise, cloud_runs.stop, rehearse, cloud_runs.status):
     app.command()(command)
+app.command(as_json=False)(cloud_runs.logs)
+for command in (cloud_runs.cost, audit, cloud_runs.down):
+    app.command()(command)
+app.command(as_json=False)(cloud_runs.ssh)
 app.add_typer(export_app, name="export")
 app.command()(emulator)

@@ -9,27 +9,15 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tpulm import cloud, storage
-from tpulm.cli.cloud_options import (
-    AcceleratorType,
-    Bucket,
-    Budget,
-    CloudFile,
-    Project,
-    ServiceAccount,
-    Spot,
-    WorkDirInBucket,
-    Yes,
-    Zones,
-    cloud_settings,
-    is_asked,
-)
-from tpulm.cli.options import AsJson, Init, Overrides, RunFile, WorkDir, load_run, vocabulary_of
+from tpulm.cli.cloud_options import WHERE, CloudFile, Project, WorkDirInBucket, Yes, cloud_settings, is_asked
+from tpulm.cli.options import Given, RunOptions, WorkDir, option, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show
 from tpulm.errors import (
     EXIT_STOPPED,
@@ -53,29 +41,18 @@ _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": Cloud
 
 
 def launch(
-    reference: RunFile,
+    options: RunOptions,
+    where: Annotated[Given, WHERE._replace(fields=(*WHERE.fields, "budget"))],
     workdir: WorkDirInBucket = None,
-    overrides: Overrides = None,
-    init: Init = None,
     cloud_file: CloudFile = None,
-    project: Project = None,
-    zone: Zones = None,
-    bucket: Bucket = None,
-    accelerator: AcceleratorType = None,
-    spot: Spot = None,
-    budget: Budget = None,
-    service_account: ServiceAccount = None,
-    plan: Annotated[bool, typer.Option(help="Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
-    check: Annotated[bool, typer.Option(help="Look first at what 'tpulm cloud doctor' looks at.")] = True,
+    plan: Annotated[bool, option("Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
+    check: Annotated[bool, option("Look first at what 'tpulm cloud doctor' looks at.")] = True,
     prepare_on_tpu: Annotated[
-        bool, typer.Option("--prepare-on-tpu", help="Prepare tokenizer and dataset on the TPU, which bills meanwhile.")
+        bool, option("Prepare tokenizer and dataset on the TPU, which bills meanwhile.", "--prepare-on-tpu")
     ] = False,
-    python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="An interpreter on the VM's image that has this very tpulm.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Supervise it in the background; see status and logs.")] = False,
+    python: Annotated[str | None, option("An interpreter on the VM's image that has this very tpulm.", metavar="PATH")] = None,
+    detach: Annotated[bool, option("Supervise it in the background; see status and logs.", "--detach")] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """A run on TPU VMs in the cloud, kept alive until its model is exported, and nothing left billing.
 
@@ -87,8 +64,8 @@ def launch(
     Ctrl-C leaves the run as it is, without anybody who replaces a VM: 'tpulm cloud supervise' does, from any machine.
     'tpulm cloud stop' ends it. Launching a run that was stopped, or that failed, goes on with it.
     """
-    config = load_run(reference, overrides, init)
-    settings = cloud_settings(locals(), require=("bucket", "accelerator", "zones"))
+    config = options.load()
+    settings = cloud_settings(cloud_file, where, require=("bucket", "accelerator", "zones"))
     folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
     cloud.launch.check_folder(folder)
     cloud.launch.check_trackers(config, settings)
@@ -98,7 +75,7 @@ def launch(
     control = cloud.control.Control(folder)
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
-        _end(job, folder, as_json)
+        _end(job, folder)
     named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project))
     if job is not None and job.node is not None:
         there = settings.model_copy(update={"zones": job.zones})
@@ -122,16 +99,12 @@ def launch(
             cloud.launch.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
         cloud.prices.save(control.folder, prices)
     if detach:
-        _detach(folder, as_json)
+        _detach(folder)
     else:
-        _end(_supervise(folder, settings), folder, as_json)
+        _end(_supervise(folder, settings), folder)
 
 
-def supervise(
-    workdir: WorkDir,
-    loop: Annotated[bool, typer.Option("--loop", help="Go on until the run is over.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def supervise(workdir: WorkDir, loop: Annotated[bool, option("Go on until the run is over.", "--loop")] = False) -> None:
     """Look at a run once, and do what is due: replace a TPU VM that is gone, keep to the budget, delete what has ended.
 
         tpulm cloud supervise --workdir gs://my-project-tpulm/first
@@ -153,19 +126,18 @@ def supervise(
         _log(str(error))
         raise typer.Exit(EXIT_STOPPED) from error
     if job.is_over:
-        _show_end(job, workdir, as_json)
+        _show_end(job, workdir)
         raise typer.Exit(0 if job.status == "stopped" else _EXIT_CODES[job.status])
-    if as_json:
-        print_json(job.model_dump(mode="json"))
+    print_json(job.model_dump(mode="json"))
     raise typer.Exit(EXIT_STOPPED)
 
 
-def stop(workdir: WorkDir, as_json: AsJson = False) -> None:
+def stop(workdir: WorkDir) -> None:
     """Have a run save and stop, and its VM deleted. 'tpulm cloud launch' with the same run goes on."""
     project = cloud.launch.settings_of(workdir).project
     with interrupt.handled():
         job = cloud.teardown.stop(workdir, cloud.tpu_api.TpuApi(project), log=_log)
-    _show_end(job, workdir, as_json)
+    _show_end(job, workdir)
 
 
 # -- steps of a launch --------------------------------------------------------------------------------------------------
@@ -253,7 +225,7 @@ def _supervise(folder: PurePath, settings: cloud.settings.CloudSettings, *, once
         return supervisor.run_once() if once else supervisor.run()
 
 
-def _detach(folder: PurePath, as_json: bool) -> None:
+def _detach(folder: PurePath) -> None:
     """A process of its own that outlives this one and its terminal."""
     from tpulm.train.program import cache_folder
 
@@ -266,21 +238,19 @@ def _detach(folder: PurePath, as_json: bool) -> None:
         )
     show(f"Process {started.pid} of this machine supervises it, and writes to {log}.")
     show(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
-    if as_json:
-        print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
+    print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
 
 
-def _end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
-    _show_end(job, folder, as_json)
+def _end(job: cloud.job.Job, folder: PurePath) -> None:
+    _show_end(job, folder)
     raise typer.Exit(_EXIT_CODES.get(job.status, 1))
 
 
-def _show_end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
+def _show_end(job: cloud.job.Job, folder: PurePath) -> None:
     _show_attempts(job, cloud.status.spent(job, now=time.time(), newest_step=job.newest_step))
     show(f": {job.message or 'no VM is left'}", lead=f"\n{job.status}", style="bold")
     show(f"The model is in {folder}/export." if job.status == "done" else f"The work folder is {folder}.")
-    if as_json:
-        print_json(job.model_dump(mode="json"))
+    print_json(job.model_dump(mode="json"))
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -288,10 +258,6 @@ def _show_end(job: cloud.job.Job, folder: PurePath, as_json: bool) -> None:
 
 def _log(line: str) -> None:
     say(f" {line}", lead=time.strftime("%H:%M:%S"), style="dim")
-
-
-def _announce(line: str) -> None:
-    say(line, style="bold")
 
 
 def _write(content: bytes) -> None:
@@ -303,10 +269,10 @@ def _write(content: bytes) -> None:
 
 # -- status -------------------------------------------------------------------------------------------------------------
 
-Worker = Annotated[int, typer.Option(min=0, metavar="I", help="The worker, of several hosts; 0 is the first.")]
+Worker = Annotated[int, option("The worker, of several hosts; 0 is the first.", min=0, metavar="I")]
 
 
-def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -> None:
+def status(workdir: WorkDir, where: Project) -> None:
     """How a run in the cloud stands: its TPU, its workers, its checkpoints, its attempts, and what it has cost.
 
         tpulm cloud status --workdir gs://my-project-tpulm/first
@@ -314,11 +280,10 @@ def status(workdir: WorkDir, project: Project = None, as_json: AsJson = False) -
     From any machine that may read the bucket; it changes nothing. Says so when the run goes on but nothing looks after it.
     """
     with console.status(f"Looking at {workdir} …"):
-        named = cloud.status.project_of(workdir, project)
+        named = cloud.status.project_of(workdir, where.get("project"))
         found = cloud.status.read_status(workdir, cloud.tpu_api.TpuApi(named) if named else None, _speed(workdir))
     _show_status(workdir, found)
-    if as_json:
-        print_json(_status_values(found))
+    print_json(_status_values(found))
 
 
 def _speed(workdir: PurePath) -> cloud.status.Speed | None:
@@ -410,9 +375,10 @@ def _status_values(found: cloud.status.RunStatus) -> dict[str, Any]:
         **job.model_dump(mode="json", exclude={"attempts", "format"}),
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
         "running": [vars(item) for item in attempts if not item.ending],
-        "supervisor": found.supervisor,
-        "needs_supervisor": found.needs_supervisor,
-        "last_pass": found.last_pass,
+        **{
+            name: getattr(found, name)
+            for name in ("supervisor", "needs_supervisor", "last_pass", "steps", "seconds_left", "budget")
+        },
         "state": found.node.state if found.node else None,
         "state_unknown_because": found.unseen or None,
         "workers": [
@@ -420,18 +386,15 @@ def _status_values(found: cloud.status.RunStatus) -> dict[str, Any]:
             for beat in found.heartbeats
         ],
         "checkpoint_step": found.newest_step,
-        "steps": found.steps,
         "steps_per_second": None if found.speed is None else 1 / found.speed.seconds_per_step,
-        "seconds_left": found.seconds_left,
         "dollars": job.dollars(now),
-        "budget": found.budget,
     }
 
 
 def logs(
     workdir: WorkDir,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, across attempts, until the run is over.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, metavar="N", help="This attempt. Default: the newest.")] = None,
+    follow: Annotated[bool, option("Go on, across attempts, until the run is over.", "--follow", "-f")] = False,
+    attempt: Annotated[int | None, option("This attempt. Default: the newest.", min=1, metavar="N")] = None,
     worker: Worker = 0,
 ) -> None:
     """What the trainer prints, as it lies in the bucket: the last 4 MiB of each attempt and worker.
@@ -442,18 +405,18 @@ def logs(
     """
     control = cloud.control.Control(workdir)
     if follow:
-        if gaps := cloud.status.follow(control, worker, attempt=attempt, write=_write, log=_announce):
-            _announce(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}")
+        if gaps := cloud.status.follow(control, worker, attempt=attempt, write=_write, log=partial(say, style="bold")):
+            say(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}", style="bold")
         return
     number = cloud.status.attempt_of(control.job(), attempt)
     path = cloud.status.log_path(control, number, worker)
     if storage.info(path) is None:
         raise TpulmError(f"worker {worker} of attempt {number} has sent no log: there is no {path}")
-    _announce(f"attempt {number}, worker {worker}")
+    say(f"attempt {number}, worker {worker}", style="bold")
     _write(storage.read_bytes(path))
 
 
-def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
+def ssh(workdir: WorkDir, where: Project, worker: Worker = 0) -> None:
     """Print the gcloud command that opens a shell on a worker, and nothing else.
 
         $(tpulm cloud ssh --workdir gs://my-project-tpulm/first)
@@ -469,14 +432,14 @@ def ssh(workdir: WorkDir, worker: Worker = 0, project: Project = None) -> None:
         raise TpulmError(f"{node.name} has not been created yet; 'tpulm cloud status' tells when it is")
     if node.ending is not None:
         raise TpulmError(f"{node.name} is being deleted ({node.ending}): {node.detail}")
-    named = cloud.status.project_of(workdir, project)
+    named = cloud.status.project_of(workdir, where.get("project"))
     if not named:
         raise ConfigError("the project is not known; name it with --project")
     command = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", node.name]
     print(shlex.join([*command, "--zone", node.zone, "--project", named, "--worker", str(worker)]))
 
 
-def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
+def cost(workdir: WorkDir) -> None:
     """What a run in the cloud has cost, what it costs now, and what it will have cost in the end.
 
         tpulm cloud cost --workdir gs://my-project-tpulm/first
@@ -505,22 +468,20 @@ def cost(workdir: WorkDir, as_json: AsJson = False) -> None:
         f"({found.stored.prices_source}, {found.stored.prices_as_of})"
     )
     print_table(f"{workdir}", rows)
-    if as_json:
-        print_json({**asdict(found), "budget": status.budget})
+    print_json({**asdict(found), "budget": status.budget})
 
 
 def down(
     workdir: WorkDir,
-    delete_work: Annotated[bool, typer.Option("--delete-work", help="Delete the whole work folder, models and all.")] = False,
+    where: Project,
+    delete_work: Annotated[bool, option("Delete the whole work folder, models and all.", "--delete-work")] = False,
     delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="Delete what was prepared from the text: W/corpus and W/dataset.")
+        bool, option("Delete what was prepared from the text: W/corpus and W/dataset.", "--delete-data")
     ] = False,
     delete_bucket: Annotated[
-        bool, typer.Option("--delete-bucket", help="Delete the bucket, too, if nothing else is in it; with --delete-work.")
+        bool, option("Delete the bucket, too, if nothing else is in it; with --delete-work.", "--delete-bucket")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without having the names typed.")] = False,
-    project: Project = None,
-    as_json: AsJson = False,
+    yes: Annotated[bool, option("Delete without having the names typed.", "--yes", "-y")] = False,
 ) -> None:
     """End a run in the cloud: it saves and stops, its TPU is deleted, and all zones are looked at for what may be left.
 
@@ -533,6 +494,7 @@ def down(
         raise ConfigError("a bucket is deleted with what is in it: say --delete-work, too")
     teardown = cloud.teardown
     found, damage = _job_of(workdir)
+    project = where.get("project")
     named = project or "" if damage else cloud.status.project_of(workdir, project)  # no guess at where something may bill
     if not named:
         raise ConfigError(f"{damage or 'the project is not known'}; name the project with --project")
@@ -564,8 +526,7 @@ def down(
             raise TpulmError(f"{bucket} was not deleted: {some_of(others)} came into it meanwhile")
         teardown.delete_bucket(named, bucket.removeprefix("gs://"))
         show(f"deleted: {bucket}")
-    if as_json:
-        print_json({"workdir": str(workdir), "objects_deleted": deleted, "bucket_deleted": delete_bucket, "left": []})
+    print_json({"workdir": str(workdir), "objects_deleted": deleted, "bucket_deleted": delete_bucket, "left": []})
 
 
 def _job_of(workdir: PurePath) -> tuple[cloud.job.Job | None, str]:

@@ -6,25 +6,21 @@ import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from tpulm.cli.options import (
-    AsJson,
     Commands,
-    Coordinator,
-    HostIndex,
-    Init,
-    NumHosts,
-    Overrides,
-    RunFile,
+    FieldOptions,
+    Given,
+    HostOptions,
+    RunOptions,
     WorkDir,
     Workfolder,
-    load_run,
+    argument,
+    option,
+    path_option,
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
 from tpulm.readable import escaped
-from tpulm.storage import as_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,21 +35,15 @@ app = Commands(help="Rows of token ids: prepare or import them, look at them.", 
 
 @app.command()
 def prepare(
-    reference: RunFile,
+    options: RunOptions,
     workdir: WorkDir,
-    overrides: Overrides = None,
-    init: Init = None,
+    several: HostOptions,
     runner: Annotated[
-        Literal["local", "beam"], typer.Option(help="Who computes: processes of this machine, or a cluster by Apache Beam.")
+        Literal["local", "beam"], option("Who computes: processes of this machine, or a cluster by Apache Beam.")
     ] = "local",
     beam_options: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- BEAM_OPTIONS...]", help="Beam's own options: `-- --runner=DataflowRunner --region=…`."),
+        list[str] | None, argument("Beam's own options: `-- --runner=DataflowRunner --region=…`.", "[-- BEAM_OPTIONS...]")
     ] = None,
-    coordinator: Coordinator = None,
-    num_hosts: NumHosts = None,
-    host_index: HostIndex = None,
-    as_json: AsJson = False,
 ) -> None:
     """Read the corpus, train or take the tokenizer, and write the rows to W/dataset. Needs no accelerator.
 
@@ -61,62 +51,43 @@ def prepare(
     """
     if beam_options and runner != "beam":
         raise ConfigError(f"{' '.join(beam_options)}: options after the run are Beam's own; give --runner beam with them")
-    config = load_run(reference, overrides, init)
-    from tpulm import workfolder
+    config = options.load()
     from tpulm.pipeline import preparation
-    from tpulm.runtime import beam, hosts
+    from tpulm.runtime import beam
+    from tpulm.workfolder import working_in
 
-    member = hosts.membership(coordinator, num_hosts, host_index)
+    member = several.membership()
     if runner == "beam" and member is not None:
         raise ConfigError("--runner beam and --num-hosts are two ways to use several machines; choose one")
     tasks = beam.BeamRunner(beam_options or [], workdir) if runner == "beam" else None
-    with (
-        drawn_progress() as progress,
-        workfolder.working_in(config, workdir, stage="dataset", member=member, progress=progress) as folder,
-    ):
+    with drawn_progress() as progress, working_in(config, workdir, stage="dataset", member=member, progress=progress) as folder:
         preparation.prepare(config, folder.path, hosts=folder.hosts, runner=tasks, progress=progress)
     _show_counts(workdir)
-    if as_json:
-        print_json(_counts(workdir))
 
 
 @app.command("import-tfrecord")
 def import_tfrecord(
     patterns: Annotated[
-        list[str],
-        typer.Argument(metavar="PATTERN...", help="TFRecord files, folders of them, or globs such as `'data/*.tfrecord*'`."),
+        list[str], argument("TFRecord files, folders of them, or globs such as `'data/*.tfrecord*'`.", "PATTERN...")
     ],
-    vocab: Annotated[
-        PurePath, typer.Option(metavar="FILE", parser=as_path, help="The vocab.txt that the records were made with.")
-    ],
+    vocab: Annotated[PurePath, path_option("The vocab.txt that the records were made with.")],
     kind: Annotated[
         Literal["bert", "electra"],
-        typer.Option(
-            "--format", help="Whose: BERT's create_pretraining_data.py, or ELECTRA's build_pretraining_dataset.py, wrote them."
-        ),
+        option("Whose: BERT's create_pretraining_data.py, or ELECTRA's build_pretraining_dataset.py, wrote them.", "--format"),
     ],
-    to: Annotated[
-        PurePath,
-        typer.Option(metavar="W", parser=as_path, help="The work folder: an empty one, or one with this import begun."),
-    ],
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="The vocabulary is uncased (Google's do_lower_case, which strips accents too).")
-    ] = False,
-    strip_accents: Annotated[bool, typer.Option("--strip-accents", help="Its text has no accents.")] = False,
-    split_cjk: Annotated[bool, typer.Option(help="Each Chinese character is a word of its own.")] = True,
-    holdout_fraction: Annotated[float, typer.Option(help="Of the rows, kept from training; at least one file.")] = 0.01,
+    to: Annotated[PurePath, path_option("The work folder: an empty one, or one with this import begun.", metavar="W")],
+    vocabulary: Annotated[Given, FieldOptions("tpulm.config:TokenizerConfig", ("lowercase", "strip_accents", "split_cjk"))],
+    holdout_fraction: Annotated[float, option("Fraction of the rows in the holdout split; at least one file.")] = 0.01,
     hold_out: Annotated[
-        Literal["files", "rows"],
-        typer.Option(help="What is kept from training: whole files (rows, of a single file), or rows."),
+        Literal["files", "rows"], option("Holdout by whole files (rows of a single file), or by rows.")
     ] = "files",
-    as_json: AsJson = False,
 ) -> None:
     """Turn existing pretraining TFRecords into the dataset of W; no text and no TensorFlow are needed.
 
     BERT's static masks are undone, since training draws its own at each step; exact duplicate rows are left out and counted.
     Every checksum, length, id, mask and segment is verified; whatever is wrong is named by file, record and byte. Can be killed
-    and run again at any time. Google's uncased vocabularies want --lowercase --strip-accents, so that the exported model's
-    tokenizer treats new text as theirs did.
+    and run again at any time. Google's uncased vocabularies (do_lower_case) want --lowercase --strip-accents, so that the
+    exported model's tokenizer treats new text as theirs did.
 
     Then 'tpulm run RECIPE --workdir W' trains from there. Its data.sequence_length and data.next_sentence must be those of the
     records: --set data.next_sentence=false for ELECTRA's.
@@ -128,40 +99,27 @@ def import_tfrecord(
 
     found = [path for pattern in patterns for path in find_paths(pattern)]
     paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in found}
-    settings = TokenizerConfig(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
     with drawn_progress() as progress:
-        made = tokenization.load(vocab, settings, progress=progress)
+        made = tokenization.load(vocab, TokenizerConfig(**vocabulary), progress=progress)
         with workfolder.importing_into(to) as folder:
-            import_tfrecords(
-                list(paths.values()),
-                folder,
-                kind=kind,
-                tokenizer=made,
-                holdout_fraction=holdout_fraction,
-                hold_out=hold_out,
-                progress=progress,
-            )
-    _show_counts(folder)
+            splitting = {"holdout_fraction": holdout_fraction, "hold_out": hold_out}
+            import_tfrecords(list(paths.values()), folder, kind=kind, tokenizer=made, progress=progress, **splitting)
     rows = dataset.load_split(folder / "dataset" / "train").rows
     next_sentence = "true" if "next_sentence" in rows.columns else "false"
+    _show_counts(folder)
     say(
         f"Next: tpulm run bert-tiny --workdir {folder} --set data.sequence_length={rows.sequence_length} "
         f"--set data.rows=segments --set data.next_sentence={next_sentence}, or any recipe"
     )
-    if as_json:
-        print_json(_counts(folder))
 
 
 @app.command()
 def inspect(
     workdir: Workfolder,
-    rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 4,
-    split: Annotated[Literal["train", "holdout"], typer.Option(help="Which rows.")] = "train",
-    seed: Annotated[int, typer.Option(help="Which random rows, and which of their tokens are masked.")] = 0,
-    removed: Annotated[
-        bool, typer.Option("--removed", help="Show instead what was left out on the way, and why, with samples.")
-    ] = False,
-    as_json: AsJson = False,
+    rows: Annotated[int, option("How many rows to show.", min=0)] = 4,
+    split: Annotated[Literal["train", "holdout"], option("Which rows.")] = "train",
+    seed: Annotated[int, option("Which random rows, and which of their tokens are masked.")] = 0,
+    removed: Annotated[bool, option("Show instead what was left out on the way, and why, with samples.", "--removed")] = False,
 ) -> None:
     """Counts of W's dataset and a few rows decoded, with ⟦…⟧ around the tokens that training would mask.
 
@@ -171,31 +129,28 @@ def inspect(
     from tpulm import dataset, tokenization
 
     if removed:
-        _show_removed(dataset.removed(workdir), as_json)
+        _show_removed(dataset.removed(workdir))
         return
     config = _settings(workdir)
     _show_counts(workdir)
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
-    if sampled:
-        made = tokenization.load(workdir / "tokenizer")
-        if config.data.rows == "causal":
-            show(f"   {made.token(made.special.sep)} ends a text\n", lead="\nRows", style="bold")
-            places = [set[int]() for _ in sampled]
-        else:
-            show("   ⟦masked⟧: what the model must predict\n", lead="\nRows", style="bold")
-            places = _masked(config, made, sampled, seed)
-        for row, masked in zip(sampled, places, strict=True):
-            note = (
-                "" if row.random_next is None else ("  second segment random" if row.random_next else "  second segment next")
-            )
-            show(f"{split} row {row.number} ({row.part}){note}", style="dim")
-            show(_readable(made, row.tokens, masked))
-            show()
-    if as_json:
-        print_json(_counts(workdir))
+    if not sampled:
+        return
+    made = tokenization.load(workdir / "tokenizer")
+    if config.data.rows == "causal":
+        show(f"   {made.token(made.special.sep)} ends a text\n", lead="\nRows", style="bold")
+        places = [set[int]() for _ in sampled]
+    else:
+        show("   ⟦masked⟧: what the model must predict\n", lead="\nRows", style="bold")
+        places = _masked(config, made, sampled, seed)
+    for row, masked in zip(sampled, places, strict=True):
+        note = "" if row.random_next is None else f"  second segment {'random' if row.random_next else 'next'}"
+        show(f"{split} row {row.number} ({row.part}){note}", style="dim")
+        show(_readable(made, row.tokens, masked))
+        show()
 
 
-def _show_removed(found: list[Removed], as_json: bool) -> None:
+def _show_removed(found: list[Removed]) -> None:
     if not found:
         show("nothing was left out, and nothing replaced")
     for item in found:
@@ -203,8 +158,7 @@ def _show_removed(found: list[Removed], as_json: bool) -> None:
         show(f"  {item.times:,}", lead=f"\n{reason}", style="bold")
         for text in item.samples:
             show(f" {text}", lead="  ·", style="dim")
-    if as_json:
-        print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
+    print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
 
 
 def _settings(workdir: PurePath) -> RunConfig:
@@ -262,23 +216,18 @@ def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
     return text.append(f"  + {padding} [PAD]", "dim") if padding else text
 
 
-def _show_counts(workdir) -> None:
-    counts = _counts(workdir)
-    labels = list(next(iter(counts.values())))
-    rows = [(label.replace("_", " "), *(_format(label, counts[split][label]) for split in counts)) for label in labels]
-    print_table("Dataset", rows, header=("", *counts))
-
-
-def _counts(workdir) -> dict[str, dict[str, float]]:
+def _show_counts(workdir: PurePath) -> None:
     from tpulm import dataset
 
     splits: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
-    found = {}
+    found = dict[str, dict[str, float]]()
     for split in splits:
         summary = dataset.summarize(workdir, split)._asdict()
         counts = summary.pop("counts").model_dump(exclude={"character_lengths", "token_lengths"})
         found[split] = {**counts, **summary}
-    return found
+    rows = [(label.replace("_", " "), *(_format(label, found[split][label]) for split in splits)) for label in found["train"]]
+    print_table("Dataset", rows, header=("", *splits))
+    print_json(found)
 
 
 def _format(label: str, value: float) -> str:

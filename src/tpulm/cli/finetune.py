@@ -2,120 +2,128 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from tpulm.cli.options import AsJson, Coordinator, HostIndex, NumHosts, Track, tracked
-from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note
-from tpulm.cli.use import load, say_doubts
+from tpulm.cli.options import (
+    FieldOptions,
+    Given,
+    HostOptions,
+    Track,
+    TuningOverrides,
+    argument,
+    option,
+    path_argument,
+    path_option,
+    tracked,
+)
+from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note, wants_json
+from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError, suggest
-from tpulm.storage import as_path, exists, same_file
+from tpulm.storage import exists, same_file
 
 if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.finetuning import FinetuneSummary
     from tpulm.labelled import Columns
     from tpulm.labelled.examples import TextRow
-    from tpulm.labelled.records import RowFormat
-    from tpulm.predict.classify import Classified, ClassifierForUse
+    from tpulm.predict.classify import Classified
 
 _SHOWN_MISTAKES, _MOST_CONFUSED, _MOST_CLASSES = 8, 12, 40
 _TEXTS_AT_ONCE = 4_096
-_COLUMNS, _TRAINING = "Columns", "Training"
+_COLUMNS = "Columns"
 _ROLES = ("text", "label", "pair", "negative")
-_PREDICTING = ("tokens", "spans", "choice")  # heads whose answers are more than a label of a text
 _TASKS = {"classify": "classification", "regress": "regression"}  # shorter names
+_HEADERS = {  # of answers that are more than a label of a text, by the model's head
+    "tokens": ("entity", "characters", "text"),
+    "spans": ("answer", "characters", "probability"),
+    "choice": ("choice", "number", "probability"),
+}
 
 
 def _column(help: str, metavar: str = "NAME") -> Any:
-    return typer.Option(metavar=metavar, help=help, rich_help_panel=_COLUMNS)
+    return option(help, metavar=metavar, panel=_COLUMNS)
 
 
-def _training(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel=_TRAINING)
-
-
-def _file(help: str, *names: str, metavar: str = "F") -> Any:
-    return typer.Option(*names, metavar=metavar, parser=as_path, help=help)
-
-
-TextColumn = Annotated[str, _column("The column of the text.")]
 PairColumn = Annotated[str | None, _column("The column of the second text, where examples are pairs.")]
-NoHeader = Annotated[
-    bool,
-    typer.Option(
-        "--no-header",
-        help="The tsv or csv has no line of names; columns are numbers from 1: --text-column 2.",
-        rich_help_panel=_COLUMNS,
-    ),
-]
 ColumnsOfFile = Annotated[
-    list[str] | None, _column("Of this file alone, such as text=review, label=stars or pair=…; repeatable.", "ROLE=NAME")
+    list[str] | None, _column("Column names of this file alone: text=review, label=stars or pair=…; repeatable.", "ROLE=NAME")
 ]
-Format = Annotated[
-    Literal["auto", "tsv", "csv", "jsonl", "parquet", "squad"], typer.Option(help="Of the files; auto goes by their names.")
-]
-Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the files' text: cp949, shift_jis, utf-16, cp1252, …")]
-OnError = Annotated[
-    Literal["stop", "skip"],
-    typer.Option(help="Rows that cannot be used (no text, no label, bad bytes): an error, or left out and counted."),
-]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files of texts are read."""
+
+    text_column: Annotated[str, _column("The column of the text.")] = "text"
+    no_header: Annotated[
+        bool,
+        option(
+            "The tsv or csv has no line of names; columns are numbers from 1: --text-column 2.", "--no-header", panel=_COLUMNS
+        ),
+    ] = False
+    format: Annotated[
+        Literal["auto", "tsv", "csv", "jsonl", "parquet", "squad"], option("File format; auto: by file name.")
+    ] = "auto"
+    encoding: Annotated[str, option("Text encoding: cp949, shift_jis, utf-16, cp1252, …", metavar="NAME")] = "utf-8"
+    on_error: Annotated[
+        Literal["stop", "skip"],
+        option("Unusable rows (no text, no label, undecodable bytes): stop with an error, or skip and count them."),
+    ] = "stop"
+
+    def columns(self, **others: Any) -> Columns:
+        from tpulm.labelled import Columns
+
+        return Columns(text=self.text_column, header=not self.no_header, encoding=self.encoding, **others)
+
+
+@dataclass(frozen=True)
+class TextOptions(FileOptions):
+    texts: Annotated[list[str] | None, argument("The texts.", "[TEXT]...")] = None
+    input: Annotated[
+        PurePath | None, path_option("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.input is None) == (not self.texts):
+            raise ConfigError("give either texts, or a file with --input")
 
 
 def finetune(
-    model: Annotated[
-        PurePath, typer.Argument(metavar="MODEL", parser=as_path, help="A work folder, an export, or an imported model.")
+    model: Annotated[PurePath, path_argument("A work folder, an export, or an imported model.", "MODEL")],
+    train: Annotated[PurePath, path_option("Labelled texts: tsv, csv, jsonl or parquet, compressed or not; gs:// too.")],
+    output: Annotated[PurePath, path_option("Output folder; continued if begun.", "--output", "-o", metavar="DIR")],
+    files: FileOptions,
+    training: Annotated[
+        Given,
+        FieldOptions(
+            "tpulm.config:FinetuneConfig",
+            ("task", "epochs", "batch_size", "learning_rate", "max_length", "seed", "seeds"),
+            panel="Training",
+        ),
     ],
-    train: Annotated[PurePath, _file("Labelled texts: tsv, csv, jsonl or parquet, compressed or not; gs:// too.")],
-    output: Annotated[PurePath, _file("Where the classifier goes; continued if begun.", "--output", "-o", metavar="DIR")],
-    dev: Annotated[PurePath | None, _file("Chooses the best epoch. By default a part of the training file is kept.")] = None,
-    test: Annotated[PurePath | None, _file("Scored at the end; nothing is chosen by it.")] = None,
-    text_column: TextColumn = "text",
+    several: HostOptions,
+    dev: Annotated[
+        PurePath | None, path_option("Validation set, which selects the best epoch. Default: a part of the training file.")
+    ] = None,
+    test: Annotated[PurePath | None, path_option("Test set: scored once at the end, never used for selection.")] = None,
     label_column: Annotated[str, _column("The column of the label.")] = "label",
     pair_column: PairColumn = None,
-    negative_column: Annotated[
-        str | None, _column("Of --task retrieve: the column of a text that does not belong to the first one.")
-    ] = None,
+    negative_column: Annotated[str | None, _column("The column of hard negatives (--task retrieve).")] = None,
     label_separator: Annotated[
-        str | None, _column("Of --task multilabel: what separates the labels of a text, such as ';'.", "TEXT")
+        str | None, _column("Separates the labels of a text, such as ';' (--task multilabel).", "TEXT")
     ] = None,
     dev_column: ColumnsOfFile = None,
     test_column: ColumnsOfFile = None,
-    no_header: NoHeader = False,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK",
-            help="classification (the default), regression, multilabel (any number of labels a text), tag (the entities in "
-            "each text), qa (the part of a text that answers a question), choice (one of several answers to a question), embed "
-            "(vectors of texts, from pairs with scores) or retrieve (vectors, from texts that belong together).",
-        ),
-    ] = None,
-    regression: Annotated[bool, typer.Option("--regression", help="Labels are numbers to be predicted, not classes.")] = False,
-    epochs: Annotated[int | None, _training("At most so many; 3 by default.")] = None,
-    batch_size: Annotated[int | None, _training("Rows of a step; 32 by default.")] = None,
-    learning_rate: Annotated[
-        float | None, _training("By default 5e-5 for BERT, 1e-4 for ELECTRA; small models want more.")
-    ] = None,
-    max_length: Annotated[int | None, _training("Tokens of a text, 128 by default; longer ones are cut, and counted.")] = None,
-    seed: Annotated[int | None, _training("0 by default.")] = None,
-    seeds: Annotated[int | None, _training("Train so many times, and give mean and deviation.")] = None,
+    regression: Annotated[
+        bool, option("Labels are numbers, not classes: short for --task regression.", "--regression")
+    ] = False,
     track: Track = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as --set patience=5 (docs/fine-tuning)."),
-    ] = None,
-    format: Format = "auto",
-    encoding: Encoding = "utf-8",
-    on_error: OnError = "stop",
-    coordinator: Coordinator = None,
-    num_hosts: NumHosts = None,
-    host_index: HostIndex = None,
-    as_json: AsJson = False,
+    overrides: TuningOverrides = None,
 ) -> None:
     """Train a text classifier from a pretrained encoder and labelled texts; --regression for numbers, --pair-column for pairs.
 
@@ -145,49 +153,28 @@ def finetune(
     """
     from tpulm.config import load_finetune
 
-    given = {
-        "task": "regression" if regression else _TASKS.get(task or "", task),
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "max_length": max_length,
-        "seed": seed,
-        "seeds": seeds,
-    }
+    task = training.get("task")
     if regression and task is not None:
         raise ConfigError(f"--regression is short for --task regression, and --task is {task}; give one of them")
     if label_separator is not None and task != "multilabel":
         raise ConfigError("--label-separator is for --task multilabel, whose texts have several labels")
     if negative_column is not None and task != "retrieve":
         raise ConfigError("--negative-column is for --task retrieve")
-    settings = [*(overrides or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    if task is not None or regression:
+        training["task"] = "regression" if regression else _TASKS.get(task or "", task)
+    settings = [*(overrides or []), *(f"{name}={value}" for name, value in training.items())]
     config = load_finetune([*settings, *tracked(track)])
     from tpulm.finetuning import finetune as run
-    from tpulm.labelled import Columns
-    from tpulm.runtime import hosts
 
-    member = hosts.membership(coordinator, num_hosts, host_index)
-    columns = Columns(text_column, label_column, pair_column, not no_header, negative_column, label_separator, encoding)
+    member = several.membership()
+    columns = files.columns(label=label_column, pair=pair_column, negative=negative_column, label_separator=label_separator)
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
+    reading = {"columns": {"train": columns, **of_files}, "format": files.format, "on_error": files.on_error}
     with drawn_progress() as progress:
-        summary = run(
-            model,
-            train,
-            output,
-            dev=dev,
-            test=test,
-            columns={"train": columns, **of_files},
-            config=config,
-            format=format,
-            on_error=on_error,
-            member=member,
-            progress=progress,
-        )
-    if member is not None and member.index > 0:  # the first host says it
-        return
-    _show(summary)
-    if as_json:
+        summary = run(model, train, output, dev=dev, test=test, config=config, member=member, progress=progress, **reading)
+    if member is None or member.index == 0:  # the first host says it
+        _show(summary)
         print_json(summary.values())
 
 
@@ -230,12 +217,11 @@ def _show(summary: FinetuneSummary) -> None:
     if wrong:
         kind, first = find_task(summary.settings).mistakes_are
         shown = [
-            (f"{m.confidence:.2f}", _said(m.label), _said(m.predicted), _shortened(m.text, m.pair))
+            (f"{m.confidence:.2f}", _format(m.label), _format(m.predicted), _shortened(m.text, m.pair))
             for m in wrong[:_SHOWN_MISTAKES]
         ]
-        print_table(
-            f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)", shown, header=(first, "label", "predicted", "text")
-        )
+        title = f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)"
+        print_table(title, shown, header=(first, "label", "predicted", "text"))
     chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
@@ -265,12 +251,11 @@ def _show_classes(summary: FinetuneSummary, part: str) -> None:
     elif best.by_class:
         lines = class_rows(best.scores_by_class())
         more = f", the {_MOST_CLASSES} commonest of {len(lines)}" if len(lines) > _MOST_CLASSES else ""
-        print_table(
-            f"By class on {part}{of_seed}{more}", lines[:_MOST_CLASSES], header=("", "precision", "recall", "F1", "true")
-        )
+        header = ("", "precision", "recall", "F1", "true")
+        print_table(f"By class on {part}{of_seed}{more}", lines[:_MOST_CLASSES], header=header)
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
@@ -280,29 +265,16 @@ def _shortened(text: str, pair: str | None) -> str:
 
 
 def classify(
-    model: Annotated[
-        PurePath,
-        typer.Argument(metavar="MODEL", parser=as_path, help="A classifier: what 'tpulm finetune' made, or an import."),
-    ],
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to classify.")] = None,
-    input: Annotated[PurePath | None, _file("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")] = None,
+    model: Annotated[PurePath, path_argument("A classifier: what 'tpulm finetune' made, or an import.", "MODEL")],
+    given: TextOptions,
     output: Annotated[
-        PurePath | None,
-        _file("Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).", "--output", "-o", metavar="G"),
+        PurePath | None, path_option("Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).", "--output", "-o")
     ] = None,
-    text_column: TextColumn = "text",
-    context: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Of a model of --task qa: the text that answers the questions.")
-    ] = None,
+    context: Annotated[str | None, option("Context passage (models of --task qa).", metavar="TEXT")] = None,
     choice: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Of a model of --task choice: an answer to choose; repeated.")
+        list[str] | None, option("An answer to choose (models of --task choice); repeated.", metavar="TEXT")
     ] = None,
     pair_column: PairColumn = None,
-    no_header: NoHeader = False,
-    format: Format = "auto",
-    encoding: Encoding = "utf-8",
-    on_error: OnError = "stop",
-    as_json: AsJson = False,
 ) -> None:
     """The label of each text, with its probability: tpulm classify sentiment "not bad at all" "never again"
 
@@ -315,50 +287,64 @@ def classify(
     A file is read and written as a stream, its rows in their order, with the columns "predicted" and "score" added; without
     --output they go to stdout as JSON lines. With --no-header what is written has no line of names either.
     """
-    if (input is None) == (not texts):
-        raise ConfigError("give either texts, or a file with --input")
+    texts, input = given.texts, given.input
     if output is not None and input is None:
         raise ConfigError("--output is for a file given with --input; texts are answered on the screen (--json for a program)")
-    if input is not None and as_json:
+    if input is not None and wants_json():
         raise ConfigError(
             "--json is for texts given on the command line; a file's answers are JSON lines on stdout, or --output"
         )
-    if output is not None:
+    if input is not None and output is not None:
         from tpulm.labelled.records import check_form
 
         check_form(output)
-        assert input is not None
         _check_apart(input, output)
-    from tpulm.labelled import Columns
-    from tpulm.predict.classify import ClassifierForUse
-
     best = model / "finetuning" / "best"
     if exists(best / "config.json") and not exists(model / "config.json"):
         say_note(f"the fine-tuning in {model} has not ended; this is the best model so far")
         model = best
     loaded = load(model, reads=True)
-    say_doubts(loaded.tokenization, [*(texts or ()), *([context] if context else choice or ())])
-    columns = Columns(text=text_column, pair=pair_column, header=not no_header, encoding=encoding)
-    for option, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
+    warn_of_unknown_text(loaded.tokenization, [*(texts or ()), *([context] if context else choice or ())])
+    for name, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
         if value and (loaded.head != head or not texts):
-            raise ConfigError(f"{option} goes with a question on the command line and a model of --task {task}")
+            raise ConfigError(f"{name} goes with a question on the command line and a model of --task {task}")
         if texts and not value and loaded.head == head:
-            raise ConfigError(f"a model of --task {task} needs {option} beside its question, or a file with --input")
-    if loaded.head in _PREDICTING:
+            raise ConfigError(f"a model of --task {task} needs {name} beside its question, or a file with --input")
+    columns = given.columns(pair=pair_column)
+    if loaded.head in _HEADERS:
         pairs = [context or choice] * len(texts) if texts and (context or choice) else None
-        _predict(loaded, texts, pairs, input, output, columns, format, on_error, as_json)
-        return
-    classifier = ClassifierForUse(loaded)
-    if texts:
+        _predict(loaded, given, columns, pairs, output)
+    else:
+        _classify(loaded, given, columns, output)
+
+
+def _classify(model: LoadedModel, given: TextOptions, columns: Columns, output: PurePath | None) -> None:
+    """Labels or numbers."""
+    from tpulm.predict.classify import ClassifierForUse
+
+    classifier = ClassifierForUse(model)
+    if texts := given.texts:
         answers = classifier(texts)
-        lines = [(*_answer(one), text) for text, one in zip(texts, answers, strict=True)]
+        lines = [(*_label_and_score(one), text) for text, one in zip(texts, answers, strict=True)]
         print_table("", lines, header=("label", "score", "text"))
         _say_cut(classifier.cut, classifier.max_length)
-        if as_json:
-            print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
+        print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
         return
-    assert input is not None
-    _classify_file(classifier, loaded, input, output, columns, format, on_error)
+
+    def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
+        pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
+        for answer in classifier([row.text for row in chunk], pairs):
+            if answer.labels is not None:
+                yield {"predicted": list(answer.labels), "score": [round(one, 6) for one in _scores(answer)]}
+            elif answer.label is not None:
+                yield {"predicted": answer.label, "score": round(answer.score, 6)}
+            else:
+                yield {"predicted": round(answer.score, 6)}
+
+    rows, skipped = _rows_of(given, model, columns)
+    taken = ("predicted", "score")
+    counted = _write_answers(rows, answered, given.input, output, title="Classifying", header=columns.header, taken=taken)
+    _show_written("classified", counted, classifier.cut, classifier.max_length, skipped, output)
 
 
 def _scores(answer: Classified) -> list[float]:
@@ -368,64 +354,41 @@ def _scores(answer: Classified) -> list[float]:
 
 def _values(answer: Classified) -> dict[str, Any]:
     """For --json: `labels` stands there only where a text may have several."""
-    values = answer._asdict()
-    return values if answer.labels is not None else {name: value for name, value in values.items() if name != "labels"}
+    return {name: value for name, value in answer._asdict().items() if name != "labels" or value is not None}
 
 
-def _answer(answer: Classified) -> tuple[str, str]:
+def _label_and_score(answer: Classified) -> tuple[str, str]:
     if answer.labels is None:
         return answer.label or "", f"{answer.score:.4f}"
     return ", ".join(answer.labels) or "(none)", ", ".join(f"{score:.4f}" for score in _scores(answer))
 
 
 def _predict(
-    model: LoadedModel,
-    texts: list[str] | None,
-    pairs: list[Any] | None,
-    input: PurePath | None,
-    output: PurePath | None,
-    columns: Columns,
-    format: RowFormat | Literal["auto"],
-    on_error: Literal["stop", "skip"],
-    as_json: bool,
+    model: LoadedModel, given: TextOptions, columns: Columns, pairs: list[Any] | None, output: PurePath | None
 ) -> None:
     """Entities, answers to questions, or choices; of a file as JSON lines, each row with the answer's columns added."""
-    from collections import Counter
-
     from tpulm.finetuning import Classifier
 
     classifier = Classifier(model)
     task, max_length = classifier.task, classifier.config.max_length
-    if texts:
+    if texts := given.texts:
         answers = [_columns_of_answer(*both) for both in zip(texts, classifier.predict(texts, pairs), strict=True)]
         lines = [tuple(str(cell) for cell in line) for answer in answers for line in _lines(answer)]
         print_table("", lines, header=_HEADERS[model.head])
         _say_cut(classifier.cut, max_length)
-        if as_json:
-            print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
+        print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
         return
-    assert input is not None
-    if output is not None and not any(output.name.endswith(end) for end in (".jsonl", ".jsonl.gz")):
+    if output is not None and not output.name.endswith((".jsonl", ".jsonl.gz")):
         raise ConfigError(f"--output {output}: answers hold lists, which .jsonl can hold; name a .jsonl file")
-    skipped: Counter[str] = Counter()
-    reading: dict[str, Any] = {"format": format, "on_error": on_error, "fault": task.fault, "adapt": task.adapt}
-    rows = _rows_of(input, model, task.columns_of(columns), skipped=skipped, **reading)
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
-        given = [row.pair for row in chunk]
-        found = classifier.predict([row.text for row in chunk], None if given[0] is None else given)
+        others = [row.pair for row in chunk]
+        found = classifier.predict([row.text for row in chunk], None if others[0] is None else others)
         return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, found, strict=True))
 
-    counted = _write_answers(rows, answered, input, output, title="Answering")
-    lines = {"answered": f"{counted:,} texts", **_left_out(classifier.cut, max_length, skipped)}
-    _tell_written(lines, output)
-
-
-_HEADERS = {
-    "tokens": ("entity", "characters", "text"),
-    "spans": ("answer", "characters", "probability"),
-    "choice": ("choice", "number", "probability"),
-}
+    rows, skipped = _rows_of(given, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
+    counted = _write_answers(rows, answered, given.input, output, title="Answering")
+    _show_written("answered", counted, classifier.cut, max_length, skipped, output)
 
 
 def _columns_of_answer(text: str, answer: Any) -> dict[str, Any]:
@@ -449,20 +412,23 @@ def _check_apart(input: PurePath, output: PurePath) -> None:
     """Raises ConfigError where the output is (or links to, or is linked from) one of the files that are read."""
     from tpulm.corpus.paths import find_paths
 
-    for path in find_paths(str(input)):
-        if same_file(path, output):
-            raise ConfigError(f"--output {output} is a file that --input reads, and would be overwritten; name another file")
+    if any(same_file(path, output) for path in find_paths(str(input))):
+        raise ConfigError(f"--output {output} is a file that --input reads, and would be overwritten; name another file")
 
 
-def _rows_of(input: PurePath, model: LoadedModel, columns: Columns, **reading: Any) -> Iterator[TextRow]:
-    """The rows of a file, after a note if much of the first ones is unknown to the vocabulary."""
+def _rows_of(
+    given: TextOptions, model: LoadedModel, columns: Columns, **reading: Any
+) -> tuple[Iterator[TextRow], Counter[str]]:
+    """The rows of a file, and a count of those left out until then; with a note if much of the first ones is unknown."""
     from tpulm.labelled import read_texts
 
-    rows = read_texts(input, columns, **reading)
+    assert given.input is not None
+    skipped: Counter[str] = Counter()
+    rows = read_texts(given.input, columns, format=given.format, on_error=given.on_error, skipped=skipped, **reading)
     first = list(islice(rows, _TEXTS_AT_ONCE))
     pairs = ([row.pair] if isinstance(row.pair, str) else row.pair or [] for row in first)
-    say_doubts(model.tokenization, [*(row.text for row in first), *chain.from_iterable(pairs)], str(input))
-    return chain(first, rows)
+    warn_of_unknown_text(model.tokenization, [*(row.text for row in first), *chain.from_iterable(pairs)], str(given.input))
+    return chain(first, rows), skipped
 
 
 def _write_answers(
@@ -485,48 +451,27 @@ def _write_answers(
 
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    to = nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, header=header)
-    counted = 0
-    with drawn_progress() as progress, to as writer:
-        progress.start(title, unit="text")
-        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+    with nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, header=header) as writer:
+
+        def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
                 if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
                     raise ConfigError(f"{input} has a column '{clash}' already, where the {what} would go; rename it")
                 writer.write({**row.record.values, **added}, row.record.place)
+
+        return _in_chunks(rows, write, title)
+
+
+def _in_chunks(rows: Iterator[TextRow], work: Callable[[list[TextRow]], object], title: str) -> int:
+    """Work on the rows, some thousand at a time; how many there were."""
+    counted = 0
+    with drawn_progress() as progress:
+        progress.start(title, unit="text")
+        while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
+            work(chunk)
             counted += len(chunk)
             progress.advance(len(chunk))
     return counted
-
-
-def _classify_file(
-    classifier: ClassifierForUse,
-    model: LoadedModel,
-    input: PurePath,
-    output: PurePath | None,
-    columns: Columns,
-    format: RowFormat | Literal["auto"],
-    on_error: Literal["stop", "skip"],
-) -> None:
-    from collections import Counter
-
-    skipped: Counter[str] = Counter()
-    rows = _rows_of(input, model, columns, format=format, on_error=on_error, skipped=skipped)
-
-    def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
-        pairs = None if columns.pair is None else [row.pair or "" for row in chunk]
-        for answer in classifier([row.text for row in chunk], pairs):
-            if answer.labels is not None:
-                yield {"predicted": list(answer.labels), "score": [round(one, 6) for one in _scores(answer)]}
-            elif answer.label is not None:
-                yield {"predicted": answer.label, "score": round(answer.score, 6)}
-            else:
-                yield {"predicted": round(answer.score, 6)}
-
-    taken = ("predicted", "score")
-    counted = _write_answers(rows, answered, input, output, title="Classifying", header=columns.header, taken=taken)
-    lines = {"classified": f"{counted:,} texts", **_left_out(classifier.cut, classifier.max_length, skipped)}
-    _tell_written(lines, output)
 
 
 def _say_cut(cut: int, max_length: int | None) -> None:
@@ -534,29 +479,23 @@ def _say_cut(cut: int, max_length: int | None) -> None:
         say_note(f"cut {note}")
 
 
-def _tell_written(lines: dict[str, str], output: PurePath | None) -> None:
+def _show_written(
+    done: str, counted: int, cut: int, max_length: int | None, skipped: Mapping[str, int], output: PurePath | None
+) -> None:
     """The result is the file or, on stdout, the rows: beside those this is a note."""
-    to = {} if output is None else {"written to": str(output)}
-    print_table("", lines | to, to=None if to else console)
+    rows = {done: f"{counted:,} texts", **_left_out(cut, max_length, skipped)}
+    print_table("", rows if output is None else rows | {"written to": str(output)}, to=console if output is None else None)
 
 
 def embed(
-    model: Annotated[
-        PurePath,
-        typer.Argument(metavar="MODEL", parser=as_path, help="What 'tpulm finetune --task embed' made, or any encoder."),
-    ],
-    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to compare.")] = None,
-    input: Annotated[PurePath | None, _file("A file of texts instead: tsv, csv, jsonl or parquet, compressed or not.")] = None,
+    model: Annotated[PurePath, path_argument("What 'tpulm finetune --task embed' made, or any encoder.", "MODEL")],
+    given: TextOptions,
     output: Annotated[
         PurePath | None,
-        _file("Their vectors: .npy (float32, a row each), or .jsonl (rows with 'embedding' added; .gz).", "--output", "-o"),
+        path_option(
+            "Their vectors: .npy (float32, a row each), or .jsonl (rows with 'embedding' added; .gz).", "--output", "-o"
+        ),
     ] = None,
-    text_column: TextColumn = "text",
-    no_header: NoHeader = False,
-    format: Format = "auto",
-    encoding: Encoding = "utf-8",
-    on_error: OnError = "stop",
-    as_json: AsJson = False,
 ) -> None:
     """How alike texts are, or a vector for each: tpulm embed sts "A man is eating." "Someone eats." "A plane lands."
 
@@ -565,19 +504,22 @@ def embed(
     Vectors are of length 1, so that their products are cosines, but for models of sentence-transformers without Normalize. A
     pretrained encoder's are the mean of its hidden states.
     """
-    if (input is None) == (not texts):
-        raise ConfigError("give either texts, or a file with --input")
-    if input is not None and (output is None or as_json):
+    texts, input = given.texts, given.input
+    if input is not None and (output is None or wants_json()):
         raise ConfigError("the vectors of a file go into --output, a .npy or .jsonl; --json is for texts")
-    suffix = "" if output is None else output.name.removesuffix(".gz")[-6:]
-    if output is not None and not (output.name.endswith(".npy") or suffix == ".jsonl"):
+    if output is not None and not output.name.endswith((".npy", ".jsonl", ".jsonl.gz")):
         raise ConfigError(f"--output {output}: vectors are written as .npy or .jsonl; give the file such a name")
+    import io
+
     import numpy as np
 
+    from tpulm import storage
+    from tpulm.labelled.examples import TextRow
+    from tpulm.labelled.records import Row
     from tpulm.predict.embed import Embedder
 
     loaded = load(model, reads=True)
-    say_doubts(loaded.tokenization, texts or [])
+    warn_of_unknown_text(loaded.tokenization, texts or [])
     embedder = Embedder(loaded)
     if not embedder.is_tuned:
         say_note("not fine-tuned for embeddings: the mean of its hidden states")
@@ -591,25 +533,13 @@ def embed(
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         lines = [(text, *(f"{cosine:.3f}" for cosine in row)) for text, row in zip(texts, units @ units.T, strict=True)]
         print_table("Cosines", lines, header=("", *(str(number) for number in range(1, len(texts) + 1))))
-        if as_json:
-            print_json([{"text": text, "embedding": row} for text, row in zip(texts, vectors.tolist(), strict=True)])
-        if output is None:
-            return
-    from collections import Counter
-
-    from tpulm import storage
-    from tpulm.labelled import Columns
-    from tpulm.labelled.examples import TextRow
-    from tpulm.labelled.records import Row
-
-    assert output is not None
-    skipped = Counter[str]()
+        print_json([{"text": text, "embedding": row} for text, row in zip(texts, vectors.tolist(), strict=True)])
+    if output is None:
+        return
+    rows, skipped = iter([TextRow(Row({"text": text}, ""), text, None) for text in texts or ()]), Counter[str]()
     if input is not None:
         _check_apart(input, output)
-        columns = Columns(text=text_column, header=not no_header, encoding=encoding)
-        rows = _rows_of(input, loaded, columns, format=format, on_error=on_error, skipped=skipped)
-    else:
-        rows = (TextRow(Row({"text": text}, ""), text, None) for text in texts or ())
+        rows, skipped = _rows_of(given, loaded, given.columns())
 
     def vectors_of(chunk: list[TextRow]) -> np.ndarray:
         return embedder([row.text for row in chunk]) if known is None else np.stack([known[row.text] for row in chunk])
@@ -617,19 +547,11 @@ def embed(
     def embedded(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         return ({"embedding": vector} for vector in vectors_of(chunk).tolist())
 
-    if suffix == ".jsonl":
+    if not output.name.endswith(".npy"):
         counted = _write_answers(rows, embedded, input, output, title="Embedding", what="vector")
     else:
-        import io
-
         found, memory = list[np.ndarray](), io.BytesIO()
-        with drawn_progress() as progress:
-            progress.start("Embedding", unit="text")
-            while chunk := list(islice(rows, _TEXTS_AT_ONCE)):
-                found.append(vectors_of(chunk))
-                progress.advance(len(chunk))
-        counted = sum(map(len, found))
+        counted = _in_chunks(rows, lambda chunk: found.append(vectors_of(chunk)), "Embedding")
         np.save(memory, np.concatenate(found))
         storage.write_atomic(output, memory.getvalue())
-    lines = {"embedded": f"{counted:,} texts", **_left_out(embedder.cut, embedder.max_length, skipped)}
-    _tell_written(lines, output)
+    _show_written("embedded", counted, embedder.cut, embedder.max_length, skipped, output)

@@ -1,12 +1,17 @@
-"""What commands share: arguments and options, and that an option is given once."""
+"""Commands and their options: those that several commands share, those that set a field of a settings class, and `--json`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -16,70 +21,37 @@ from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
     from tpulm.config import RunConfig
+    from tpulm.runtime.hosts import Membership
 
-RunFile = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run file (.toml), or a recipe's name such as bert-mini ('tpulm recipes').")
-]
-WorkDir = Annotated[
-    PurePath,
-    typer.Option(
-        "--workdir",
-        "-w",
-        metavar="W",
-        parser=as_path,
-        help="The work folder, here or as gs://bucket/folder: made if absent, continued if not.",
-    ),
-]
-Workfolder = Annotated[PurePath, typer.Argument(metavar="W", parser=as_path, help="The work folder of a run.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, such as --set train.steps=1000. Repeatable."),
-]
-Init = Annotated[
-    PurePath | None,
-    typer.Option(
-        "--init",
-        metavar="DIR",
-        parser=as_path,
-        help="Go on from the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
-        "the optimizer's moments if they are there. Give it to every command of the run.",
-    ),
-]
-Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS:PORT",
-        help="With several hosts: where the first one can be reached. A TPU slice finds this and the next two by itself.",
-        rich_help_panel="Several hosts",
-    ),
-]
-NumHosts = Annotated[int | None, typer.Option(help="With several hosts: how many.", rich_help_panel="Several hosts")]
-HostIndex = Annotated[
-    int | None, typer.Option(help="With several hosts: which one this is, from 0.", rich_help_panel="Several hosts")
-]
-AllowCpu = Annotated[
-    bool,
-    typer.Option("--allow-cpu", help="Go on with what JAX finds where a TPU (or GPU) is asked for, or is here, and not found."),
-]
-Track = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Send what is logged to trackio, wandb or mlflow, too. Repeatable; keys come from the environment.",
-        rich_help_panel="Trackers",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on stdout.")]
+Given = dict[str, Any]  # the options of a `FieldOptions` that were given, by the names of their fields
+SEVERAL_HOSTS = "Several hosts"
 
 
 class Command(TyperCommand):
-    """Refuses an option that is given twice; the parser would silently take the last."""
+    """Its parameters are made from its function when they are first needed: `tpulm --help` needs none.
+
+    An option that is given twice is refused; the parser would silently take the last.
+    """
+
+    def __init__(self, *, function: Callable[..., None], as_json: bool, **settings: Any):
+        super().__init__(**settings)
+        del self.params, self.callback
+        self._function, self._as_json = function, as_json
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("params", "callback"):
+            raise AttributeError(name)
+        alone = typer.Typer(add_completion=False)
+        alone.command()(_with_options(self._function, as_json=self._as_json))
+        made = typer.main.get_command(alone)
+        self.params, self.callback = made.params, made.callback
+        return getattr(self, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         values, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for option, count in Counter(given).items():
-            if isinstance(option, TyperOption) and count > 1 and not (option.multiple or option.count or option.is_eager):
-                ctx.fail(f"{option.opts[0]} is given {count} times; give it once.")
+        for one, count in Counter(given).items():
+            if isinstance(one, TyperOption) and count > 1 and not (one.multiple or one.count or one.is_eager):
+                ctx.fail(f"{one.opts[0]} is given {count} times; give it once.")
         rest = super().parse_args(ctx, args)
         if empty := [name for name, value in ctx.params.items() if isinstance(value, PurePath) and values.get(name) == ""]:
             ctx.fail(f"{empty[0]} is an empty path: is a variable unset? The current folder is '.'")
@@ -88,29 +60,181 @@ class Command(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A group of such commands."""
+    """A group of such commands. Each has `--json` unless it says otherwise."""
 
-    def command(self, *arguments: Any, **settings: Any) -> Callable[[Any], Any]:
-        return super().command(*arguments, **{"cls": Command, **settings})
+    def command(self, name: str | None = None, *, as_json: bool = True, **settings: Any) -> Callable[[Any], Any]:
+        def register(function: Callable[..., None]) -> Callable[..., None]:
+            def named() -> None: ...
+
+            named.__name__, named.__doc__ = function.__name__, function.__doc__
+            kind: Any = functools.partial(Command, function=function, as_json=as_json)
+            super(Commands, self).command(name, cls=kind, **settings)(named)
+            return function
+
+        return register
 
 
-def load_run(
-    reference: str,
-    overrides: list[str] | None,
-    init: PurePath | None = None,
-    *,
-    allow_cpu: bool = False,
-    track: list[str] | None = None,
-) -> RunConfig:
-    """The run's settings; `init` is a model to go on from."""
-    from tpulm.config import load
+class FieldOptions(NamedTuple):
+    """Options that set fields of a settings class: with their names, types, choices, defaults and meanings.
 
-    settings = [*(overrides or []), *(["hardware.platform=any"] if allow_cpu else []), *tracked(track)]
-    if init is None:
-        return load(reference, settings)
-    from tpulm.convert.continuing import starting_point
+    The class is named as "module:name", and imported when the command is used.
+    """
 
-    return load(reference, settings, start=starting_point(init))
+    settings: str
+    fields: tuple[str, ...]
+    names: Mapping[str, str] = MappingProxyType({})  # field -> option, where it is not called like the field
+    panel: str | None = None
+    default: str = ""  # in words, where it is not the field's
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        from tpulm.config.reference import groups_of, option_type
+
+        model = resolve_name(self.settings)
+        documented = {setting.name: setting for setting in next(groups_of(model)).settings}
+        for field in self.fields:
+            kind, setting = option_type(model, field), documented[field]
+            names = [self.names[field]] if field in self.names else []
+            metavar = field.upper() if kind is str else None
+            help = f"{setting.meaning[:1].upper()}{setting.meaning[1:]}".replace("None:", "default:")
+            default = self.default or (
+                "" if setting.default in ("none", "required", '""', "[]") else setting.default.strip('"')
+            )
+            help = "; ".join(filter(None, [help, f"default {default}" if default else ""]))
+            help += ". Repeatable." if get_origin(kind) is list else "."
+            annotation = Annotated[kind | None, option(help, *names, metavar=metavar, panel=self.panel)]
+            yield inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+    @staticmethod
+    def given(**values: Any) -> Given:
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _with_options(function: Callable[..., None], *, as_json: bool) -> Callable[..., None]:
+    """The function with a parameter for each option: in place of a dataclass its fields, in place of `Given` those it names."""
+    parameters, groups = list[inspect.Parameter](), dict[str, tuple[Callable[..., Any], list[str]]]()
+    for one in inspect.signature(function, eval_str=True).parameters.values():
+        fields = [item for item in getattr(one.annotation, "__metadata__", ()) if isinstance(item, FieldOptions)]
+        if fields:
+            members, make = list(fields[0].parameters()), FieldOptions.given
+        elif isinstance(one.annotation, type) and is_dataclass(one.annotation):
+            members, make = list(inspect.signature(one.annotation, eval_str=True).parameters.values()), one.annotation
+        else:
+            parameters.append(one)
+            continue
+        parameters += members
+        groups[one.name] = (make, [member.name for member in members])
+    if as_json:
+        parameters.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson))
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        values.pop("as_json", None)
+        for name, (make, members) in groups.items():
+            values[name] = make(**{member: values.pop(member) for member in members})
+        function(**values)
+
+    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    command.__signature__ = inspect.Signature(keywords)  # pyright: ignore[reportAttributeAccessIssue]
+    return command
+
+
+def option(help: str, *names: str, panel: str | None = None, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **settings)
+
+
+def argument(help: str, metavar: str | None = None, **settings: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
+def path_option(help: str, *names: str, metavar: str = "FILE", panel: str | None = None) -> Any:
+    return option(help, *names, metavar=metavar, parser=as_path, panel=panel)
+
+
+def path_argument(help: str, metavar: str) -> Any:
+    return argument(help, metavar, parser=as_path)
+
+
+AsJson = Annotated[bool, option("Print the result as one JSON object on stdout.", "--json")]
+RunFile = Annotated[str, argument("A run file (.toml), or a recipe's name such as bert-mini ('tpulm recipes').", "RUN")]
+WorkDir = Annotated[
+    PurePath,
+    path_option(
+        "The work folder, here or as gs://bucket/folder: made if absent, continued if not.", "--workdir", "-w", metavar="W"
+    ),
+]
+Workfolder = Annotated[PurePath, path_argument("The work folder of a run.", "W")]
+_SET = "Override a setting ('tpulm settings' lists them), such as --set {}. Repeatable."
+Overrides = Annotated[list[str] | None, option(_SET.format("train.steps=1000"), "--set", metavar="NAME=VALUE")]
+TuningOverrides = Annotated[list[str] | None, option(_SET.format("patience=5"), "--set", metavar="NAME=VALUE")]
+Init = Annotated[
+    PurePath | None,
+    path_option(
+        "Continue training the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
+        "the optimizer's moments if present. Give it to every command of the run.",
+        metavar="DIR",
+    ),
+]
+AllowCpu = Annotated[
+    bool,
+    option(
+        "Use whatever devices JAX finds, even without the TPU or GPU that the run asks for or this machine has.",
+        "--allow-cpu",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    option(
+        "Also log to trackio, wandb or mlflow. Repeatable; API keys come from the environment.",
+        metavar="NAME",
+        panel="Trackers",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    reference: RunFile
+    overrides: Overrides = None
+    init: Init = None
+
+    def load(self, *more: str) -> RunConfig:
+        """The run's settings, with `more` NAME=VALUE overrides."""
+        from tpulm.config import load
+
+        settings = [*(self.overrides or []), *more]
+        if self.init is None:
+            return load(self.reference, settings)
+        from tpulm.convert.continuing import starting_point
+
+        return load(self.reference, settings, start=starting_point(self.init))
+
+
+@dataclass(frozen=True)
+class TrainingOptions(RunOptions):
+    allow_cpu: AllowCpu = False
+    track: Track = None
+
+    def load(self, *more: str) -> RunConfig:
+        return super().load(*more, *(["hardware.platform=any"] if self.allow_cpu else []), *tracked(self.track))
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    coordinator: Annotated[
+        str | None,
+        option(
+            "Address of host 0 as HOST:PORT. Detected on TPU slices, as are the next two options.",
+            metavar="ADDRESS:PORT",
+            panel=SEVERAL_HOSTS,
+        ),
+    ] = None
+    num_hosts: Annotated[int | None, option("Number of hosts.", panel=SEVERAL_HOSTS)] = None
+    host_index: Annotated[int | None, option("Index of this host, from 0.", panel=SEVERAL_HOSTS)] = None
+
+    def membership(self) -> Membership | None:
+        from tpulm.runtime import hosts
+
+        return hosts.membership(self.coordinator, self.num_hosts, self.host_index)
 
 
 def tracked(names: list[str] | None) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Exit
 
-from tpulm.cli.options import AsJson, Overrides, RunFile, load_run, vocabulary_of
+from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, vocabulary_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
 from tpulm.readable import dollars, duration
@@ -15,8 +15,7 @@ from tpulm.readable import dollars, duration
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
     from tpulm.config import RunConfig
-    from tpulm.plan import DoesNotFit, Fitting, PhasePlan, Plan
-    from tpulm.plan.advice import Advice
+    from tpulm.plan import DoesNotFit, PhasePlan, Plan
     from tpulm.plan.analysis import Buffer
 
 _SHOWN_PARTS, _SHOWN_BUFFERS = 10, 8
@@ -29,17 +28,10 @@ _LEFT_OUT = (
 
 def plan(
     reference: RunFile,
-    accelerator: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="The TPU type, such as v3-8, v5litepod-8 or v6e-8.")
-    ] = None,
-    compare: Annotated[
-        str | None, typer.Option(metavar="TYPES", help="Several types, with commas: one table of times and costs.")
-    ] = None,
-    fit: Annotated[
-        bool, typer.Option("--fit", help="If it does not fit, look for micro-batch, recomputation and fsdp that do.")
-    ] = False,
+    accelerator: Annotated[str | None, option("The TPU type, such as v3-8, v5litepod-8 or v6e-8.", metavar="TYPE")] = None,
+    compare: Annotated[str | None, option("Several types, with commas: one table of times and costs.", metavar="TYPES")] = None,
+    fit: Annotated[bool, option("If it does not fit, look for micro-batch, recomputation and fsdp that do.", "--fit")] = False,
     overrides: Overrides = None,
-    as_json: AsJson = False,
 ) -> None:
     """Does a run fit on a TPU, how long does it take, what does it cost? Compiles the training step for it; no TPU is needed.
 
@@ -49,19 +41,20 @@ def plan(
     from tpulm import accelerators
 
     if (accelerator is None) == (compare is None):
-        raise ConfigError(f"name a TPU type with --accelerator, or several with --compare: {_examples()}")
+        examples = ", ".join(name for name in accelerators.names() if name.endswith("-8"))
+        raise ConfigError(f"name a TPU type with --accelerator, or several with --compare: {examples}")
     if accelerator is not None and "," in accelerator:
         raise ConfigError(f"--accelerator takes one TPU type; for several, write --compare {accelerator}")
     found = [accelerators.find(name) for name in (accelerator or compare or "").split(",")]
-    config = load_run(reference, overrides)
+    config = RunOptions(reference, overrides).load()
     os.environ["JAX_PLATFORMS"] = "cpu"  # the compiler is asked, no device
     if compare is not None:
-        _compare(config, found, as_json)
+        _compare(config, found)
     else:
-        _plan(config, found[0], fit, as_json)
+        _plan(config, found[0], fit)
 
 
-def _plan(config: RunConfig, accelerator: Accelerator, search: bool, as_json: bool) -> None:
+def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
     from tpulm.plan import DoesNotFit, dominating, fit, plan
 
     words = vocabulary_of(config)
@@ -73,23 +66,25 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool, as_json: bo
             with drawn_progress() as progress:
                 fitting = fit(config, accelerator, **words, progress=progress)
             _show(config, fitting.plan)
-            _show_fitting(fitting)
-            if as_json:
-                print_json({**fitting.plan.values(), "changes": fitting.changes, "tried": list(fitting.tried)})
+            print_table("\nTried", [(line,) for line in fitting.tried])
+            show("\nThis fits; for the run file:\n")
+            show(fitting.toml())
+            print_json({**fitting.plan.values(), "changes": fitting.changes, "tried": list(fitting.tried)})
             return
         with drawn_progress() as progress:
             progress.start("Compiling a smaller batch, to see what takes the room")
             largest = dominating(config, accelerator, error, **words)
-        _show_too_large(config, accelerator, error, largest)
-        if as_json:
-            print_json(_too_large(accelerator, error, largest))
-        raise typer.Exit(1) from None
+        show(f" {error}", lead=f"{config.name} does not fit {accelerator.name}:", style="bold red", fold=True)
+        if largest:
+            _show_buffers(largest, "What would take the room, on each device (scaled from a smaller batch)")
+        say("\n--fit looks for settings that fit.")
+        print_json(_too_large(accelerator, error, largest))
+        raise Exit(1) from None
     _show(config, made)
-    if as_json:
-        print_json(made.values())
+    print_json(made.values())
 
 
-def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) -> None:
+def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
     from tpulm.plan import DoesNotFit, plan
 
     words, rows, values = vocabulary_of(config), [], []
@@ -120,21 +115,22 @@ def _compare(config: RunConfig, accelerators: list[Accelerator], as_json: bool) 
     if fitting := [value for value in values if value["fits"]]:
         show(f"\nTokens are of text, {_assumed(fitting[0])}.", fold=True)
     show(f"\n{_LEFT_OUT} Prices ({accelerators[0].prices_as_of}): {accelerators[0].prices_source}.", fold=True)
-    if as_json:
-        print_json({"run": config.name, "accelerators": values})
+    print_json({"run": config.name, "accelerators": values})
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------------
 
 
 def _show(config: RunConfig, made: Plan) -> None:
-    values, accelerator = made.values(), made.accelerator
+    values, accelerator, heaviest = made.values(), made.accelerator, made.heaviest
+    memory = heaviest.analysis.memory
+    memory_parts = f"state {_size(memory.arguments)}, temporaries {_size(memory.temporaries)}, code {_size(memory.code)}"
     rows = {
         "devices": f"{accelerator.devices} on {accelerator.hosts} host{'s' * (accelerator.hosts > 1)}, "
         f"{_size(accelerator.hbm_bytes_per_device)} each",
         "parameters": f"{made.parameters:,}",
-        "fits": f"yes: {_size(values['used_bytes'])} of {_size(values['hbm_bytes'])} on each device ({_memory(made.heaviest)})",
-        "batch": ", then ".join(_batch(phase) for phase in made.phases),
+        "fits": f"yes: {_size(values['used_bytes'])} of {_size(values['hbm_bytes'])} on each device ({memory_parts})",
+        "batch": ", then ".join(f"{phase.layout} of {phase.sequence_length} tokens" for phase in made.phases),
         "step": f"{_milliseconds(values['step_seconds_estimate'])} (at least "
         f"{_milliseconds(values['step_seconds_lower_bound'])})",
         "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
@@ -145,7 +141,6 @@ def _show(config: RunConfig, made: Plan) -> None:
         "compiler": values["compiler"],
     }
     print_table(f"Estimate for {config.name} on {accelerator.name}", rows)
-    heaviest = made.heaviest
     several = f" of phase {heaviest.number}" if len(made.phases) > 1 else ""
     _show_time(heaviest, accelerator, several)
     _show_buffers(list(heaviest.analysis.largest), f"Largest arrays{several}, on each device")
@@ -180,19 +175,6 @@ def _show_buffers(largest: list[Buffer], title: str) -> None:
     print_table(f"\n{title}", rows, header=("part", "array", "size"))
 
 
-def _show_too_large(config: RunConfig, accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer]) -> None:
-    show(f" {error}", lead=f"{config.name} does not fit {accelerator.name}:", style="bold red", fold=True)
-    if largest:
-        _show_buffers(largest, "What would take the room, on each device (scaled from a smaller batch)")
-    say("\n--fit looks for settings that fit.")
-
-
-def _show_fitting(fitting: Fitting) -> None:
-    print_table("\nTried", [(line,) for line in fitting.tried])
-    show("\nThis fits; for the run file:\n")
-    show(fitting.toml())
-
-
 def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer]) -> dict[str, Any]:
     return {
         "accelerator": accelerator.name,
@@ -207,15 +189,6 @@ def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer
 
 def _assumed(values: dict[str, Any]) -> str:
     return f"if {values['text_fraction_assumed']:.0%} of the rows' slots hold text (the rest is padding)"
-
-
-def _memory(phase: PhasePlan) -> str:
-    memory = phase.analysis.memory
-    return f"state {_size(memory.arguments)}, temporaries {_size(memory.temporaries)}, code {_size(memory.code)}"
-
-
-def _batch(phase: PhasePlan) -> str:
-    return f"{phase.layout} of {phase.sequence_length} tokens"
 
 
 def _cost(values: dict[str, Any]) -> str:
@@ -235,22 +208,15 @@ def _size(count: float) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
 
 
-def _examples() -> str:
-    from tpulm import accelerators
-
-    return ", ".join(name for name in accelerators.names() if name.endswith("-8"))
-
-
 # -- this machine -------------------------------------------------------------------------------------------------------
 
 
 def devices(
     reference: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run file or a recipe: would a TPU help it?", show_default=False)
+        str | None, argument("A run file or a recipe: would a TPU help it?", metavar="[RUN]", show_default=False)
     ] = None,
-    accelerator: Annotated[str, typer.Option(metavar="TYPE", help="The TPU type to compare with.")] = "v3-8",
+    accelerator: Annotated[str, option("The TPU type to compare with.", metavar="TYPE")] = "v3-8",
     overrides: Overrides = None,
-    as_json: AsJson = False,
 ) -> None:
     """What JAX finds on this machine and how fast it multiplies; with a run, whether a TPU would be worth it.
 
@@ -259,18 +225,20 @@ def devices(
     from tpulm import accelerators
 
     kind = accelerators.find(accelerator)
-    config = None if reference is None else load_run(reference, overrides)
+    config = None if reference is None else RunOptions(reference, overrides).load()
     found = _machine()
     print_table("This machine", _machine_rows(found))
-    advice = None
     if config is not None:
         from tpulm.plan.advice import advise
 
         here = found["matmul_flops"]["bfloat16" if found["platform"] != "cpu" else "float32"]
         advice = advise(config, kind, here=here, **vocabulary_of(config))
-        _show_advice(config.name, advice)
-    if as_json:
-        print_json({**found, **({} if advice is None else {"advice": _advice_values(advice)})})
+        rows = [("ok" if finding.good else "!", finding.what, finding.message) for finding in advice.findings]
+        print_table(f"\n{config.name} on a TPU", rows)
+        show(advice.verdict, style="bold green" if advice.use_tpu else "bold yellow", fold=True)
+        say("A rough guess from sizes; 'tpulm plan' compiles the run.")
+        found["advice"] = {**vars(advice), "findings": [finding._asdict() for finding in advice.findings]}
+    print_json(found)
 
 
 def _machine() -> dict[str, Any]:
@@ -320,21 +288,4 @@ def _machine_rows(found: dict[str, Any]) -> dict[str, str]:
         **({} if peak is None else {"peak": f"{peak / 1e12:,.1f} TFLOP/s in bfloat16, by the data sheet"}),
         "bfloat16": found["bfloat16"],
         "TPU": "in use" if found["platform"] == "tpu" else f"none in use: {found['no_tpu_because']}",
-    }
-
-
-def _show_advice(name: str, advice: Advice) -> None:
-    rows = [("ok" if finding.good else "!", finding.what, finding.message) for finding in advice.findings]
-    print_table(f"\n{name} on a TPU", rows)
-    show(advice.verdict, style="bold green" if advice.use_tpu else "bold yellow", fold=True)
-    say("A rough guess from sizes; 'tpulm plan' compiles the run.")
-
-
-def _advice_values(advice: Advice) -> dict[str, Any]:
-    return {
-        "use_tpu": advice.use_tpu,
-        "verdict": advice.verdict,
-        "hours_here": advice.hours_here,
-        "hours_there": advice.hours_there,
-        "findings": [finding._asdict() for finding in advice.findings],
     }

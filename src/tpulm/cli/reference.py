@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
 from rich.padding import Padding
 
 from tpulm.cli import terminal
-from tpulm.cli.options import AsJson
+from tpulm.cli.options import argument
 from tpulm.cli.terminal import print_json, print_table, say, show, write
 from tpulm.errors import ConfigError, suggest
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tpulm.config.reference import Setting
 
 
-def recipes(name: Annotated[str | None, typer.Argument(help="Print this recipe in full.")] = None) -> None:
+def recipes(name: Annotated[str | None, argument("Print this recipe in full.")] = None) -> None:
     """The named runs: what model, trained how long. 'tpulm recipes bert-base' prints one with its source, time and cost.
 
     Begin a run file with 'extends = "bert-mini"' and write only what differs.
@@ -51,10 +50,7 @@ def _of_head(text: str, name: str, pattern: str) -> str:
 
 
 def settings(
-    word: Annotated[
-        str | None, typer.Argument(metavar="[WORD]", help="Only those with this in the name or the meaning.")
-    ] = None,
-    as_json: AsJson = False,
+    word: Annotated[str | None, argument("Only those with this in the name or the meaning.", "[WORD]")] = None,
 ) -> None:
     """Every setting with its type, default and meaning: of a run file, of fine-tuning and of cloud.toml.
 
@@ -93,8 +89,7 @@ def settings(
             for text in (f"[cyan]{escape(one.type)}[/]; {escape(one.default_words)}", escape(one.meaning)):
                 if text:
                     terminal.results.print(Padding(text, (0, 0, 0, 4)))
-    if as_json:
-        print_json({"settings": [{"of": title, **one._asdict()} for title, some in chosen.items() for one in some]})
+    print_json({"settings": [{"of": title, **one._asdict()} for title, some in chosen.items() for one in some]})
 
 
 def _matches(setting: Setting, word: str | None) -> bool:

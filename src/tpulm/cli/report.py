@@ -6,33 +6,22 @@ import webbrowser
 from pathlib import Path, PurePath
 from typing import Annotated
 
-import typer
-
-from tpulm.cli.options import AsJson
+from tpulm.cli.options import argument, option, path_argument, path_option
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say_note, show
 from tpulm.errors import ConfigError, some_of
 from tpulm.readable import size
-from tpulm.storage import as_path
 
 _COMPARISON = Path("tpulm-comparison.html")
 
 
 def report(
     workdirs: Annotated[
-        list[PurePath],
-        typer.Argument(
-            metavar="W…", parser=as_path, help="A work folder, or what 'tpulm finetune' made; several are compared."
-        ),
+        list[PurePath], path_argument("A work folder, or what 'tpulm finetune' made; several are compared.", "W…")
     ],
     output: Annotated[
-        PurePath | None,
-        typer.Option(
-            metavar="FILE",
-            parser=as_path,
-            help="Where the page goes: by default W/report/index.html, of several tpulm-comparison.html.",
-        ),
+        PurePath | None, path_option("Where the page goes: by default W/report/index.html, of several tpulm-comparison.html.")
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    open_: Annotated[bool, option("Open the page in the browser.", "--open")] = False,
 ) -> None:
     """A page to look at: verdict, curves, scores, samples, data, attempts, cost, settings. One HTML file, no network.
 
@@ -55,24 +44,18 @@ def report(
 
 
 def push(
-    model: Annotated[
-        PurePath,
-        typer.Argument(metavar="MODEL", parser=as_path, help="A work folder, a fine-tuning, or a Hugging Face folder."),
-    ],
-    repository: Annotated[str, typer.Argument(metavar="USER/NAME", help="Made if absent.")],
-    public: Annotated[bool, typer.Option("--public", help="A repository that everybody sees, where it is made now.")] = False,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also a model that its health check does not call all right.")
-    ] = False,
+    model: Annotated[PurePath, path_argument("A work folder, a fine-tuning, or a Hugging Face folder.", "MODEL")],
+    repository: Annotated[str, argument("Made if absent.", "USER/NAME")],
+    public: Annotated[bool, option("A repository that everybody sees, where it is made now.", "--public")] = False,
+    anyway: Annotated[bool, option("Also a model that its health check does not call all right.", "--anyway")] = False,
     include: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Also send this file of the model's folder, or what this link leads to. Repeatable."),
+        option("Also send this file of the model's folder, or what this link leads to. Repeatable.", metavar="NAME"),
     ] = None,
     revisions: Annotated[
-        bool, typer.Option("--revisions", help="Also the models of 'tpulm export --revisions', as branches of their names.")
+        bool, option("Also the models of 'tpulm export --revisions', as branches of their names.", "--revisions")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")] = False,
-    as_json: AsJson = False,
+    dry_run: Annotated[bool, option("Say what would be sent, and send nothing.", "--dry-run")] = False,
 ) -> None:
     """Send a model to the Hugging Face Hub: weights, tokenizer, card and report. Private unless told otherwise.
 
@@ -85,11 +68,8 @@ def push(
     found, addresses = publications(model, repository, anyway=anyway, include=include or (), revisions=revisions), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
-        print_table(
-            f"{publication.name} ({'public' if public else 'private'} if it is new)",
-            rows,
-            to=None if dry_run else console,
-        )
+        title = f"{publication.name} ({'public' if public else 'private'} if it is new)"
+        print_table(title, rows, to=None if dry_run else console)
         if publication.left_out:
             say_note(f"left out, as no part of a model: {some_of(publication.left_out, 10)}; --include NAME sends one")
     if not dry_run:
@@ -97,6 +77,5 @@ def push(
             addresses = [send(publication, private=not public, progress=progress) for publication in found]
         for address in addresses:
             show(address)
-    if as_json:
-        files = {publication.name: {file.name: file.size for file in publication.files} for publication in found}
-        print_json({"files": files, "addresses": addresses})
+    files = {publication.name: {file.name: file.size for file in publication.files} for publication in found}
+    print_json({"files": files, "addresses": addresses})

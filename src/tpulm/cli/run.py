@@ -6,29 +6,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tpulm.cli import terminal
 from tpulm.cli.options import (
-    AllowCpu,
-    AsJson,
-    Coordinator,
-    HostIndex,
-    Init,
-    NumHosts,
+    FieldOptions,
+    Given,
+    HostOptions,
     Overrides,
-    RunFile,
-    Track,
+    RunOptions,
+    TrainingOptions,
     WorkDir,
     Workfolder,
-    load_run,
+    option,
+    path_argument,
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError, some_of
 from tpulm.progress import shown_speed
-from tpulm.storage import as_path, exists, holder, is_remote
+from tpulm.storage import exists, holder, is_remote
 
 if TYPE_CHECKING:
     from tpulm.config import RunConfig, SourceConfig
@@ -41,48 +37,30 @@ EXAMPLES = (
 )
 
 
-def run(
-    reference: RunFile,
-    workdir: WorkDir,
-    overrides: Overrides = None,
-    init: Init = None,
-    coordinator: Coordinator = None,
-    num_hosts: NumHosts = None,
-    host_index: HostIndex = None,
-    allow_cpu: AllowCpu = False,
-    track: Track = None,
-    as_json: AsJson = False,
-) -> None:
+def run(options: TrainingOptions, workdir: WorkDir, several: HostOptions) -> None:
     """Text to model: tokenizer, dataset, pretraining, evaluation, export. Continues whatever is unfinished in W.
 
     Stop it with Ctrl-C at any time, or kill it: the same command goes on where it was, and computes the same numbers.
 
     Several hosts (a TPU slice with more than one VM) run the same command, and share the work and W.
     """
-    config = load_run(reference, overrides, init, allow_cpu=allow_cpu, track=track)
+    config = options.load()
     from tpulm import pipeline
-    from tpulm.runtime import hosts
 
-    member = hosts.membership(coordinator, num_hosts, host_index)
+    member = several.membership()
     with drawn_progress() as progress:
         summary = pipeline.run(config, workdir, member=member, progress=progress)
-    if member is not None and member.index > 0:  # the first host says it
-        return
-    show_summary(summary)
-    if as_json:
+    if member is None or member.index == 0:  # the first host says it
+        show_summary(summary)
         print_json(asdict(summary))
 
 
-def quickstart(
-    workdir: WorkDir = Path("tpulm-quickstart"),
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-) -> None:
+def quickstart(workdir: WorkDir = Path("tpulm-quickstart"), overrides: Overrides = None) -> None:
     """The whole path in about three minutes: a toy BERT of the documentation that ships with Python.
 
     Nothing is downloaded. Afterwards W/export is a model that Hugging Face's AutoModelForMaskedLM loads.
     """
-    config = load_run("quickstart", overrides)
+    config = RunOptions("quickstart", overrides).load()
     from tpulm import pipeline
 
     with drawn_progress() as progress:
@@ -98,8 +76,7 @@ def quickstart(
     print_table("What the model fills in", rows, header=("text", "best three"))
     say(f"\nNext: tpulm fill-mask {summary.export} 'Return the [MASK] of the list.'")
     say("Your own text: tpulm run RUN.toml --workdir W, with a run file such as in the README.")
-    if as_json:
-        print_json(asdict(summary))
+    print_json(asdict(summary))
 
 
 def show_summary(summary: Summary) -> None:
@@ -174,87 +151,62 @@ def show_curve(workdir: PurePath) -> None:
 # -- single stages ------------------------------------------------------------------------------------------------------
 
 
-def train(
-    reference: RunFile,
-    workdir: WorkDir,
-    overrides: Overrides = None,
-    init: Init = None,
-    coordinator: Coordinator = None,
-    num_hosts: NumHosts = None,
-    host_index: HostIndex = None,
-    allow_cpu: AllowCpu = False,
-    track: Track = None,
-    as_json: AsJson = False,
-) -> None:
+def train(options: TrainingOptions, workdir: WorkDir, several: HostOptions) -> None:
     """Pretrain on the dataset that is already in W ('tpulm dataset prepare'), from the newest checkpoint if there is one."""
-    config = load_run(reference, overrides, init, allow_cpu=allow_cpu, track=track)
-    from tpulm import pipeline, workfolder
-    from tpulm.runtime import hosts
+    config = options.load()
+    from tpulm import pipeline
+    from tpulm.workfolder import working_in
 
-    member = hosts.membership(coordinator, num_hosts, host_index)
-    with (
-        drawn_progress() as progress,
-        workfolder.working_in(config, workdir, stage="train", member=member, progress=progress) as folder,
-    ):
+    member = several.membership()
+    with drawn_progress() as progress, working_in(config, workdir, stage="train", member=member, progress=progress) as folder:
         result = pipeline.train(config, folder.path, hosts=folder.hosts, progress=progress)
     print_table("Training", _readable(result))
-    if as_json:
-        print_json(result)
+    print_json(result)
 
 
 def evaluate(
     workdir: Workfolder,
+    reading: Annotated[
+        Given,
+        FieldOptions(
+            "tpulm.config:SourceConfig", ("text_field", "documents", "encoding"), panel="Text of --on", default="as in the run"
+        ),
+    ],
+    several: HostOptions,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE", help="Score this text in place of the held-out one: whatever a corpus may be. Repeatable."
-        ),
+        option("Score this text in place of the held-out one: whatever a corpus may be. Repeatable.", metavar="FILE"),
     ] = None,
-    text_field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --on: the jsonl key or column of the text; by default as in the run.")
-    ] = None,
-    documents: Annotated[
-        Literal["line", "paragraph", "file"] | None,
-        typer.Option(help="Of --on, plain text: what a document is; by default as in the run."),
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of --on; by default as in the run.")] = None,
-    coordinator: Coordinator = None,
-    num_hosts: NumHosts = None,
-    host_index: HostIndex = None,
-    as_json: AsJson = False,
 ) -> None:
     """Score the newest checkpoint of W on all of its held-out text, or on text of your own: tpulm evaluate W --on new.txt.gz
 
-    While a run works in W, and with --on, nothing is written into W, and one device is used. Text of your own is cleaned,
-    encoded and laid out as the run's, and its duplicates stay.
+    While a run works in W, and with --on, nothing is written into W, and one device is used. Text of your own is read as the
+    run's (--text-field, --documents and --encoding change that), cleaned, encoded and laid out likewise; its duplicates stay.
     """
-    from tpulm import pipeline, workfolder
-    from tpulm.runtime import hosts
+    from tpulm import pipeline
+    from tpulm.workfolder import open_run, working_in
 
-    config = workfolder.open_run(workdir)
-    sources = _sources(config, on or [], {"text_field": text_field, "documents": documents, "encoding": encoding})
-    member = hosts.membership(coordinator, num_hosts, host_index)
+    config = open_run(workdir)
+    sources = _sources(config, on or [], reading)
+    member = several.membership()
     if on and member is not None:
         raise ConfigError("--on is for one host; leave out what is for several")
     with drawn_progress() as progress:
         if on or (member is None and holder(workdir) is not None):
             result = pipeline.look(config, workdir, on=sources, progress=progress)
         else:
-            working = workfolder.working_in(config, workdir, stage="evaluate", member=member, progress=progress)
-            with working as folder:
+            with working_in(config, workdir, stage="evaluate", member=member, progress=progress) as folder:
                 result = pipeline.evaluate(config, folder.path, hosts=folder.hosts, progress=progress)
     print_table(some_of(on) if on else "Held-out text", _readable(result))
-    if as_json:
-        print_json(result)
+    print_json(result)
 
 
-def _sources(config: RunConfig, paths: list[str], settings: dict[str, str | None]) -> list[SourceConfig]:
-    """Files of text; what is not set is as in the run's first source of files."""
+def _sources(config: RunConfig, paths: list[str], given: Mapping[str, Any]) -> list[SourceConfig]:
+    """Files of text; what is not given is as in the run's first source of files."""
     from tpulm.config import SourceConfig
     from tpulm.config.schema import DATASETS
     from tpulm.config.validation import validated
 
-    given = {name: value for name, value in settings.items() if value is not None}
     if given and not paths:
         raise ConfigError(f"{' and '.join(f'--{name}'.replace('_', '-') for name in given)} is for --on; name a file with it")
     like = next((source for source in config.corpus.sources if source.format not in (*DATASETS, "python")), None)
@@ -264,21 +216,15 @@ def _sources(config: RunConfig, paths: list[str], settings: dict[str, str | None
 
 
 def export(
-    workdir: Annotated[
-        PurePath,
-        typer.Argument(metavar="W", parser=as_path, help="The work folder of a run; for ONNX also the folder of a model."),
-    ],
+    workdir: Annotated[PurePath, path_argument("The work folder of a run; for ONNX also the folder of a model.", "W")],
+    several: HostOptions,
     format: Annotated[
         Literal["huggingface", "onnx"],
-        typer.Option(help="onnx: beside each model, in onnx/model.onnx, for onnxruntime; needs the extra onnx."),
+        option("onnx: beside each model, in onnx/model.onnx, for onnxruntime; needs the extra onnx."),
     ] = "huggingface",
     revisions: Annotated[
-        bool, typer.Option("--revisions", help="The checkpoints of train.checkpoint.keep_at_words, to W/revisions/chck_1M, ….")
+        bool, option("The checkpoints of train.checkpoint.keep_at_words, to W/revisions/chck_1M, ….", "--revisions")
     ] = False,
-    coordinator: Coordinator = None,
-    num_hosts: NumHosts = None,
-    host_index: HostIndex = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write the newest checkpoint of W as a Hugging Face folder, W/export.
 
@@ -287,28 +233,23 @@ def export(
     tpulm export w/babylm --revisions       # one folder for each checkpoint that was kept by words, as BabyLM asks
     """
     if format == "onnx" and not exists(workdir / "run.json"):
-        _export_onnx(workdir, as_json)
+        _export_onnx(workdir)
         return
-    from tpulm import pipeline, workfolder
-    from tpulm.runtime import hosts
+    from tpulm import pipeline
+    from tpulm.workfolder import open_run, working_in
 
-    config = workfolder.open_run(workdir)
-    member = hosts.membership(coordinator, num_hosts, host_index)
+    config, member = open_run(workdir), several.membership()
     if revisions:
-        with drawn_progress() as progress, workfolder.working_in(config, workdir, stage="export", progress=progress) as folder:
+        with drawn_progress() as progress, working_in(config, workdir, stage="export", progress=progress) as folder:
             folders = pipeline.export_revisions(config, folder.path, progress=progress)
         for path in folders.values():
             show(str(path))
-        if as_json:
-            print_json({name: str(path) for name, path in folders.items()})
+        print_json({name: str(path) for name, path in folders.items()})
         return
-    with (
-        drawn_progress() as progress,
-        workfolder.working_in(config, workdir, stage="export", member=member, progress=progress) as folder,
-    ):
+    with drawn_progress() as progress, working_in(config, workdir, stage="export", member=member, progress=progress) as folder:
         path = pipeline.export(config, folder.path, hosts=folder.hosts, progress=progress)
     if format == "onnx":
-        _export_onnx(path, as_json)
+        _export_onnx(path)
         return
     loader = "AutoModelForCausalLM" if config.model.architecture == "decoder" else "AutoModelForMaskedLM"
     show(str(path))
@@ -316,11 +257,10 @@ def export(
         say(f"tpulm.load_model('{path}') loads it; for transformers copy the folder to disk")
     else:
         say(f"{loader}.from_pretrained('{path}') loads it")
-    if as_json:
-        print_json({"export": str(path)})
+    print_json({"export": str(path)})
 
 
-def _export_onnx(folder: PurePath, as_json: bool) -> None:
+def _export_onnx(folder: PurePath) -> None:
     """The model of a folder, or both of an ELECTRA's, each as a file beside its weights."""
     from tpulm.convert.huggingface import CONFIG, HALVES, load_model
     from tpulm.convert.onnx import FILE, export_onnx
@@ -330,8 +270,7 @@ def _export_onnx(folder: PurePath, as_json: bool) -> None:
         export_onnx(load_model(one), one / FILE)
         show(str(one / FILE))
         say("onnxruntime.InferenceSession reads it")
-    if as_json:
-        print_json({"export": [str(one / FILE) for one in models]})
+    print_json({"export": [str(one / FILE) for one in models]})
 
 
 def _readable(result: dict[str, object]) -> dict[str, str]:

@@ -32,13 +32,20 @@ class Screen(Console):
 
 console = Screen(stderr=True, highlight=False)
 results = Screen(highlight=False)
+_wants_json = False
 
 
 def begin(*, as_json: bool) -> None:
     """Say where results go from here on: to stdout or, beside JSON, to stderr."""
-    global results
+    global results, _wants_json
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     results = console if as_json else Screen(highlight=False, width=None if is_terminal else UNFOLDED)
+    _wants_json = as_json
+
+
+def wants_json() -> bool:
+    """Whether the command was given --json."""
+    return _wants_json
 
 
 @contextmanager
@@ -87,18 +94,16 @@ def write(text: str, *, style: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout, the last thing a command says."""
+    """With --json: one JSON object on stdout, the last thing a command says."""
+    if not _wants_json:
+        return
     is_unicode = sys.stdout.encoding.lower().startswith("utf")
     with naming_stdout():
         print(escaped(json.dumps(value, ensure_ascii=not is_unicode)), flush=True)
 
 
 def print_table(
-    title: str,
-    rows: Mapping[str, str] | Sequence[Sequence[str]],
-    *,
-    header: Sequence[str] = (),
-    to: Console | None = None,
+    title: str, rows: Mapping[str, str] | Sequence[Sequence[str]], *, header: Sequence[str] = (), to: Console | None = None
 ) -> None:
     """Two columns of names and values, or any number of columns under a header: a result, unless it is said where it goes."""
     from rich.table import Table

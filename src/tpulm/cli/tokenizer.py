@@ -5,23 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
-from tpulm.cli.options import AsJson, Commands, Init, Overrides, RunFile, WorkDir, load_run
+from tpulm.cli.options import Commands, FieldOptions, Given, RunOptions, WorkDir, argument, option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
 
 app = Commands(help="Vocabularies: train one, see how well they fit a text.", no_args_is_help=True)
 
 
-@app.command()
-def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, init: Init = None) -> None:
+@app.command(as_json=False)
+def train(options: RunOptions, workdir: WorkDir) -> None:
     """Read the corpus and train the tokenizer on a random sample of it, into W/tokenizer."""
-    config = load_run(reference, overrides, init)
-    from tpulm import workfolder
+    config = options.load()
     from tpulm.pipeline import preparation
+    from tpulm.workfolder import working_in
 
-    with workfolder.working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
+    with working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
         given = config.tokenizer.path is not None
         text = None if given else preparation.prepare_corpus(config, folder.path, progress=progress)
         made = preparation.prepare_tokenizer(config, folder.path, text, progress=progress)
@@ -32,19 +30,17 @@ def train(reference: RunFile, workdir: WorkDir, overrides: Overrides = None, ini
 def report(
     tokenizers: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TOKENIZER...",
-            help="Work folders, exports, folders like GPT-2's, tokenizer.json, .model or vocab.txt files; VOCAB.txt:uncased is "
+        argument(
+            "Work folders, exports, folders like GPT-2's, tokenizer.json, .model or vocab.txt files; VOCAB.txt:uncased is "
             "read as Google's lower-case ones. Without --corpus, all but the first are files of text.",
+            metavar="TOKENIZER...",
         ),
     ],
+    reading: Annotated[Given, FieldOptions("tpulm.config:SourceConfig", ("text_field", "encoding"))],
     texts: Annotated[
-        list[str] | None, typer.Option("--corpus", metavar="PATH", help="A file, folder or glob of text. Repeatable.")
+        list[str] | None, option("A file, folder or glob of text. Repeatable.", "--corpus", metavar="PATH")
     ] = None,
-    text_field: Annotated[str, typer.Option(help="The field or column of jsonl, csv, tsv and parquet files.")] = "text",
-    encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst documents to show.")] = 5,
-    as_json: AsJson = False,
+    worst: Annotated[int, option("How many of the worst documents to show.", min=0)] = 5,
 ) -> None:
     """How well vocabularies fit a text: unknown characters, tokens per word, and where they cut words differently.
 
@@ -59,7 +55,7 @@ def report(
         raise ConfigError(f"there is no text to read with {names[0]}: name it with --corpus PATH")
     if len(set(names)) < len(names):
         raise ConfigError(f"a tokenizer is named twice, in {' '.join(names)}; leave one of them out")
-    sources = tuple(SourceConfig(path=str(path), text_field=text_field, encoding=encoding) for path in texts)
+    sources = tuple(SourceConfig(path=str(path), **reading) for path in texts)
     with drawn_progress() as progress:
         made = {name: tokenization.load_any(name, progress=progress) for name in names}
         compared = tokenization.compare(made, corpus.read_texts(sources), worst=worst, progress=progress)
@@ -67,8 +63,7 @@ def report(
         print_table("Tokenizers", compared.rows(), header=COMPARISON_HEADER)
         if compared.cuts:
             print_table("Words that they cut differently", compared.cut_rows(), header=("word", "times", *names))
-        if as_json:
-            print_json(asdict(compared))
+        print_json(asdict(compared))
         return
     found = compared.reports[names[0]]
     print_table("Tokenizer", found.summary_rows())
@@ -77,5 +72,4 @@ def report(
         print_table("Unknown texts", [(text, f"{count:,}") for text, count in found.unknown_texts], header=("text", "times"))
     if worst:
         print_table("Worst documents", found.document_rows(), header=DOCUMENT_HEADER)
-    if as_json:
-        print_json(asdict(found))
+    print_json(asdict(found))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from tpulm.cli.options import AsJson
+from tpulm.cli.options import argument, option, path_argument, path_option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, say_note, write
-from tpulm.storage import as_path, exists
+from tpulm.storage import exists
 
 if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     PurePath,
-    typer.Argument(
-        metavar="MODEL",
-        parser=as_path,
-        help="An export, an import, a Hugging Face folder, or a work folder: its export or, if newer, its last checkpoint.",
+    path_argument(
+        "An export, an import, a Hugging Face folder, or a work folder: its export or, if newer, its last checkpoint.", "MODEL"
     ),
 ]
 
@@ -43,7 +39,7 @@ def load(model: PurePath, *, reads: bool = False) -> LoadedModel:
         return pipeline.current_model(model, preferred=preferred, progress=progress)
 
 
-def say_doubts(tokenization: Tokenization, texts: list[str], name: str = "the texts given") -> None:
+def warn_of_unknown_text(tokenization: Tokenization, texts: list[str], name: str = "the texts given") -> None:
     """A note if much of the texts is unknown to the vocabulary."""
     from tpulm.tokenization import vocabulary_doubts
 
@@ -53,16 +49,15 @@ def say_doubts(tokenization: Tokenization, texts: list[str], name: str = "the te
 
 def fill_mask(
     model: Model,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Text with [MASK] in it.")],
-    top: Annotated[int, typer.Option(min=1, help="How many answers for each [MASK].")] = 5,
-    as_json: AsJson = False,
+    texts: Annotated[list[str], argument("Text with [MASK] in it.", "TEXT...")],
+    top: Annotated[int, option("How many answers for each [MASK].", min=1)] = 5,
 ) -> None:
     """What the model would write in place of [MASK]: tpulm fill-mask W "Seoul is the [MASK] of Korea." --top 5"""
     from tpulm.predict.fill_mask import fill_mask as fill
 
     loaded = load(model)
     mask = loaded.tokenization.token(loaded.tokenization.special.mask)
-    say_doubts(loaded.tokenization, [text.replace(mask, " ") for text in texts])
+    warn_of_unknown_text(loaded.tokenization, [text.replace(mask, " ") for text in texts])
     answers = fill(loaded, texts, top=top)
     for text, predictions in zip(texts, answers, strict=True):
         masks = sorted({p.mask for p in predictions})
@@ -70,32 +65,27 @@ def fill_mask(
             title = text if len(masks) == 1 else f"{text}   (mask {mask + 1} of {len(masks)})"
             rows = [(f"{p.score:.1%}", p.token, p.text) for p in predictions if p.mask == mask]
             print_table(title, rows, header=("probability", "token", "text"))
-    if as_json:
-        print_json({text: [p._asdict() for p in predictions] for text, predictions in zip(texts, answers, strict=True)})
+    print_json({text: [p._asdict() for p in predictions] for text, predictions in zip(texts, answers, strict=True)})
 
 
 def generate(
     model: Model,
-    prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Beginnings of texts; none: a new text.")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(help="How many tokens at most follow each prompt.")] = 100,
-    temperature: Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model has learned.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Draw among this many likeliest tokens only.")] = None,
-    top_p: Annotated[float, typer.Option(help="Draw among the fewest likeliest tokens that have this probability.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="The same seed and prompts give the same texts.")] = 0,
-    as_json: AsJson = False,
+    prompts: Annotated[list[str] | None, argument("Beginnings of texts; none: a new text.", "[PROMPT]...")] = None,
+    max_tokens: Annotated[int, option("Maximum number of new tokens per prompt.")] = 100,
+    temperature: Annotated[float, option("0: greedy; 1: the model's own distribution.")] = 0.8,
+    top_k: Annotated[int | None, option("Sample from the k likeliest tokens.")] = None,
+    top_p: Annotated[float, option("Nucleus sampling: from the likeliest tokens with this total probability.")] = 0.95,
+    seed: Annotated[int, option("The same seed and prompts give the same texts.")] = 0,
 ) -> None:
     """What a causal language model writes after each prompt: tpulm generate W "吾輩は猫である。" --max-tokens 200"""
     from tpulm.predict.generate import Sampling, collect, stream
 
     prompts = prompts or [""]
     loaded = load(model)
-    say_doubts(loaded.tokenization, prompts)
+    warn_of_unknown_text(loaded.tokenization, prompts)
     pieces = stream(loaded, prompts, max_tokens=max_tokens, sampling=Sampling(temperature, top_k, top_p, seed))
     generations = collect(prompts, _shown(prompts, pieces))
-    if as_json:
-        print_json([one._asdict() for one in generations])
+    print_json([one._asdict() for one in generations])
 
 
 def _shown(prompts: list[str], pieces: Iterable[GenerationChunk]) -> Iterator[GenerationChunk]:
@@ -117,6 +107,12 @@ def _shown(prompts: list[str], pieces: Iterable[GenerationChunk]) -> Iterator[Ge
 
 
 _TF1 = "A TF1 checkpoint"
+
+
+def _tf1(help: str, *names: str) -> Any:
+    return option(help, *names, panel=_TF1, show_default=False)
+
+
 _USES = {  # of an imported model, by its head
     "masked": 'fill-mask {} "… [MASK] …"',
     "next_sentence": 'fill-mask {} "… [MASK] …"',
@@ -133,45 +129,30 @@ _FINETUNE = "finetune {} --train train.tsv --output classifier"  # of a discrimi
 def import_(
     source: Annotated[
         PurePath,
-        typer.Argument(
-            metavar="SOURCE",
-            parser=as_path,
-            help="A Hugging Face folder with model.safetensors (BERT, ModernBERT, ELECTRA, EuroBERT, GPT-2, Llama), or a TF1 "
+        path_argument(
+            "A Hugging Face folder with model.safetensors (BERT, ModernBERT, ELECTRA, EuroBERT, GPT-2, Llama), or a TF1 "
             "checkpoint of Google's BERT or ELECTRA: its prefix, as in bert_model.ckpt, its .index file or its folder.",
+            "SOURCE",
         ),
     ],
-    to: Annotated[PurePath, typer.Option("--to", metavar="DIR", parser=as_path, help="The folder to make: empty or absent.")],
-    vocab: Annotated[
-        PurePath | None,
-        typer.Option(metavar="FILE", parser=as_path, help="Its vocab.txt, if not beside it.", rich_help_panel=_TF1),
-    ] = None,
+    to: Annotated[PurePath, path_option("The folder to make: empty or absent.", metavar="DIR")],
+    vocab: Annotated[PurePath | None, path_option("Its vocab.txt, if not beside it.", panel=_TF1)] = None,
     lowercase: Annotated[
         bool | None,
-        typer.Option(
+        _tf1(
+            "Whether it was trained on lower-case text; by default, whether no token has capital letters.",
             "--lowercase/--cased",
-            help="Whether it was trained on lower-case text; by default, whether no token has capital letters.",
-            rich_help_panel=_TF1,
-            show_default=False,
         ),
     ] = None,
     strip_accents: Annotated[
         bool | None,
-        typer.Option(
+        _tf1(
+            "Whether that text had no accents; by default, whether it was lower-case and hardly a token has accents.",
             "--strip-accents/--keep-accents",
-            help="Whether that text had no accents; by default, whether it was lower-case and hardly a token has accents.",
-            rich_help_panel=_TF1,
-            show_default=False,
         ),
     ] = None,
-    kind: Annotated[
-        Literal["bert", "electra"] | None,
-        typer.Option(help="What it must be; by default, what its names say.", rich_help_panel=_TF1),
-    ] = None,
-    config: Annotated[
-        PurePath | None,
-        typer.Option(metavar="FILE", parser=as_path, help="Its bert_config.json, if not beside it.", rich_help_panel=_TF1),
-    ] = None,
-    as_json: AsJson = False,
+    kind: Annotated[Literal["bert", "electra"] | None, _tf1("What it must be; by default, what its names say.")] = None,
+    config: Annotated[PurePath | None, path_option("Its bert_config.json, if not beside it.", panel=_TF1)] = None,
 ) -> None:
     """Somebody else's weights as a model of ours, every name, shape and checksum verified; without TensorFlow or torch.
 
@@ -183,8 +164,7 @@ def import_(
 
     imported = import_model(source, to, vocab=vocab, lowercase=lowercase, strip_accents=strip_accents, kind=kind, config=config)
     _show_imported(imported)
-    if as_json:
-        print_json(imported._asdict())
+    print_json(imported._asdict())
 
 
 def _show_imported(imported: Imported) -> None:

@@ -46,20 +46,20 @@ class CloudSettings(Settings):
         "data_bucket": Removed(None, "leave it out, and give the VMs' account roles/storage.objectAdmin on it")
     }
 
-    project: str  # its id, not its number
-    accelerator: str = ""  # a TPU type: "v3-8"
-    zones: tuple[str, ...] = ()  # tried in this order; "us-east5-*": all of that region; by default the catalogue's
-    bucket: str = ""  # of the work folders; without gs://
-    spot: bool = True  # cheaper, and preempted at any time
+    project: str  # the project's id, not its number; by default GOOGLE_CLOUD_PROJECT, or the login's
+    accelerator: str = ""  # the TPU type, such as "v3-8"
+    zones: tuple[str, ...] = ()  # to try, in this order; "us-east5-*": all of that region; by default the type's
+    bucket: str = ""  # the bucket of the work folders, without gs://
+    spot: bool = True  # spot VMs are cheaper, and preempted at any time
     queued: bool = False  # through queued resources, which wait for capacity, in all zones at once
     queue_hours: PositiveFloat = 24.0  # that they wait
     quota_patience_hours: NotNegative = 1.0  # to retry a zone that is out of quota (deleted nodes may still count against it)
     login_patience_hours: NotNegative = 12.0  # to retry a login that is refused
     hang_minutes: PositiveFloat | None = None  # without a new step; None: the larger of 10 and 20 typical steps
-    budget: PositiveFloat | None = None  # dollars
+    budget: PositiveFloat | None = None  # dollars that a run may cost
     deadline_hours: PositiveFloat | None = None
     dollars_per_hour: NotNegative | None = None  # in place of those of `prices`
-    service_account: str = ""  # the VMs' own; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
+    service_account: str = ""  # what the VMs run as; by default tpulm-worker@PROJECT.iam.gserviceaccount.com
     network: str | None = None  # None: "default"
     subnetwork: str | None = None  # None: the network's own in auto mode
     external_addresses: bool = True  # without them VMs reach Google's services only, by Private Google Access

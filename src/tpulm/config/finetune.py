@@ -44,6 +44,9 @@ LEAST_LENGTH: Final = 8  # tokens per row
 class FinetuneConfig(Settings):
     """Defaults of None depend on the encoder's architecture (`for_architecture`) and the task."""
 
+    # classification; regression; multilabel: any number of labels per text; tag: the entities in each text; qa: the part of a
+    # text that answers a question; choice: one of several answers to a question; embed: vectors of texts, from pairs with
+    # scores; retrieve: vectors, from texts that belong together
     task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
     from_scratch: bool = False  # random instead of pretrained weights: a baseline that shows what pretraining is worth
     # tokens per row (embed, retrieve: per text); None: that of an existing classifier, else 128, or 384 for qa
@@ -60,7 +63,7 @@ class FinetuneConfig(Settings):
     answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
     # regression: also reports the F1 of labels and predictions that are not below it
     f1_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    epochs: Annotated[int, Field(ge=1, le=10_000)] = 3
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 3  # number of epochs, at most: see patience
     batch_size: BatchSize = 32  # rows per step, over all devices
     learning_rate: PositiveFloat | None = None  # the peak; None: electra 1e-4, others 5e-5
     # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: electra 0.8, others 1.0

@@ -6,8 +6,8 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from types import NoneType
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -51,6 +51,13 @@ def groups_of(model: type[BaseModel], name: str = "", *, many: bool = False) -> 
     text = inspect.cleandoc(vars(model).get("__doc__") or "")
     yield Group(name, many, text, tuple(settings))
     yield from below
+
+
+def option_type(model: type[BaseModel], field: str) -> Any:
+    """The type of a command's option for a field: without None and bounds, and a list for a tuple."""
+    kind = get_type_hints(model)[field]
+    kind = next(one for one in (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)) if one is not NoneType)
+    return list[get_args(kind)[0]] if get_origin(kind) is tuple else kind
 
 
 def type_words(kind: Any) -> str:

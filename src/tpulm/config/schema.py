@@ -124,8 +124,8 @@ class SourceConfig(Settings):
     format: Annotated[str, AfterValidator(CORPUS_FORMATS.check), CORPUS_FORMATS] = "auto"
     # text only: one document per line, per paragraph (paragraphs are separated by blank lines) or per file
     documents: Literal["line", "paragraph", "file"] = "line"
-    text_field: str = "text"  # jsonl key (nested: "a.b"), csv, tsv or Parquet column, or dataset feature
-    encoding: str = "utf-8"  # latin-1 is read as Windows' cp1252, as browsers read it
+    text_field: str = "text"  # the jsonl key (nested: "a.b"), csv, tsv or Parquet column, or dataset feature of the text
+    encoding: str = "utf-8"  # of the text; latin-1 is read as Windows' cp1252, as browsers read it
     on_error: Literal["stop", "skip"] = "stop"  # at bad bytes or records: raise an error, or skip and count them
     weight: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # copies of each training document; 0.5: a random half of them
     split: str | None = None  # datasets only; None: "train". tfds also takes "train[:10%]" and "train+test"
@@ -262,8 +262,8 @@ class TokenizerConfig(Settings):
     path: FilePath | None = None  # vocab.txt, tokenizer.json or SentencePiece's .model; None: train one
     algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe: byte-level; unigram: with byte fallback
     vocab_size: Annotated[int, Field(ge=1, le=2_000_000)] = 32_000  # including special tokens
-    lowercase: bool = False
-    strip_accents: bool = False
+    lowercase: bool = False  # the vocabulary is uncased; Google's do_lower_case strips accents, too
+    strip_accents: bool = False  # its text has no accents
     split_cjk: bool = True  # wordpiece without morphemes only: each Chinese character is a word of its own
     # wordpiece only: split text into morphemes first (mecab: Japanese, kiwi: Korean); all users of the model need the analyser
     morphemes: Literal["none", "mecab", "kiwi"] = "none"

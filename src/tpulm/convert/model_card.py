@@ -320,7 +320,7 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
         (
             f"minimal pairs of {plain(name)}",
             percent(score["accuracy"], 1),
-            f"share of {score['pairs']:,} pairs whose acceptable sentence is likelier (by {score['method']}), a mean over paradigms",
+            f"share of {score['pairs']:,} pairs whose acceptable sentence is likelier, by {score['method']}; mean of paradigms",
         )
         for name, score in sorted(facts.pairs.items())
     ]

@@ -1,4 +1,4 @@
-"""`tpulm cloud rehearse`: the whole lifecycle of a run in the cloud, on this machine."""
+"""The whole lifecycle of a run in the cloud, on this machine: `tpulm cloud rehearse`. The only module here that knows tpulm."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from cloud_emulator.server import Emulator
 from tpulm import cloud, storage
-from tpulm.cli.cloud_runs import prepare
-from tpulm.cli.options import AsJson, Init, Overrides, RunFile, load_run
-from tpulm.cli.terminal import drawn_progress, print_json, print_table, say
-from tpulm.errors import ConfigError, MissingExtra, installing
-from tpulm.readable import dollars, duration
+from tpulm.errors import ConfigError
+from tpulm.progress import Progress
 
 if TYPE_CHECKING:
-    from cloud_emulator import Emulator
     from tpulm.config import RunConfig
 
 _BUCKET = "rehearsal"
@@ -29,43 +25,29 @@ _LOOK_SECONDS = 0.2
 
 
 def rehearse(
-    reference: RunFile,
-    preempt: Annotated[int, typer.Option(min=0, max=20, help="How often the TPU VM is taken away, each time otherwise.")] = 2,
-    accelerator: Annotated[str, typer.Option(metavar="TYPE", help="The TPU type whose price is counted.")] = "v3-8",
-    to: Annotated[
-        PurePath | None,
-        typer.Option("--to", metavar="DIR", parser=storage.as_path, help="Copy the exported model to this folder in the end."),
-    ] = None,
-    overrides: Overrides = None,
-    init: Init = None,
-    as_json: AsJson = False,
-) -> None:
-    """A run in the cloud as it would go, without a cloud: no account, no cost, everything on this machine.
+    config: RunConfig,
+    accelerator: str,
+    preempt: int,
+    to: PurePath | None,
+    *,
+    prepare: Callable[[RunConfig, PurePath], None],
+    log: Callable[[float, str], None],
+    drawn: Callable[[], AbstractContextManager[Progress]],
+) -> dict[str, Any]:
+    """What became of the run, as JSON: its attempts, a timeline, the cost, and what is left in the emulated project.
 
-    Starts an emulated Google Cloud, sets a project up in it, prepares the dataset into its bucket, launches the run (shortened
-    to 600 steps) on TPU VMs that are processes of this machine, takes them away, with notice, without, and without a trace,
-    and shows what happened when, and what it would have cost.
-
-        tpulm cloud rehearse quickstart --preempt 3
+    `prepare` writes tokenizer and dataset into a work folder; `log` is called with seconds since the begin and what happened;
+    `drawn` begins a display of progress; the exported model is copied to `to`.
     """
-    config = _shortened(load_run(reference, overrides, init), preempt)
-    try:
-        from cloud_emulator import Emulator
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"rehearsing needs {error.name}: {installing('emulator,cloud')}") from None
+    config = _shortened(config, preempt)
     with Emulator() as emulator:
         os.environ.update(emulator.environment)  # before any client of Google's is imported
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
-        outcome = _Rehearsal(config, emulator, accelerator, preempt).run()
+        outcome = _Rehearsal(config, emulator, accelerator, preempt, log).run(prepare, drawn)
         if to is not None:
             storage.copy_files(storage.as_path(outcome["workdir"]) / "export", to)
         left = {"nodes": len(emulator.tpu.nodes()), "queued_resources": len(emulator.tpu.queued_resources())}
-    values = {**outcome, "left": left}
-    _show(values, preempt)
-    if as_json:
-        print_json(values)
-    if outcome["status"] != "done" or any(left.values()):
-        raise typer.Exit(1)
+    return {**outcome, "left": left}
 
 
 def _shortened(config: RunConfig, preempt: int) -> RunConfig:
@@ -89,8 +71,10 @@ def _shortened(config: RunConfig, preempt: int) -> RunConfig:
 
 
 class _Rehearsal:
-    def __init__(self, config: RunConfig, emulator: Emulator, accelerator: str, preempt: int):
-        self._config, self._emulator, self._preempt = config, emulator, preempt
+    def __init__(
+        self, config: RunConfig, emulator: Emulator, accelerator: str, preempt: int, log: Callable[[float, str], None]
+    ):
+        self._config, self._emulator, self._preempt, self._report = config, emulator, preempt, log
         self._workdir = storage.as_path(f"gs://{_BUCKET}/{config.name}")
         project = emulator.tpu.projects.default
         self._settings = cloud.settings.load(project=project, accelerator=accelerator, bucket=_BUCKET)
@@ -98,7 +82,9 @@ class _Rehearsal:
         self._timeline: list[tuple[float, str]] = []  # seconds since the launch, and what happened
         self._interruptions = 0
 
-    def run(self) -> dict[str, Any]:
+    def run(
+        self, prepare: Callable[[RunConfig, PurePath], None], drawn: Callable[[], AbstractContextManager[Progress]]
+    ) -> dict[str, Any]:
         log, api = self._log, cloud.tpu_api.TpuApi(self._settings.project)
         settings = cloud.launch.offered(self._settings, api)
         cloud.setup.apply(cloud.setup.steps(cloud.setup.examine(settings)), log=lambda step: log(f"setup: {step.what}"))
@@ -110,7 +96,7 @@ class _Rehearsal:
         supervisor = cloud.launch.supervisor(self._workdir, settings, api, log=log, pause_seconds=0.5)
         with ThreadPoolExecutor(1, "supervisor") as pool:
             supervised = pool.submit(supervisor.run)
-            with drawn_progress() as progress:
+            with drawn() as progress:
                 progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
                 self._interrupt(supervised, progress.advance)
             job = supervised.result()
@@ -157,7 +143,7 @@ class _Rehearsal:
     def _log(self, line: str) -> None:
         at = time.time() - self._begun
         self._timeline.append((at, line))
-        say(f"  {line}", lead=f"{at:6.1f} s", style="dim")
+        self._report(at, line)
 
 
 def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]]:
@@ -172,22 +158,3 @@ def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]
             compiled = {name: start[name] for name in ("compile_seconds", "compiled", "found")}
             found.append({"attempt": attempt.number, "seconds": round(start["time"] - ready_at, 1), **compiled})
     return found
-
-
-def _show(values: dict[str, Any], preempt: int) -> None:
-    left, first_steps = values["left"], []
-    for found in values["first_steps"]:
-        compiling = f"of which compiling {found['compile_seconds']:.1f} s" if found["compiled"] else "without compiling"
-        first_steps.append(f"attempt {found['attempt']}: after {found['seconds']:.1f} s, {compiling}")
-    rows = {
-        "ended": f"{values['status']}: {values['message']}",
-        "attempts": f"{values['attempts']} ({', '.join(values['endings'])})",
-        "first step": "; ".join(first_steps),
-        "took": f"{duration(values['seconds'])} here, {duration(values['node_seconds'])} of them on TPU VMs",
-        "would have cost": f"{dollars(values['dollars'])} on a spot {values['accelerator']}, had it taken as long",
-        "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",
-    }
-    print_table("Rehearsal", rows)
-    if values["interruptions"] < preempt:
-        done = f"{values['interruptions']} of {preempt} interruptions came in time"
-        say(f"{done}: the run was over too soon; give it more steps", style="yellow")
