@@ -141,14 +141,10 @@ def test_a_pair_is_cut_no_more_than_it_must_be(lengths: list[tuple[int, int]], r
 @pytest.mark.parametrize(
     ("max_length", "expected"),
     [
-        (128, (8, 16, 24, 32, 48, 64, 96, 128)),
-        (512, (32, 64, 96, 128, 192, 256, 384, 512)),
-        (100, (16, 24, 32, 40, 56, 80, 100)),
-        (64, (8, 16, 24, 32, 48, 64)),
-        (20, (16, 20)),
-        (8, (8,)),
+        (128, (8, 16, 24, 32, 48, 64, 96, 128)), (512, (32, 64, 96, 128, 192, 256, 384, 512)), (8, (8,)), (20, (16, 20)),
+        (100, (16, 24, 32, 40, 56, 80, 100)), (64, (8, 16, 24, 32, 48, 64)),
     ],
-)
+)  # fmt: skip
 def test_a_few_lengths(max_length: int, expected: tuple[int, ...]) -> None:
     assert fixed_lengths(max_length) == expected
 
