@@ -12,9 +12,17 @@ import numpy as np
 from tpulm.dataset.tfrecord import masked_crc32c
 
 BERT_CONFIG: dict[str, Any] = {  # of `bert()` below, as Google writes it
-    "attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1, "hidden_act": "gelu", "initializer_range": 0.02,
-    "hidden_size": 24, "intermediate_size": 40, "max_position_embeddings": 20, "num_attention_heads": 3,
-    "num_hidden_layers": 2, "type_vocab_size": 2, "vocab_size": 60,
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "initializer_range": 0.02,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "max_position_embeddings": 20,
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+    "vocab_size": 60,
 }
 ELECTRAS: dict[str, dict[str, Any]] = {  # what `electra` takes
     "projected": {"size": 128, "small": 64, "embedding": 32},
