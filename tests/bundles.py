@@ -5,11 +5,32 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tpulm.dataset.tfrecord import masked_crc32c
 
+BERT_CONFIG: dict[str, Any] = {  # of `bert()` below, as Google writes it
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "initializer_range": 0.02,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "max_position_embeddings": 20,
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "type_vocab_size": 2,
+    "vocab_size": 60,
+}
+ELECTRAS: dict[str, dict[str, Any]] = {  # what `electra` takes
+    "projected": {"size": 128, "small": 64, "embedding": 32},
+    "as wide": {"size": 128, "small": 128, "embedding": 128},
+    "generator projected": {"size": 128, "small": 64, "embedding": 128},
+    "own embeddings": {"size": 128, "small": 64, "embedding": 32, "own_embeddings": True},
+    "one body": {"size": 128, "small": 128, "embedding": 32, "own_layers": False},
+}
 MAGIC = 0xDB4775248B80FB57
 KINDS = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "bfloat16": 14, "float16": 19}
 

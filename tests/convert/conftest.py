@@ -17,6 +17,15 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat",
 VOCAB_SIZE = 60
 
 
+@pytest.fixture
+def transformers(torch: Any) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what it would say of weights is asserted on instead
+    return transformers
+
+
 class Small(NamedTuple):
     """A model and the folder of its tokenizer."""
 

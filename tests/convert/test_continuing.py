@@ -12,8 +12,10 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from test_stock_classes import GPT2, LLAMA
 
 import bundles
+from bundles import BERT_CONFIG as SETTINGS
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
 from tpulm.convert.config_json import HeadConfig
@@ -31,25 +33,7 @@ from tpulm.train.optimizer import make_optimizer, with_moments
 from tpulm.train.program import Program
 
 GOLDEN = Path(__file__).parent / "golden" / "continued.json"
-SETTINGS = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 24,
-    "initializer_range": 0.02,
-    "intermediate_size": 40,
-    "max_position_embeddings": 20,
-    "num_attention_heads": 3,
-    "num_hidden_layers": 2,
-    "type_vocab_size": 2,
-    "vocab_size": 60,
-}
-ELECTRAS: dict[str, dict[str, Any]] = {
-    "projected": {"size": 128, "small": 64, "embedding": 32},
-    "as wide": {"size": 128, "small": 128, "embedding": 128},
-    "own embeddings": {"size": 128, "small": 64, "embedding": 64, "own_embeddings": True},
-    "one body": {"size": 128, "small": 128, "embedding": 32, "own_layers": False},
-}
+ELECTRAS = {**bundles.ELECTRAS, "own embeddings": {"size": 128, "small": 64, "embedding": 64, "own_embeddings": True}}
 Imported = Callable[..., Path]
 
 
@@ -150,9 +134,7 @@ def test_a_causal_model_of_ours_goes_on_and_another_does_not(tmp_path: Path, mak
     assert found.model == small.config and found.tokenizer.path == path
     spec = decoder.spec(found.model, vocab_size=60)
     starting_params(tmp_path / "export", found.model, spec, tokenization.load(path))
-    with pytest.raises(
-        ConfigError, match=r"cannot be trained further: its tokenizer lacks special tokens, or .*tpulm generate"
-    ):
+    with pytest.raises(ConfigError, match="special tokens"):
         starting_point(real_data / "fixtures" / "gpt2_hf")
 
 
@@ -325,30 +307,15 @@ def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path):
 
 # -- there and back ---------------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, dict[str, Any]] = {
-    "bert": {},
-    "gpt2": {"architecture": "decoder", "norm_position": "pre"},
-    "llama": {
-        "architecture": "decoder",
-        "norm_position": "pre",
-        "norm": "rms",
-        "biases": False,
-        "feed_forward": "gated",
-        "positions": "rotary",
-        "activation": "silu",
-        "dropout": 0.0,
-    },
-}
+KINDS: dict[str, dict[str, Any]] = {"bert": {}, "gpt2": GPT2, "llama": LLAMA}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "electra"])
 def test_export_import_export(tmp_path: Path, make_small: Any, kind: str):
     """Parameters come back as they were, and an import written again has the same tensors."""
     if kind == "electra":
-        small = make_small()
-        settings = {"architecture": "electra", "activation": "gelu", "embedding_size": 12}
-        sizes = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 20}
-        model = ModelConfig.model_validate({**settings, **sizes, "generator": {"own_embeddings": True}})
+        small = make_small(architecture="electra", activation="gelu", embedding_size=12)
+        model = ModelConfig.model_validate(small.config.model_dump() | {"generator": {"own_embeddings": True}})
         random = np.random.default_rng(1)
 
         def draw(leaf: ParamSpec) -> np.ndarray:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from outputs import ours
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig
 from tpulm.convert.huggingface import LoadedModel, load_model, save_parts
 from tpulm.convert.model_card import CardFacts
 from tpulm.errors import ConfigError
 from tpulm.models import electra
-from tpulm.models.bert import Tokens, encode, masked_logits
 from tpulm.nn.params import map_specs, named_leaves, ones
-from tpulm.nn.transformer import Execution
 from tpulm.predict.fill_mask import fill_mask
 
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
 SETTINGS = {
     "projected": {"embedding_size": 12},
     "as wide": {},
@@ -47,16 +42,8 @@ def trained(request: pytest.FixtureRequest, tokenizer_folder: Path, make_small: 
     )
     run = RunConfig(name="small", model=config, data=DataConfig(sequence_length=16))
     card = CardFacts(config=run, vocab_size=vocab_size, mask_token="[MASK]", steps=7)
-    folder = save_parts(
-        tmp_path / "export",
-        params,
-        config,
-        vocab_size=vocab_size,
-        tokenization_folder=tokenizer_folder,
-        pad_token_id=0,
-        card=card,
-    )
-    return params, config, folder
+    given: dict[str, Any] = {"vocab_size": vocab_size, "tokenization_folder": tokenizer_folder, "pad_token_id": 0}
+    return params, config, save_parts(tmp_path / "export", params, config, **given, card=card)
 
 
 def batch() -> dict[str, np.ndarray]:
@@ -65,27 +52,9 @@ def batch() -> dict[str, np.ndarray]:
     return {"ids": np.where(real, random.integers(0, 60, (3, 20)), 0).astype(np.int32), "real": real}
 
 
-@partial(jax.jit, static_argnums=(2,))
-def ours(params: Any, rows: Any, config: ModelConfig) -> jax.Array:
-    segments = jnp.where(rows["real"], jnp.int32(0), jnp.int32(-1))
-    tokens = Tokens(rows["ids"], segments, jnp.zeros_like(rows["ids"]), None)
-    hidden = encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
-    if isinstance(params, electra.Discriminator):
-        return electra.replaced_logits(params.detection_head, hidden, config=config, execution=EXECUTION)
-    return masked_logits(params, hidden, config=config, execution=EXECUTION, vocab_size=60)[..., :60]
-
-
-def test_logits_of_both_equal_those_of_transformers(torch: Any, trained: tuple[Any, Any, Path]):
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    params, config, folder = trained
-    both, rows = electra.halves(params), batch()
-    cases = [
-        ("generator", both.generator, electra.generator_config(config), transformers.ElectraForMaskedLM),
-        ("discriminator", both.discriminator, config, transformers.ElectraForPreTraining),
-    ]
-    for half, model, its_config, loader in cases:
+def test_logits_of_both_equal_those_of_transformers(torch: Any, transformers: Any, trained: tuple[Any, Any, Path]):
+    folder, rows = trained[2], batch()
+    for half, loader in (("generator", transformers.ElectraForMaskedLM), ("discriminator", transformers.ElectraForPreTraining)):
         theirs, info = loader.from_pretrained(folder / half, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
         with torch.no_grad():
@@ -93,7 +62,7 @@ def test_logits_of_both_equal_those_of_transformers(torch: Any, trained: tuple[A
                 input_ids=torch.tensor(rows["ids"], dtype=torch.long),
                 attention_mask=torch.tensor(rows["real"], dtype=torch.long),
             ).logits.numpy()
-        expected = np.asarray(ours(model, rows, its_config))
+        expected = ours(load_model(folder / half), **rows)
         assert np.abs(expected).max() > 0.5  # or an error of 1e-4 would say little
         np.testing.assert_allclose(found[rows["real"]], expected[rows["real"]], atol=1e-4, rtol=0)
 

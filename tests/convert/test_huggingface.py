@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,24 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from outputs import EXECUTION, ours
 
 from tpulm import storage, tokenization
-from tpulm.config import ModelConfig, RunConfig
-from tpulm.convert.huggingface import LoadedModel, load_model, save_model
+from tpulm.config import RunConfig
+from tpulm.convert.huggingface import load_model, save_model
 from tpulm.convert.model_card import CardFacts
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
-from tpulm.models.bert import Tokens, encode, masked_logits, next_sentence_logits
+from tpulm.models.bert import next_sentence_logits
 from tpulm.nn.params import named_leaves
-from tpulm.nn.transformer import Execution
 
 KINDS = [("post", False), ("post", True), ("pre", False), ("pre", True)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]  # as much as the tests below need
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
 
 
 @pytest.fixture
 def exported(make_small, tmp_path) -> Path:
     small = make_small()
     return save_model(tmp_path / "export", small.params, small.config, **small.arguments)
-
-
-@pytest.fixture
-def transformers(torch) -> Any:
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()  # what it would say of weights is asserted on instead
-    return transformers
 
 
 # -- the same answers -------------------------------------------------------------------------------------------------------
@@ -54,21 +43,6 @@ def rows(vocab_size: int) -> dict[str, np.ndarray]:
     real = np.arange(20)[None] < lengths[:, None]
     types = (np.arange(20)[None] >= lengths[:, None] // 2).astype(np.int32)
     return {"ids": np.where(real, ids, 0), "real": real, "types": np.where(real, types, 0)}
-
-
-def our_logits(model: LoadedModel, batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    words, pairs = forward(model.params, batch, model.config, model.vocab_size)
-    return np.asarray(words)[..., : model.vocab_size], None if pairs is None else np.asarray(pairs)
-
-
-@partial(jax.jit, static_argnums=(2, 3))
-def forward(params: Any, batch: Any, config: ModelConfig, vocab_size: int) -> tuple[Any, Any]:
-    segments = jnp.where(batch["real"], jnp.int32(0), jnp.int32(-1))
-    hidden = encode(
-        params, Tokens(batch["ids"], segments, batch["types"], None), config=config, execution=EXECUTION, randomness=None
-    )
-    words = masked_logits(params, hidden, config=config, execution=EXECUTION, vocab_size=vocab_size)
-    return words, params.next_sentence and next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
 
 
 def their_logits(torch: Any, model: Any, batch: dict[str, np.ndarray]) -> Any:
@@ -90,17 +64,18 @@ def test_logits_equal_those_of_transformers(
     small = make_small(norm_position=norm_position, activation=activation, next_sentence=next_sentence)
     folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
     batch = rows(small.tokenizer.vocab_size)
-    in_memory = LoadedModel(small.params, small.config, small.tokenizer.vocab_size, small.tokenizer, "masked")
-    words, pairs = our_logits(in_memory, batch)
+    model = load_model(folder)
+    words, real = ours(model, **batch), batch["real"]
     theirs = their_logits(torch, transformers.AutoModelForMaskedLM.from_pretrained(folder), batch).logits.numpy()
     assert np.abs(words).max() > 3.0  # or an error of 1e-4 would say little
-    np.testing.assert_allclose(words[batch["real"]], theirs[batch["real"]], atol=1e-4, rtol=0)
-    if pairs is not None:
+    np.testing.assert_allclose(words[real], theirs[real], atol=1e-4, rtol=0)
+    params: Any = model.params
+    assert (params.next_sentence is not None) == next_sentence
+    if next_sentence:
         pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder)
+        hidden = jnp.asarray(ours(model._replace(head="embedding"), **batch))
+        pairs = next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
         np.testing.assert_allclose(pairs, their_logits(torch, pair_model, batch).logits.numpy(), atol=1e-4, rtol=0)
-    assert (pairs is not None) == next_sentence
-    again, _ = our_logits(load_model(folder), batch)
-    np.testing.assert_array_equal(again, words)
 
 
 HEAD = {
@@ -141,14 +116,6 @@ def test_what_transformers_saves_comes_back(torch, transformers, make_small, exp
     for name, leaf in named_leaves(after.params).items():
         assert leaf.dtype == np.float32
         np.testing.assert_allclose(leaf, named_leaves(before.params)[name], rtol=2**-8, err_msg=name)
-
-
-def test_their_tokenizer_gives_our_ids(transformers, exported):
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(exported), load_model(exported).tokenization
-    text = "the old cat sees a [MASK], and Zebras."
-    assert theirs(text)["input_ids"] == ours.encode_one(text)
-    assert theirs.model_max_length == 20
-    assert theirs.mask_token_id == ours.special.mask
 
 
 # -- what is written --------------------------------------------------------------------------------------------------------
@@ -218,7 +185,7 @@ def test_a_missing_tokenizer_is_named(make_small, tmp_path):
 # -- what is read -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("norm_position", "next_sentence"), KINDS)
+@pytest.mark.parametrize(("norm_position", "next_sentence"), [("post", True), ("pre", False)])
 def test_there_and_back(make_small, tmp_path, norm_position, next_sentence):
     small = make_small(norm_position=norm_position, next_sentence=next_sentence, dropout=0.2)
     model = load_model(save_model(tmp_path / "export", small.params, small.config, **small.arguments))
@@ -305,11 +272,11 @@ def test_a_broken_description_is_to_be_copied_again(make_small, tmp_path, name, 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", '"hidden_dropout_prob": Infinity', "config.json: not valid JSON (Infinity is no number of JSON)"),
-        ("config.json", '"x": ' + "[" * 5_000 + "]" * 5_000, "config.json: not valid JSON (brackets are nested"),
-        ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: Input should be a valid boolean (given: None)"),
-        ("tokenizer_config.json", '"strip_accents": "x"', "strip_accents: Input should be a valid boolean"),
-        ("special_tokens_map.json", '"mask_token": {"content": 5}', "special_tokens_map.json: mask_token.content: "),
+        ("config.json", '"hidden_dropout_prob": Infinity', "Infinity"),
+        ("config.json", '"x": ' + "[" * 5_000 + "]" * 5_000, "nested"),
+        ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: "),
+        ("tokenizer_config.json", '"strip_accents": "x"', "strip_accents: "),
+        ("special_tokens_map.json", '"mask_token": {"content": 5}', "mask_token.content: "),
     ],
 )
 def test_values_of_the_wrong_kind(exported, name, change, message):

@@ -43,9 +43,8 @@ def change(file: Path, **values: Any) -> None:
 def as_of_version_2(folder: Path) -> None:
     """The older layout: the length is not the tokenizer's, pooling modes are flags, and classes have other paths."""
     pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
-    modes = {
-        f"pooling_mode_{key}": key.startswith(pooling["pooling_mode"]) for key in ("cls_token", "mean_tokens", "max_tokens")
-    }
+    names = ("cls_token", "mean_tokens", "max_tokens")
+    modes = {f"pooling_mode_{name}": name.startswith(pooling["pooling_mode"]) for name in names}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **modes}))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 12, "do_lower_case": false}')
     change(folder / "tokenizer_config.json", model_max_length=32)
@@ -58,10 +57,13 @@ def as_of_version_2(folder: Path) -> None:
 PROMPTS = {"prompts": {"query": "the film ", "passage": "the cast "}, "default_prompt_name": "query"}
 
 
-@pytest.mark.parametrize("older", [False, True], ids=["newest layout", "layout of version 2"])
 @pytest.mark.parametrize(
-    ("pooling", "settings"),
-    [("mean", {}), ("cls", PROMPTS), ("mean", {"normalized": False, "similarity_fn_name": "dot", **PROMPTS})],
+    ("pooling", "settings", "older"),
+    [
+        ("cls", PROMPTS, False),
+        ("mean", {}, True),
+        *(("mean", {"normalized": False, "similarity_fn_name": "dot", **PROMPTS}, older) for older in (False, True)),
+    ],
 )
 def test_vectors_are_those_of_sentence_transformers(
     library: Any, tmp_path: Path, pooling: str, settings: dict[str, Any], older: bool
@@ -103,14 +105,10 @@ def test_such_a_model_is_fine_tuned_for_classes_too(library: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode": "max"},
-            r"1_Pooling.config.json: it pools by \['max'\]; only 'mean' or 'cls'",
-        ),
-        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false; pooling without the tokens of a prompt"),
-        ("sentence_bert_config.json", {"max_seq_length": "12"}, "max_seq_length is '12'; at least 8 tokens are supported"),
-        ("sentence_bert_config.json", {"max_seq_length": 4}, "max_seq_length is 4; at least 8"),
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, r"1_Pooling.config.json: .*\['max'\]"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false"),
+        ("sentence_bert_config.json", {"max_seq_length": "12"}, "max_seq_length is '12'"),
+        ("sentence_bert_config.json", {"max_seq_length": 4}, "max_seq_length is 4"),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8"),
     ],
 )

@@ -61,9 +61,7 @@ def test_nothing_is_read_before_it_is_asked_for(prefix: Path):
     data.unlink()
     bundle = Bundle(prefix)
     assert bundle["a/kernel"].shape == (3, 4)
-    with pytest.raises(
-        DataError, match=r"tensor a/kernel \(byte 0\): the data file is not there.*Copy model.ckpt-7.data-00000"
-    ):
+    with pytest.raises(DataError, match=r"tensor a/kernel \(byte 0\): .*model.ckpt-7.data-00000"):
         bundle["a/kernel"].read()
 
 
@@ -73,9 +71,7 @@ def test_every_changed_byte_of_the_data_is_found(prefix: Path):
     for byte in range(len(whole)):
         flip(data, byte)
         bundle = Bundle(prefix)
-        with pytest.raises(
-            DataError, match=r"\.data-00000-of-00001, tensor \S+ \(byte \d+\): its [\d,]+ bytes have the checks"
-        ):
+        with pytest.raises(DataError, match=r"\.data-00000-of-00001, tensor \S+ \(byte \d+\): .*checksum"):
             for stored in bundle.values():
                 stored.read()
         data.write_bytes(whole)
@@ -100,9 +96,7 @@ def test_every_cut_is_found(prefix: Path):
             Bundle(prefix)
     index.write_bytes(whole)
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(
-        DataError, match=r"tensor wide \(byte \d+\): its 72 bytes end at byte \d+, and the file has \d+: it was"
-    ):
+    with pytest.raises(DataError, match=r"tensor wide \(byte \d+\): its 72 bytes end at byte \d+"):
         Bundle(prefix)["wide"].read()
 
 
@@ -156,9 +150,8 @@ def test_of_several_the_newest_as_noted(prefix: Path):
         bundles.write(prefix.with_name(f"model.ckpt-{step}"), TENSORS)
     with pytest.raises(ConfigError, match=r"holds 3 checkpoints: model.ckpt-7, .*Name one, as in .*model.ckpt-9"):
         find_checkpoint(prefix.parent)
-    (prefix.parent / "checkpoint").write_text(
-        'model_checkpoint_path: "/old/place/model.ckpt-8"\nall_model_checkpoint_paths: "x"\n'
-    )
+    noted = 'model_checkpoint_path: "/old/place/model.ckpt-8"\nall_model_checkpoint_paths: "x"\n'
+    (prefix.parent / "checkpoint").write_text(noted)
     assert find_checkpoint(prefix.parent) == prefix.with_name("model.ckpt-8")
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from outputs import ours
 
 import bundles
+from bundles import BERT_CONFIG as CONFIG
+from bundles import ELECTRAS
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.convert.importing import import_model
@@ -22,32 +22,9 @@ from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.convert.tensorflow1 import Given, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import electra
-from tpulm.models.bert import Tokens, encode
 from tpulm.nn.params import named_leaves
-from tpulm.nn.transformer import Execution
 from tpulm.predict.fill_mask import fill_mask
 
-EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
-CONFIG = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 24,
-    "initializer_range": 0.02,
-    "intermediate_size": 40,
-    "max_position_embeddings": 20,
-    "num_attention_heads": 3,
-    "num_hidden_layers": 2,
-    "type_vocab_size": 2,
-    "vocab_size": 60,
-}
-ELECTRAS: dict[str, dict[str, Any]] = {
-    "projected": {"size": 128, "small": 64, "embedding": 32},
-    "as wide": {"size": 128, "small": 128, "embedding": 128},
-    "generator projected": {"size": 128, "small": 64, "embedding": 128},
-    "own embeddings": {"size": 128, "small": 64, "embedding": 32, "own_embeddings": True},
-    "one body": {"size": 128, "small": 128, "embedding": 32, "own_layers": False},
-}
 Make = Callable[..., Path]
 
 
@@ -65,12 +42,6 @@ def make(tmp_path: Path) -> Make:
         return prefix
 
     return made
-
-
-@partial(jax.jit, static_argnums=(3,))
-def hidden_states(params: Any, ids: Any, types: Any, config: ModelConfig) -> jax.Array:
-    tokens = Tokens(ids, jnp.zeros_like(ids), types, None)
-    return encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
 
 
 def stored(folder: Path) -> dict[str, np.ndarray]:
@@ -142,9 +113,9 @@ def compare(torch: Any, tensors: dict[str, np.ndarray], config: dict[str, Any], 
     types = random.integers(0, 2, ids.shape).astype(np.int32)
     with torch.no_grad():
         expected = theirs.eval()(torch.tensor(ids).long(), token_type_ids=torch.tensor(types).long())
-    ours = np.asarray(hidden_states(model.params, ids, types, model.config))
-    np.testing.assert_allclose(ours, expected.last_hidden_state.numpy(), atol=1e-4, rtol=0)
-    return ours
+    found = ours(model._replace(head="embedding"), ids, np.ones_like(ids, bool), types)
+    np.testing.assert_allclose(found, expected.last_hidden_state.numpy(), atol=1e-4, rtol=0)
+    return found
 
 
 def test_a_checkpoint_of_google_s_code(real_data: Path, tmp_path: Path, torch: Any):
@@ -223,12 +194,12 @@ def test_missing_and_unknown_names_are_listed(make: Make, tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden_size": 48}, r"shape: bert/embeddings/LayerNorm/beta is \[24\], bert_config.json says \[48\]"),
+        ({"hidden_size": 48}, r"bert/embeddings/LayerNorm/beta is \[24\], bert_config.json says \[48\]"),
         ({"num_hidden_layers": 3}, "missing: bert/encoder/layer_2/attention/self/query/kernel"),
-        ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of num_heads 5"),
-        ({"num_hidden_layers": 9_999}, "it says 9,999 layers, and there are 46 tensors in all"),
-        ({"hidden_size": 24 * 10**7}, r"shape: bert/embeddings/LayerNorm/beta is \[24\], bert_config.json says"),
-        ({"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported"),
+        ({"num_attention_heads": 5}, "not a multiple of num_heads 5"),
+        ({"num_hidden_layers": 9_999}, "9,999 layers"),
+        ({"hidden_size": 24 * 10**7}, r"bert/embeddings/LayerNorm/beta is \[24\]"),
+        ({"hidden_act": "tanh"}, "'tanh'"),
     ],
 )
 def test_a_config_of_another_model_is_refused(make: Make, tmp_path: Path, change: dict[str, Any], message: str):
@@ -265,9 +236,7 @@ def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(make: Make,
 
 def test_a_vocabulary_of_another_model_is_refused(make: Make, tmp_path: Path):
     tensors = bundles.drawn(bundles.bert(), moments=False)
-    with pytest.raises(
-        DataError, match=r"vocab.txt: the vocabulary has 61 tokens, and the model of .* 60: it belongs to anoth"
-    ):
+    with pytest.raises(DataError, match=r"vocab\.txt: .* 61 tokens.* 60"):
         import_model(make(tensors, CONFIG, tokens=61), tmp_path / "out")
     imported = import_model(make(tensors, CONFIG, tokens=57), tmp_path / "out")
     assert "the vocabulary has 57 tokens and the model 60: the last 3 are unused" in imported.notes
@@ -306,8 +275,8 @@ def test_accents_are_kept_where_the_vocabulary_has_them(make: Make, tmp_path: Pa
         imported = import_model(prefix, tmp_path / f"{asked}", strip_accents=asked)
         stripped = strips if asked is None else asked
         theirs = legacy.BertTokenizerLegacy(str(vocabulary), do_lower_case=True, strip_accents=stripped)
-        ours = load_model(tmp_path / f"{asked}").tokenization
-        assert ours.encode_one(text) == theirs(text)["input_ids"]
+        tokenizer = load_model(tmp_path / f"{asked}").tokenization
+        assert tokenizer.encode_one(text) == theirs(text)["input_ids"]
         assert ("accents are kept" in " ".join(imported.notes)) == (asked is None and not strips)
         assert ("does not fit how text is normalized" in " ".join(imported.notes)) == (stripped and not strips)
     assert 1 not in load_model(tmp_path / "None").tokenization.encode_one(text)

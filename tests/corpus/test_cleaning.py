@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 import sys
 import time
@@ -108,9 +109,10 @@ def test_control_characters_are_those_of_bert():
 
     What BERT removes beyond these has a meaning in some script (joiners, marks of direction), or none yet."""
     bert = pytest.importorskip("tokenizers").normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-    for one in map(chr, (*range(1, 0xD800), *range(0xE000, 0x11000))):
-        removed = clean([f"a{one}b"], unicode_form="none")[0] == ["ab"]
-        assert bert.normalize_str(one) == "" if removed else unicodedata.category(one) != "Cc" or one.isspace()
+    characters = list(map(chr, (*range(1, 0xD800), *range(0xE000, 0x11000))))
+    cleaned, _ = clean([f"a{one}b" for one in characters], unicode_form="none")
+    for one, text in zip(characters, cleaned, strict=True):
+        assert bert.normalize_str(one) == "" if text == "ab" else unicodedata.category(one) != "Cc" or one.isspace()
     assert clean(["ខ្ញុំ\u200bទៅ\u200b\u200b a\u200b👩\u200d🌾 می\u200cخواهم"])[0] == [
         "ខ្ញុំ\u200bទៅ\u200b a👩\u200d🌾 می\u200cخواهم"
     ]
@@ -154,8 +156,8 @@ def test_patterns_that_cannot_serve_are_refused(pattern: str, said: str):
 
 
 def test_a_pattern_that_tries_every_way_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cleaning, "_MATCHING_SECONDS", 0.2)
-    with pytest.raises(ConfigError, match=r"corpus\.cleaning\.remove: '\(a\+\)\+b' needs more than .* seconds"):
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"corpus\.cleaning\.remove: '\(a\+\)\+b'"):
+        patch.setattr(cleaning, "_MATCHING_SECONDS", 0.2)
         clean(["a" * 40], remove=("(a+)+b",))
     assert clean(["a" * 40], remove=("(a++)++b",))[0] == ["a" * 40]
 
@@ -164,41 +166,39 @@ KINDS = ("email", "phone")
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a@b.co", "first.last+tag@sub.example.co.kr", "x_1%y@example.museum", "A-B@EXAMPLE.COM", "1@2.de"],
-)
-@pytest.mark.parametrize("around", ["{}", "<{}>", "write to {}.", "메일은 {}입니다", "({}),", "連絡先：{}まで", "{}\n{}"])
-def test_addresses(text: str, around: str):
-    counts: Counter[str] = Counter()
-    assert replaced(around.format(text, text), KINDS, counts, Samples()) == around.format("<email>", "<email>")
-    assert counts == {"email": around.count("{}")}
-
-
-@pytest.mark.parametrize(
-    "text",
+    ("kind", "texts", "around"),
     [
-        *("010-1234-5678", "02-123-4567", "02 123 4567", "(02) 123-4567", "03-1234-5678", "0120.123.4567", "+82 10-1234-5678"),
-        *("+81 (0)3 1234 5678", "+1 212 555 0123", "+12125550123", "(212) 555-0123", "212-555-0123", "212.555.0123"),
+        (
+            "email",
+            ["a@b.co", "first.last+tag@sub.example.co.kr", "x_1%y@example.museum", "A-B@EXAMPLE.COM", "1@2.de"],
+            ["{}", "<{}>", "write to {}.", "메일은 {}입니다", "({}),", "連絡先：{}まで", "{}\n{}"],
+        ),
+        (
+            "phone",
+            [
+                *("010-1234-5678", "02-123-4567", "02 123 4567", "(02) 123-4567", "03-1234-5678", "0120.123.4567"),
+                *("+82 10-1234-5678", "+81 (0)3 1234 5678", "+1 212 555 0123", "+12125550123", "(212) 555-0123"),
+                *("212-555-0123", "212.555.0123"),
+            ],
+            ["{}", "call {}.", "전화 {} 번", "({})", "{}, or"],
+        ),
     ],
 )
-@pytest.mark.parametrize("around", ["{}", "call {}.", "전화 {} 번", "({})", "{}, or"])
-def test_telephone_numbers(text: str, around: str):
-    counts: Counter[str] = Counter()
-    assert replaced(around.format(text), KINDS, counts, Samples()) == around.format("<phone>")
-    assert counts == {"phone": 1}
+def test_addresses_and_telephone_numbers(kind: str, texts: list[str], around: list[str]):
+    for text, frame in itertools.product(texts, around):
+        counts: Counter[str] = Counter()
+        assert replaced(frame.format(text, text), KINDS, counts, Samples()) == frame.format(f"<{kind}>", f"<{kind}>")
+        assert counts == {kind: frame.count("{}")}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_neither():
+    texts = [
         *("2019-04-30", "2019.04.30", "12:30:45", "192.168.0.1", "1,234,567", "3.14159265358979", "10-20-30", "1998-2003"),
         *("978-3-16-148410-0", "0123456789", "12 345 678", "v1.2.3-4", "@name", "a@b", "a@@b.co", "x = y @ z", "1/2-3/4"),
         *("2 000 000", "100-200 300", "5-4-3-2-1", "00:01:02", "A1-234-5678", "010-1234-56789", "$1 234.50"),
-    ],
-)
-def test_what_is_neither(text: str):
+    ]
     counts: Counter[str] = Counter()
-    assert replaced(text, KINDS, counts, Samples()) == text and not counts
+    assert [replaced(text, KINDS, counts, Samples()) for text in texts] == texts and not counts
 
 
 @given(st.text(st.sampled_from("ab1 0-.@+()_\n\0가"), max_size=40))

@@ -38,25 +38,18 @@ def test_dots_descend_unless_a_key_has_them(read: Callable):
     assert read("a.jsonl", content, text_field="a.b.c").documents == ["deep", "flat"]
 
 
-def test_blank_lines_are_counted(read: Callable):
-    found = read("a.jsonl", '\n{"text": "x"}\n  \n')
-    assert (found.documents, found.skipped) == (["x"], {"empty": 2})
-
-
 @pytest.mark.parametrize(
     ("line", "reason", "message"),
     [
-        ('{"txt": "x", "id": 3}', "no_field", r"the record has no 'text'. Did you mean 'txt'\? Its keys: txt, id"),
-        ("{}", "no_field", "has no 'text'. Its keys: none"),
-        ('["text"]', "no_field", r"the record is \[\"text\"\], not an object"),
-        ('{"text": null}', "not_text", "'text' is null, not a string"),
-        ('{"text": ["a", "b"]}', "not_text", r"'text' is \[\"a\", \"b\"\], not a string"),
-        ('{"text": "cut', "not_json", r"is not JSON \(Unterminated string"),
-        ("plain text", "not_json", "'plain text' is not JSON"),
-        ('[{"text": "x"},', "not_json", "one object a line"),
+        ('{"txt": "x", "id": 3}', "no_field", r"no 'text'.*'txt'\?.* txt, id"),
+        ("{}", "no_field", "'text'"),
+        ('["text"]', "no_field", r"\[\"text\"\]"),
+        ('{"text": null}', "not_text", "'text' is null"),
+        ('{"text": ["a", "b"]}', "not_text", r"\[\"a\", \"b\"\]"),
+        ('{"text": "cut', "not_json", "Unterminated"),
+        ("plain text", "not_json", "'plain text'"),
         ("[" * 100_000, "not_json", "one object a line"),
-        ('{"text": ' + "[" * 5_000 + "]" * 5_000 + "}", "not_json", "nested more than 100 deep"),
-        ('{"text": ' + "[" * 950 + "]" * 950 + "}", "not_json", "nested more than 100 deep"),
+        *(('{"text": ' + "[" * deep + "]" * deep + "}", "not_json", "100 deep") for deep in (950, 5_000)),
         (r'{"text": "half \ud83d of a pair"}', "not_unicode", r"\\ud83d"),
         (r'{"text": "a \u0000 b"}', "nul_character", "NUL"),
     ],
@@ -93,11 +86,6 @@ def test_csv_texts_come_back_as_they_are(read: Callable, monkeypatch: pytest.Mon
 def test_quotes_are_plain_characters_in_tsv(read: Callable):
     content = 'id\ttext\tlabel\r\n1\t"said" he\t0\r\n2\t"open\t1\n'
     assert read("a.tsv", content).documents == ['"said" he', '"open']
-
-
-def test_a_long_field_is_no_problem(read: Callable):
-    text = "word " * 100_000
-    assert read("a.csv", f'text\n"{text}"\n').documents == [text]
 
 
 def test_a_quote_that_never_closes_is_an_error_not_a_memory_hog(read: Callable, monkeypatch: pytest.MonkeyPatch):
@@ -143,13 +131,10 @@ def test_a_bad_byte_takes_its_row_along(read: Callable):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "id,txt\n1,x\n", r"has no column 'text'. Did you mean 'txt'\? Its columns: 'id', 'txt'"),
-        ("a.csv", "id;text\n1;x\n", "separated by semicolons"),
-        ("a.csv", "id\ttext\n1\tx\n", "set format = 'tsv'"),
-        ("a.tsv", "id,text\n1,x\n", "set format = 'csv'"),
-        ("a.csv", "text,text\n1,x\n", "2 columns named 'text'"),
+        ("a.csv", "id,txt\n1,x\n", r"'text'.*'txt'\?"), ("a.csv", "text,text\n1,x\n", "2 columns named 'text'"),
+        ("a.csv", "id;text\n1;x\n", "semicolons"), ("a.csv", "id\ttext\n1\tx\n", "'tsv'"), ("a.tsv", "id,text\n1,x\n", "'csv'"),
     ],
-)
+)  # fmt: skip
 def test_a_header_without_the_column_is_always_an_error(read: Callable, name: str, content: str, message: str):
     for on_error in ("stop", "skip"):
         with pytest.raises(DataError, match=message):
@@ -162,7 +147,7 @@ def test_a_table_without_rows(read: Callable, content: str):
 
 
 def test_blank_lines_between_rows_are_counted(read: Callable):
-    assert read("a.csv", "id,text\n\n1,x\n\n").skipped == {"empty": 2}
+    assert read("a.csv", "id,text\n\n1,x\n\n").skipped == read("a.jsonl", '\n{"text": "x"}\n  \n').skipped == {"empty": 2}
     assert read("a.tsv", "id\ttext\n\n1\tx\n\n").skipped == {"empty": 2}
 
 

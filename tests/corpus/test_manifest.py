@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,21 +31,14 @@ def test_another_format_version_is_refused(scattered: Callable, write: Callable)
         load_manifest(corpus.workdir)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[]", "is not what was written"),
-        ('{"format_version": 4, "config": {}}', "is damaged or was edited (part_bytes: Field required)"),
-        ("[" * 5_000, "brackets are nested"),
-    ],
-)
-def test_a_damaged_one_is_no_traceback(tmp_path: Path, content: str, message: str):
+@pytest.mark.parametrize("content", ["[]", '{"format_version": 4, "config": {}}', "[" * 5_000])
+def test_a_damaged_one_is_no_traceback(tmp_path: Path, content: str):
     path = tmp_path / "corpus" / "manifest.json"
     path.parent.mkdir()
     path.write_text(content)
-    with pytest.raises(StorageError) as failure:
+    assert load_manifest(tmp_path / "nowhere") is None
+    with pytest.raises(StorageError, match=re.escape(f"{path}")):
         load_manifest(tmp_path)
-    assert message in str(failure.value) and str(path) in str(failure.value)
 
 
 @pytest.fixture
@@ -67,21 +61,15 @@ def test_unchanged(scattered: Callable, folder: Path):
         ({"holdout_fraction": 0.5}, r"corpus.holdout_fraction: 0.01 -> 0.5"),
         ({"max_documents": 3}, r"corpus.max_documents: .none. -> 3"),
         ({"part_bytes": 10_000}, r"data.part_bytes: 16000000 -> 10000"),
+        ({"documents": "file"}, r"a\.txt, documents: line -> file"),
+        ({"weight": 2.0}, r"weight: 1.0 -> 2.0"),
     ],
 )
 def test_other_settings_are_named(scattered: Callable, folder: Path, settings: dict, message: str):
     work = scattered(folder).workdir
-    with pytest.raises(WorkFolderMismatch, match=message) as failure:
-        scattered(folder, workdir=work, **settings)
-    assert "Use another --workdir" in str(failure.value)
-
-
-def test_other_ways_of_reading_are_named(scattered: Callable, folder: Path):
-    work = scattered(folder).workdir
-    with pytest.raises(WorkFolderMismatch, match=r"a\.txt, documents: line -> file"):
-        scattered([{"path": str(folder), "documents": "file"}], workdir=work)
-    with pytest.raises(WorkFolderMismatch, match=r"weight: 1.0 -> 2.0"):
-        scattered([{"path": str(folder), "weight": 2.0}], workdir=work)
+    of_source = {"path": str(folder)} | {name: settings.pop(name) for name in {"documents", "weight"} & settings.keys()}
+    with pytest.raises(WorkFolderMismatch, match=message):
+        scattered([of_source], workdir=work, **settings)
 
 
 def test_changed_files_are_named(scattered: Callable, folder: Path):
@@ -133,10 +121,6 @@ def test_counts_add_up_by_reason():
     one = Counts(documents=1, bytes=2, characters=3, skipped={"empty": 1})
     two = Counts(documents=10, bytes=20, characters=30, skipped={"empty": 2, "broken_file": 1})
     assert one + two == Counts(documents=11, bytes=22, characters=33, skipped={"broken_file": 1, "empty": 3})
-
-
-def test_none_where_there_is_none(tmp_path: Path):
-    assert load_manifest(tmp_path) is None
 
 
 def test_many_changes_are_not_all_listed(scattered: Callable, folder: Path):

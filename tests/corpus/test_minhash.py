@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpulm.corpus.near import Banding, band_hashes, banding
@@ -68,6 +68,7 @@ def test_characters_of_languages_without_spaces_are_words():
     assert shared == (True, False)
 
 
+@settings(max_examples=25)
 @given(st.lists(ANY_TEXT, max_size=6))
 def test_a_documents_hashes_do_not_depend_on_its_neighbours(texts: list[str]):
     bands = Banding(3, 2)
@@ -85,7 +86,7 @@ def test_documents_without_words_are_like_themselves_alone():
 def test_of_all_pairs_the_similar_ones_are_found_and_few_others():
     draw, threshold = random.Random(3), 0.7
     documents = []
-    for _ in range(60):
+    for _ in range(30):
         words = [f"w{draw.randrange(3_000)}" for _ in range(100)]
         for changes in (0, 0, 1, 2, 3, 5, 8, 12, 20, 40):
             documents.append(list(words))
@@ -98,7 +99,7 @@ def test_of_all_pairs_the_similar_ones_are_found_and_few_others():
     one, two = np.array(pairs).T
     found = (bands[:, one] == bands[:, two]).any(axis=0)
     similar = true >= threshold
-    assert similar.sum() > 300
+    assert similar.sum() > 150
     assert found[similar].mean() > 0.8 and similar[found].mean() > 0.8  # recall, precision
     assert found[true >= threshold + 0.1].mean() > 0.93 and not found[true < threshold - 0.3].any()
     assert found[true == 1.0].all()

@@ -60,14 +60,9 @@ def scatter(folder: Path, documents: list[str], files: int = 3, **settings: Any)
     for number in range(files):
         text = "".join(f"{document}\n" for document in documents[number * step : (number + 1) * step])
         (folder / "texts" / f"{number}.txt").write_text(text, encoding="utf-8")
-    config = CorpusConfig.model_validate(
-        {
-            "sources": [str(folder / "texts" / f"{number}.txt") for number in range(files)],
-            "near_duplicates": 0.8,
-            "holdout_fraction": 0.1,
-        }
-        | settings
-    )
+    sources = [str(folder / "texts" / f"{number}.txt") for number in range(files)]
+    given = {"sources": sources, "near_duplicates": 0.8, "holdout_fraction": 0.1, **settings}
+    config = CorpusConfig.model_validate(given)
     return corpus.scatter(config, folder / "w", part_bytes=PART_BYTES, workers=1)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tpulm.config import CorpusConfig
 from tpulm.corpus import has_spill, load_manifest, read_part, remove_spill, sample_texts, scatter, spill
-from tpulm.errors import ConfigError, DataError, Stopped, StorageError
+from tpulm.errors import DataError, Stopped, StorageError
 from tpulm.progress import Silent
 from tpulm.runtime.hosts import Hosts
 
@@ -133,9 +133,8 @@ def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Ca
 def test_near_copies_are_held_out_together(scattered: Callable, write: Callable):
     texts = [f"{first} {number}{last}" for number in range(400) for first in ("Text", "text,", "TEXT -") for last in ("", "!")]
     corpus = scattered(write("a.txt", "\n".join(texts)), holdout_fraction=0.2)
-    train, holdout = (
-        {"".join(filter(str.isalnum, text.lower())) for text in split()} for split in (corpus.train, corpus.holdout)
-    )
+    splits = (corpus.train, corpus.holdout)
+    train, holdout = ({"".join(filter(str.isalnum, text.lower())) for text in split()} for split in splits)
     assert train.isdisjoint(holdout) and len(train | holdout) == 400 and 40 < len(holdout) < 130
     assert len(corpus.documents()) == len(texts)
 
@@ -155,13 +154,8 @@ def test_max_documents_takes_the_first_and_reads_no_further(scattered: Callable,
     assert manifest.counts.documents == min(limit, 3400)
     assert len(manifest.inputs) == (1 if limit <= 1200 else 2 if limit <= 2400 else 3)
     assert manifest.limit_reached == (limit < 3400)
-    expected = sorted(
-        [*(f"sentence {n} of the corpus" for n in range(1200)), *(f"sentence {n} of the corpus" for n in range(1000, 2200))]
-    )
-    if limit <= 1200:
-        assert set(corpus.documents()) == {f"sentence {number} of the corpus" for number in range(limit)}
-    elif limit == 1201:
-        assert set(corpus.documents()) <= set(expected)
+    in_order = [f"sentence {number} of the corpus" for number in (*range(1200), *range(1000, 2200), *range(2000, 3000))]
+    assert corpus.documents() == sorted(in_order[:limit])
 
 
 def test_max_bytes_never_takes_more(scattered: Callable, sources: list[str]):
@@ -188,9 +182,9 @@ def test_a_limit_leaves_the_rest_of_a_large_file_unread(scattered: Callable, wri
 @pytest.mark.parametrize(
     ("content", "cleaning", "message"),
     [
-        ("", {}, "no text was found. Check corpus.sources"),
-        ("\n \n\n", {}, "all documents were left out: 3 empty"),
-        ("a\nbb", {"min_characters": 5}, "2 too short. Check corpus.cleaning"),
+        ("", {}, r"corpus\.sources"),
+        ("\n \n\n", {}, "3 empty"),
+        ("a\nbb", {"min_characters": 5}, r"2 too short.*corpus\.cleaning"),
     ],
 )
 def test_an_empty_corpus_is_an_error(
@@ -312,9 +306,8 @@ def test_a_full_disk_is_an_error_without_torn_output(scattered: Callable, source
 
 def test_a_file_that_grows_while_it_is_read(scattered: Callable, sources: list[str], monkeypatch: pytest.MonkeyPatch):
     found = SCATTER.find_files
-    monkeypatch.setattr(
-        SCATTER, "find_files", lambda *given, **more: [one._replace(bytes=one.bytes - 1) for one in found(*given, **more)]
-    )
+    smaller = lambda *given, **more: [one._replace(bytes=one.bytes - 1) for one in found(*given, **more)]  # noqa: E731
+    monkeypatch.setattr(SCATTER, "find_files", smaller)
     with pytest.raises(DataError, match="let nothing write to it"):
         scattered(sources)
 
@@ -368,11 +361,9 @@ def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], t
 def test_with_a_limit_one_host_reads_for_all(sources: list[str], tmp_path: Path, limit: int):
     config = CorpusConfig.model_validate({"sources": sources, "max_documents": limit})
     alone = scatter(config, tmp_path / "alone", part_bytes=10_000)
-    channel = Together()
+    hosts = [Hosts(index, 2, channel=channel) for channel in [Together()] for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(
-            lambda index: scatter(config, tmp_path / "w", part_bytes=10_000, hosts=Hosts(index, 2, channel=channel)), range(2)
-        )
+        found = pool.map(lambda host: scatter(config, tmp_path / "w", part_bytes=10_000, hosts=host), hosts)
         assert list(found) == [alone, alone]
 
 
@@ -396,8 +387,3 @@ def test_the_same_text_elsewhere_is_the_same_corpus(scattered: Callable, sources
     there = scattered(tmp_path / "other" / "place")
     assert here.manifest.fingerprint == there.manifest.fingerprint
     assert here.train() == there.train()
-
-
-def test_no_sources_at_all(scattered: Callable):
-    with pytest.raises(ConfigError, match="name at least one"):
-        scattered([])

@@ -23,13 +23,10 @@ def folder(write: Callable, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_everything_below_it_by_name(folder: Path):
-    assert names(folder, "") == ["a.txt.gz", "b.txt", "sub/c.jsonl", "sub/deep/d.txt", "sub-x/f.txt"]
-
-
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
+        ("", ["a.txt.gz", "b.txt", "sub/c.jsonl", "sub/deep/d.txt", "sub-x/f.txt"]),
         ("*.txt", ["b.txt"]),
         ("**/*.txt", ["b.txt", "sub/deep/d.txt", "sub-x/f.txt"]),
         ("**", ["a.txt.gz", "b.txt", "sub/c.jsonl", "sub/deep/d.txt", "sub-x/f.txt"]),
@@ -39,7 +36,7 @@ def test_a_folder_is_everything_below_it_by_name(folder: Path):
         (".hidden.txt", [".hidden.txt"]),
     ],
 )
-def test_globs(folder: Path, pattern: str, expected: list[str]):
+def test_a_folder_is_everything_below_it_and_globs_are_what_they_match(folder: Path, pattern: str, expected: list[str]):
     assert names(folder, pattern) == expected
 
 
@@ -50,15 +47,11 @@ def test_sources_come_in_the_order_they_are_written(folder: Path):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("a.txt", r"no file or folder .*a\.txt\. In .*: Did you mean 'b\.txt'\?|Did you mean 'a\.txt\.gz'"),
-        ("sub/cc.jsonl", "In .*sub: Did you mean 'c.jsonl'"),
-        ("sub/x.jsonl", r"sub holds c\.jsonl"),  # the suffix alone makes no two names alike
-        ("nowhere/at/all.txt", "holds a.txt.gz, b.txt, sub, sub-x"),
-        ("*.parquet", r"\*\.parquet matches no file. .* holds a.txt.gz, b.txt"),
-        ("none/**/*.txt", "matches no file"),
-        ("b.txt/x", "no file or folder"),
+        ("a.txt", r"'b\.txt'|'a\.txt\.gz'"), ("sub/cc.jsonl", "'c.jsonl'"), ("nowhere/at/all.txt", "a.txt.gz, b.txt"),
+        ("sub/x.jsonl", r"holds c\.jsonl"),  # the suffix alone makes no two names alike
+        ("*.parquet", "a.txt.gz, b.txt"), ("none/**/*.txt", "no file"), ("b.txt/x", "no file"),
     ],
-)
+)  # fmt: skip
 def test_what_is_missing_is_an_error_that_says_what_is_near(folder: Path, path: str, message: str):
     with pytest.raises(ConfigError, match=message) as failure:
         names(folder, path)
@@ -111,10 +104,8 @@ def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | N
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("photo.png", "suffix '.png' does not tell its format"), ("a.pdf.bz2", "extract its text"),
-        ("a.xlsx", "a spreadsheet"), ("a.txt.lz4", "decompress"),
-        ("a.zip", "an archive; unpack"),
-        ("a.tar.gz", "an archive; unpack"), ("a.parquet.gz", "not read through gzip"),
+        ("photo.png", "'.png'"), ("a.pdf.bz2", "extract"), ("a.xlsx", "spreadsheet"), ("a.txt.lz4", "decompress"),
+        ("a.zip", "archive"), ("a.tar.gz", "archive"), ("a.parquet.gz", "gzip"),
     ],
 )  # fmt: skip
 def test_names_that_tell_no_format(write: Callable, name: str, message: str):

@@ -15,11 +15,8 @@ def test_a_document_a_line(read: Callable):
 
 def test_a_document_between_blank_lines(read: Callable):
     content = "\n \none\nmore of one\n\n\t\r\n\u3000\ntwo\r\n\r\nthree\n"
-    assert [item.strip() for item in read("a.txt", content, documents="paragraph").documents] == [
-        "one\nmore of one",
-        "two",
-        "three",
-    ]
+    found = read("a.txt", content, documents="paragraph").documents
+    assert [item.strip() for item in found] == ["one\nmore of one", "two", "three"]
 
 
 def test_a_document_a_file(read: Callable):
@@ -30,9 +27,8 @@ def test_a_document_a_file(read: Callable):
 @pytest.mark.parametrize(
     ("content", "advice"),
     [
-        ("id\tdocument\tlabel\n1\tgood\t1\n\n2\tbad\t0\n", "format = 'tsv'"),
-        ('\n{"text": "a"}\n{"text": "b"}\n', "format = 'jsonl'"),
-        ('[\n  {\n  "text": "a"}\n]\n', "format = 'jsonl'"),
+        ("id\tdocument\tlabel\n1\tgood\t1\n\n2\tbad\t0\n", "'tsv'"),
+        *(('\n{"text": "a"}\n{"text": "b"}\n', "'jsonl'"), ('[\n  {\n  "text": "a"}\n]\n', "'jsonl'")),
         # the forms of WikiExtractor's README, the MediaWiki export schema, the HTML standard, SubRip and WebVTT
         ('<doc id="2" url="https://ko.wikipedia.org/wiki?curid=2" title="A">\nA\n\ntext\n</doc>\n', "WikiExtractor"),
         ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n', "format = 'wikipedia'"),

@@ -11,6 +11,7 @@ values = strategies.lists(strategies.integers(-(1 << 63), (1 << 63) - 1), min_si
 )
 
 
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(strategies.dictionaries(strategies.text(max_size=8), values, max_size=4))
 def test_what_was_written_is_read(features: dict[str, list[int] | list[float]]) -> None:
     found = parse(serialize(features))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_prepare import digests
 from tfrecords import LENGTH, Features, Row, bert, electra, random_rows, write_records, write_vocabulary
 
 from tpulm import tokenization
@@ -47,11 +47,6 @@ def write_files(folder: Path, files: Sequence[Sequence[Features]]) -> list[str]:
     return [str(write_records(folder / f"a.tfrecord-{n}-of-9", records)) for n, records in enumerate(files)]
 
 
-def digests(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def rows_in(workdir: Path, split: str) -> list[tuple[tuple[int, ...], int]]:
     batches = evaluation_batches(workdir / "dataset" / split, batch_size=1)
     return [(tuple(batch["tokens"][0].tolist()), int(batch.get("next_sentence", [0])[0])) for batch in batches]
@@ -61,34 +56,21 @@ def as_stored(rows: Sequence[Row]) -> set[tuple[tuple[int, ...], int]]:
     return {(tuple(row.tokens), row.random_next) for row in rows}
 
 
-def complete(workdir: Path) -> DatasetManifest:
-    manifest = load_manifest(workdir)
-    assert manifest is not None
-    return manifest
-
-
 @pytest.mark.usefixtures("small")
 def test_every_row_is_there_once(tmp_path: Path, tokenizer: Tokenization) -> None:
     """Ten masked copies of each row, as dupe_factor makes them, in three files."""
     records = [bert(row, seed) for seed in range(10) for row in ROWS]
     random.Random(0).shuffle(records)
     paths = write_files(tmp_path / "data", [records[:1000], [], records[1000:]])
-    manifest = import_tfrecords(
-        paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.1, hold_out="rows", workers=1
-    )
+    settings: dict[str, Any] = {"holdout_fraction": 0.1, "hold_out": "rows", "workers": 1}
+    manifest = import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, **settings)
     train, holdout = (rows_in(tmp_path / "w", split) for split in ("train", "holdout"))
     assert sorted(train + holdout) == sorted(as_stored(ROWS))
     assert 0.04 < len(holdout) / len(as_stored(ROWS)) < 0.2
     assert len(manifest.train.parts) > 10
     counts = manifest.train.counts + manifest.holdout.counts
-    assert manifest.corpus == {
-        "imported": "bert",
-        "files": 3,
-        "records": 3000,
-        "duplicates": counts.duplicates,
-        "held_out_files": [],
-        "holdout_shared_8_grams": 0.0,
-    }
+    counted = {"files": 3, "records": 3000, "duplicates": counts.duplicates}
+    assert manifest.corpus == {"imported": "bert", **counted, "held_out_files": [], "holdout_shared_8_grams": 0.0}
     assert counts.duplicates + counts.rows == 3000
     stored = as_stored(ROWS)
     assert counts.random_next_rows == sum(label for _, label in stored)
@@ -96,12 +78,8 @@ def test_every_row_is_there_once(tmp_path: Path, tokenizer: Tokenization) -> Non
     assert counts.tokens == sum(map(len, text))
     assert counts.padding == sum(tokens.count(0) for tokens, _ in stored)
     row = manifest.train.rows
-    assert (row.kind, row.sequence_length, row.dtype, row.columns) == (
-        "segments",
-        LENGTH,
-        "uint16",
-        ("tokens", "next_sentence"),
-    )
+    assert (row.kind, row.sequence_length, row.dtype) == ("segments", LENGTH, "uint16")
+    assert row.columns == ("tokens", "next_sentence")
     assert not (tmp_path / "w" / "dataset" / "pieces").exists()
     assert tokenization.load(tmp_path / "w" / "tokenizer").fingerprint == tokenizer.fingerprint
 
@@ -205,7 +183,7 @@ def test_whole_files_are_held_out_and_what_they_share_is_measured(tmp_path: Path
     with pytest.raises(WorkFolderMismatch, match="held_out"):
         import_tfrecords(paths, tmp_path / "w", kind="electra", tokenizer=tokenizer, holdout_fraction=0.2, hold_out="rows")
     same = write_files(tmp_path / "same", [[electra(row) for row in order] for order in (rows, rows[::-1])])
-    with pytest.raises(DataError, match="every row of the files that would be held out stands in other files too"):
+    with pytest.raises(DataError, match="held out"):
         import_tfrecords(same, tmp_path / "w2", kind="electra", tokenizer=tokenizer)
 
 

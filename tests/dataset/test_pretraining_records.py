@@ -81,6 +81,11 @@ def changed(name: str, place: int, value: Any) -> Callable[[Features], Features]
     return change
 
 
+def padded(text: list[int]) -> Features:
+    ids = text + [PAD] * (LENGTH - len(text))
+    return {"input_ids": ids, "input_mask": [int(token != PAD) for token in ids]}
+
+
 def without(name: str) -> Callable[[Features], Features]:
     return lambda features: {key: values for key, values in features.items() if key != name}
 
@@ -88,49 +93,36 @@ def without(name: str) -> Callable[[Features], Features]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without("input_ids"), "input_ids or input_word_ids is missing, and there are: input_mask"),
-        (without("segment_ids"), "segment_ids or input_type_ids is missing"),
+        (without("input_ids"), "input_ids"),
+        (without("segment_ids"), "segment_ids"),
         (without("masked_lm_weights"), "masked_lm_weights is missing"),
         (without("next_sentence_labels"), "next_sentence_labels is missing"),
-        (lambda f: f | {"input_ids": [0.5] * LENGTH}, "input_ids holds floats, not int64s"),
-        (lambda f: f | {"masked_lm_weights": [1, 0, 0]}, "masked_lm_weights holds int64s, not floats"),
-        (lambda f: f | {"input_ids": f["input_ids"][:-1]}, "input_ids has 15 values, and the first record has rows of 16"),
+        (lambda f: f | {"input_ids": [0.5] * LENGTH}, "input_ids holds floats"),
+        (lambda f: f | {"masked_lm_weights": [1, 0, 0]}, "masked_lm_weights holds int64s"),
+        (lambda f: f | {"input_ids": f["input_ids"][:-1]}, "input_ids has 15 values.* 16"),
         (lambda f: f | {"input_mask": f["input_mask"] * 2}, "input_mask has 32 values"),
-        (lambda f: f | {"masked_lm_ids": [5, 0]}, "have 3, 2 and 3 values"),
-        (lambda f: f | {"next_sentence_labels": [2]}, r"next_sentence_labels is \[2\], not \[0\] or \[1\]"),
-        (changed("input_ids", 3, VOCAB_SIZE), f"input_ids holds {VOCAB_SIZE} at position 3, and the vocabulary ends at"),
+        (lambda f: f | {"masked_lm_ids": [5, 0]}, "3, 2 and 3 values"),
+        (lambda f: f | {"next_sentence_labels": [2]}, r"next_sentence_labels is \[2\]"),
+        (changed("input_ids", 3, VOCAB_SIZE), f"input_ids holds {VOCAB_SIZE} at position 3"),
         (changed("input_ids", 3, -1), "input_ids holds -1 at position 3"),
-        (changed("masked_lm_ids", 0, VOCAB_SIZE), f"masked_lm_ids holds {VOCAB_SIZE}, and the vocabulary ends"),
-        (changed("masked_lm_positions", 0, LENGTH), "masked_lm_positions holds 16, which is no place of its text"),
-        (changed("masked_lm_positions", 0, 1 << 40), "masked_lm_positions holds 1099511627776, which"),
-        (changed("masked_lm_positions", 0, -1), "masked_lm_positions holds -1, which"),
-        (changed("masked_lm_positions", 0, 0), "masked_lm_positions holds 0, which"),
-        (changed("masked_lm_positions", 0, 12), "masked_lm_positions holds 12, which is no place of its text"),
+        (changed("masked_lm_ids", 0, VOCAB_SIZE), f"masked_lm_ids holds {VOCAB_SIZE}"),
+        *((changed("masked_lm_positions", 0, at), f"masked_lm_positions holds {at}") for at in (LENGTH, 1 << 40, -1, 0, 12)),
         (lambda f: f | {"masked_lm_positions": [1, 1, 0], "masked_lm_weights": [1.0, 1.0, 0.0]}, "holds 1 twice"),
         (
             lambda f: f | {"masked_lm_weights": [0.0] * 3, "input_ids": [CLS, MASK, *ROW.tokens[2:]]},
             "position 1 holds the mask",
         ),
-        (changed("input_ids", 0, 9), r"begins with id 9, not with \[CLS\] \(id 2\); is --vocab"),
-        (changed("input_mask", 2, 0), "input_mask is 0 at position 2, where input_ids holds 6"),
-        (changed("input_mask", 10, 1), r"input_mask is 1 at position 10, where input_ids holds 0 \(\[PAD\] is 0\)"),
+        (changed("input_ids", 0, 9), r"id 9, .*id 2.*--vocab"),
+        (changed("input_mask", 2, 0), "input_mask is 0 at position 2"),
+        (changed("input_mask", 10, 1), "input_mask is 1 at position 10"),
         (changed("input_mask", 2, 2), "input_mask is 2 at position 2"),
-        (changed("segment_ids", 6, 0), r"segment_ids is 0 at position 6, where the \[SEP\] before it make it 1"),
+        (changed("segment_ids", 6, 0), "segment_ids is 0 at position 6"),
         (changed("segment_ids", 15, 1), "segment_ids is 1 at position 15"),
-        (changed("input_ids", 7, 9), r"the text ends with id 9 at position 7, not with \[SEP\] \(id 3\)"),
+        (changed("input_ids", 7, 9), "id 9 at position 7"),
         (changed("input_ids", 6, SEP), r"it has 3 \[SEP\]"),
-        (
-            lambda f: f | {"input_ids": [CLS, 5, 0, *ROW.tokens[3:]], "input_mask": [1, 1, 0, *[1] * 5, *[0] * 8]},
-            "position 2 is padding, and text follows it",
-        ),
-        (
-            lambda f: f | {"input_ids": [CLS, SEP, *[0] * 14], "input_mask": [1, 1, *[0] * 14], "segment_ids": [0] * 16},
-            r"a segment is empty: \[SEP\] stands at position 1",
-        ),
-        (
-            lambda f: f | {"input_ids": [CLS, 5, SEP, SEP, *[0] * 12], "input_mask": [1] * 4 + [0] * 12},
-            r"a segment is empty: \[SEP\] stands at position 3",
-        ),
+        (lambda f: f | padded([CLS, 5, 0, *ROW.tokens[3:8]]), "position 2 is padding"),
+        (lambda f: f | padded([CLS, SEP]) | {"segment_ids": [0] * LENGTH}, "empty.* position 1"),
+        (lambda f: f | padded([CLS, 5, SEP, SEP]), "empty.* position 3"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(change: Callable[[Features], Features], said: str) -> None:
@@ -145,9 +137,9 @@ def test_what_is_wrong_is_told_with_its_place(change: Callable[[Features], Featu
 
 
 def test_the_wrong_format_is_told() -> None:
-    with pytest.raises(DataError, match="masked as BERT's are; give --format bert"):
+    with pytest.raises(DataError, match="--format bert"):
         read([bert(ROW)], "electra")
-    with pytest.raises(DataError, match="if ELECTRA's, give --format electra"):
+    with pytest.raises(DataError, match="--format electra"):
         read([electra(ROW)], "bert")
     with pytest.raises(DataError, match=r"tf\.train\.Example"):
         shape_of(Record(1, 0, b"\xff\xff"), "a", "bert")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +15,8 @@ from tpulm.errors import StorageError
 
 
 def write(path: Path, rows: np.ndarray, *, block_rows: int = 4) -> None:
-    store.write_array(
-        path,
-        lambda first, last: rows[first:last],
-        num_rows=len(rows),
-        row_shape=rows.shape[1:],
-        dtype=rows.dtype,
-        block_rows=block_rows,
-    )
+    shape: dict[str, Any] = {"num_rows": len(rows), "row_shape": rows.shape[1:], "dtype": rows.dtype}
+    store.write_array(path, lambda first, last: rows[first:last], **shape, block_rows=block_rows)
 
 
 @pytest.fixture
@@ -89,6 +84,8 @@ def test_one_damaged_block_leaves_the_others_readable(tmp_path: Path, rows: np.n
     np.testing.assert_array_equal(array[4:8].read().result(), rows[4:8])
     with pytest.raises(StorageError, match="cannot read"), store.explain("read", shard):
         array[0:4].read().result()
+    with pytest.raises(StorageError, match="does not exist"):
+        store.open_array(tmp_path / "nothing")
 
 
 def test_a_write_that_fails_says_why(tmp_path: Path, user_environment: dict[str, str]) -> None:
@@ -104,8 +101,3 @@ def test_a_write_that_fails_says_why(tmp_path: Path, user_environment: dict[str,
     command = [sys.executable, "-c", code, str(tmp_path / "a")]
     result = subprocess.run(command, env=user_environment, capture_output=True, text=True, check=False)
     assert "StorageError: cannot write" in result.stderr and "the file would exceed a size limit (ulimit -f)" in result.stderr
-
-
-def test_an_array_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="does not exist"):
-        store.open_array(tmp_path / "nothing")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_prepare import WORDS, Scattered, digests, scattered_at
+from test_prepare import CONFIG, WORDS, Scattered, digests, scattered_at
 
 from tpulm import tokenization
 from tpulm.config import DataConfig, RunConfig, TokenizerConfig
@@ -56,8 +56,7 @@ def encoder(made: Tokenization, step: int = 2) -> WordEncoder:
 
 
 @given(
-    st.lists(st.integers(0, 30), max_size=12).map(sorted),
-    st.sets(st.integers(1, 30)).map(lambda places: [0, *sorted(places)]),
+    st.lists(st.integers(0, 30), max_size=12).map(sorted), st.sets(st.integers(1, 30)).map(lambda places: [0, *sorted(places)])
 )
 def test_the_law(places: list[int], starts: list[int]) -> None:
     before = [-1, *places]
@@ -91,10 +90,8 @@ def test_words_are_those_of_the_analyser(made: Tokenization) -> None:
     if made.algorithm == "BPE":
         assert pieces(made, "無犬吾", 1) == ["無", "犬", "吾"]
     elif made.algorithm == "WordPiece":
-        small = TokenizerConfig(vocab_size=70, split_cjk=False)
-        letters = tokenization.train(
-            [["猫無名前生見当" * 2, "無", "名", "猫"] * 2], small.model_copy(update={"vocab_size": 21})
-        )
+        config = TokenizerConfig(vocab_size=21, split_cjk=False)
+        letters = tokenization.train([["猫無名前生見当" * 2, "無", "名", "猫"] * 2], config)
         assert pieces(letters, "無名猫", 1) == ["無", "##名", "##猫"]
 
 
@@ -132,12 +129,9 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(analysers, "load", lambda name: Every(5))
     monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "fugashi": "1", "unidic-lite": "2"})
     rng = random.Random(1)
-    chosen = WORDS
-    documents = [" ".join(rng.choices(chosen, k=rng.randint(3, 30))) + "." for _ in range(150)]
+    documents = [" ".join(rng.choices(WORDS, k=rng.randint(3, 30))) + "." for _ in range(150)]
     scattered = scattered_at(tmp_path / "w", documents)
-    config = DataConfig.model_validate(
-        {"sequence_length": 32, "block_rows": 8, "part_bytes": 10_000, "rows": rows, "word_boundaries": "mecab"}
-    )
+    config = CONFIG.model_copy(update={"rows": rows, "word_boundaries": "mecab"})
     manifest = prepared(scattered, config)
     assert manifest.inputs["analyser"] == {"name": "mecab", "fugashi": "1", "unidic-lite": "2"}
     folder = scattered.workdir / "dataset"
@@ -168,13 +162,10 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
     row = sample_rows(scattered.workdir, "train", count=1)[0]
     assert row.word_start is not None and row.word_start.shape == (32,)
 
+    monkeypatch.setattr(encode, "_WORD_CHARACTERS_AT_ONCE", 50)
     again = scattered_at(tmp_path / "again", documents)
     prepared(again, config)
     assert digests(again.workdir / "dataset") == digests(folder)
-    monkeypatch.setattr(encode, "_WORD_CHARACTERS_AT_ONCE", 50)
-    third = scattered_at(tmp_path / "third", documents)
-    prepared(third, config)
-    assert digests(third.workdir / "dataset") == digests(folder)
 
     monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "fugashi": "1", "unidic-lite": "3"})
     with pytest.raises(WorkFolderMismatch, match=r"analyser\.unidic-lite: .2. -> .3"):
@@ -218,14 +209,14 @@ def test_without_the_setting_nothing_of_it_is_written(tmp_path: Path) -> None:
     assert load_split(scattered.workdir / "dataset" / "train").rows.columns == ("tokens",)
 
 
-def test_boundaries_without_a_use_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"train\.objective\.whole_words"):
-        RunConfig.model_validate({"data": {"word_boundaries": "kiwi"}})
-    with pytest.raises(ValueError, match=r"data\.word_boundaries"):
-        RunConfig.model_validate(
-            {
-                "data": {"word_boundaries": "kiwi", "rows": "causal"},
-                "model": {"architecture": "decoder", "norm_position": "pre"},
-            }
-        )
+CAUSAL = {"data": {"word_boundaries": "kiwi", "rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"data": {"word_boundaries": "kiwi"}}, r"train\.objective\.whole_words"), (CAUSAL, r"data\.word_boundaries")],
+)
+def test_boundaries_without_a_use_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RunConfig.model_validate(settings)
     RunConfig.model_validate({"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}})

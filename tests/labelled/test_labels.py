@@ -62,13 +62,10 @@ def test_every_label_is_its_class_whatever_the_order(labels: list[Any]):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["pos"] * 3, "all 3 examples have the label 'pos'; .* at least two"),
-        (
-            [f"text {number}" for number in range(21)],
-            r"21 examples have 21 different labels \('text 0', 'text 1', 'text 2', …\), too many",
-        ),
-        ([number % 1001 for number in range(4000)], "4000 examples have 1001 different labels .*--regression.*--label-column"),
-        (["1", "1.0", "2"], "the labels '1' and '1.0' are one number written in two ways"),
+        (["pos"] * 3, "3 examples .*'pos'"),
+        ([f"text {number}" for number in range(21)], "21 different labels .*'text 0'"),
+        ([number % 1001 for number in range(4000)], "4000 examples .*1001 .*--regression.*--label-column"),
+        (["1", "1.0", "2"], "'1' and '1.0'"),
     ],
 )
 def test_labels_that_are_no_classes(labels: list[Any], message: str):
@@ -83,12 +80,8 @@ def test_many_classes_that_are_allowed(labels: list[Any]):
 
 def test_a_label_unseen_in_training():
     found = LabelSet.of(labelled(["negative", "positive"]))
-    with pytest.raises(DataError) as failure:
+    with pytest.raises(DataError, match=r"example 1: its label 'postive'.*'positive'\?.* 2 more examples, with 1 other"):
         found.encode(labelled(["negative", "postive", "neutral", "postive"]))
-    assert str(failure.value) == (
-        "example 1: its label 'postive' is none of the classes: 'negative', 'positive'. Did you mean 'positive'? "
-        "So have 2 more examples, with 1 other unknown labels."
-    )
     with pytest.raises(DataError, match="its label '0' is none"):
         found.encode(labelled([0, 1]))
 

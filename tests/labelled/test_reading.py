@@ -57,18 +57,12 @@ def test_a_missing_column_is_an_error_whatever_on_error_says(write_rows: Callabl
     path = write_rows(f"a.{form}", [{"id": "1", "document": "x", "labels": "1"}])
     with pytest.raises(DataError) as failure:
         read_examples(path, Columns("document"), on_error="skip")
-    assert str(failure.value) == (
-        f"{path}: there is no column 'label'. Did you mean 'labels'? The columns: 'id', 'document', 'labels'. "
-        "Name the column of the label with --label-column (Columns(label=…) in Python), that of dev or test alone with "
-        "--dev-column label=… or --test-column."
-    )
+    assert all(word in str(failure.value) for word in (str(path), "'label'", "'labels'?", "'document'", "--label-column"))
 
 
 def test_a_missing_key_is_a_fault_of_its_record(write: Callable):
     path = write("a.jsonl", '{"text": "x", "label": 1}\n{"txt": "y", "label": 1}\n')
-    with pytest.raises(
-        DataError, match=r"line 2: the record has no 'text'. Did you mean 'txt'\? Its keys: txt, label. Name the"
-    ):
+    with pytest.raises(DataError, match=r"line 2: .*'text'.*'txt'\?"):
         read_examples(path)
     assert read_examples(path, on_error="skip").skipped == {"no_field": 1}
 
@@ -76,13 +70,9 @@ def test_a_missing_key_is_a_fault_of_its_record(write: Callable):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "a.tsv",
-            "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n",
-            "this one looks like data: put a line with the names in front",
-        ),
-        ("a.tsv", "text,label\nx,1\n", "separated by commas: --format csv"),
-        ("a.csv", "text\tlabel\nx\t1\n", "separated by tabs: --format tsv"),
+        ("a.tsv", "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n", "looks like data.*--no-header"),
+        ("a.tsv", "text,label\nx,1\n", "--format csv"),
+        ("a.csv", "text\tlabel\nx\t1\n", "--format tsv"),
     ],
 )
 def test_a_header_that_is_none(write: Callable, name: str, content: str, message: str):
@@ -93,18 +83,13 @@ def test_a_header_that_is_none(write: Callable, name: str, content: str, message
 @pytest.mark.parametrize(
     ("row", "message", "reason"),
     [
-        ({"text": "", "label": 1}, "the text is empty", "empty"),
-        ({"text": " \n", "label": 1}, "the text is empty", "empty"),
-        ({"text": None, "label": 1}, "the text is empty", "empty"),
-        ({"text": float("nan"), "label": 1}, "the text is empty", "empty"),
+        *(({"text": nothing, "label": 1}, "the text is empty", "empty") for nothing in ("", " \n", None, float("nan"))),
         ({"text": "x", "label": 1, "pair": ""}, "the second text is empty", "empty"),
         ({"text": 7, "label": 1}, "the text is 7, not a string", "not_text"),
         ({"text": "a\0b", "label": 1}, "a NUL character", "nul_character"),
         ({"text": "a\ud800", "label": 1}, "half of a surrogate pair", "not_unicode"),
         ({"text": "x" * 101, "label": 1}, "the text is longer than", "too_large"),
-        ({"text": "x", "label": None}, "the label is missing", "no_label"),
-        ({"text": "x", "label": " "}, "the label is missing", "no_label"),
-        ({"text": "x", "label": "\u200b\ufeff"}, "the label is missing", "no_label"),
+        *(({"text": "x", "label": nothing}, "the label is missing", "no_label") for nothing in (None, " ", "\u200b\ufeff")),
         ({"text": "x", "label": float("nan")}, "the label is NaN", "no_label"),
         ({"text": "x", "label": ["a", "b"]}, r'the label is \["a", "b"\]; an example has one label', "no_label"),
     ],
@@ -173,42 +158,39 @@ def test_examples_of_files_and_named_columns(write_rows: Callable):
 
 
 @pytest.mark.parametrize(
-    ("data", "labelled", "message"),
+    ("data", "message"),
     [
-        ({"txt": ["a"], "label": [1]}, True, r"no column 'text'. Did you mean 'txt'\? The columns: 'txt', 'label'"),
-        ({"text": ["a"], "label": [1, 2]}, True, "not of one length: text 1, label 2"),
-        ({"text": "a", "label": [1]}, True, "column 'text' is one string"),
-        (["a", "b"], True, r'example 0: it is "a"; expected is \(text, label\)'),
-        ([("a", 1), ("b", "c", 1)], True, "example 1: it has 3 parts and example 0 has 2"),
-        ([("a", 1), ("", 1)], True, "example 1: the text is empty"),
-        ([("a", 1), (None, 1)], True, "example 1: the text is empty"),
-        ([], True, "the examples: it has no examples"),
-        (5, True, "examples are a path, a list of .*, not int"),
+        ({"txt": ["a"], "label": [1]}, r"'text'.*'txt'\?"),
+        ({"text": ["a"], "label": [1, 2]}, "text 1, label 2"),
+        ({"text": "a", "label": [1]}, "column 'text' is one string"),
+        (["a", "b"], 'example 0: it is "a"'),
+        ([("a", 1), ("b", "c", 1)], "example 1: it has 3 parts"),
+        *(([("a", 1), (text, 1)], "example 1: the text is empty") for text in ("", None)),
+        ([], "no examples"),
+        (5, "not int"),
     ],
 )
-def test_python_values_that_are_no_examples(data: Any, labelled: bool, message: str):
+def test_python_values_that_are_no_examples(data: Any, message: str):
     with pytest.raises(DataError, match=message):
-        examples_of(data, labelled=labelled)
+        examples_of(data)
 
 
-def test_on_error_is_one_of_two():
+def test_wrong_ways_of_reading_a_list():
     wrong: Any = "skpi"
-    with pytest.raises(ConfigError, match="on_error is 'stop' or 'skip', not 'skpi'"):
+    with pytest.raises(ConfigError, match="'skpi'"):
         examples_of([("a", 1)], on_error=wrong)
-
-
-def test_a_list_has_no_columns():
     with pytest.raises(ConfigError, match="a list has its parts in order"):
         examples_of([("a", 1)], columns=Columns())
 
 
 def test_reviews_are_the_same_in_every_format(real_data: Path, tmp_path: Path):
-    source = real_data / "ko" / "nsmc_train_50k.tsv.gz"
+    with gzip.open(real_data / "ko" / "nsmc_train_50k.tsv.gz", "rt", encoding="utf-8", newline="\n") as lines:
+        some = list(islice(lines, 10_000))
+    (tmp_path / "a.tsv").write_text("".join(some), encoding="utf-8", newline="")
     columns = Columns("document", "label")
-    found = read_examples(source, columns, on_error="skip")
-    with gzip.open(source, "rt", encoding="utf-8", newline="\n") as lines:
-        header, *rows = (line.rstrip("\r\n").split("\t") for line in lines)
-    assert len(found) + found.skipped.total() == len(rows) and len(found) > 49_000
+    found = read_examples(tmp_path / "a.tsv", columns, on_error="skip")
+    header, *rows = (line.rstrip("\r\n").split("\t") for line in some)
+    assert len(found) + found.skipped.total() == len(rows) and len(found) > 9_900
     table = {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
     with (tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([header, *rows])
@@ -253,13 +235,6 @@ def test_a_column_of_a_frame_is_a_list_and_a_frame_is_columns():
     assert (found.texts, found.labels) == (["x", "y"], [1, 0])
 
 
-def test_nested_brackets_are_no_record(write: Callable):
-    path = write("a.jsonl", '{"text": "x", "label": ' + "[" * 5_000 + "]" * 5_000 + "}\n")
-    with pytest.raises(DataError, match="nested more than 100 deep") as failure:
-        read_examples(path)
-    assert failure.value.location == f"{path}, line 1"
-
-
 class TestWithoutAHeader:
     def test_columns_are_numbers(self, write: Callable):
         for path in (write("a.tsv", "1\tgood\tyes\n0\tbad\tno\n"), write("a.csv", "1,good,yes\n0,bad,no\n")):
@@ -273,15 +248,10 @@ class TestWithoutAHeader:
     @pytest.mark.parametrize(
         ("name", "columns", "error", "said"),
         [
-            (
-                "a.tsv",
-                Columns(header=False),
-                ConfigError,
-                "--text-column 2, and --text-column is 'text', --label-column is 'label'",
-            ),
+            ("a.tsv", Columns(header=False), ConfigError, "--text-column is 'text'"),
             ("a.tsv", Columns("2", "0", header=False), ConfigError, "--label-column is '0'"),
-            ("a.tsv", Columns("2", "3", header=False), DataError, "no column 3 for the label. The first row: 1 '1', 2 'good'."),
-            ("a.jsonl", Columns("2", "1", header=False), ConfigError, "a.jsonl is jsonl, which names its columns itself"),
+            ("a.tsv", Columns("2", "3", header=False), DataError, "column 3"),
+            ("a.jsonl", Columns("2", "1", header=False), ConfigError, "a.jsonl"),
         ],
     )
     def test_what_does_not_fit_is_said(self, write: Callable, name: str, columns: Columns, error: type[Exception], said: str):
@@ -290,16 +260,11 @@ class TestWithoutAHeader:
             read_examples(path, columns)
         assert said in str(failure.value)
 
-    def test_a_file_read_as_if_it_had_one_says_how(self, write: Callable):
-        with pytest.raises(DataError, match=r"looks like data: .* or give --no-header \(Columns\(header=False\)"):
-            read_examples(write("a.tsv", "1\tgood\n0\tbad\n"))
-
 
 class TestRowNumbers:
     """As pandas' to_csv and R's write.table add them, unasked."""
 
-    @pytest.mark.parametrize("form", ["tsv", "csv", "jsonl", "parquet"])
-    @pytest.mark.parametrize("first", [0, 1, 50_000])
+    @pytest.mark.parametrize(("form", "first"), [("tsv", 0), ("csv", 1), ("jsonl", 50_000), ("parquet", 0)])
     def test_they_are_no_texts(self, write_rows: Callable, form: str, first: int):
         rows = [{"text": str(first + 3 * n // 2), "review": word, "label": n % 2} for n, word in enumerate("abcd")]
         path = write_rows(f"a.{form}", rows)
@@ -318,9 +283,7 @@ class TestRowNumbers:
 
     def test_a_file_without_a_header_begins_with_them(self, write: Callable):
         path = write("a.csv", "".join(f"{n},word,{n % 2}\n" for n in range(4)))
-        with pytest.raises(
-            DataError, match=r"'1' of the text numbers the rows. The columns, and this row: '1' \"3\", '2' \"word"
-        ):
+        with pytest.raises(DataError, match=r"'1' of the text numbers the rows"):
             read_examples(path, Columns("1", "3", header=False))
         assert len(read_examples(path, Columns("2", "3", header=False))) == 4
 
@@ -338,13 +301,11 @@ class TestRowNumbers:
     @pytest.mark.parametrize(
         ("labels", "fine"),
         [
-            (range(30), False),
-            (range(1, 31), False),
-            ([n % 2 for n in range(30)], True),
-            (range(1990, 2020), True),  # years
-            ([n / 2 for n in range(30)], True),
-            ([0, 1, 2, 3, 4], True),
-            ([*range(29), 5], True),
+            *((range(30), False), (range(1, 31), False), (range(1990, 2020), True)),  # the last ones are years
+            *(
+                (labels, True)
+                for labels in ([n % 2 for n in range(30)], [n / 2 for n in range(30)], [0, 1, 2, 3, 4], [*range(29), 5])
+            ),
         ],
     )
     def test_they_are_no_labels_but_numbers_may_be(self, write_rows: Callable, labels: Sequence[float], fine: bool):

@@ -33,11 +33,9 @@ def values_and_skipped(path: Path, **settings: Any) -> tuple[list[list[Any]], di
 @pytest.mark.parametrize("form", ["tsv", "csv", "jsonl"])
 def test_all_columns_in_every_format_and_compression(write_rows: Callable, form: str, compression: str):
     path = write_rows(f"a.{form}{compression}", ROWS)
-    records = list(read_records(path, skipped=Counter()))
-    assert [record.values for record in records] == ROWS
-    assert [list(record.values) for record in records] == [["id", "text", "label"]] * 2
-    lines = (1, 2) if form == "jsonl" else (2, 3)
-    assert [record.place for record in records] == [f"{path}, line {line}" for line in lines]
+    first = 1 if form == "jsonl" else 2
+    records = [(list(record.values.items()), record.place) for record in read_records(path, skipped=Counter())]
+    assert records == [(list(row.items()), f"{path}, line {line}") for line, row in enumerate(ROWS, first)]
 
 
 def test_parquet_keeps_types_and_counts_rows(write_rows: Callable):
@@ -46,11 +44,6 @@ def test_parquet_keeps_types_and_counts_rows(write_rows: Callable):
     records = list(read_records(path, skipped=Counter()))
     assert [record.values for record in records] == rows
     assert [records[0].place, records[-1].place] == [f"{path}, row 0", f"{path}, row 1499"]
-
-
-def test_a_mark_in_front_is_no_part_of_the_first_column(write: Callable):
-    (record,) = read_records(write("a.csv", "\ufefftext,label\r\nx,1\r\n"), skipped=Counter())
-    assert record.values == {"text": "x", "label": "1"}
 
 
 def test_a_row_over_several_lines_begins_where_it_begins(write: Callable):
@@ -68,41 +61,24 @@ def test_nothing_is_read_before_it_is_wanted(write: Callable):
 @pytest.mark.parametrize(
     ("name", "content", "message", "reason"),
     [
-        (
-            "a.tsv",
-            "text\tlabel\nx\t1\textra\ny\t0\n",
-            r"line 2: 3 fields \(x \| 1 \| extra\), but the header has 2",
-            "malformed_row",
-        ),
-        ("a.csv", "text,label\ntext,label\ny,0\n", "line 2: it repeats the header", "malformed_row"),
-        ("a.csv", "text,label\nx\ry,1\ny,0\n", "line 2: a carriage return alone", "malformed_row"),
-        ("a.csv", 'text,label\n"x" y,1\ny,0\n', "line 2: .*quotes within a quoted field are doubled", "malformed_row"),
-        ("a.jsonl", '{"text": "x"\n{"text": "y", "label": "0"}\n', "line 1: .*is not JSON", "not_json"),
-        ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: the record is \["x"\], not an object', "no_field"),
-        ("a.tsv", b"text\tlabel\nx\xff\t1\ny\t0\n", "line 2, byte 12: the bytes 'ff' are not utf-8", "undecodable"),
-        ("a.tsv", b"text\tlabel\nx\t\xff\ny\t0\n", "line 2, byte 13: the bytes 'ff' are not utf-8", "undecodable"),
-        ("a.jsonl", b'{"text": "x\xff"}\n{"text": "y", "label": "0"}\n', "line 1, byte 11: .*not utf-8", "undecodable"),
-        ("a.csv", "text,label\nx\0,1\ny,0\n", "line 2: a NUL character", "nul_character"),
+        ("a.tsv", "text\tlabel\nx\t1\textra\ny\t0\n", r"line 2: 3 fields \(x \| 1 \| extra\)", "malformed_row"),
+        ("a.csv", "text,label\ntext,label\ny,0\n", "line 2: .*header", "malformed_row"),
+        ("a.csv", "text,label\nx\ry,1\ny,0\n", "line 2: a carriage return", "malformed_row"),
+        ("a.csv", 'text,label\n"x" y,1\ny,0\n', "line 2: .*quotes", "malformed_row"),
+        ("a.jsonl", '{"text": "x"\n{"text": "y", "label": "0"}\n', "line 1: .*JSON", "not_json"),
+        ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: .*\["x"\]', "no_field"),
+        ("a.jsonl", '{"text": ' + "[" * 5_000 + '\n{"text": "y", "label": "0"}\n', "line 1: ", "not_json"),
+        ("a.tsv", b"text\tlabel\nx\xff\t1\ny\t0\n", "line 2, byte 12: .*'ff'", "undecodable"),
+        ("a.jsonl", b'{"text": "x\xff"}\n{"text": "y", "label": "0"}\n', "line 1, byte 11: .*utf-8", "undecodable"),
+        ("a.csv", "text,label\nx\0,1\ny,0\n", "line 2: a NUL", "nul_character"),
     ],
 )
 def test_what_is_no_row(write: Callable, name: str, content: bytes | str, message: str, reason: str):
     path = write(name, content)
     with pytest.raises(DataError, match=message) as failure:
         list(read_records(path, skipped=Counter()))
-    assert str(failure.value).startswith(f"{path}, line ") and 'With --on-error skip (on_error="skip" in Python)' in str(
-        failure.value
-    )
+    assert str(failure.value).startswith(f"{path}, line ") and "--on-error skip" in str(failure.value)
     assert values_and_skipped(path) == ([["y", "0"]], {reason: 1})
-
-
-def test_a_torn_file(write: Callable, tmp_path: Path):
-    whole = gzip.compress(b"text\tlabel\n" + b"".join(b"number %d\t1\n" % number for number in range(10_000)))
-    path = tmp_path / "a.tsv.gz"
-    path.write_bytes(whole[:-2000])
-    with pytest.raises(DataError, match=r"a\.tsv\.gz, after byte \d+ of the text: the gzip data ends too early"):
-        list(read_records(path, skipped=Counter()))
-    found, skipped = values_and_skipped(path)
-    assert 100 < len(found) < 10_000 and skipped == {"broken_file": 1}
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
@@ -135,8 +111,9 @@ def test_one_json_array_is_as_good_as_lines(write: Callable):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('[{"text": "a"}, 7]', r"a\.json, item 1: the item is 7, not an object"),
-        ('[{"text": "a"},', r"a\.json: it begins as a JSON array, and is none"),
+        ('[{"text": "a"}, 7]', r"a\.json, item 1: .*7"),
+        ('[{"text": "a"},', r"a\.json: .*JSON array"),
+        ('{"data": [{"text": "x", "label": 1}]}', r"a\.json: .*SQuAD"),
     ],
 )
 def test_an_array_of_something_else(write: Callable, content: str, message: str):
@@ -150,21 +127,15 @@ def test_rows_like_the_first_are_no_header_where_there_is_none(write: Callable):
     assert [row.text for row in texts] == ["good", "good"]
 
 
-def test_blank_lines_are_counted(write: Callable):
-    for name, content in (("a.tsv", "text\tlabel\n\nx\t1\n\n"), ("a.jsonl", '\n{"text": "x", "label": "1"}\n \n')):
-        assert values_and_skipped(write(name, content)) == ([["x", "1"]], {"empty": 2})
-
-
-def test_columns_without_a_name_and_of_one_name(write: Callable):
+def test_columns_without_a_name_of_one_name_and_of_bad_bytes(write: Callable):
     (record,) = read_records(write("a.csv", "label,text,,\nham,hi,,\n"), skipped=Counter())
     assert record.values == {"label": "ham", "text": "hi", "column 3": "", "column 4": ""}
-    with pytest.raises(DataError, match=r"line 1: 2 columns are named 'text'; rename all but one"):
-        list(read_records(write("b.csv", "text,text\nx,y\n"), on_error="skip", skipped=Counter()))
-
-
-def test_a_header_of_bad_bytes(write: Callable):
-    with pytest.raises(DataError, match="line 1: the header cannot be read: bytes that do not decode"):
-        list(read_records(write("a.tsv", b"t\xff\tlabel\nx\t1\n"), on_error="skip", skipped=Counter()))
+    for content, said in (
+        (b"text,text\nx,y\n", "2 columns are named 'text'"),
+        (b"t\xff,label\nx,1\n", "the header cannot be read"),
+    ):
+        with pytest.raises(DataError, match=f"line 1: {said}"):
+            list(read_records(write("b.csv", content), on_error="skip", skipped=Counter()))
 
 
 def test_files_of_a_glob_follow_each_other(write: Callable, tmp_path: Path):
@@ -176,7 +147,7 @@ def test_files_of_a_glob_follow_each_other(write: Callable, tmp_path: Path):
 
 def test_the_format_can_be_given(write: Callable):
     path = write("ratings.txt", "text\tlabel\nx\t1\n")
-    with pytest.raises(ConfigError, match=r"the suffix '.txt' says none of them.*--format tsv \(format=\"tsv\" in Python\)"):
+    with pytest.raises(ConfigError, match=r"'\.txt'.*--format tsv"):
         list(read_records(path, skipped=Counter()))
     assert values_and_skipped(path, format="tsv") == ([["x", "1"]], {})
     with pytest.raises(ConfigError, match=r"format 'tsb' is not known. Did you mean 'tsv'\?"):
@@ -196,20 +167,11 @@ def test_a_file_in_a_named_encoding_has_the_rows_of_utf8(write_rows: Callable, w
     text = (gzip.decompress(path.read_bytes()) if form.endswith(".gz") else path.read_bytes()).decode()
     other = write(name, text.encode(encoding))
     for on_error in ("stop", "skip"):
-        one, again = (
-            [
-                row.values
-                for file in find_record_files(file)
-                for row in read_file(file, on_error=on_error, skipped=Counter(), encoding=how)
-            ]
-            for file, how in ((path, "utf-8"), (other, encoding))
-        )
-        assert one == again and "비" in str(one)
-
-
-def test_rows_in_an_object_are_refused(write: Callable):
-    with pytest.raises(DataError, match=r"a\.json: .*not as SQuAD's.*jq"):
-        list(read_records(write("a.json", '{"data": [{"text": "x", "label": 1}]}'), skipped=Counter()))
+        found = []
+        for one, how in ((path, "utf-8"), (other, encoding)):
+            (file,) = find_record_files(one)
+            found.append([row.values for row in read_file(file, on_error=on_error, skipped=Counter(), encoding=how)])
+        assert found[0] == found[1] and "비" in str(found)
 
 
 def test_another_encoding_is_to_be_named(write: Callable):
@@ -225,12 +187,6 @@ def test_a_missing_file_suggests_no_other_that_ends_alike(write: Callable, tmp_p
     write("dev.tsv", "text\n")
     with pytest.raises(ConfigError, match=r"there is no file or folder .*/no\.tsv\. .* holds dev\.tsv\.$"):
         list(read_records(tmp_path / "no.tsv", skipped=Counter()))
-
-
-def test_a_missing_file_suggests_another(write: Callable, tmp_path: Path):
-    write("train.tsv", "text\n")
-    with pytest.raises(ConfigError, match=r"Did you mean 'train.tsv'\?"):
-        list(read_records(tmp_path / "trian.tsv", skipped=Counter()))
 
 
 @pytest.mark.parametrize("form", ["tsv", "parquet"])
@@ -257,8 +213,6 @@ def test_parquet_that_is_none_and_columns_of_one_name(tmp_path: Path):
 def test_a_text_of_parquet_that_is_not_utf8_takes_its_row_along(tmp_path: Path):
     texts = pa.Array.from_buffers(pa.string(), 2, [*pa.array(["abcd", "ef"]).buffers()[:2], pa.py_buffer(b"ab\xffdef")])
     pq.write_table(pa.table({"text": texts, "label": [0, 1]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row 0: 'text' is not UTF-8"):
-        list(read_records(tmp_path / "a.parquet", skipped=Counter()))
     assert values_and_skipped(tmp_path / "a.parquet") == ([["ef", 1]], {"undecodable": 1})
 
 
@@ -277,9 +231,7 @@ def write_answers(path: Path, rows: list[dict[str, object]]) -> None:
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
 def test_json_lines(tmp_path: Path, name: str) -> None:
     write_answers(tmp_path / name, ANSWERS)
-    data = (tmp_path / name).read_bytes()
-    text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
-    assert [json.loads(line) for line in text.splitlines()] == ANSWERS
+    assert [record.values for record in read_records(tmp_path / name, skipped=Counter())] == ANSWERS
 
 
 def test_csv_quotes(tmp_path: Path) -> None:
@@ -324,9 +276,8 @@ def test_numbers_of_class_labels_are_names_as_datasets_has_them(tmp_path: Path):
     datasets = pytest.importorskip("datasets")
     label = datasets.ClassLabel(names=["O", "B-PER"])
     kinds = {"one": label, "list": datasets.List(label), "large": datasets.LargeList(label), "fixed": datasets.List(label, 2)}
-    features = datasets.Features(
-        {**kinds, "within": {"label": label, "n": datasets.Value("int64")}, "text": datasets.Value("string")}
-    )
+    number, text = datasets.Value("int64"), datasets.Value("string")
+    features = datasets.Features({**kinds, "within": {"label": label, "n": number}, "text": text})
     table = {"one": [1, -1], "within": [{"label": 0, "n": 1}, {"label": 1, "n": 0}], "text": ["x", "y"]}
     table |= {name: [[0, 1], [1, 1]] for name in ("list", "large", "fixed")}
     datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / "a.parquet")
@@ -337,17 +288,10 @@ def test_numbers_of_class_labels_are_names_as_datasets_has_them(tmp_path: Path):
         assert [row[name] for row in rows] == [label.int2str(numbers) for numbers in table[name]]
 
 
-@pytest.mark.parametrize(
-    "feature",
-    [
-        {
-            "feature": {"num_classes": 2, "names": ["O", "B-PER"], "id": None, "_type": "ClassLabel"},
-            "length": -1,
-            "_type": "Sequence",
-        },
-        [{"names": ["O", "B-PER"], "_type": "ClassLabel"}],
-    ],
-)
+NAMES_OF_TAGS = {"num_classes": 2, "names": ["O", "B-PER"], "id": None, "_type": "ClassLabel"}
+
+
+@pytest.mark.parametrize("feature", [{"feature": NAMES_OF_TAGS, "length": -1, "_type": "Sequence"}, [NAMES_OF_TAGS]])
 def test_class_labels_of_older_versions_of_datasets(feature: Any, tmp_path: Path):
     """As versions 2 and 3 write a Sequence into the metadata of the Hub's Parquet files, and a list of one feature."""
     table = pa.table({"tags": [[1, 0]]}).replace_schema_metadata(

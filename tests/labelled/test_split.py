@@ -78,16 +78,14 @@ def test_the_pair_counts():
     classes = np.array([number % 2 for number in range(40)])
     assert len(hold_out(pairs, classes, fraction=0.25).held_out) == 10
     swapped = examples_of([(f"second {number}", "same", number % 2) for number in range(40)])
-    assert (
-        hold_out(swapped, classes, fraction=0.25).held_out.tolist() != hold_out(pairs, classes, fraction=0.25).held_out.tolist()
-    )
+    one, other = (hold_out(examples, classes, fraction=0.25).held_out.tolist() for examples in (pairs, swapped))
+    assert one != other
 
 
 def test_pairs_that_share_a_text_stay_together():
     """As in NLI: a premise with three hypotheses of different labels, and in part another premise's hypothesis."""
-    rows = [(f"premise {n // 3}", f"hypothesis {n // 4}", n % 3) for n in range(120)] + [
-        (f"alone {n}", f"too {n}", n % 3) for n in range(360)
-    ]
+    rows = [(f"premise {n // 3}", f"hypothesis {n // 4}", n % 3) for n in range(120)]
+    rows += [(f"alone {n}", f"too {n}", n % 3) for n in range(360)]
     pairs, classes = examples_of(rows), np.array([label for *_, label in rows])
     found = hold_out(pairs, classes, fraction=0.5)
     sides = [{text for index in side for text in rows[index][:2]} for side in found]
@@ -102,9 +100,8 @@ def test_a_text_that_most_pairs_share_does_not_tie_them():
 
 
 def test_large_groups_are_held_out_as_often_as_small_ones():
-    rows = [(f"group {number // 10}", f"member {number}") for number in range(1000)] + [
-        (f"alone {number}", f"other {number}") for number in range(1000)
-    ]
+    rows = [(f"group {number // 10}", f"member {number}") for number in range(1000)]
+    rows += [(f"alone {number}", f"other {number}") for number in range(1000)]
     chosen = hold_out(Examples([a for a, _ in rows], [b for _, b in rows], None, [""] * 2000), None, fraction=0.2).held_out
     groups = {index // 10 for index in chosen if index < 1000}
     assert 10 <= len(groups) <= 32  # of 100; 20 expected, deviation 4
@@ -131,9 +128,8 @@ def test_too_few_texts(rows: list[Row]):
 
 
 def test_real_reviews(real_data: Path):
-    examples: Examples = read_examples(
-        real_data / "ko" / "nsmc_train_50k.tsv.gz", Columns("document", "label"), on_error="skip"
-    )
+    source = real_data / "ko" / "nsmc_train_50k.tsv.gz"
+    examples: Examples = read_examples(source, Columns("document", "label"), on_error="skip")
     labels = LabelSet.of(examples)
     classes = labels.encode(examples)
     found = hold_out(examples, classes, fraction=0.1)
@@ -146,8 +142,7 @@ def test_real_reviews(real_data: Path):
 
 def test_copies_of_a_question_with_the_same_choices_stay_together():
     choices = [["yes", "no"], ["no", "yes"]]
-    examples = Examples(
-        [f"question {number % 10}" for number in range(40)], [choices[n // 20] for n in range(40)], None, [""] * 40
-    )
+    questions = [f"question {number % 10}" for number in range(40)]
+    examples = Examples(questions, [choices[n // 20] for n in range(40)], None, [""] * 40)
     found = set(hold_out(examples, None, fraction=0.25).held_out.tolist())
     assert len(found) == 10 and all((number in found) == (number + 10 in found) for number in (*range(10), *range(20, 30)))

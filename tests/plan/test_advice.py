@@ -18,13 +18,8 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch):
 
 
 def advice_for(recipe: str, *changes: str, here: float | None = HERE, accelerator: str = "v3-8") -> Advice:
-    return advise(
-        config.load(recipe, changes),
-        accelerators.find(accelerator),
-        here=here,
-        vocab_size=1000,
-        special=SpecialTokens(0, 1, 2, 3, 4),
-    )
+    words = {"vocab_size": 1000, "special": SpecialTokens(0, 1, 2, 3, 4)}
+    return advise(config.load(recipe, changes), accelerators.find(accelerator), here=here, **words)
 
 
 def good(found: Advice) -> dict[str, bool]:
@@ -36,20 +31,13 @@ def test_a_large_model_wants_a_tpu():
     assert found.use_tpu
     assert good(found) == {"products": True, "widths": True, "batch": True, "input": True}
     assert found.hours_here is not None and found.hours_here > 100 * found.hours_there
+    unknown, as_fast = (advice_for("bert-base", here=here) for here in (None, 400e12))
+    assert unknown.hours_here is None and unknown.use_tpu and "would hardly help" in as_fast.verdict
 
 
 def test_a_toy_does_not():
     found = advice_for("quickstart")
     assert not found.use_tpu and found.verdict.startswith("no TPU is needed")
-
-
-def test_a_machine_as_fast_keeps_the_run():
-    assert "would hardly help" in advice_for("bert-base", here=400e12).verdict
-
-
-def test_a_machine_of_unknown_speed_is_not_compared():
-    found = advice_for("bert-base", here=None)
-    assert found.hours_here is None and found.use_tpu
 
 
 def test_odd_widths_leave_the_units_idle():

@@ -9,16 +9,8 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import Program
 
 DEVICES = 2
-SIZES = {
-    "model.num_layers": 2,
-    "model.hidden_size": 64,
-    "model.num_heads": 8,
-    "model.intermediate_size": 128,
-    "data.sequence_length": 64,
-    "train.batch_size": 256,
-    "hardware.unroll": False,
-    "hardware.fsdp": DEVICES,
-}
+SIZES = {"model.num_layers": 2, "model.hidden_size": 64, "model.num_heads": 8, "model.intermediate_size": 128}
+SIZES |= {"data.sequence_length": 64, "train.batch_size": 256, "hardware.unroll": False, "hardware.fsdp": DEVICES}
 
 
 def test_splitting_parameters_sends_parameters():

@@ -34,10 +34,7 @@ def test_a_slice_written_in_place_moves_the_slice_alone(counted: costs.Costs):
 
 
 def test_cycles_are_told_by_part_of_the_model(counted: costs.Costs):
-    assert counted.cycles_by_part == {
-        "forward: layers/feed_forward": 12_000,
-        "forward: layers (kept between passes)": 3_600,
-    }
+    assert counted.cycles_by_part == {"forward: layers/feed_forward": 12_000, "forward: layers (kept between passes)": 3_600}
 
 
 def test_what_a_loop_keeps_is_told_by_where_it_is_computed():

@@ -19,21 +19,11 @@ needs_compiler = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("v2-8", "2x2"),
-        ("v3-32", "4x4"),
-        ("v3-64", "4x8"),
-        ("v4-8", "2x2x1"),
-        ("v4-16", "2x2x2"),
-        ("v4-32", "2x2x4"),
-        ("v4-128", "4x4x4"),
-        ("v5litepod-1", "1x1"),
-        ("v5litepod-8", "2x4"),
-        ("v5litepod-256", "16x16"),
-        ("v5p-64", "2x4x4"),
-        ("v6e-32", "4x8"),
-        ("tpu7x-8", "2x2x1"),
+        ("v2-8", "2x2"), ("v3-32", "4x4"), ("v3-64", "4x8"), ("v4-8", "2x2x1"), ("v4-16", "2x2x2"), ("v4-32", "2x2x4"),
+        ("v4-128", "4x4x4"), ("v5litepod-1", "1x1"), ("v5litepod-8", "2x4"), ("v5litepod-256", "16x16"), ("v5p-64", "2x4x4"),
+        ("v6e-32", "4x8"), ("tpu7x-8", "2x2x1"),
     ],
-)
+)  # fmt: skip
 def test_the_shape_of_a_slice(name: str, shape: str):
     assert accelerators.find(name).topology == shape
 

@@ -20,35 +20,9 @@ from tpulm.tokenization.analysers import LONGEST_PIECE, Analyser, Name, TextSpan
 NAMES: tuple[Name, ...] = get_args(Name)
 
 TROUBLE = [
-    *[
-        "猫",
-        "吾輩は",
-        "見た。",
-        "カタカナ",
-        "ｶﾀｶﾅ",
-        "ﾊﾞｲｸ",
-        "ﾞ",
-        "か\u3099",
-        "\u3099",
-        "ＡＢＣ",
-        "①",
-        "㎏",
-        "豈",
-        "𠮷野家",
-        "\U0002f800",
-    ],
-    *[
-        "영화를",
-        "봤다",
-        "했어요",
-        "ㅋㅋㅋ",
-        "ㅏ",
-        "\u1100\u1161\u11a8",
-        "\u1161",
-        "\u11a8",
-        "하\u11ab",
-        "\u1107\u116a\u11bb\u1103\u1161",
-    ],
+    *["猫", "吾輩は", "見た。", "カタカナ", "ｶﾀｶﾅ", "ﾊﾞｲｸ", "ﾞ", "か\u3099", "\u3099", "ＡＢＣ", "①", "㎏", "豈"],
+    *["𠮷野家", "\U0002f800", "영화를", "봤다", "했어요", "ㅋㅋㅋ", "ㅏ", "\u1100\u1161\u11a8", "\u1161", "\u11a8"],
+    *["하\u11ab", "\u1107\u116a\u11bb\u1103\u1161"],
     *["👍🏽", "👨\u200d👩\u200d👧", "❤\ufe0f", "🇰🇷", "#\ufe0f\u20e3", "\U0001f600", "\u200d", "\ufe0f"],
     *["\0", "\x01", "\x0b", "\x1f", "\x7f", "\x85", "\xa0", "\u2028", "\u3000", "\ufeff", "\ufffd", "\ufffe", "\ue000"],
     *[
@@ -70,9 +44,7 @@ TROUBLE = [
     ],
 ]
 no_surrogates = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
-trouble = st.lists(
-    st.one_of(st.sampled_from(TROUBLE), st.text(st.characters(exclude_categories=["Cs"]), max_size=3)), max_size=12
-)
+trouble = st.lists(st.one_of(st.sampled_from(TROUBLE), no_surrogates), max_size=12)
 
 
 @pytest.fixture(params=NAMES, scope="module")
@@ -96,9 +68,7 @@ class Letters:
 
 def test_japanese(analyser: Analyser) -> None:
     if isinstance(analyser, analysers.Mecab):
-        assert words("吾輩は猫である。𠮷野家で食べた", analyser) == [
-            *["吾輩", "は", "猫", "で", "ある", "。", "𠮷", "野家", "で", "食べ", "た"]
-        ]
+        assert "|".join(words("吾輩は猫である。𠮷野家で食べた", analyser)) == "吾輩|は|猫|で|ある|。|𠮷|野家|で|食べ|た"
 
 
 def test_korean_contractions_are_one_word(analyser: Analyser) -> None:
@@ -106,14 +76,11 @@ def test_korean_contractions_are_one_word(analyser: Analyser) -> None:
     if isinstance(analyser, analysers.Kiwi):
         assert words("😀👍🏽영화를 봤다", analyser) == ["😀", "👍🏽", "영화", "를 ", "봤", "다"]
         apart = unicodedata.normalize("NFD", "봤다 영화를")
-        assert unicodedata.normalize("NFC", "|".join(words(apart, analyser))) in (
-            "봤|다 |영화|를",
-            "봤다 |영화|를",
-            "봤다 |영화를",
-        )
+        found = unicodedata.normalize("NFC", "|".join(words(apart, analyser)))
+        assert found in ("봤|다 |영화|를", "봤다 |영화|를", "봤다 |영화를")
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(parts=trouble)
 def test_any_text_has_offsets_between_its_characters(analyser: Analyser, parts: list[str]) -> None:
     text = "".join(parts)
@@ -129,7 +96,7 @@ def test_any_text_has_offsets_between_its_characters(analyser: Analyser, parts: 
 def test_a_text_is_analysed_by_itself(analyser: Analyser) -> None:
     """Whatever else it is analysed with, and in whatever order."""
     rng = random.Random(0)
-    texts = ["".join(rng.choices(TROUBLE, k=rng.randint(0, 10))) for _ in range(100)]
+    texts = ["".join(rng.choices(TROUBLE, k=rng.randint(0, 10))) for _ in range(40)]
     together = [offsets.tolist() for offsets in word_offsets(texts, analyser)]
     backwards = [offsets.tolist() for offsets in word_offsets(texts[::-1], analyser)][::-1]
     alone = [next(word_offsets([text], analyser)).tolist() for text in texts]

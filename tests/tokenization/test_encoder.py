@@ -43,7 +43,7 @@ def lists(encoded: Encoded) -> list[list[int]]:
 
 
 def test_any_string_has_the_stock_tokenizers_ids(made: Tokenization):
-    @settings(max_examples=200)
+    @settings(max_examples=60)
     @given(st.lists(troublesome_text, max_size=4))
     def check(texts: list[str]):
         assert lists(made.encode(texts)) == stock_ids(made, texts)
@@ -52,32 +52,23 @@ def test_any_string_has_the_stock_tokenizers_ids(made: Tokenization):
 
 
 def test_natural_text_however_it_is_cut_into_calls(made: Tokenization):
-    texts = make_texts(600, seed=1)
+    texts = make_texts(200, seed=1)
     expected = stock_ids(made, texts)
     assert lists(made.encode(texts)) == expected
     fresh = pickle.loads(pickle.dumps(made))
     rng, start, found = random.Random(0), 0, []
     while start < len(texts):
-        stop = start + rng.randint(1, 120)
+        stop = start + rng.randint(1, 50)
         found += lists(fresh.encode(texts[start:stop]))
         start = stop
     assert found == expected
 
 
-def test_nothing_blank_and_empty(made: Tokenization):
-    assert lists(made.encode([])) == []
-    assert lists(made.encode([""])) == [[]]
-    texts = ["", " ", "\n", "a", "", "   ", "a "]
+def test_nothing_blanks_surrogates_and_private_characters(made: Tokenization):
+    assert lists(made.encode([])) == [] and lists(made.encode([""])) == [[]]
+    texts = ["", " ", "\n", "a", "", "   ", "a ", "a\U0010fffdb", "\U0010fffc[MASK]\U0010fffc"]
     assert lists(made.encode(texts)) == stock_ids(made, texts)
-
-
-def test_lone_surrogates_count_as_the_replacement_character(made: Tokenization):
     assert lists(made.encode(["the \ud800cat", "dog\udfff"])) == stock_ids(made, ["the \ufffdcat", "dog\ufffd"])
-
-
-def test_the_private_marks_are_characters_like_others(made: Tokenization):
-    texts = ["a\U0010fffdb", "the cat", "\U0010fffc[MASK]\U0010fffc"]
-    assert lists(made.encode(texts)) == stock_ids(made, texts)
 
 
 def test_a_wrong_type_is_said_so(made: Tokenization):
@@ -117,7 +108,7 @@ def test_what_the_engine_is_asked_has_the_librarys_ids(
 ):
     """Letters of all of Unicode, blanks, controls, accents and names, in texts of up to a few hundred characters."""
     made = with_pipeline(trained[algorithm], TokenizerConfig.model_validate({"algorithm": algorithm, **changes}))
-    texts = [*random_texts(600, seed=4), *DISAGREE]
+    texts = [*random_texts(120, seed=4), *DISAGREE]
     assert lists(made.encode(texts)) == stock_ids(made, texts)
     assert (made.encoder.engine is not None) == (algorithm in has_engine)
 
@@ -172,18 +163,16 @@ def test_from_the_first_difference_on_the_library_encodes(trained: dict[str, Tok
 
 def test_without_the_engine_the_ids_are_the_same(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(encode, "tokie", None)
-    fresh, texts = pickle.loads(pickle.dumps(made)), make_texts(200)
+    fresh, texts = pickle.loads(pickle.dumps(made)), make_texts(60)
     assert fresh.encoder.engine is None
     assert lists(fresh.encode(texts)) == lists(made.encode(texts)) == stock_ids(made, texts)
 
 
 @needs_engine
-@pytest.mark.parametrize(
-    "text",
-    ["a" * 70_000, " " * 70_000, "\uac00" * 30_000, "\n" * 70_000, "ab " * 30_000, "あ、\nい" * 20_000, "x" * 100, "x" * 101],
-)
-def test_monotonous_text(made: Tokenization, text: str):
-    assert lists(made.encode([text])) == stock_ids(made, [text])
+def test_monotonous_text(made: Tokenization):
+    long = ["a" * 70_000, " " * 70_000, "\uac00" * 30_000, "\n" * 70_000, "ab " * 30_000, "あ、\nい" * 20_000]
+    for text in (*long, "x" * 100, "x" * 101):
+        assert lists(made.encode([text])) == stock_ids(made, [text])
 
 
 def test_the_engine_is_the_version_that_was_tried():
@@ -243,22 +232,8 @@ CLEANINGS = {
 UNCLEAN = [
     *("e\u0301", "\u0301", unicodedata.normalize("NFD", "한글 영화"), "か\u3099", "\u0327\u0301", "\u212a", "\u1161", "İ"),
     *("ＡＢＣ１２", "ｶﾞｷ", "①", "㎏", "\u3000", "\xa0", "\t", "\r\n", "\r", "  ", " \n ", "\n", "\u2028", "\x85", "\x0b"),
-    *(
-        "ㅋㅋㅋㅋㅋ",
-        "!!!!!!",
-        "1000000",
-        "a" * 20,
-        "\n\n\n\n",
-        "\x1b",
-        "\u200b",
-        "\ufeff",
-        "ก\u200b",
-        "[MASK]",
-        "the cat",
-        "영화는",
-        "映画を",
-        "．．．．．",
-    ),
+    *("ㅋㅋㅋㅋㅋ", "!!!!!!", "1000000", "a" * 20, "\n\n\n\n", "\x1b", "\u200b", "\ufeff", "ก\u200b", "[MASK]", "the cat"),
+    *("영화는", "映画を", "．．．．．"),
 ]
 # Older than the tables of Python and of the tokenizers library, which differ in their newest characters.
 OLD = st.characters(min_codepoint=1, max_codepoint=0x7F0)
@@ -282,7 +257,7 @@ def test_a_text_has_the_ids_of_its_cleaned_form_here_and_in_transformers(made: T
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     texts: list[str] = []
 
-    @settings(max_examples=60)
+    @settings(max_examples=15)
     @given(st.lists(unclean_text, min_size=1, max_size=4))
     def check(drawn: list[str]):
         some = [f"b{text}d" for text in drawn]
@@ -309,10 +284,10 @@ def test_any_string_has_the_stock_tokenizers_ids_behind_a_normalization(made: To
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
-    algorithm: str, trained: dict[str, Tokenization], tmp_path: Path
+    algorithm: str, texts: list[str], trained: dict[str, Tokenization], tmp_path: Path
 ):
     config = TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm])  # pyright: ignore
-    texts, plain = make_texts(3_000), trained[algorithm]
+    plain = trained[algorithm]
     one = tokenization.train(batches(texts), config, cleaning=CleaningConfig(max_repeats=3))
     assert one.canonical_json == normalizing(plain, CleaningConfig(max_repeats=3)).canonical_json, "training is the same"
     for steps in map(pipelines.normalization, CLEANINGS.values()):
@@ -370,15 +345,10 @@ def test_a_name_that_merges_make_is_text():
     merges = [("<", "s"), ("<s", ">"), ("[unused0", "]"), ("<s>", "s")]
     made = elsewhere(models.BPE(vocabulary | {"<s>s": 12}, merges, unk_token="<unk>"), pre_tokenizers.WhitespaceSplit())
     assert lists(made.encode(["<s> s", "<s>s"])) == [[8, 7, 6], [8, 7, 6]]
-    made = elsewhere(
-        models.BPE(
-            numbered([*SPECIALS, "a", "##<", "##s>", "a<s>", "##<s>", "##s", "##>"]),
-            [("##s", "##>"), ("##<", "##s>"), ("a", "##<s>")],
-            unk_token="<unk>",
-            continuing_subword_prefix="##",
-        ),
-        pre_tokenizers.WhitespaceSplit(),
-    )
+    vocabulary = numbered([*SPECIALS, "a", "##<", "##s>", "a<s>", "##<s>", "##s", "##>"])
+    merges = [("##s", "##>"), ("##<", "##s>"), ("a", "##<s>")]
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", continuing_subword_prefix="##")
+    made = elsewhere(model, pre_tokenizers.WhitespaceSplit())
     assert lists(made.encode(["a<s>"])) == stock_ids(made, ["a<s>"]) == [[8]]
 
 
@@ -405,18 +375,14 @@ def test_bytes_and_characters_are_not_mistaken_for_each_other(model: models.Mode
 
 
 def test_no_text_has_a_hidden_name():
-    made = elsewhere(
-        models.Unigram([(name, -1.0) for name in (*SPECIALS, "▁", "a", "▁a")], unk_id=1), pre_tokenizers.Metaspace()
-    )
+    pieces = [(name, -1.0) for name in (*SPECIALS, "▁", "a", "▁a")]
+    made = elsewhere(models.Unigram(pieces, unk_id=1), pre_tokenizers.Metaspace())
     assert made.special.mask not in made.encode(["a \U0010fffc<mask>\U0010fffc a", "<mask>"]).ids
 
 
 def test_a_byte_that_is_also_a_special_token_is_not_lost():
-    tokenizer = Tokenizer.from_str(
-        elsewhere(
-            models.BPE(numbered([*SPECIALS, *BYTES]), []), pre_tokenizers.ByteLevel(add_prefix_space=False)
-        ).canonical_json
-    )
+    bytes_alone = models.BPE(numbered([*SPECIALS, *BYTES]), [])
+    tokenizer = Tokenizer.from_str(elsewhere(bytes_alone, pre_tokenizers.ByteLevel(add_prefix_space=False)).canonical_json)
     tokenizer.add_special_tokens(["!"])
     made = Tokenization(tokenizer, special.locate(tokenizer.get_vocab(), "here"))
     assert lists(made.encode(["a!b"])) == stock_ids(made, ["a!b"])

@@ -110,11 +110,9 @@ class TestVocabulary:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"", "the vocabulary is empty"),
-            (b"\n\n", "the vocabulary is empty"),
-            ("\n".join([*WORDS, "the", "cat"]).encode(), "'the' stands on lines 7, 14;.*2 are repeated"),
-            ("\n".join(WORDS).encode("utf-16"), r"not UTF-8 \(byte 0\)"),
-            (b"[PAD]\n[UNK]\na\n", r"none for: cls \(\[CLS\] or <s> or <cls>\), sep"),
+            *((b"", "empty"), (b"\n\n", "empty"), (b"[PAD]\n[UNK]\na\n", "none for: cls .* sep")),
+            ("\n".join([*WORDS, "the", "cat"]).encode(), "'the' stands on lines 7, 14"),
+            ("\n".join(WORDS).encode("utf-16"), "byte 0"),
         ],
     )
     def test_bad_files(self, tmp_path: Path, content: bytes, message: str):
@@ -188,10 +186,8 @@ class TestAddedTokens:
         storage.write_json(tmp_path / "tokenizer_config.json", settings | {"added_tokens_decoder": decoder})
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
         made = load(tmp_path)
-        assert (
-            made.encode_one("a zzz zzzs [URL]@@ b")[1:-1]
-            == theirs("a zzz zzzs [URL]@@ b", add_special_tokens=False)["input_ids"]
-        )
+        text = "a zzz zzzs [URL]@@ b"
+        assert made.encode_one(text)[1:-1] == theirs(text, add_special_tokens=False)["input_ids"]
         assert made.vocab_size == len(theirs) == 264
         storage.write_json(tmp_path / "added_tokens.json", {"zzz": 300})
         with pytest.raises(DataError, match=r"tokenizer\.json"):
@@ -251,12 +247,6 @@ class TestTokenizerJson:
         assert theirs("a b", "c")["input_ids"] == [0, *made.encode(["a b"]).ids, 2, 2, *made.encode(["c"]).ids, 2]
         assert theirs("a<mask>")["input_ids"] == made.encode_one("a<mask>")
         assert load(tmp_path / "saved").fingerprint == made.fingerprint
-
-    def test_no_mask_token_is_refused(self, tmp_path: Path):
-        tokenizer = Tokenizer(models.BPE({"<|endoftext|>": 0, "a": 1}, []))
-        tokenizer.save(str(tmp_path / "gpt.json"))
-        with pytest.raises(DataError, match=r"gpt\.json"):
-            load(tmp_path / "gpt.json")
 
     @pytest.mark.parametrize(
         "content", ["", "{", "[]", "{}", '{"a": 0}', '{"model": {"vocab": {}}}', '{"model": {"vocab": 5}}']
@@ -377,34 +367,16 @@ def bert_tokenizer(vocabulary: Path, settings: dict[str, bool]) -> Any:
 @pytest.mark.parametrize(
     ("name", "size", "settings", "text", "expected"),
     [
-        (
-            "bert_base_uncased_vocab.txt",
-            30_522,
-            UNCASED,
-            "Pretraining a naïve [MASK]",
-            ["pre", "##train", "##ing", "a", "naive", "[", "mask", "]"],
-        ),
-        ("koelectra_vocab_32200.txt", 32_200, {}, "한국어 모델을", ["한국어", "모델을"]),
-        ("kcbert_vocab.txt", 30_000, {}, "영화는 재미있다", ["영화", "##는", "재미", "##있다"]),
+        ("bert_base_uncased_vocab.txt", 30_522, UNCASED, "Pretraining a naïve [MASK]", "pre ##train ##ing a naive [ mask ]"),
+        ("koelectra_vocab_32200.txt", 32_200, {}, "한국어 모델을", "한국어 모델을"),
+        ("kcbert_vocab.txt", 30_000, {}, "영화는 재미있다", "영화 ##는 재미 ##있다"),
     ],
 )
-def test_published_vocabularies(
-    real_data: Path, tmp_path: Path, name: str, size: int, settings: dict, text: str, expected: list[str]
-):
+def test_published_vocabularies(real_data: Path, name: str, size: int, settings: dict, text: str, expected: str):
     path = real_data / "vocab" / name
     made = load(path, TokenizerConfig.model_validate(settings))
     assert made.vocab_size == size and tokenization.doubts(made, path) == []
-    assert tokens(made, text) == expected
-    theirs = bert_tokenizer(path, settings)
-    texts = ["Ünïcode 日本語 한국어!", "it's well-known…", "ㅋㅋㅋ 재밌다~~", "x" * 101, ""]
-    assert made.encode(texts).ids.tolist() == [i for ids in theirs(texts, add_special_tokens=False)["input_ids"] for i in ids]
-    assert theirs("a", "b")["input_ids"] == [
-        made.special.cls,
-        *made.encode(["a"]).ids,
-        made.special.sep,
-        *made.encode(["b"]).ids,
-        made.special.sep,
-    ]
+    assert tokens(made, text) == expected.split()
 
 
 def lines_of(corpus: Path, count: int) -> list[str]:
@@ -424,19 +396,22 @@ ON_REAL_TEXT = pytest.mark.parametrize(
 
 @ON_REAL_TEXT
 def test_ids_of_real_text_are_those_of_transformers(real_data: Path, name: str, settings: dict, corpus: str):
-    path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 10_000)
+    path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 2_000)
+    lines += ["Ünïcode 日本語 한국어!", "it's well-known…", "ㅋㅋㅋ 재밌다~~", "x" * 101, ""]
     theirs, made = bert_tokenizer(path, settings), load(path, TokenizerConfig.model_validate(settings))
     encoded, expected = made.encode(lines), theirs(lines, add_special_tokens=False)["input_ids"]
     assert encoded.lengths.tolist() == [len(ids) for ids in expected]
     assert encoded.ids.tolist() == list(itertools.chain.from_iterable(expected))
     assert [made.encode_one(line) for line in lines[:300]] == theirs(lines[:300])["input_ids"]
+    cls, sep, first, second = made.special.cls, made.special.sep, *(made.encode([text]).ids.tolist() for text in ("a", "b"))
+    assert theirs("a", "b")["input_ids"] == [cls, *first, sep, *second, sep]
 
 
 @ON_REAL_TEXT
 def test_ids_of_real_text_are_those_of_the_first_bert(real_data: Path, name: str, settings: dict, corpus: str):
     """Google's own steps in Python, which transformers keeps: nothing of the tokenizers library is in them."""
     legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
-    path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 2_000)
+    path, lines = real_data / "vocab" / name, lines_of(real_data / corpus, 400)
     theirs = legacy.BertTokenizerLegacy(
         str(path), do_lower_case=settings.get("lowercase", False), strip_accents=settings.get("strip_accents", False)
     )
@@ -451,11 +426,8 @@ def test_gpt2_has_no_mask_token(real_data: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"gpt2_encoder\.json"):
         load(folder / "gpt2_encoder.json")
     vocabulary = json.loads((folder / "gpt2_encoder.json").read_text())
-    merges = [
-        (line.split()[0], line.split()[1])
-        for line in (folder / "gpt2_bpe_vocab.bpe").read_text("utf-8").split("\n")[1:]
-        if line
-    ]
+    rules = (folder / "gpt2_bpe_vocab.bpe").read_text("utf-8").splitlines()[1:]
+    merges = [(first, second) for first, _, second in (line.partition(" ") for line in rules)]
     Tokenizer(models.BPE(vocabulary, merges)).save(str(tmp_path / "gpt2.json"))
     with pytest.raises(DataError, match=r"none for: pad .*mask .*<\|endoftext\|>"):
         load(tmp_path / "gpt2.json")

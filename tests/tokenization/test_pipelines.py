@@ -6,7 +6,6 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import Tokenization, pipelines
-from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.special import TOKENS, locate
 
 
@@ -65,13 +64,6 @@ def test_names_in_the_text_give_no_special_id(made: Tokenization):
             assert made.decode(ids) == name
 
 
-def test_names_in_one_text_are_recognized_where_that_is_asked_for(made: Tokenization):
-    special = made.special
-    ids = made.encode_one("the [MASK] cat")
-    assert ids[0] == special.cls and ids[-1] == special.sep and ids.count(special.mask) == 1
-    assert special.mask not in made.encode_one("the [MASK] cat", special_tokens=False)
-
-
 def word_level() -> Tokenization:
     """An imported tokenizer whose model knows the names as words, and has an added word that is not special."""
     words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "[unused0]", "a", "b"]
@@ -104,9 +96,3 @@ def test_plain_copies_leave_the_original_alone(made: Tokenization):
     made.encode(["the [MASK]"])
     tokenization.report(made, [["the [MASK]"]])
     assert made.canonical_json == before
-
-
-@pytest.mark.parametrize("text", ["", "a", "가\ud800", "\udc00\ud800", "👍"])
-def test_surrogates_only_are_replaced(text: str):
-    replaced = without_surrogates(text)
-    assert replaced == "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)

@@ -34,7 +34,7 @@ def theirs(request: pytest.FixtureRequest, folder: Path):
 
 
 def test_transformers_gives_the_same_ids(made: Tokenization, theirs):
-    texts = ["", " ", *make_texts(500, seed=4), "Ünïcode 龘 👍🏽 　x"]
+    texts = ["", " ", *make_texts(100, seed=4), "Ünïcode 龘 👍🏽 　x"]
     encoded = made.encode(texts)
     expected = theirs(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
     assert encoded.lengths.tolist() == [len(ids) for ids in expected]
@@ -69,18 +69,16 @@ def test_what_is_in_the_folder(made: Tokenization, folder: Path):
     names = {path.name for path in folder.iterdir()}
     expected = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "manifest.json"}
     assert names == expected | ({"vocab.txt"} if made.algorithm == "WordPiece" else set())
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (settings["padding_side"], settings["tokenizer_class"]) == ("right", "PreTrainedTokenizerFast")
+    assert ("do_lower_case" in settings) == (made.algorithm == "WordPiece"), "of BERT's normalizer"
     if made.algorithm == "WordPiece":
         assert storage.read_text(folder / "vocab.txt").split("\n")[:-1] == list(made.vocabulary())
     found = load_manifest(folder) or {}
     assert found.pop("files").keys() == names - {"manifest.json", "tokenizer.json"}
-    assert found == {
-        "format_version": 1,
-        "algorithm": made.algorithm,
-        "fingerprint": made.fingerprint,
-        "inputs": {"corpus": "abc", "sizes": [1, 2]},
-        "special": asdict(made.special),
-        "vocab_size": made.vocab_size,
-    }
+    described = {"algorithm": made.algorithm, "fingerprint": made.fingerprint, "vocab_size": made.vocab_size}
+    inputs = {"corpus": "abc", "sizes": [1, 2]}
+    assert found == {**described, "format_version": 1, "inputs": inputs, "special": asdict(made.special)}
 
 
 def test_the_same_tokenizer_gives_the_same_bytes(made: Tokenization, folder: Path, tmp_path: Path):
@@ -120,9 +118,9 @@ def test_a_file_in_the_way(made: Tokenization, tmp_path: Path):
         save(made, tmp_path / "tokenizer")
 
 
-def test_ten_thousand_real_reviews(real_data: Path, trained: dict[str, Tokenization], tmp_path: Path):
+def test_real_reviews_have_the_ids_of_transformers(real_data: Path, trained: dict[str, Tokenization], tmp_path: Path):
     with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
-        reviews = [line.rstrip("\n") for line, _ in zip(stream, range(10_000), strict=False)]
+        reviews = [line.rstrip("\n") for line, _ in zip(stream, range(2_000), strict=False)]
     for algorithm, made in trained.items():
         save(made, tmp_path / algorithm)
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / algorithm)
@@ -130,11 +128,6 @@ def test_ten_thousand_real_reviews(real_data: Path, trained: dict[str, Tokenizat
         encoded = made.encode(reviews)
         assert encoded.lengths.tolist() == list(map(len, expected))
         assert encoded.ids.tolist() == [index for ids in expected for index in ids]
-
-
-def test_settings_are_plain_json(folder: Path):
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    assert settings["padding_side"] == "right" and settings["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -154,10 +147,3 @@ def test_of_a_vocabulary_alone_the_settings_say_how_it_reads_text(
     theirs = transformers.BertTokenizer.from_pretrained(tmp_path / "saved")
     texts = [*make_texts(50, seed=4), "영화는 정말 재미있다", "Ünïcode The山川"]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == [made.encode([text]).ids.tolist() for text in texts]
-
-
-def test_without_berts_normalizer_its_settings_are_not_named(trained: dict[str, Tokenization], tmp_path: Path):
-    for algorithm, made in trained.items():
-        save(made, tmp_path / algorithm)
-        settings = json.loads((tmp_path / algorithm / "tokenizer_config.json").read_text())
-        assert ("do_lower_case" in settings) == (algorithm == "wordpiece")

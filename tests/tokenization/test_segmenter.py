@@ -26,13 +26,7 @@ from tpulm.tokenization import Tokenization
 from tpulm.tokenization.segmenter import Segmenter
 
 SENTENCES = {
-    "mecab": [
-        "吾輩は猫である。",
-        "名前はまだ無い。",
-        "どこで生れたか見当がつかぬ。",
-        "Ｔｏｋｙｏでｶﾀｶﾅを見た",
-        "The cat's 1,000 mice.",
-    ],
+    "mecab": ["吾輩は猫である。", "名前はまだ無い。", "どこで生れたか見当がつかぬ。", "Ｔｏｋｙｏでｶﾀｶﾅを見た", "Cat's 1,000"],
     "kiwi": ["영화를 봤다.", "재미있었어요ㅋㅋㅋ", "하늘을 나는 새", "The cat's 1,000 mice.", "😀👍🏽 카페에서 만났다!"],
 }
 texts_of_trouble = st.lists(st.one_of(st.sampled_from(TROUBLE), no_surrogates), max_size=10).map("".join)
@@ -66,7 +60,7 @@ def test_texts_become_morphemes(made: Tokenization) -> None:
     assert made.segmenter.segment([text, "", " "]) == [expected, "", ""]
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(texts_of_trouble)
 def test_one_text_and_many_have_the_same_ids(made: Tokenization, text: str) -> None:
     """Whatever is in it; and no morpheme is left uncut or cut at a blank of another kind."""
@@ -120,11 +114,8 @@ def test_a_text_has_the_ids_of_its_cleaned_form(analyser: Any, form: Any, tmp_pa
     plain = Tokenization(made._tokenizer, made.special, Segmenter(analyser))
     for one in (made, tokenization.load(tmp_path), pickle.loads(pickle.dumps(made))):
         assert one.encode(texts).ids.tolist() == plain.encode(cleaned).ids.tolist()
-        ids = one.encode_with_offsets(texts).ids
-        assert (
-            ids.tolist() == one.encode(texts).ids.tolist()
-            and one.encode_one(texts[0])[1:-1] == one.encode(texts[:1]).ids.tolist()
-        )
+        assert one.encode_with_offsets(texts).ids.tolist() == one.encode(texts).ids.tolist()
+        assert one.encode_one(texts[0])[1:-1] == one.encode(texts[:1]).ids.tolist()
     assert [tuple(span) for span in one.encode_with_offsets(["봤다 ㅋㅋㅋㅋㅋㅋ ABC"]).spans.tolist()][-1][1] == 13
     if analyser == "mecab":
         theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
@@ -134,11 +125,8 @@ def test_a_text_has_the_ids_of_its_cleaned_form(analyser: Any, form: Any, tmp_pa
 
 def test_the_fingerprint_knows_the_analyser(made: Tokenization) -> None:
     assert made.segmenter is not None
-    others = [
-        None,
-        Segmenter("kiwi" if made.segmenter.analyser == "mecab" else "mecab"),
-        made.segmenter._replace(lowercase=True),
-    ]
+    another = Segmenter("kiwi" if made.segmenter.analyser == "mecab" else "mecab")
+    others = [None, another, made.segmenter._replace(lowercase=True)]
     assert len({made.fingerprint, *(Tokenization(made._tokenizer, made.special, other).fingerprint for other in others)}) == 4
 
 
@@ -167,8 +155,8 @@ def test_transformers_gives_the_same_ids_of_literature(real_data: Path, tmp_path
     if not path.exists():
         pytest.skip("no Japanese text")
     with gzip.open(path, "rt", encoding="utf-8") as stream:
-        lines = [line.rstrip("\n") for line, _ in zip(stream, range(2000), strict=False)]
-    made = train("mecab", texts=lines, size=6000)
+        lines = [line.rstrip("\n") for line, _ in zip(stream, range(500), strict=False)]
+    made = train("mecab", texts=lines, size=3000)
     theirs = theirs_of(made, tmp_path)
     assert made.encode(lines).ids.tolist() == [index for line in lines for index in theirs(line)["input_ids"][1:-1]]
 

@@ -22,17 +22,13 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "영화", "정말", "재미있�
 WORDS += ["名前はまだ無い", "ねこ", "カタカナ", "中文", "你好", "世界"]
 ODD = ["", " ", "  a  b ", "\t", "a\tb", "か\u3099", "ﾊﾟ", "①", "\u3000x", "e\u0301", "<s>", "</s> <unk>", "👨‍👩‍👧"]
 ODD += ["\n", "a\nb", "한글", "𠮷", "[MASK]"]
+AS_IT_IS = {"remove_extra_whitespaces": False, "add_dummy_prefix": False}
 OPTIONS: list[dict[str, Any]] = [
     {"model_type": "unigram"},
     {"model_type": "unigram", "byte_fallback": True},
     {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf"},
     {"model_type": "unigram", "user_defined_symbols": ["<x>", "영화"], "split_by_whitespace": False},
-    {
-        "model_type": "unigram",
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
-        "add_dummy_prefix": False,
-    },
+    {"model_type": "unigram", "normalization_rule_name": "identity", **AS_IT_IS},
     {"model_type": "bpe"},
     {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"},
     {"model_type": "bpe", "bos_id": -1, "eos_id": -1, "pad_id": 3},
@@ -76,7 +72,7 @@ def check(path: Path, ours: Tokenization, texts: Iterable[str]) -> int:
 def test_ids_are_the_librarys(tmp_path: Path, options: dict[str, Any]):
     path = trained(tmp_path / "m.model", **options)
     ours = tokenization.load(path)
-    texts = [*sentences(500), *ODD]
+    texts = [*sentences(150), *ODD]
     assert check(path, ours, texts) >= len(texts) - 3
     assert ours.decode(ours.encode(["the cat 영화"]).ids) == "the cat 영화"
     assert len(set(ours.special)) == 5
@@ -99,7 +95,7 @@ AMONG = "{0} a{0}b {0}{0} the {0} cat\n{0}영화{0}\u0301 ㅋ{0}"
         {"normalization_rule_name": "nmt_nfkc_cf", "byte_fallback": True},
         {"normalization_rule_name": "identity", "split_by_whitespace": False},
         {"normalization_rule_name": "nmt_nfkc_cf", "remove_extra_whitespaces": False},
-        {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "add_dummy_prefix": False},
+        {"normalization_rule_name": "identity", **AS_IT_IS},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
@@ -112,17 +108,8 @@ def test_user_defined_symbols_are_kept_as_they_are(tmp_path: Path, kind: str, op
         return
     theirs, ours = sentencepiece.SentencePieceProcessor(model_file=str(path)), tokenization.load(path)
     texts = [AMONG.format(symbol) for symbol in symbols if symbol not in ("[MASK]", "▁▁▁")]  # plain text to us; spaces
-    texts += [
-        *symbols[:-1],
-        *sentences(50),
-        *ODD[:-1],
-        "new NEW ＮＥＷ",
-        "zzzzz…..",
-        "a   b     c",
-        " \n the",
-        "A  B y the x",
-        "\U00100000",
-    ]
+    texts += [*symbols[:-1], *sentences(50), *ODD[:-1], "new NEW ＮＥＷ", "zzzzz…..", "a   b     c", " \n the", "A  B y the x"]
+    texts += ["\U00100000"]
     for text in texts:
         if text != "\U00100000" or "byte_fallback" not in options:  # what stands for a symbol
             assert ours.encode([text]).ids.tolist() == theirs.encode(text), text
@@ -193,8 +180,8 @@ def test_a_real_one(real_data: Path):
     ours = tokenization.load(path)
     assert check(path, ours, lines) == len(lines)
     with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
-        reviews = [next(stream).rstrip("\n") for _ in range(2_000)]
-    assert check(path, ours, reviews) > 1_980
+        reviews = [next(stream).rstrip("\n") for _ in range(500)]
+    assert check(path, ours, reviews) > 490
 
 
 def damaged(content: bytes, kind: str) -> bytes:

@@ -16,6 +16,8 @@ def test_one_text_framed_and_unframed(made: Tokenization):
     assert made.encode_one(text, special_tokens=False) == framed[1:-1]
     assert made.encode_one("") == [made.special.cls, made.special.sep]
     assert made.encode_one("a\ud800") == made.encode_one("a\ufffd")
+    assert made.encode_one("the [MASK] cat").count(made.special.mask) == 1
+    assert made.special.mask not in made.encode_one("the [MASK] cat", special_tokens=False)
 
 
 def test_decoding_is_clean(made: Tokenization):

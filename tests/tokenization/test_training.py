@@ -10,7 +10,7 @@ import random
 import re
 import subprocess
 import sys
-import time
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,8 +31,6 @@ from tpulm.tokenization.pipelines import SPACE, without_surrogates
 from tpulm.tokenization.special import TOKENS, TRAINED
 from tpulm.tokenization.training import (
     BYTES,
-    Unreached,
-    check_reached,
     choose_alphabet,
     count_characters,
     count_words,
@@ -50,17 +48,16 @@ def config(algorithm: str, **settings: object) -> TokenizerConfig:
 
 def test_layout_and_size(made: Tokenization):
     names = list(made.vocabulary())
-    assert (
-        len(names)
-        == made.vocab_size
-        == VOCAB_SIZES[{"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}[made.algorithm]]
-    )
+    assert len(names) == made.vocab_size == VOCAB_SIZES[made.algorithm.lower()]
     assert names[:5] == [*TOKENS]
     assert [made.token(index) for index in TRAINED] == list(TOKENS)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_order_and_batches_of_the_text_do_not_matter(algorithm: str, texts: list[str], trained: dict[str, Tokenization]):
+def test_order_batches_and_memory_do_not_matter(
+    algorithm: str, texts: list[str], trained: dict[str, Tokenization], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(training, "_CHARACTERS_HELD", 1_000)
     shuffled = list(texts)
     random.Random(5).shuffle(shuffled)
     assert tokenization.train(batches(shuffled, 17), config(algorithm)).canonical_json == trained[algorithm].canonical_json
@@ -102,16 +99,17 @@ def test_more_than_the_text_yields_names_what_it_yields(algorithm: str):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("size", [1, 8, 50])
-def test_too_small_names_the_least_possible(algorithm: str, size: int, texts: list[str]):
-    with pytest.raises(ConfigError, match="is too small") as caught:
-        tokenization.train(batches(texts), config(algorithm, vocab_size=size))
-    least = re.search(r"least possible is ([\d,]+)", str(caught.value))
-    assert least is not None
-    vocab_size = int(least[1].replace(",", ""))
-    assert tokenization.train(batches(texts), config(algorithm, vocab_size=vocab_size)).vocab_size == vocab_size
+def test_too_small_names_the_least_possible(algorithm: str):
+    texts, least = batches(make_texts(600)), 50
+    for size in (1, 8, 50):
+        with pytest.raises(ConfigError, match="is too small") as caught:
+            tokenization.train(texts, config(algorithm, vocab_size=size))
+        found = re.search(r"least possible is ([\d,]+)", str(caught.value))
+        assert found is not None
+        least = int(found[1].replace(",", ""))
+    assert tokenization.train(texts, config(algorithm, vocab_size=least)).vocab_size == least
     with pytest.raises(ConfigError, match="is too small"):
-        tokenization.train(batches(texts), config(algorithm, vocab_size=vocab_size - 1))
+        tokenization.train(texts, config(algorithm, vocab_size=least - 1))
 
 
 @pytest.mark.slow
@@ -139,8 +137,9 @@ def test_words_that_wordpiece_does_not_learn_are_named():
 
 
 def test_no_text_and_a_path_are_refused():
-    with pytest.raises(DataError, match="no text"):
-        tokenization.train([["", " "]], config("bpe"))
+    for texts in ([], [[]], [["", " ", "\n"]]):
+        with pytest.raises(DataError, match="no text"):
+            tokenization.train(texts, config("bpe"))
     with pytest.raises(ConfigError, match=r"vocab\.txt"):
         tokenization.train([["a"]], TokenizerConfig(path="vocab.txt"))
 
@@ -167,9 +166,8 @@ def test_phases_are_reported_and_nothing_printed(texts: list[str], capfd: pytest
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_settings_are_in_the_file(algorithm: str):
     texts = batches(["Café Ärger 영화 見た CAFÉ", *make_texts(600)] * 2)
-    made = tokenization.train(
-        texts, config(algorithm, lowercase=True, strip_accents=True, vocab_size=VOCAB_SIZES[algorithm] - 10)
-    )
+    settings = config(algorithm, lowercase=True, strip_accents=True, vocab_size=VOCAB_SIZES[algorithm] - 10)
+    made = tokenization.train(texts, settings)
     stock = Tokenizer.from_str(made.canonical_json)
     for pair in (("CAFÉ Ärger", "cafe arger"), ("영화", "\u110b\u1167\u11bc\u1112\u116a")):  # the latter: the same, decomposed
         one, other = (stock.encode(text, add_special_tokens=False).ids for text in pair)
@@ -183,14 +181,8 @@ COUNTS = {"a": 500, "b": 300, "c": 150, "d": 45, "e": 4, "f": 1}
 
 
 def chosen(vocab_size: int, *, tokens: int = 1, reserved: int = 5, min_frequency: int = 2, least_coverage: float = 0.99) -> str:
-    found = choose_alphabet(
-        COUNTS,
-        dict.fromkeys(COUNTS, tokens),
-        vocab_size=vocab_size,
-        reserved=reserved,
-        min_frequency=min_frequency,
-        least_coverage=least_coverage,
-    )
+    settings = {"reserved": reserved, "min_frequency": min_frequency, "least_coverage": least_coverage}
+    found = choose_alphabet(COUNTS, dict.fromkeys(COUNTS, tokens), vocab_size=vocab_size, **settings)
     assert found.coverage == pytest.approx(sum(COUNTS[character] for character in found.characters) / 1_000)
     return "".join(sorted(found.characters))
 
@@ -251,31 +243,21 @@ def test_the_librarys_failure_is_raised_here():
         run_trainer(Tokenizer(models.BPE()), trainers.BpeTrainer(show_progress=False), {5: 1})  # pyright: ignore[reportArgumentType]
 
 
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
-    run_trainer(Tokenizer(models.BPE()), trainers.BpeTrainer(vocab_size=4, show_progress=False), {"ab": 3})
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_requested_stop_does_not_wait_for_the_library(monkeypatch: pytest.MonkeyPatch):
     def stop(_: str) -> None:
         raise Stopped("stopped")
 
     class Slow:
         def train_from_iterator(self, *_: object) -> None:
-            time.sleep(2)
+            let_go.wait(60)
+            done.set()
 
+    let_go, done = threading.Event(), threading.Event()
     monkeypatch.setattr(interrupt, "check", stop)
-    started = time.monotonic()
     with pytest.raises(Stopped):
         run_trainer(Slow(), trainers.BpeTrainer(), {"a": 1})  # pyright: ignore[reportArgumentType]
-    assert time.monotonic() - started < 1.5
-
-
-def test_sizes_must_be_exact():
-    check_reached(300, 300)
-    with pytest.raises(Unreached) as caught:
-        check_reached(299, 300)
-    assert caught.value.reached == 299
+    assert not done.is_set()
+    let_go.set()
 
 
 # -- counting words --
@@ -304,21 +286,6 @@ def test_counts_are_those_of_the_whole_texts(algorithm: str, config: TokenizerCo
         assert count_words([texts], getattr(pipelines, algorithm)(config)) == counted_plainly(texts, algorithm, config)
 
     check()
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_order_batches_and_memory_do_not_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch):
-    texts, pipeline = [*make_texts(400), "a\ud800b"], getattr(pipelines, algorithm)(TokenizerConfig())
-    expected = count_words([texts], pipeline)
-    random.Random(0).shuffle(texts)
-    monkeypatch.setattr(training, "_CHARACTERS_HELD", 1_000)
-    assert count_words(batches(texts, 7), pipeline) == expected
-
-
-@pytest.mark.parametrize("texts", [[], [[]], [["", " ", "\n"]]])
-def test_no_words_are_an_error(texts: list[list[str]]):
-    with pytest.raises(DataError, match="no text to train a tokenizer on"):
-        count_words(texts, pipelines.wordpiece(TokenizerConfig()))
 
 
 def test_most_frequent_words_first_and_ties_by_chance_alone():
@@ -392,9 +359,8 @@ def test_words_longer_than_bert_reads_teach_nothing():
 
 def test_ties_are_broken_by_characters_and_not_by_chance():
     words = {f"{first}{second}": 3 for first in "abcdefgh" for second in "ijklmnop"}
-    results = {
-        tuple(learn(dict(sorted(words.items(), reverse=turn)), 5 + 8 + 16 + 10)) for turn in (False, True) for _ in range(3)
-    }
+    turned = [dict(sorted(words.items(), reverse=turn)) for turn in (False, True)]
+    results = {tuple(learn(words, 5 + 8 + 16 + 10)) for words in turned * 3}
     assert len(results) == 1
     assert results.pop()[-10:] == (*("a" + second for second in "ijklmnop"), "bi", "bj")
 

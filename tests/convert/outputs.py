@@ -1,0 +1,38 @@
+"""What a model computes here, beside what transformers or onnxruntime computes with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.models import bert, classifier, decoder, electra
+from tpulm.nn.transformer import Execution
+
+EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+
+
+def ours(model: LoadedModel, ids: np.ndarray, real: np.ndarray, types: np.ndarray | None = None) -> np.ndarray:
+    """Logits of its head, or the last hidden states of a bare encoder; what is not `real` is padding."""
+    if types is None and model.config.token_types:
+        types = np.zeros_like(ids)
+    tokens = bert.Tokens(jnp.asarray(ids), jnp.where(real, 0, -1), None if types is None else jnp.asarray(types), None)
+    params: Any = model.params
+    use: dict[str, Any] = {"config": model.config, "execution": EXECUTION}
+    if model.head in ("classification", "choice"):
+        assert model.head_config is not None
+        return np.asarray(classifier.logits(params, tokens, pooling=model.head_config.pooling or "cls", randomness=None, **use))
+    if model.head in ("tokens", "spans"):
+        return np.asarray(classifier.token_logits(params, tokens, randomness=None, **use))
+    hidden = bert.encode(params, tokens, randomness=None, **use)
+    if model.head == "embedding":
+        return np.asarray(hidden)
+    if model.head == "detection":
+        return np.asarray(electra.replaced_logits(params.detection_head, hidden, **use))
+    if model.head == "causal":
+        logits = decoder.next_token_logits(params, hidden, execution=EXECUTION, vocab_size=model.vocab_size)
+    else:
+        logits = bert.masked_logits(params, hidden, vocab_size=model.vocab_size, **use)
+    return np.asarray(logits)[..., : model.vocab_size]
