@@ -32,6 +32,7 @@ from tpulm.cli.app import app
 from tpulm.cloud.settings import CloudSettings
 
 ROOT = Path(__file__).resolve().parents[1]
+COMMANDS: Any = get_command(app)
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -125,7 +126,7 @@ def check_command(words: list[str]) -> None:
 
 
 def check_tpulm(arguments: list[str]) -> None:
-    command: Any = get_command(app)
+    command: Any = COMMANDS
     path, rest = ["tpulm"], list(arguments)
     while hasattr(command, "commands"):
         assert rest and rest[0] in command.commands, f"{' '.join(path)} has no command {rest[:1]}"
@@ -185,7 +186,7 @@ def test_every_command_in_a_sentence_exists(page: str):
     """Commands and names of options; capitals, brackets and dots stand for what the reader knows."""
     for inline in re.findall(r"`tpulm ([^`]+)`", FENCE.sub("", PAGES[page])):
         words = re.sub(r"[\[\]…]|\.\.\.", " ", inline).split()
-        command: Any = get_command(app)
+        command: Any = COMMANDS
         while hasattr(command, "commands") and words and re.fullmatch(r"[a-z-]+", words[0]) and words[0][0] != "-":
             assert words[0] in command.commands, f"{page}: tpulm {inline}"
             command = command.commands[words.pop(0)]

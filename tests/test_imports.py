@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,6 +106,7 @@ def imports(tree: ast.AST, module: str, package: str, lazy: bool = False) -> Ite
             yield from imports(node, module, package, lazy or deferred or for_types)
 
 
+@cache
 def imports_of(file: Path) -> list[Import]:
     module = module_name(file)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]

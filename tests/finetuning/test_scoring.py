@@ -22,6 +22,7 @@ from tpulm.train.tuning import Labelled
 NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
 ONE_OF_TWO, FIVE_STEPS = [0] * 4 + [1] * 6, [1.0, 2.0, 3.0, 4.0]
 SETS = [[1, 0], [0, 1], [1, 1], [1, 0]]
+ALIKE = np.full((8, 2, 4), 0.5) + np.arange(64).reshape(8, 2, 4) * 1e-5
 
 
 def doubts(task: str, outputs: Any, labels: Any, *, before: float = -1.0, **settings: Any) -> list[str]:
@@ -63,7 +64,7 @@ def logits(answers: list[int]) -> np.ndarray:
         ),
         ("multilabel", [[-1, -1]] * 4, SETS, {}, ["no label to 100%", "always answering neg"]),
         ("multilabel", [[2, -1], [-1, 2], [2, 2], [2, -1]], SETS, {}, []),
-        ("embed", np.full((8, 2, 4), 0.5) + np.arange(64).reshape(8, 2, 4) * 1e-5, range(8), {"before": 1.0}, ["is 1.00", "help"]),
+        ("embed", ALIKE, range(8), {"before": 1.0}, ["is 1.00", "help"]),
         ("embed", np.eye(16)[:, None].repeat(2, axis=1), range(16), {"before": -2.0}, []),
     ],
 )

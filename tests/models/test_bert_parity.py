@@ -1,6 +1,6 @@
 """The same numbers as transformers on the same weights: logits, losses and gradients, in float32."""
 
-from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tpulm.config import ModelConfig
+from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.models import bert
 from tpulm.nn.params import named_leaves
 from tpulm.nn.transformer import Execution
@@ -18,22 +19,6 @@ from tpulm.objectives.losses import cross_entropy
 EXECUTION = Execution(jnp.float32, "none", False)
 VOCAB_SIZE, B, L = 100, 3, 12
 HIDDEN_ACT = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
-LAYER = {
-    "post": {
-        "attention/output": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "feed_forward_norm": "output.LayerNorm",
-    },
-    "pre": {
-        "attention/output": "attention.output.dense",
-        "attention_norm": "attention.ln",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "feed_forward_norm": "ln",
-    },
-}
 
 
 def config(norm_position: str, activation: str) -> ModelConfig:
@@ -65,46 +50,12 @@ def theirs(torch: ModuleType, model: ModelConfig) -> Any:
     return network.eval()
 
 
-def our_tree(tensors: Mapping[str, np.ndarray], model: ModelConfig) -> bert.Bert:
-    """Their weights (or gradients) as our tree; the vocabulary's padding is zero."""
-
-    def get(name: str, like: tuple[int, ...]) -> np.ndarray:
-        first, _, rest = name.partition("/")
-        module, _, leaf = name.rpartition("/")
-        if first == "embeddings" and not rest.startswith("norm"):
-            table = {"tokens": "word", "positions": "position", "types": "token_type"}[rest]
-            return tensors[f"bert.embeddings.{table}_embeddings.weight"]
-        renamed = {
-            "embeddings/norm": "bert.embeddings.LayerNorm",
-            "final_norm": "bert.encoder.ln",
-            "masked_head/dense": "cls.predictions.transform.dense",
-            "masked_head/norm": "cls.predictions.transform.LayerNorm",
-            "next_sentence/pooler": "bert.pooler.dense",
-            "next_sentence/output": "cls.seq_relationship",
-        }
-        if name == "masked_head/output_bias":
-            return tensors["cls.predictions.bias"]
-        if module in renamed:
-            return read(renamed[module], leaf)
-        inside = module.removeprefix("layers/")
-        known = LAYER[model.norm_position] | {f"attention/{n}": f"attention.self.{n}" for n in ("query", "key", "value")}
-        return np.stack(
-            [read(f"bert.encoder.layer.{i}.{known[inside]}", leaf).reshape(like[1:]) for i in range(model.num_layers)]
-        )
-
-    def read(module: str, leaf: str) -> np.ndarray:
-        value = tensors[f"{module}.{'bias' if leaf == 'bias' else 'weight'}"]
-        return value.T if leaf == "kernel" else value
-
-    spec = bert.spec(model, vocab_size=VOCAB_SIZE, next_sentence=True)
-
-    def fill(path: Any, leaf: Any) -> jax.Array:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        value = get(name, leaf.shape)
-        padding = [(0, ours - theirs) for ours, theirs in zip(leaf.shape, value.shape, strict=True)]
-        return jnp.asarray(np.pad(value, padding), jnp.float32)
-
-    return jax.tree_util.tree_map_with_path(fill, spec, is_leaf=lambda leaf: hasattr(leaf, "axes"))
+def ours(network: Any, folder: Path) -> LoadedModel:
+    """What transformers saves of it, as we load it."""
+    network.save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(5, VOCAB_SIZE))]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    return load_model(folder)
 
 
 def batch() -> dict[str, np.ndarray]:
@@ -120,7 +71,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("norm_position", "activation"), [("post", "gelu_tanh"), ("post", "gelu"), ("pre", "relu")])
-def test_logits_losses_and_gradients(torch: ModuleType, norm_position: str, activation: str):
+def test_logits_losses_and_gradients(torch: ModuleType, tmp_path: Path, norm_position: str, activation: str):
     model = config(norm_position, activation)
     network, data = theirs(torch, model), batch()
     pairs = np.array([0, 1, 1])
@@ -128,7 +79,7 @@ def test_logits_losses_and_gradients(torch: ModuleType, norm_position: str, acti
         **{name: torch.from_numpy(value) for name, value in data.items()}, next_sentence_label=torch.from_numpy(pairs)
     )
     out.loss.backward()
-    params = our_tree({name: value.numpy() for name, value in network.state_dict().items()}, model)
+    params: Any = ours(network, tmp_path / "weights").params
     tokens = bert.Tokens(
         ids=jnp.asarray(data["input_ids"], jnp.int32),
         segments=jnp.asarray(data["attention_mask"] - 1, jnp.int32),
@@ -159,7 +110,9 @@ def test_logits_losses_and_gradients(torch: ModuleType, norm_position: str, acti
     np.testing.assert_allclose(pair_logits, out.seq_relationship_logits.detach().numpy(), atol=1e-4, rtol=1e-5)
     assert float(loss) == pytest.approx(out.loss.item(), abs=1e-4)
 
-    gradients = {name: value.grad.numpy() for name, value in network.named_parameters()}
-    for name, expected in named_leaves(our_tree(gradients, model)).items():
-        scale = max(1.0, float(jnp.abs(expected).max()))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(parameter.grad)
+    for name, expected in named_leaves(ours(network, tmp_path / "gradients").params).items():
+        scale = max(1.0, float(np.abs(expected).max()))
         np.testing.assert_allclose(named_leaves(grads)[name], expected, atol=1e-4 * scale, err_msg=name)

@@ -33,14 +33,22 @@ def row(length: int, total: int = 40) -> np.ndarray:
     return ids
 
 
-@partial(jax.jit, static_argnums=2)
-def mask(ids: jax.Array, keys: jax.Array, law: MaskingConfig) -> MaskedRows:
-    return mask_rows(ids, keys, law)
+@partial(jax.jit, static_argnames="law")
+def mask(ids: jax.Array, keys: jax.Array, starts: jax.Array | None, law: MaskingConfig) -> MaskedRows:
+    return mask_rows(ids, keys, law, word_start=starts)
 
 
-def draw(ids: np.ndarray, *, law: MaskingConfig = LAW, seed: int = 0) -> MaskedRows:
-    """One masking of each row of `ids`."""
-    return jax.tree.map(np.asarray, mask(jnp.asarray(ids), jax.random.split(jax.random.key(seed), len(ids)), law))
+def draw(ids: np.ndarray, starts: np.ndarray | None = None, *, law: MaskingConfig = LAW, seed: int = 0) -> MaskedRows:
+    """One masking of each row of `ids`, of tokens or of the words that begin at `starts`."""
+    keys = jax.random.split(jax.random.key(seed), len(ids))
+    return jax.tree.map(np.asarray, mask(jnp.asarray(ids), keys, None if starts is None else jnp.asarray(starts), law))
+
+
+def some_starts(ids: np.ndarray, whole_words: bool) -> np.ndarray | None:
+    return np.random.default_rng(1).random(ids.shape) < 0.5 if whole_words else None
+
+
+of_both = pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "words"])
 
 
 def assert_shares(counts: np.ndarray, expected: np.ndarray) -> None:
@@ -66,9 +74,10 @@ def test_default_budget():
     assert default_budget(2, 0.15) == 1
 
 
-def test_labels_positions_and_weights_belong_together():
+@of_both
+def test_labels_positions_and_weights_belong_together(whole_words: bool):
     ids = np.stack([row(length) for length in (40, 20, 3, 2, 0)] * 20)
-    masked = draw(ids)
+    masked = draw(ids, some_starts(ids, whole_words))
     used = masked.weights > 0
     rows = np.broadcast_to(np.arange(len(ids))[:, None], used.shape)
     np.testing.assert_array_equal(masked.labels[used], ids[rows[used], masked.positions[used]])
@@ -123,11 +132,12 @@ def test_shares_at_their_ends(mask_share: float, random_share: float):
         np.testing.assert_array_equal(masked.ids, ids)
 
 
-def test_a_rows_mask_depends_on_its_key_alone():
+@of_both
+def test_a_rows_mask_depends_on_its_key_alone(whole_words: bool):
     ids = np.stack([row(20 + i) for i in range(16)])
-    keys = jax.random.split(jax.random.key(0), 16)
-    whole = mask(jnp.asarray(ids), keys, LAW)
-    part = mask(jnp.asarray(ids[3:7]), keys[3:7], LAW)
+    starts, keys = some_starts(ids, whole_words), jax.random.split(jax.random.key(0), 16)
+    whole = mask(jnp.asarray(ids), keys, starts, LAW)
+    part = mask(jnp.asarray(ids[3:7]), keys[3:7], None if starts is None else starts[3:7], LAW)
     for a, b in zip(whole, part, strict=True):
         np.testing.assert_array_equal(a[3:7], b)
 
@@ -138,10 +148,12 @@ def test_budget_larger_than_the_row():
     assert (masked.weights.sum(axis=1) == 6).all()  # round(8 * .9) = 7, but six candidates
 
 
-def test_a_row_without_candidates_has_no_weight():
-    masked = draw(np.stack([row(0), row(2)]))
+@of_both
+def test_a_row_without_candidates_has_no_weight(whole_words: bool):
+    ids = np.stack([row(0), row(2)])
+    masked = draw(ids, some_starts(ids, whole_words))
     assert not masked.weights.any()
-    np.testing.assert_array_equal(masked.ids, np.stack([row(0), row(2)]))
+    np.testing.assert_array_equal(masked.ids, ids)
 
 
 def test_every_candidate_is_equally_likely():

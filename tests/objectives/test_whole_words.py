@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import Any
 
 import cases
 import jax
@@ -13,23 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_masking import CLS, DRAWS, LAW, MASK, PAD, SEP, assert_shares, row
+from test_masking import CLS, DRAWS, LAW, MASK, PAD, SEP, assert_shares, draw, row
 
 from tpulm.config import ObjectiveConfig, RunConfig
-from tpulm.objectives.masking import MaskedRows, MaskingConfig, draw_words, mask_rows, masking_config, most_rounds
+from tpulm.objectives.masking import MaskingConfig, draw_words, masking_config, most_rounds
 
 L = 40
 WORDS = (1, 2, 3, 1, 2, 4, 1, 2, 1, 3)  # 20 tokens
-
-
-@partial(jax.jit, static_argnums=3)
-def mask(ids: jax.Array, keys: jax.Array, starts: jax.Array, law: MaskingConfig) -> MaskedRows:
-    return mask_rows(ids, keys, law, word_start=starts)
-
-
-def draw(ids: np.ndarray, starts: np.ndarray, *, law: MaskingConfig = LAW, seed: int = 0) -> Any:
-    keys = jax.random.split(jax.random.key(seed), len(ids))
-    return jax.tree.map(np.asarray, mask(jnp.asarray(ids), keys, jnp.asarray(starts), law))
 
 
 def row_of_words(sizes: tuple[int, ...] = WORDS) -> tuple[np.ndarray, np.ndarray]:
@@ -132,33 +121,6 @@ def test_each_token_of_a_word_is_replaced_by_itself():
     assert_shares(counts, DRAWS * np.array([0.04, 0.32, 0.64]))
 
 
-def test_labels_and_what_stays():
-    rng = np.random.default_rng(1)
-    ids = np.stack([row(length) for length in (40, 20, 3, 2, 0)] * 20)
-    masked = draw(ids, rng.random(ids.shape) < 0.5)
-    for before, after, positions, labels, weights in zip(ids, *masked, strict=True):
-        chosen = positions[weights > 0]
-        assert len(set(chosen.tolist())) == len(chosen)
-        np.testing.assert_array_equal(labels[weights > 0], before[chosen])
-        assert not labels[weights == 0].any() and not positions[weights == 0].any()
-        untouched = np.ones(len(before), bool)
-        untouched[chosen] = False
-        np.testing.assert_array_equal(after[untouched], before[untouched])
-    assert (masked.weights.sum(axis=1) > 0).reshape(20, 5).all(axis=0).tolist() == [True, True, True, False, False]
-
-
-def test_a_rows_mask_depends_on_its_key_alone():
-    rng = np.random.default_rng(2)
-    ids = np.stack([row(20 + i) for i in range(16)])
-    starts = rng.random(ids.shape) < 0.5
-    keys = jax.random.split(jax.random.key(0), 16)
-    whole = mask(jnp.asarray(ids), keys, jnp.asarray(starts), LAW)
-    part = mask(jnp.asarray(ids[3:7]), keys[3:7], jnp.asarray(starts[3:7]), LAW)
-    for a, b in zip(whole, part, strict=True):
-        np.testing.assert_array_equal(a[3:7], b)
-    assert not np.array_equal(draw(ids, starts, seed=1).positions, whole.positions)
-
-
 @pytest.mark.parametrize("architecture", ["bert", "electra"])
 def test_the_objective_reads_where_words_begin(architecture: str):
     """And an evaluation does not: its masks are of single tokens, in every run."""
@@ -215,13 +177,6 @@ def test_the_share_of_masked_tokens_is_that_of_single_tokens():
     words, tokens = draw(ids, starts), draw(ids, np.ones_like(starts))
     assert (tokens.weights.sum(axis=1) == 6).all()
     assert 0.995 < words.weights.sum() / tokens.weights.sum() <= 1.0
-
-
-def test_rows_of_padding_stay():
-    ids = np.zeros((3, L), np.int32)
-    masked = draw(ids, np.ones((3, L), np.int8))
-    assert not masked.weights.any()
-    np.testing.assert_array_equal(masked.ids, ids)
 
 
 def test_a_row_that_is_one_word_is_masked_in_pieces():

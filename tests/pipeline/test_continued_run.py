@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import safetensors.numpy
 from typer.testing import CliRunner
 
-from toy_runs import write_corpus
+from toy_runs import Notes, write_corpus
 from tpulm import config, pipeline, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
@@ -21,7 +20,6 @@ from tpulm.convert.continuing import starting_point
 from tpulm.convert.huggingface import load_model
 from tpulm.errors import ConfigError, Stopped
 from tpulm.nn.params import named_leaves
-from tpulm.progress import Silent
 from tpulm.train.metrics import VOLATILE, read_metrics
 
 RUN = """
@@ -38,25 +36,6 @@ batch_size = 8
 log_every_steps = 1
 checkpoint = {every_steps = 3}
 """
-
-
-class Watcher(Silent):
-    """Keeps the notes, and asks for a stop when so many steps are done."""
-
-    def __init__(self, stop: int = 0):
-        self.notes: list[str] = []
-        self._stop, self._training, self._done = stop, False, 0.0
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self._training, self._done = description == "Training", 0.0
-
-    def advance(self, amount: float) -> None:
-        self._done += amount
-        if self._stop and self._training and self._done == self._stop:
-            signal.raise_signal(signal.SIGTERM)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -86,19 +65,19 @@ def outcome(workdir: Path) -> Any:
 
 @pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(model: Path, tmp_path: Path):
-    watcher, run = Watcher(), settings(model)
+    watcher, run = Notes(), settings(model)
     pipeline.run(run, tmp_path / "whole", progress=watcher)
     said = f"starting from {model / 'model'}: weights of step 100 and the optimizer's moments"
     assert watcher.notes.count(said) == 1
     with pytest.raises(Stopped, match="step 4 of 6"):
-        pipeline.run(run, tmp_path / "stopped", progress=Watcher(4))
-    last = Watcher()
+        pipeline.run(run, tmp_path / "stopped", progress=Notes(4))
+    last = Notes()
     pipeline.run(run, tmp_path / "stopped", progress=last)
     assert said not in last.notes, "it goes on from its own checkpoint"
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
     fresh = settings(model, "train.start_optimizer=false")
-    notes = Watcher()
+    notes = Notes()
     pipeline.run(fresh, tmp_path / "fresh", progress=notes)
     assert f"starting from {model / 'model'}: weights of step 100 and a fresh optimizer" in notes.notes
     losses = [[r.values["loss"] for r in read_metrics(tmp_path / name) if r.kind == "train"] for name in ("whole", "fresh")]

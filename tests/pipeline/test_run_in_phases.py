@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toy_runs import toy_config, write_corpus
+from toy_runs import Notes, toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, Stopped
-from tpulm.progress import Silent
 from tpulm.train.metrics import VOLATILE, read_metrics
 
 PHASES = [{"share": 0.25}, {"share": 0.25, "batch_size": 32}, {"share": 0.5, "sequence_length": 64, "batch_size": 4}]
@@ -51,29 +49,13 @@ def test_each_phase_has_rows_of_its_own_length(whole: tuple[RunConfig, Path, pip
     assert [r.step for r in read_metrics(workdir) if r.kind == "train"] == list(range(1, 9))
 
 
-class StopAfter(Silent):
-    """Asks for a stop when so many steps are done."""
-
-    def __init__(self, steps: int):
-        self._steps = steps
-        self._training, self._done = False, 0.0
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self._training, self._done = description.startswith("Training, phase"), 0.0
-
-    def advance(self, amount: float) -> None:
-        self._done += amount
-        if self._training and self._done == self._steps:
-            signal.raise_signal(signal.SIGTERM)
-
-
 @pytest.mark.slow
 def test_stopped_in_any_phase_it_ends_the_same(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
     """In the first, at the end of the second and in the third."""
     config, workdir, _ = whole
     for stop in (1, 4, 6):
         with pytest.raises(Stopped, match=f"after saving step {stop} of 8"):
-            pipeline.run(config, tmp_path / "w", progress=StopAfter(stop))
+            pipeline.run(config, tmp_path / "w", progress=Notes(stop))
     pipeline.run(config, tmp_path / "w")
     assert outcome(tmp_path / "w") == outcome(workdir)
 
@@ -84,7 +66,7 @@ def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(
 ) -> None:
     config, workdir, _ = whole
     with pytest.raises(Stopped):
-        pipeline.run(config, tmp_path / "w", progress=StopAfter(4))
+        pipeline.run(config, tmp_path / "w", progress=Notes(4))
     checkpoint = tmp_path / "w" / "checkpoints" / "4" / "state"
     shutil.rmtree(checkpoint)
     pipeline.run(config, tmp_path / "w")
@@ -147,7 +129,7 @@ def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path
         tmp_path / "whole", tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints", "results", "metrics", "export")
     )
     with pytest.raises(Stopped):
-        pipeline.run(config, tmp_path / "w", progress=StopAfter(5))
+        pipeline.run(config, tmp_path / "w", progress=Notes(5))
     pipeline.run(config, tmp_path / "w")
     assert outcome(tmp_path / "w") == outcome(tmp_path / "whole")
     losses = {r.step: r.values for r in read_metrics(tmp_path / "w") if r.kind == "train"}

@@ -226,13 +226,13 @@ def test_spaces_between_prompt_and_text_are_those_of_one_text(vocabulary: Path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top_k": 0}, "top_k is 0; it must lie between 1 and the size of the vocabulary, 60"),
+        ({"top_k": 0}, "top_k is 0"),
         ({"top_k": 61}, "top_k is 61"),
-        ({"top_p": 0.0}, "top_p is 0.0; it must be more than 0 and at most 1"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
-        ({"temperature": -1.0}, "temperature is -1.0; it must lie between 0"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(model: LoadedModel, settings: dict[str, Any], message: str):

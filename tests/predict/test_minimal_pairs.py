@@ -72,7 +72,7 @@ def by_transformers(torch: ModuleType, folder: Path, sentences: list[str], *, ca
     ("kind", "plain"), [("bert", False), ("bert", True), ("modernbert", False), ("decoder", False)], ids=str
 )
 def test_scores_are_those_of_transformers(torch: ModuleType, tmp_path: Path, kind: str, plain: bool):
-    folder, sentences = build_encoder(kind, tmp_path), drawn(8)
+    folder, sentences = build_encoder(kind, tmp_path), drawn(4)
     found = sentence_scores(load_model(folder), sentences, plain=plain)
     expected = by_transformers(torch, folder, sentences, causal=kind == "decoder", plain=plain)
     np.testing.assert_allclose([one.log_likelihood for one in found], expected, atol=1e-4)
