@@ -233,7 +233,7 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
     assert node is not None and node.ending is not None
     job = _archived(job, node, now=now, newest_step=newest_step)
     fruitful, outside = job.newest_step > job.attempts[-1].first_step, node.ending in NO_CAPACITY | {"zone", "taken"}
-    idle = 0 if fruitful else job.idle + (not outside)
+    idle_attempts = 0 if fruitful else job.idle + (not outside)
     next_zone = job.next_zone
     if node.zone in job.zones:  # a zone that preempts at once has little capacity
         next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending == "preempted" and not fruitful))
@@ -242,7 +242,7 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
             "node": None,
             "next_zone": next_zone % len(job.zones),
             "refusals": job.refusals + 1 if node.ending in NO_CAPACITY else 0,
-            "idle": idle,
+            "idle": idle_attempts,
             "fruitless": 0 if fruitful else job.fruitless + (node.ending in FAULTS),
             "not_before": now + pause,
             "status": FINAL.get(node.ending, job.status),

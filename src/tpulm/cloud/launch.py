@@ -63,8 +63,8 @@ def launch(
         "project": settings.project,
     }
     with storage.held(control.folder, note=progress.note):
-        if (found := control.read()) is not None and found[0].nodes:
-            name = found[0].nodes[0].name
+        if (versioned := control.read()) is not None and versioned[0].nodes:
+            name = versioned[0].nodes[0].name
             raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' goes on with it")
         offline = not settings.external_addresses and python is None
         extras, bundles = config.track.to, control.folder / "bundles"
@@ -154,8 +154,8 @@ def settings_of(workdir: PurePath) -> CloudSettings:
     """The settings that the run in a work folder was launched with."""
     control = Control(workdir)
     dropped = ("bundle", "supervise")  # the latter of earlier versions
-    given = {name: value for name, value in _launched_with(control).items() if name not in dropped}
-    return validated(CloudSettings, given, str(control.settings_file))
+    values = {name: value for name, value in _launched_with(control).items() if name not in dropped}
+    return validated(CloudSettings, values, str(control.settings_file))
 
 
 def _launched_with(control: Control) -> dict[str, Any]:

@@ -58,9 +58,9 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     project = Project(settings, rest)
     checks: list[Check] = []
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
-    for name, look, after in _table(project):
+    for name, run_check, after in _table(project):
         cause = causes.get(after)
-        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(look, project)
+        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(run_check, project)
         checks.append(check._replace(name=name))
         if cause or check.ok is False:
             causes[name] = cause or name
@@ -76,9 +76,9 @@ def steps(checks: Iterable[Check]) -> list[Step]:
     return [step for check in checks for step in check.steps]
 
 
-def apply(found: Iterable[Step], *, log: Callable[[Step], None] = lambda step: None) -> None:
+def apply(steps: Iterable[Step], *, log: Callable[[Step], None] = lambda step: None) -> None:
     """Take the steps in order. Raises CloudRefused with the missing permission; TpulmError for transient errors."""
-    for step in found:
+    for step in steps:
         log(step)
         try:
             google_rest.when_enabled(step.act)
@@ -124,10 +124,10 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "your rights", _own_rights, "project"
 
 
-def _looked(look: Callable[[Project], Check], project: Project) -> Check:
+def _looked(examine: Callable[[Project], Check], project: Project) -> Check:
     """What the check found; errors are findings, too, so that all other checks still run."""
     try:
-        return look(project)
+        return examine(project)
     except ConfigError as error:  # a zone pattern that matches nothing
         return Check(None, f"not checked: {error}")
     except CloudRefused as error:  # the credentials
@@ -222,7 +222,7 @@ def _credentials(project: Project) -> Check:
 
 def _project(project: Project) -> Check:
     try:
-        found = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
+        resource = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
     except GoogleError as error:
         if error.status == 0:
             return Check(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
@@ -236,15 +236,15 @@ def _project(project: Project) -> Check:
             remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
             return Check(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
         return Check(True, project.id)
-    if found.get("state") != "ACTIVE":
-        return Check(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
+    if resource.get("state") != "ACTIVE":
+        return Check(False, f"{project.id} is in the state {resource.get('state')}", f"gcloud projects undelete {project.id}")
     return Check(True, project.id)
 
 
 def _billing(project: Project) -> Check:
-    found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
-    if found.get("billingEnabled"):
-        return Check(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+    info = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
+    if info.get("billingEnabled"):
+        return Check(True, info.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
     lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
     return Check(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
 
@@ -262,12 +262,12 @@ def _apis(project: Project) -> Check:
 
 def _own_rights(project: Project) -> Check:
     rest, settings = project.rest, project.settings
-    wanted = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
-    wanted += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
+    grants = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
+    grants += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
     account = policies.account(rest, settings.service_account)
-    wanted.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
+    grants.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
     lacking, roles = [], []
-    for place, permissions, role in wanted:
+    for place, permissions, role in grants:
         granted = _if_there(partial(place.tested, permissions), set(permissions))
         if missing := [permission for permission in permissions if permission not in granted]:
             lacking.append(f"{', '.join(missing)} on {place.name}")
@@ -288,13 +288,13 @@ def _no_accelerator(project: Project) -> Check:
 def zones(project: Project) -> Check:
     kind = project.settings.kind
     try:
-        wanted = project.zones
+        requested = project.zones
     except ConfigError as error:
         return Check(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
     known = project.known_zones
-    missing = [zone for zone in wanted if zone not in known]
-    without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
-    good = [zone for zone in wanted if zone not in (*missing, *without)]
+    missing = [zone for zone in requested if zone not in known]
+    without = [zone for zone in requested if zone in known and kind.name not in project.types(zone)]
+    good = [zone for zone in requested if zone not in (*missing, *without)]
     wrong = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
     wrong += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if wrong:
@@ -309,7 +309,7 @@ def quota(project: Project) -> Check:
     of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
     path = f"v1/projects/{project.id}/locations/global/services/tpu.googleapis.com/quotaInfos"
     pages = project.rest.pages("cloudquotas", path, pageSize=500)
-    infos = {info.get("quotaId"): info for found in pages for info in found.get("quotaInfos", ())}
+    infos = {info.get("quotaId"): info for answer in pages for info in answer.get("quotaInfos", ())}
     page = f"{_CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
         return Check(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
@@ -351,7 +351,7 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
 
 def _bucket(project: Project, name: str) -> Check:
     try:
-        found = _if_there(partial(project.bucket, name), None)
+        bucket = _if_there(partial(project.bucket, name), None)
     except GoogleError as error:
         if not error.refused:
             raise
@@ -361,16 +361,16 @@ def _bucket(project: Project, name: str) -> Check:
             "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
             f"roles/storage.admin on gs://{name}",
         )
-    if found is None:
+    if bucket is None:
         missing = f"there is no bucket gs://{name}"
         if not project.settings.zones:
             return Check(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
         region = region_of(project.settings.zones[0])
         what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
         return Check(False, missing, SETUP, (Step(what, detail, partial(_make_bucket, project, name, region)),))
-    days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
+    days = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{name}"
-    if found.get("versioning", {}).get("enabled"):
+    if bucket.get("versioning", {}).get("enabled"):
         waste = "it keeps old versions: every deleted checkpoint is billed for good"
         return Check(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
     if days:
@@ -417,8 +417,8 @@ def _bucket_location(project: Project, name: str) -> Check:
 def _worker_account(project: Project) -> Check:
     """One of another project is used but never created, and may be invisible."""
     email, path = project.settings.service_account, policies.account_path(project.settings.service_account)
-    found = _if_there(lambda: project.rest.find("iam", path), None)
-    if found is None:
+    account = _if_there(lambda: project.rest.find("iam", path), None)
+    if account is None:
         if not path.startswith(f"v1/projects/{project.id}/"):
             remedy = "correct service_account in cloud.toml, or make it in its own project"
             return Check(False, f"there is no account {email}", remedy)
@@ -427,7 +427,7 @@ def _worker_account(project: Project) -> Check:
         make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
         step = Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
         return Check(False, f"there is no account {email}", SETUP, (step,))
-    if found.get("disabled"):
+    if account.get("disabled"):
         return Check(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
     return Check(True, email)
 
@@ -465,8 +465,8 @@ def _secrets(project: Project) -> Check:
     rights = _granted(project, *grants)
     if not missing:
         return rights
-    there = "" if rights.ok else f"; {rights.found}"
-    return Check(False, f"there is no {', '.join(missing)}{there}", "; ".join(remedies), rights.steps)
+    suffix = "" if rights.ok else f"; {rights.found}"
+    return Check(False, f"there is no {', '.join(missing)}{suffix}", "; ".join(remedies), rights.steps)
 
 
 def _granted(project: Project, *grants: _Grant) -> Check:
@@ -502,10 +502,10 @@ def _make_role(project: Project, path: str, permissions: tuple[str, ...]) -> Non
     new = {"roleId": path.rpartition("/")[2], "role": body}
     if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", new)):
         return
-    found = rest.get("iam", f"v1/{path}")
-    if found.get("deleted"):  # it can be undeleted for a week, and keeps its name until then
+    role = rest.get("iam", f"v1/{path}")
+    if role.get("deleted"):  # it can be undeleted for a week, and keeps its name until then
         rest.post("iam", f"v1/{path}:undelete", {})
-    changed = {"includedPermissions": sorted({*found.get("includedPermissions", ()), *permissions})}
+    changed = {"includedPermissions": sorted({*role.get("includedPermissions", ()), *permissions})}
     rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})
 
 

@@ -183,11 +183,11 @@ class Agent:
         """End this VM before the budget is used up: nobody may supervise, and it may have waited in a queue for hours."""
         price = job.get("prices", {}).get(job["node"]["zone"])
         if job.get("budget") is not None and price:
-            left = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
+            remaining = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
             for spare in job.get("spare", ()):  # one of which may have been the attempt that counted, before this VM came
                 seconds = max(0.0, self.born - (spare.get("ready_at") or self.born)) + SPARE_SECONDS
-                left -= job["prices"].get(spare["zone"], price) * seconds / 3600
-            ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
+                remaining -= job["prices"].get(spare["zone"], price) * seconds / 3600
+            ends = self.born + remaining / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
             self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
     def ask_to_stop(self, why):
@@ -200,23 +200,23 @@ class Agent:
 
     def outcome(self, code):
         """The trainer's outcome, from its failure record or the last line that it printed."""
-        found = {"exit_code": code, "failure": None, "message": ""}
+        result = {"exit_code": code, "failure": None, "message": ""}
         if code in (0, 75):
-            return found
+            return result
         lines = self.log_end().splitlines()
-        found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
+        result["message"] = "its last words: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
         with logged(*UNREADABLE):  # the exit code says the most
             records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
             for name in records[-1:]:
                 record = json.loads(self.bucket.get(name) or b"{}")
-                found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
-        return found
+                result.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
+        return result
 
     def fetch_secrets(self):
         """Variable -> value, from Secret Manager or the bucket; values are never in metadata or on a command line."""
-        named, found = json.loads(self.metadata.attribute("tpulm-secrets") or "{}"), {}
+        named, secrets = json.loads(self.metadata.attribute("tpulm-secrets") or "{}"), {}
         for variable, source in named.items():
             value = self.secret(source)
             if value is None:
@@ -224,12 +224,12 @@ class Agent:
             if len(value) > SECRET_BYTES or b"\0" in value:
                 raise Misconfigured(f"the secret {source} for {variable} is no text of at most {SECRET_BYTES >> 10} KiB")
             try:
-                found[variable] = value.decode().strip()
+                secrets[variable] = value.decode().strip()
             except UnicodeDecodeError as error:
                 raise Misconfigured(f"the secret {source} for {variable} is not UTF-8 text") from error
-        shown = {form for value in found.values() for form in forms(value)}
+        shown = {form for value in secrets.values() for form in forms(value)}
         self.secrets = sorted(shown, key=len, reverse=True)
-        return found
+        return secrets
 
     def secret(self, source):
         """The bytes of a secret; None if it does not exist, or this VM's account may not read it."""

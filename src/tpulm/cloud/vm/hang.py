@@ -79,7 +79,7 @@ def stacks(process, path):
 
     The process opens `path` when it starts to handle the signal, which would end it before.
     """
-    found = kernel_view(process.pid)
+    stack = kernel_view(process.pid)
     with contextlib.suppress(OSError):
         size = path.stat().st_size
         process.send_signal(signal.SIGUSR1)
@@ -87,10 +87,10 @@ def stacks(process, path):
         while time.monotonic() < until and (size == before or size != path.stat().st_size):
             size = path.stat().st_size
             time.sleep(0.3)
-        found += "\n" + (
+        stack += "\n" + (
             path.read_text(errors="replace")[before:] or "The process did not answer: it is frozen, or starting.\n"
         )
-    return found
+    return stack
 
 
 def kernel_view(pid):

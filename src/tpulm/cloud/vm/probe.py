@@ -33,14 +33,14 @@ def run(agent):
     """Write the facts; whatever happens, the VM deletes itself."""
     with logged():
         say("this VM is looked at, and deletes itself")
-        found = {
+        facts = {
             "metadata": {path: agent.metadata.get(path, patience=10) for path in PATHS},
             "hostname": socket.gethostname(),
             "python": platform.python_version(),
             "kernel": platform.release(),
             "devices": sorted(str(path) for name in ("accel*", "vfio/*") for path in Path("/dev").glob(name)),
         }
-        agent.bucket.put("smoke/facts.json", json.dumps(found, indent=1).encode())
+        agent.bucket.put("smoke/facts.json", json.dumps(facts, indent=1).encode())
         agent.log_path.write_text("this line came from the VM\n")
         agent.fetch_secrets()  # there are none, but no log is uploaded before that is known
         agent.upload_log(last=True)

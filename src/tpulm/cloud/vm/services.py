@@ -113,15 +113,15 @@ class Bucket:
 
     def names(self, beginning):
         """The names of objects, below the prefix."""
-        found, page = [], ""
+        listed, page = [], ""
         while True:
             asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
             url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}"
             answer = json.loads(self._checked("list " + beginning, *self._request(url)))
-            found += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
+            listed += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
             page = answer.get("nextPageToken")
             if not page:
-                return found
+                return listed
 
     def _checked(self, what, status, body):
         if status != 200:
