@@ -36,12 +36,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def named(kind: str, name: str, known: dict[str, Found]) -> Found:
     """The resource with this id, or with this full name if several have the id. Raises EmulatorError."""
-    found = [key for key in known if name in (key, key.rpartition("/")[2])]
-    if len(found) != 1:
+    matches = [key for key in known if name in (key, key.rpartition("/")[2])]
+    if len(matches) != 1:
         ids = [shortest(key, known) for key in known]
-        reason = f"several {kind}s are named" if found else f"there is no {kind}"
+        reason = f"several {kind}s are named" if matches else f"there is no {kind}"
         raise EmulatorError(f"{reason} '{name}'.{suggest(name, ids)} Known: {', '.join(ids) or 'none'}")
-    return known[found[0]]
+    return known[matches[0]]
 
 
 def shortest(name: str, all_names: Collection[str]) -> str:
