@@ -95,8 +95,8 @@ class Samples:
 
     def keep(self, reason: str, shown: Iterable[str]) -> None:
         """Keep samples unchanged."""
-        kept = self._kept.setdefault(reason, [])
-        kept.extend(islice(shown, _OF_A_PIECE - len(kept)))
+        samples = self._kept.setdefault(reason, [])
+        samples.extend(islice(shown, _OF_A_PIECE - len(samples)))
 
     def removed(self) -> Removed:
         return {reason: tuple(texts) for reason, texts in sorted(self._kept.items()) if texts}

@@ -43,7 +43,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     """
     low, high = part_range(part, manifest.num_parts)
     slices, weights = _slices(workdir, manifest, low, high)
-    documents = [document for found in _each(Slice.documents, slices, workdir) for document in found]
+    documents = [document for batch in _each(Slice.documents, slices, workdir) for document in batch]
     keys, order, repeat = _merged([item.keys for item in slices])
     duplicates, samples = 0, Samples()
     if manifest.config.deduplicate:
@@ -115,9 +115,9 @@ def _slices(
 
     slices: list[Slice] = []
     weights: list[float] = []
-    for piece, found in zip(manifest.pieces, _each(slices_of, range(len(manifest.pieces)), workdir), strict=True):
-        slices.extend(found)
-        weights.extend([manifest.config.sources[piece.source].weight] * len(found))
+    for piece, of_piece in zip(manifest.pieces, _each(slices_of, range(len(manifest.pieces)), workdir), strict=True):
+        slices.extend(of_piece)
+        weights.extend([manifest.config.sources[piece.source].weight] * len(of_piece))
     return slices, weights
 
 

@@ -95,8 +95,8 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
         tokenizer = _read_gpt2_files(source, settings)
     else:
         return load(source, config)
-    found = [storage.read_given_object(source / name) for name in _MODEL if storage.exists(source / name)]
-    ends = _ids("eos_token", tokenizer, found, settings, source)
+    files = [storage.read_given_object(source / name) for name in _MODEL if storage.exists(source / name)]
+    ends = _ids("eos_token", tokenizer, files, settings, source)
     framed = tokenizer.encode("", add_special_tokens=True).ids
     if framed and set(ends) <= {framed[-1]}:  # as [SEP] in ours
         try:
@@ -109,17 +109,17 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
             "tokenizer_config.json no eos_token. Write its id into config.json",
             location=str(source),
         )
-    begin = next(iter(_ids("bos_token", tokenizer, found, settings, source)), ends[0])
+    begin = next(iter(_ids("bos_token", tokenizer, files, settings, source)), ends[0])
     if settings.add_bos_token is not None:
         frame_causal(tokenizer, begin if settings.add_bos_token else None)
     return CausalTokenization(tokenizer, begin=begin, ends=ends)
 
 
 def _ids(
-    key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
+    key: str, tokenizer: Tokenizer, entries: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
 ) -> list[int]:
     """The ids stated as "…_id" in the model's files, else the id of the token named in the tokenizer's files."""
-    stated = next((values[f"{key}_id"] for values in found if values.get(f"{key}_id") is not None), None)
+    stated = next((values[f"{key}_id"] for values in entries if values.get(f"{key}_id") is not None), None)
     if stated is None:
         name = settings.token(key)
         index = None if name is None else tokenizer.token_to_id(name)

@@ -82,8 +82,8 @@ class GivenSettings(_Given):
 
     def token(self, key: str) -> str | None:
         """The text of the token under a key, if any."""
-        found: GivenToken | None = getattr(self, key)
-        return None if found is None else found.content
+        value: GivenToken | None = getattr(self, key)
+        return None if value is None else value.content
 
 
 def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> GivenSettings:
@@ -91,9 +91,9 @@ def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> Gi
     values: dict[str, Any] = {}
     for name in names:
         if storage.exists(folder / name):
-            found = storage.read_given_object(folder / name)
-            given(GivenSettings, found, str(folder / name))
-            values |= found
+            content = storage.read_given_object(folder / name)
+            given(GivenSettings, content, str(folder / name))
+            values |= content
     return GivenSettings.model_validate(values)
 
 
@@ -113,26 +113,26 @@ def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettin
     Raises DataError if the files beside `path` number them otherwise, and for a token of which normalization leaves nothing:
     with one the library encodes without end.
     """
-    wanted: dict[int, AddedToken] = {}
+    expected: dict[int, AddedToken] = {}
     extra = settings.extra_special_tokens or []
     further = [*(settings.additional_special_tokens or []), *(extra.values() if isinstance(extra, dict) else extra)]
     special = {*map(settings.token, TOKEN_KEYS), *(token.content for token in further)}
-    beside = path.with_name(ADDED_TOKENS)
-    for name, index in (read_ids(beside) if storage.exists(beside) else {}).items():
-        wanted[index] = AddedToken(name, special=name in special)
+    added_file = path.with_name(ADDED_TOKENS)
+    for name, index in (read_ids(added_file) if storage.exists(added_file) else {}).items():
+        expected[index] = AddedToken(name, special=name in special)
     for index, token in settings.added_tokens_decoder.items():
         if not index.isdecimal():
             raise DataError(f"added_tokens_decoder: {index!r} is no id", location=str(path.with_name(TOKENIZER_CONFIG)))
-        wanted[int(index)] = token.added()
-    for index, token in sorted(wanted.items()):
+        expected[int(index)] = token.added()
+    for index, token in sorted(expected.items()):
         tokenizer.add_tokens([token])
-        if (found := tokenizer.token_to_id(token.content)) != index:
+        if (actual := tokenizer.token_to_id(token.content)) != index:
             raise DataError(
-                f"{token.content!r} should be token {index}, but {path.name} makes it {found}: {ADDED_TOKENS} or "
+                f"{token.content!r} should be token {index}, but {path.name} makes it {actual}: {ADDED_TOKENS} or "
                 f"{TOKENIZER_CONFIG} is of another tokenizer; copy its files again",
                 location=str(path.parent),
             )
-    known = {token.content for token in wanted.values()}
+    known = {token.content for token in expected.values()}
     tokenizer.add_special_tokens([one.added() for one in further if one.content not in known])
     for token in tokenizer.get_added_tokens_decoder().values() if tokenizer.normalizer else ():
         if token.normalized and not tokenizer.normalizer.normalize_str(token.content):

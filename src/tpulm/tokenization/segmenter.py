@@ -50,11 +50,11 @@ class Segmenter(NamedTuple):
         steps, form = _steps(self.normalization), partial(unicodedata.normalize, _FORMS[self.analyser])
         cut = [_around(text, names) for text in texts]
         normalized = [steps.normalized(part).mapped(form) for parts in cut for part in parts[::2]]
-        found = list[Derived]()
+        segmented = list[Derived]()
         for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
             places = subsequence(joined, text.text.replace("\0", "\ufffd"))
-            found.append(text.then(Derived(joined, places)).mapped(self._lowered))
-        rest = iter(found)
+            segmented.append(text.then(Derived(joined, places)).mapped(self._lowered))
+        rest = iter(segmented)
         return [Derived.joined(part if number % 2 else next(rest) for number, part in enumerate(parts)) for parts in cut]
 
     def _normalized(self, text: str) -> str:
@@ -120,9 +120,9 @@ def _around(text: Derived, names: Sequence[str]) -> list[Derived]:
 
 def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
     pieces = [analysers.cut(text) for text in texts]
-    found = analyser.morphemes([piece.text for some in pieces for piece in some])
+    morphemes = analyser.morphemes([piece.text for some in pieces for piece in some])
     for some in pieces:
-        yield [morpheme.text for _ in some for morpheme in next(found)]
+        yield [morpheme.text for _ in some for morpheme in next(morphemes)]
 
 
 def _stretches(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
