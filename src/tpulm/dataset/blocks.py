@@ -109,22 +109,22 @@ class BlockReader:
                 raise self._damaged(source, error) from error
             expected = (self._sources[source][2], *self._format.column_shape(column))
             if array.shape != expected or array.dtype.numpy_dtype != self._format.column_dtype(column):
-                found = f"{array.dtype.name} {array.shape}, expected {self._format.column_dtype(column)} {expected}"
-                raise self._damaged(source, StorageError(f"{path} holds {found}"))
+                actual = f"{array.dtype.name} {array.shape}, expected {self._format.column_dtype(column)} {expected}"
+                raise self._damaged(source, StorageError(f"{path} holds {actual}"))
             self._arrays[source, column] = array
         return self._arrays[source, column]
 
     def _wait(self, block: int, column: str, read: dict[str, Any]) -> np.ndarray:
         """The rows, once compared with their checksum, if the dataset has it."""
-        if isinstance(found := read[column], np.ndarray):
-            return found
+        if isinstance(array := read[column], np.ndarray):
+            return array
         source = int(self.blocks.array[block])
         part, version, _ = self._sources[source]
         number = int(self.blocks.first_row[block] - self.blocks.array_first_row[source]) // self._format.read_rows
         sums = base64.b64decode(part.checksums.get(array_path(column, version), ""))[4 * number : 4 * number + 4]
         try:
             with store.explain("read", self._path(source, column)):
-                rows: np.ndarray = found.result()
+                rows: np.ndarray = array.result()
             if sums and google_crc32c.value(rows.tobytes()) != int.from_bytes(sums):
                 raise StorageError(f"{self._path(source, column)} holds other rows than were written")
         except StorageError as error:

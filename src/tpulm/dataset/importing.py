@@ -144,18 +144,18 @@ class RecordSource(NamedTuple):
         """The part's rows by split. Rows with equal ids and label occur once; rows with equal ids are in the same split."""
         pieces = storage.as_path(self.pieces)
         index = _index(self.pieces, self.inputs)
-        found, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
-        key = found[["high", "low", "random_next"]]
-        first = np.ones(len(found), bool)
+        matrix, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
+        key = matrix[["high", "low", "random_next"]]
+        first = np.ones(len(matrix), bool)
         first[1:] = key[1:] != key[:-1]
-        duplicates = len(found) - int(first.sum())
-        held_out = below(draw(keys_in(found), Purpose.HOLDOUT), self.holdout_below) | of_held_file
-        if len(found):  # equal ids stay together: a row that is also in a training file is trained on
-            starts = np.flatnonzero(keys_in(found).are_new())
-            held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(found)))
-        found, held_out = found[first], held_out[first]
+        duplicates = len(matrix) - int(first.sum())
+        held_out = below(draw(keys_in(matrix), Purpose.HOLDOUT), self.holdout_below) | of_held_file
+        if len(matrix):  # equal ids stay together: a row that is also in a training file is trained on
+            starts = np.flatnonzero(keys_in(matrix).are_new())
+            held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(matrix)))
+        matrix, held_out = matrix[first], held_out[first]
         for split, chosen, left_out in zip(SPLITS, (~held_out, held_out), (duplicates, 0), strict=True):
-            some = found[chosen]
+            some = matrix[chosen]
             tokens = np.ascontiguousarray(some["tokens"])
             layout = _layout(tokens, some["random_next"], rows)
             counts = _count(tokens.reshape(-1), layout, _tokenization(self.tokenization_path, self.inputs))
@@ -216,8 +216,8 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
     """All files, sorted by fingerprint, so that a piece's number does not depend on file names."""
     sizes = 0
     for path in paths:
-        found = storage.info(path)
-        sizes += found.size if found else 0
+        info = storage.info(path)
+        sizes += info.size if info else 0
     progress.start("Looking through the records", sizes, "B")
     files = []
     for path in paths:
@@ -342,11 +342,11 @@ def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float
     progress.start("Comparing the splits", train.counts.rows, "row")
     held = np.concatenate([np.empty(0, np.uint64), *_grams(folder, holdout, below, SILENT)])
     known = np.unique(held)
-    found = np.zeros(len(known), bool)
+    is_shared = np.zeros(len(known), bool)
     for grams in _grams(folder, train, below, progress):
         place = np.minimum(np.searchsorted(known, grams), len(known) - 1) if len(known) else grams[:0].astype(np.int64)
-        found[place[known[place] == grams[: len(place)]]] = True
-    return float(found[np.searchsorted(known, held)].mean()) if len(held) else 0.0
+        is_shared[place[known[place] == grams[: len(place)]]] = True
+    return float(is_shared[np.searchsorted(known, held)].mean()) if len(held) else 0.0
 
 
 def _grams(folder: PurePath, split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:

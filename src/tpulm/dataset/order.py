@@ -72,7 +72,7 @@ class Order:
 
     def locations(self, first: int, last: int) -> RowLocations:
         """Where samples [first, last) are."""
-        found: list[RowLocations] = []
+        result: list[RowLocations] = []
         sample = first
         while sample < last:
             number, place = self._find(sample)
@@ -81,9 +81,9 @@ class Order:
             window = self._window(number, index)
             begin = place - (int(epoch.ends[index - 1]) if index else 0)
             end = min(window.block.size, begin + last - sample)
-            found.append(RowLocations(window.block[begin:end], window.offset[begin:end]))
+            result.append(RowLocations(window.block[begin:end], window.offset[begin:end]))
             sample += end - begin
-        return RowLocations(*(np.concatenate(field) for field in zip(*found, strict=True)))
+        return RowLocations(*(np.concatenate(field) for field in zip(*result, strict=True)))
 
     def rows(self, first: int, last: int) -> np.ndarray:
         """The rows of samples [first, last), counted through all arrays; int64."""

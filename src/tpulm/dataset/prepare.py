@@ -70,11 +70,11 @@ def prepare(
     """
     tokenizer = tokenization.load(tokenization_path)
     analyser = _analyser(config, tokenizer, workdir)
-    unsaid = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
-    unsaid |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
+    excluded = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
+    excluded |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
     inputs = {
         "format_version": FORMAT_VERSION,
-        "config": config.model_dump(mode="json", exclude=unsaid),
+        "config": config.model_dump(mode="json", exclude=excluded),
         "tokenizer": tokenizer.fingerprint,
         "corpus": corpus_manifest.fingerprint,
         **({"analyser": analyser} if analyser else {}),
@@ -250,12 +250,12 @@ def _tokenization(path: str, fingerprint: str) -> Tokenization:
     """The tokenizer at `path`. Raises WorkFolderMismatch if it is not the one that the dataset was begun with."""
     if _loaded(path).fingerprint != fingerprint:  # cached by a long-lived process, and replaced since
         _loaded.cache_clear()
-    if (found := _loaded(path)).fingerprint != fingerprint:
+    if (tokenization := _loaded(path)).fingerprint != fingerprint:
         raise WorkFolderMismatch(
-            f"{path} holds another tokenizer (fingerprint {found.fingerprint[:12]}) than the dataset was begun with "
+            f"{path} holds another tokenizer (fingerprint {tokenization.fingerprint[:12]}) than the dataset was begun with "
             f"({fingerprint[:12]}); put the first one back, or delete the dataset and run again"
         )
-    return found
+    return tokenization
 
 
 @lru_cache(maxsize=1)

@@ -251,8 +251,8 @@ def _values(features: Mapping[str, Any], names: Sequence[str], read: Callable[[A
     """The values of the feature that has one of these names."""
     name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
     if name is None:
-        there = ", ".join(sorted(features)) or "none"
-        raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {there}; check --format")
+        present = ", ".join(sorted(features)) or "none"
+        raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {present}; check --format")
     try:
         return read(features[name])
     except example.NotAnExample as error:

@@ -113,8 +113,8 @@ def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws:
         other = (document + step) % num_documents
         piece = first_pieces[other] + np.floor(coin[5] * piece_counts[other]).astype(np.int64)
         other_start = np.where(piece == 0, 0, ends[piece - 1])
-        wanted = np.maximum(1, target - (middle - position))
-        other_end = np.minimum(_reaching(ends, other_start + wanted), document_ends[other])
+        length = np.maximum(1, target - (middle - position))
+        other_end = np.minimum(_reaching(ends, other_start + length), document_ends[other])
 
         second = np.where(is_random, other_start, middle)
         end = np.minimum(np.where(is_random, other_end, reached), second + room - (middle - position))

@@ -88,9 +88,9 @@ def import_stretch(task: StretchTask) -> StretchRecord:
     records = read_records(task.path, task.stretch)
     done, at_once = 0, max(1, _TOKENS_AT_ONCE // task.rows.sequence_length)
     while batch := list(islice(records, at_once)):
-        found = read_rows(batch, task.path, task.shape, vocabulary)
+        parsed = read_rows(batch, task.path, task.shape, vocabulary)
         some = rows[done : done + len(batch)]
-        some["tokens"], some["random_next"] = found.tokens, found.random_next
+        some["tokens"], some["random_next"] = parsed.tokens, parsed.random_next
         some["high"], some["low"] = keys_of([row.tobytes() for row in some["tokens"]])
         done += len(batch)
     if done != len(rows):
@@ -108,15 +108,15 @@ class PartRows(NamedTuple):
 
 def rows_of_part(pieces: Iterator[tuple[PurePath, StretchRecord]], part: int, dtype: np.dtype) -> PartRows:
     """The rows of a part from all pieces."""
-    found, held = [np.empty(0, dtype)], [np.empty(0, bool)]
+    arrays, held = [np.empty(0, dtype)], [np.empty(0, bool)]
     for path, record in pieces:
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
         if first < last:
             offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # NumPy's header
             data = storage.open_ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
-            found.append(np.frombuffer(data, dtype))
+            arrays.append(np.frombuffer(data, dtype))
             held.append(np.full(last - first, record.held_out))
-    rows = np.concatenate(found)
+    rows = np.concatenate(arrays)
     order = order_of(rows)
     return PartRows(rows[order], np.concatenate(held)[order])
 

@@ -42,7 +42,7 @@ class ChoiceOfAnswers(Task):
         """The columns "question" and "choices", from JCommonsenseQA's choice0, …; from SWAG's sent1, sent2 and ending0, …; and
         from HellaSwag's ctx_a, ctx_b and endings. Trailing empty columns are not choices.
         """
-        names = {int(found[1]): name for name in values if (found := _NUMBERED.fullmatch(name))}
+        names = {int(match[1]): name for name in values if (match := _NUMBERED.fullmatch(name))}
         choices = values.get("choices", values.get("endings"))
         if choices is None and names:
             choices = [values[name] for _, name in sorted(names.items())]
@@ -51,8 +51,8 @@ class ChoiceOfAnswers(Task):
         lead = values.get("sent2", values.get("ctx_b"))
         if lead and isinstance(choices, list):
             choices = [f"{lead} {choice}" if isinstance(choice, str) else choice for choice in choices]
-        found = {"question": values.get("sent1", values.get("ctx_a")), "choices": choices}
-        return {**{name: value for name, value in found.items() if value is not None}, **values}
+        fields = {"question": values.get("sent1", values.get("ctx_a")), "choices": choices}
+        return {**{name: value for name, value in fields.items() if value is not None}, **values}
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         if (fault := text_fault(values["text"], "question")) is not None:
@@ -94,11 +94,11 @@ class ChoiceOfAnswers(Task):
     def predictions(
         self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
     ) -> list[dict[str, Any]]:
-        found = list[dict[str, Any]]()
+        result = list[dict[str, Any]]()
         for choices, row in zip(examples.pairs or [], np.exp(_chances(outputs, rows)), strict=True):
             scores, best = row[: len(choices)].tolist(), int(row.argmax())
-            found.append({"label": best, "choice": choices[best], "score": scores[best], "scores": scores})
-        return found
+            result.append({"label": best, "choice": choices[best], "score": scores[best], "scores": scores})
+        return result
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         chances, choices = _chances(outputs, data.rows), examples.pairs or []
@@ -108,19 +108,19 @@ class ChoiceOfAnswers(Task):
         return ordered_mistakes(shown, np.flatnonzero(predicted != data.labels), true, wrong_ones, np.exp(chances.max(axis=1)))
 
     def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        found, count = list[str](), len(data.labels)
+        warnings, count = list[str](), len(data.labels)
         counts = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
         only, right = int(counts.argmax()), float(np.mean(data.labels == counts.argmax()))
         if counts[only] >= NEARLY_ALL * count and right < counts[only] / count:
-            found.append(f"it takes choice {only} for {counts[only] / count:.0%} of dev, where it is right for {right:.0%}")
+            warnings.append(f"it takes choice {only} for {counts[only] / count:.0%} of dev, where it is right for {right:.0%}")
         accuracy = self.scores(outputs, data, names)["accuracy"]
         chance = float(np.mean(1 / np.diff(Groups.made_of(data.rows).starts)))
         spread = float(np.sqrt(chance * (1 - chance) / count))
         if accuracy <= chance + 2 * spread:
-            found.append(
+            warnings.append(
                 f"its {shown_score('accuracy', accuracy)} is within two standard errors of chance ({chance:.4f} ± {spread:.4f})"
             )
-        return found
+        return warnings
 
 
 def _number(label: Any) -> int | None:

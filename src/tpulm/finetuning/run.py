@@ -81,12 +81,12 @@ def finetune(
     named = [_fingerprint(part) if isinstance(part, Examples) else str(part) for part in paths.values()]
     run = repr((str(model), named, by_file, reading, config))  # the same on all hosts
     with (
-        shown(progress) as said,
+        shown(progress) as reporter,
         interrupt.handled() if member is not None else nullcontext(),  # one host alone saves nothing before it trains
-        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=said) as hosts,
+        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=reporter) as hosts,
     ):
         initialize(hosts)
-        return _Finetuning(model, paths, output, reading, by_file, config, hosts, said).run()
+        return _Finetuning(model, paths, output, reading, by_file, config, hosts, reporter).run()
 
 
 @dataclasses.dataclass
@@ -135,7 +135,7 @@ class _Finetuning:
             )
             _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts)
             seeds = self._seeds()
-            done = {seed: found for seed in seeds if (found := self._result(seed)) is not None}
+            done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
             complete = len(done) == len(seeds) and self._summarized() == seeds
             self._hosts.barrier("what is done")
             for seed in seeds:
@@ -230,7 +230,7 @@ class _Finetuning:
         assert fitted is not None
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
         names = self._classifier.head_config.names
-        scores = {name: self._task.scores(found, data.rows[name], names) for name, found in outputs.items()}
+        scores = {name: self._task.scores(logits, data.rows[name], names) for name, logits in outputs.items()}
         last = "test" if "test" in outputs else "dev"
         doubts = doubts_about_model(
             outputs["dev"],
@@ -303,10 +303,10 @@ class _Finetuning:
         if storage.is_folder(self._work):
             return
         names = [path.name for path in storage.list_folder(self._output)]
-        found = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
-        if found:
+        existing = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
+        if existing:
             raise ConfigError(
-                f"{self._output} is not empty ({some_of(found)}), and no fine-tuning was begun there; name an empty or new "
+                f"{self._output} is not empty ({some_of(existing)}), and no fine-tuning was begun there; name an empty or new "
                 "folder with --output"
             )
 
@@ -368,17 +368,17 @@ def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath,
     path = folder / INPUTS
     if not hosts.is_first:
         hosts.barrier("inputs")
-        if found := changes(storage.read_json(path), inputs):
-            raise WorkFolderMismatch(f"host {hosts.index} reads other inputs than the first (there -> here):\n{listed(found)}")
+        if differ := changes(storage.read_json(path), inputs):
+            raise WorkFolderMismatch(f"host {hosts.index} reads other inputs than the first (there -> here):\n{listed(differ)}")
         return
     seeds = [item for item in storage.list_folder(folder) if item.name.startswith("seed-")]
-    found = changes(storage.read_json(path), inputs) if storage.exists(path) else []
-    if found and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
+    differ = changes(storage.read_json(path), inputs) if storage.exists(path) else []
+    if differ and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
         raise WorkFolderMismatch(
-            f"{output} was begun with other inputs (there -> now):\n{listed(found)}\n"
+            f"{output} was begun with other inputs (there -> now):\n{listed(differ)}\n"
             "Set them back, use another --output, or delete this one to begin again."
         )
-    for one in seeds if found else []:
+    for one in seeds if differ else []:
         storage.remove(one)
     storage.write_json(path, inputs)
     hosts.barrier("inputs")

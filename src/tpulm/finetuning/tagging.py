@@ -62,9 +62,9 @@ class EntityTagging(Task):
         """The columns "text" and "label", from the Hub's words and their tags, and from doccano's and spaCy's spans."""
         words, tags, spans = (next((values[one] for one in names if one in values), None) for names in _NAMES)
         both = words is not None and tags is not None
-        found = {"text": words, "label": tags if both else spans}
-        found = {name: value for name, value in found.items() if value is not None}
-        return {**found, **values, **(found if both and "label" not in values else {})}
+        columns = {"text": words, "label": tags if both else spans}
+        columns = {name: value for name, value in columns.items() if value is not None}
+        return {**columns, **values, **(columns if both and "label" not in values else {})}
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         if "label" in values and isinstance(values["text"], list | tuple):
@@ -107,12 +107,12 @@ class EntityTagging(Task):
         labels = data.labels
         scheme, best, rows = TagScheme(names), outputs.argmax(axis=-1), data.rows
         assert rows.spans is not None and data.examples is not None
-        found = entity_scores(scheme, labels, best)
+        result = entity_scores(scheme, labels, best)
         of_characters = character_scores(scheme, data.examples.texts, _spans(data.examples), best, rows.starts, rows.spans)
         of_tokens = self._of_tokens(labels, names)
         inside = of_tokens != NO_CLASS
         chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), of_tokens[inside] % len(names)]
-        of_entities = {f"entity_{name}": value for name, value in found._asdict().items()}
+        of_entities = {f"entity_{name}": value for name, value in result._asdict().items()}
         return {**of_entities, **of_characters._asdict(), "loss": float(-chosen.mean())}
 
     def predictions(

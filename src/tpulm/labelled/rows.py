@@ -134,10 +134,10 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
     return _framed(special, parts, a + b + len(parts) + 1, offsets=offsets)
 
 
-def _places(lengths: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """int64 [N, 2]: where the first `kept` tokens of each text begin and end; the texts follow one another."""
+def _places(lengths: np.ndarray, num_kept: np.ndarray) -> np.ndarray:
+    """int64 [N, 2]: where the first `num_kept` tokens of each text begin and end; the texts follow one another."""
     begins = np.cumsum(lengths) - lengths
-    return np.stack([begins, begins + kept], axis=1)
+    return np.stack([begins, begins + num_kept], axis=1)
 
 
 def _framed(
@@ -175,14 +175,14 @@ def window_rows(
     """
     tokenization = tokenization.reading_added
     distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
-    asked, told = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
+    asked, encoded = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
     lengths = asked.lengths.astype(np.int64)
-    kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - 3) // 2))
-    ends = np.cumsum(told.lengths, dtype=np.int64)
+    num_kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - 3) // 2))
+    ends = np.cumsum(encoded.lengths, dtype=np.int64)
     of, windows = list[int](), list[tuple[int, int]]()
     for number, context in enumerate(contexts):
-        end, room = int(ends[distinct[context]]), max_length - 3 - int(kept[number])
-        at = end - int(told.lengths[distinct[context]])
+        end, room = int(ends[distinct[context]]), max_length - 3 - int(num_kept[number])
+        at = end - int(encoded.lengths[distinct[context]])
         while True:
             of.append(number)
             windows.append((at, min(at + room, end)))
@@ -192,7 +192,7 @@ def window_rows(
     rows_of = np.array(of, np.int64)
     places = np.array(windows, np.int64).reshape(-1, 2)
     whole = lengths[rows_of] + places[:, 1] - places[:, 0] + 3
-    parts = [(asked, _places(lengths, kept)[rows_of]), (told, places)]
+    parts = [(asked, _places(lengths, num_kept)[rows_of]), (encoded, places)]
     return _framed(tokenization.special, parts, whole, offsets=True, of=rows_of)
 
 
@@ -221,8 +221,8 @@ def fixed_lengths(max_length: int) -> tuple[int, ...]:
 
     On film reviews that is a fifth fewer positions than with halves alone (docs/experiments.md).
     """
-    found = {-(-int(max_length * share) // 8) * 8 for share in _SHARES if max_length * share >= _SHORTEST}
-    return tuple(sorted({length for length in found if length < max_length} | {max_length}))
+    lengths = {-(-int(max_length * share) // 8) * 8 for share in _SHARES if max_length * share >= _SHORTEST}
+    return tuple(sorted({length for length in lengths if length < max_length} | {max_length}))
 
 
 def epoch_batches(

@@ -79,8 +79,8 @@ def _encode(model: LoadedModel, text: str, number: int, count: int) -> _Encoded:
     masks = np.flatnonzero(ids == tokenization.special.mask)
     if not len(masks):
         mask = tokenization.token(tokenization.special.mask)
-        seen = next((other for other in _OTHER_MASKS if other in text), None)
-        hint = f"; write it for {seen!r}" if seen else f", such as {f'{mask} {text}'!r}"
+        other_mask = next((other for other in _OTHER_MASKS if other in text), None)
+        hint = f"; write it for {other_mask!r}" if other_mask else f", such as {f'{mask} {text}'!r}"
         raise DataError(f"no {mask} in {text!r}: put one where a word is to be filled in{hint}", location=location)
     if len(ids) > model.config.max_positions:
         raise DataError(

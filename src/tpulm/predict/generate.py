@@ -92,10 +92,10 @@ def draw(probabilities: Float[Array, "B V"], keys: Array, *, top_p: Float[Array,
 
     def again(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         attempt, token, probability, refused = carry
-        left = jnp.where(before(token, probability), padded, 0.0).reshape(rows, blocks, BLOCK)
+        remaining = jnp.where(before(token, probability), padded, 0.0).reshape(rows, blocks, BLOCK)
         uniforms = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, attempt), (2,)))(keys)
-        block = by_mass(jnp.sum(left, axis=-1), uniforms[:, 0])
-        inside = jnp.take_along_axis(left, block[:, None, None], axis=1)[:, 0]
+        block = by_mass(jnp.sum(remaining, axis=-1), uniforms[:, 0])
+        inside = jnp.take_along_axis(remaining, block[:, None, None], axis=1)[:, 0]
         place = by_mass(inside, uniforms[:, 1])
         token = jnp.where(refused, block * BLOCK + place, token)
         drawn = jnp.take_along_axis(inside, place[:, None], axis=1)[:, 0]
