@@ -232,15 +232,15 @@ def _smallest_names() -> list[str]:
 
 @functools.cache
 def _catalogue() -> dict[str, Any]:
-    ours, listed = (
+    own, listed = (
         tomllib.loads((resources.files("tpulm") / name).read_text(encoding="utf-8"))
         for name in ("accelerators.toml", "cloud/prices.toml")
     )
-    ours["prices"] = prices = listed["comparison"]
-    for entry in ours["tpu"]:
+    own["prices"] = prices = listed["comparison"]
+    for entry in own["tpu"]:
         entry |= {name: of[entry["generation"]] for name in _PRICES if entry["generation"] in (of := prices[name])}
     path = user_file()
-    return _with_own(ours, path) if path.exists() else ours
+    return _with_own(own, path) if path.exists() else own
 
 
 def user_file() -> Path:

@@ -142,8 +142,8 @@ def format_pace(completed: float, total: float | None, unit: str, seconds: float
     """The rate, and the remaining time at this rate: "12.3 MB/s, 0:01:20 left"."""
     if not completed or not total or completed >= total or seconds <= 0:
         return ""
-    left = f"{format_clock((total - completed) * seconds / completed)} left"
-    return ", ".join(part for part in (format_rate(completed, unit, seconds), left) if part)
+    remaining = f"{format_clock((total - completed) * seconds / completed)} left"
+    return ", ".join(part for part in (format_rate(completed, unit, seconds), remaining) if part)
 
 
 def format_clock(seconds: float | None) -> str:

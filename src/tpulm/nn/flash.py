@@ -81,14 +81,14 @@ def _flash(*arguments: Any) -> Array:
     return _forward(*arguments)[0]
 
 
-def _forward(*given: Any) -> tuple[Array, tuple[Array, ...]]:
-    *arguments, settings = given
+def _forward(*operands: Any) -> tuple[Array, tuple[Array, ...]]:
+    *arguments, settings = operands
     mixed, log_normalizer = (checkpoint_name(x, PRODUCT) for x in _call(_forward_kernel, arguments, "qkkvcvv", "qn", settings))
     return mixed, (*arguments, mixed, log_normalizer)
 
 
-def _backward(settings: _Settings, kept: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
-    return *_call(_backward_kernel, [*kept, g], "qkkvcvvqnq", "qkk", settings), None, None, None, None
+def _backward(settings: _Settings, residuals: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
+    return *_call(_backward_kernel, [*residuals, g], "qkkvcvvqnq", "qkk", settings), None, None, None, None
 
 
 _flash.defvjp(_forward, _backward)

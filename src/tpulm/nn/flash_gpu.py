@@ -81,14 +81,14 @@ def _flash(*arguments: Any) -> Array:
     return _forward(*arguments)[0]
 
 
-def _forward(*given: Any) -> tuple[Array, tuple[Array, ...]]:
-    *arguments, settings = given
+def _forward(*operands: Any) -> tuple[Array, tuple[Array, ...]]:
+    *arguments, settings = operands
     mixed, log_normalizer = (checkpoint_name(x, PRODUCT) for x in _call(_forward_kernel, arguments, "bwwttt", "bn", settings))
     return mixed, (*arguments, mixed, log_normalizer)
 
 
-def _backward(settings: _Settings, kept: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
-    query, key, value, *of_tokens, mixed, log_normalizer = kept
+def _backward(settings: _Settings, residuals: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
+    query, key, value, *of_tokens, mixed, log_normalizer = residuals
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1).swapaxes(1, 2)
     of_queries = *of_tokens, log_normalizer, row_sums
     d_key, d_value = _call(_keys_kernel, (key, value, query, g, *of_queries), "bbwwttthh", "bb", settings)
@@ -169,10 +169,10 @@ def _weights(
     softmax = jnp.exp2(_scores(products, size, queries, keys, settings) - log_normalizer)
     weights = softmax
     if settings.rate:
-        kept = jnp.where(
+        retained = jnp.where(
             _is_kept(queries, keys, of_head, settings.rate), jnp.float32(1.0 / (1.0 - settings.rate)), jnp.float32(0.0)
         )
-        weights, d_weights = softmax * kept, d_weights * kept
+        weights, d_weights = softmax * retained, d_weights * retained
     return weights, softmax * (d_weights - row_sums) * jnp.float32(size**-0.5)
 
 

@@ -54,8 +54,8 @@ class MultipleChoice(Classification):
     def sums(self, outputs: Float[Array, "B K 1"], inputs: LabelledInputs) -> dict[str, Array]:
         empty = inputs.tokens.segments[:, :, 0] < 0
         logits = jnp.where(empty, jnp.finfo(jnp.float32).min, outputs[:, :, 0])
-        found = cross_entropy(logits, inputs.labels, inputs.weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(logits, inputs.labels, inputs.weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
         """The number of questions, [1]."""

@@ -107,8 +107,8 @@ class Classification:
         if self.num_classes is None:
             loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels) * inputs.weights)
             return {"loss": loss, "rows": jnp.sum(inputs.weights)}
-        found = cross_entropy(outputs, inputs.labels, inputs.weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(outputs, inputs.labels, inputs.weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
     def loss(
         self,

@@ -106,5 +106,5 @@ class RankedTexts(Embedding):
         wrong = real[None, :] & ~known & (ids[None, :] != anchor[:, None])
         allowed = wrong | (jnp.arange(len(ids), dtype=jnp.int32)[None, :] == rows[:, None])
         logits = jnp.where(allowed, SCALE * (outputs[:, 0] @ candidates.T), jnp.float32(-1e30))
-        found = cross_entropy(logits, rows, inputs.weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(logits, rows, inputs.weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}

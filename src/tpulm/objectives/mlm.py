@@ -72,10 +72,10 @@ class MaskedLanguageModel(Setup):
 
     @property
     def columns(self) -> dict[str, Column]:
-        found = {"next_sentence": Column((), jnp.int8)} if self.next_sentence else {}
+        result = {"next_sentence": Column((), jnp.int8)} if self.next_sentence else {}
         if self.masking.whole_words:
-            found["word_start"] = Column((self.sequence_length,), jnp.int8, of_tokens=lambda made: made.word_starts())
-        return found
+            result["word_start"] = Column((self.sequence_length,), jnp.int8, of_tokens=lambda made: made.word_starts())
+        return result
 
     @property
     def predictions(self) -> int:
@@ -198,5 +198,5 @@ class NextTokenOfEncoder(MaskedLanguageModel):
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Loss and accuracy, under the causal objective's names."""
-        found = super().metrics(sums)
-        return {"loss": found["loss"], "accuracy": found["mlm_accuracy"]}
+        result = super().metrics(sums)
+        return {"loss": result["loss"], "accuracy": result["mlm_accuracy"]}

@@ -94,7 +94,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         def ratio(over: str, under: str) -> float:
             return float(sums[over]) / float(sums[under]) if float(sums[under]) else 0.0
 
-        found = {
+        result = {
             "detection_loss": ratio("detection_loss", "detection_weight"),
             "detection_accuracy": ratio("detection_correct", "detection_weight"),
             "detection_auc": _area_under_curve(np.asarray(sums["replaced_scores"]), np.asarray(sums["original_scores"])),
@@ -103,8 +103,8 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             "replaced_fraction": ratio("replaced", "detection_weight"),
         }
         weights = self.objective
-        loss = weights.generator_weight * masked["mlm_loss"] + weights.discriminator_weight * found["detection_loss"]
-        return {**masked, **found, "loss": loss}
+        loss = weights.generator_weight * masked["mlm_loss"] + weights.discriminator_weight * result["detection_loss"]
+        return {**masked, **result, "loss": loss}
 
     def _generate(self, generator: electra.Generator, inputs: DetectionInputs, key: Array | None) -> tuple[Any, Array]:
         """The sums of the masked loss, and a sampled token for each predicted position [B, P]."""

@@ -77,8 +77,8 @@ def run(
 
     With several hosts each of them calls this, with its own `member` (`tpulm.runtime.hosts.membership`).
     """
-    with shown(progress) as said, working_in(config, workdir, member=member, progress=said) as folder:
-        return _run(config, folder.path, folder.hosts, said)
+    with shown(progress) as reporter, working_in(config, workdir, member=member, progress=reporter) as folder:
+        return _run(config, folder.path, folder.hosts, reporter)
 
 
 def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress) -> Summary:
@@ -423,8 +423,8 @@ class Stages:
     def export(self, model: Model | None = None) -> Exported:
         folder = self.workdir / "export"
         done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
-        wanted = {"step": newest_step(self.workdir), **named}
-        if done is not None and wanted.items() <= done.items() and storage.exists(folder):
+        expected = {"step": newest_step(self.workdir), **named}
+        if done is not None and expected.items() <= done.items() and storage.exists(folder):
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
         from tpulm.report.history import History
@@ -496,9 +496,9 @@ class Stages:
             raise _no_checkpoint(self.workdir)
         program = self._program(phase_at(self.phases, step))
         if self.read_only:
-            if (found := newest_weights(folder, program.abstract_state)) is None:
+            if (newest := newest_weights(folder, program.abstract_state)) is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint any more")
-            return Model(found.step, program.placed(found.weights))
+            return Model(newest.step, program.placed(newest.weights))
         with Checkpoints(folder, self.config.train.checkpoint, hosts=self.hosts, progress=self.progress) as saved:
             if saved.last_step is not None:
                 self.progress.start("Loading the checkpoint")
@@ -552,16 +552,16 @@ class Stages:
         return self.data.datasets[phase.number - 1]
 
     def _program(self, phase: Phase) -> Program:
-        made = self.data.tokenizer
-        return self.programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special))
+        tokenizer = self.data.tokenizer
+        return self.programs.get(phase, tokenization.Vocabulary(tokenizer.vocab_size, tokenizer.special))
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must have in common with this run to be resumed from."""
-        made = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
+        fingerprints = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
         return {
             "seed": self.config.train.seed,
             "tokenizer_fingerprint": self.data.tokenizer.fingerprint,
-            "dataset_fingerprint": " ".join(made),
+            "dataset_fingerprint": " ".join(fingerprints),
             "model": self.config.model.identity(),
             "config": self.config.model_dump(mode="json"),
         }

@@ -29,9 +29,9 @@ class Programs:
 
     def begin(self, phase: Phase) -> None:
         """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
-        wanted = phase.config.tokenizer
-        path = self._workdir / "tokenizer" if is_imported(self._workdir) else wanted.path
-        self._compile(phase, tokenization.expected(wanted, path))
+        settings = phase.config.tokenizer
+        path = self._workdir / "tokenizer" if is_imported(self._workdir) else settings.path
+        self._compile(phase, tokenization.expected(settings, path))
 
     def check(self) -> None:
         """Raise errors so far, such as a batch that does not divide: better now than after hours of preparation."""
@@ -39,13 +39,13 @@ class Programs:
             if future.done():
                 future.result()
 
-    def get(self, phase: Phase, made: Vocabulary) -> Program:
+    def get(self, phase: Phase, vocabulary: Vocabulary) -> Program:
         """The program for this run's vocabulary, compiled ahead if that was expected."""
         if phase.number in self._stats:
             program = self._wait(phase)
-            if (program.vocab_size, program.special) == made:
+            if (program.vocab_size, program.special) == vocabulary:
                 return program
-        self._compile(phase, made)
+        self._compile(phase, vocabulary)
         return self._wait(phase)
 
     def _wait(self, phase: Phase) -> Program:
@@ -79,8 +79,8 @@ def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, re
 
     enable_compilation_cache(None if read_only else workdir)
     if config.train.compute_dtype == "auto":
-        kept = kept_compute_dtype(workdir)
-        config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})
+        recorded = kept_compute_dtype(workdir)
+        config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": recorded})})
     devices = jax.local_devices()[:1] if read_only else None
     if read_only:
         config = config.model_copy(update={"hardware": HardwareConfig()})

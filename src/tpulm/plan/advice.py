@@ -94,15 +94,15 @@ def advise(
 def _verdict(
     accelerator: Accelerator, findings: tuple[AdviceItem, ...], hours_here: float | None, hours_there: float
 ) -> tuple[bool, str]:
-    there = duration(hours_there * 3600)
+    time_there = duration(hours_there * 3600)
     if hours_here is not None and hours_here < _WORTH_HOURS:
         return False, f"no TPU is needed: about {duration(hours_here * 3600)} here, and an hour is gone before a TPU has begun"
     if hours_here is not None and hours_here < 2 * hours_there:
-        return False, f"{accelerator.name} would hardly help: about {there} there, {duration(hours_here * 3600)} here"
+        return False, f"{accelerator.name} would hardly help: about {time_there} there, {duration(hours_here * 3600)} here"
     bad = [finding.what for finding in findings if not finding.good]
     gain = "" if hours_here is None else f" instead of {duration(hours_here * 3600)} here"
     less = f"; it would be faster with better {', '.join(bad)}" if bad else ""
-    return True, f"{accelerator.name} would help: about {there}{gain}{less}"
+    return True, f"{accelerator.name} would help: about {time_there}{gain}{less}"
 
 
 def _fill(config: RunConfig, unit: int) -> float:

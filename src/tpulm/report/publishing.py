@@ -71,18 +71,18 @@ def publications(
     if health and not health.startswith("all right") and not anyway:
         raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
     report = [write(folder)] if is_run or is_finetuning(folder) else []
-    found = [half for half in HALVES if storage.exists(source / half / WEIGHTS)]
-    if not found and not storage.exists(source / WEIGHTS):
+    halves = [half for half in HALVES if storage.exists(source / half / WEIGHTS)]
+    if not halves and not storage.exists(source / WEIGHTS):
         remedy = f"; tpulm export {folder} makes it" if is_run else ""
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
-    parts = [(f"{repository}-{half}", source / half) for half in found] or [(repository, source)]
+    parts = [(f"{repository}-{half}", source / half) for half in halves] or [(repository, source)]
     pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
-    made = [Publication(name, (*files, *pages), left) for name, part in parts for files, left in [_files(part, include)]]
-    if missing := set(include) - {file.name for one in made for file in one.files}:
+    result = [Publication(name, (*files, *pages), left) for name, part in parts for files, left in [_files(part, include)]]
+    if missing := set(include) - {file.name for one in result for file in one.files}:
         raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
-    if any(WEIGHTS in one.left_out for one in made):
+    if any(WEIGHTS in one.left_out for one in result):
         raise ConfigError(f"{WEIGHTS} in {source} is a link; to send what it leads to, add --include {WEIGHTS}")
-    return made
+    return result
 
 
 def push(publication: Publication, *, private: bool = True, progress: Progress = SILENT) -> str:

@@ -216,8 +216,8 @@ def read_greeting(line: LineConnection, count: int, run: str, known: set[int], n
     text = line.receive() or ""
     word, _, rest = text.partition(" ")
     try:
-        told: dict[str, Any] = json.loads(rest) if word == "hello" else {}
-        index, their_count, their_run = int(told["index"]), int(told["count"]), str(told["run"])
+        greeting: dict[str, Any] = json.loads(rest) if word == "hello" else {}
+        index, their_count, their_run = int(greeting["index"]), int(greeting["count"]), str(greeting["run"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         line.discard()
         return None

@@ -235,13 +235,13 @@ def membership(
 
     Raises ConfigError for inconsistent options, TpulmError for a metadata server that fails.
     """
-    given = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
-    missing = [name for name, value in given.items() if value is None]
+    options = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
+    missing = [name for name, value in options.items() if value is None]
     if len(missing) == 3:
         return _from_environment() or _from_metadata()
     if coordinator is None or num_hosts is None or host_index is None:
         raise ConfigError(
-            f"{' and '.join(missing)} missing: several hosts need all three of {', '.join(given)}, the first and second the "
+            f"{' and '.join(missing)} missing: several hosts need all three of {', '.join(options)}, the first and second the "
             "same on each"
         )
     if num_hosts < 1 or not 0 <= host_index < num_hosts:
@@ -249,14 +249,14 @@ def membership(
     return _checked(Membership(coordinator, num_hosts, host_index)) if num_hosts > 1 else None
 
 
-def _checked(found: Membership) -> Membership:
-    host, colon, port = found.coordinator.rpartition(":")
+def _checked(member: Membership) -> Membership:
+    host, colon, port = member.coordinator.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_535:
         raise ConfigError(
-            f"--coordinator {found.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
+            f"--coordinator {member.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
             "port after it is used, too"
         )
-    return found
+    return member
 
 
 def _from_environment() -> Membership | None:

@@ -331,19 +331,19 @@ def _restore(run: Run, checkpoints: Checkpoints | NoCheckpoints) -> _Start:
     if restored is None:
         state = run.program.initial_state()
         return _Start(state, 0, 0, (), math.inf, math.nan, (), None if selection is None else _copied(state.params))
-    found = restored.metadata
-    skipped = tuple((int(first), int(last)) for first, last in found["skipped"])
-    lowest, loss = found["lowest_loss"], found["train_loss"]
+    recorded = restored.metadata
+    skipped = tuple((int(first), int(last)) for first, last in recorded["skipped"])
+    lowest, loss = recorded["lowest_loss"], recorded["train_loss"]
     return _Start(
         restored.state if selection is None else restored.state["train"],
-        found["step"],
-        found["cursor"],
+        recorded["step"],
+        recorded["cursor"],
         skipped,
         math.inf if lowest is None else lowest,
         math.nan if loss is None else loss,
-        tuple(found.get("history", ())),  # absent from older checkpoints
+        tuple(recorded.get("history", ())),  # absent from older checkpoints
         None if selection is None else restored.state["best"],
-        bool(found.get("unscored")),  # absent from older checkpoints
+        bool(recorded.get("unscored")),  # absent from older checkpoints
     )
 
 

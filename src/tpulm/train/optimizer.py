@@ -44,10 +44,10 @@ def _constant(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Ar
 
 
 def _wsd(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    left = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
+    remaining = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
     if config.decay_type == "1-sqrt":  # Hägele et al. 2024, section 3; ModernBERT (Warner et al. 2024, section 2.2.2)
-        return 1.0 - jnp.sqrt(1.0 - left)
-    return left
+        return 1.0 - jnp.sqrt(1.0 - remaining)
+    return remaining
 
 
 _SCHEDULES: dict[str, Schedule] = {

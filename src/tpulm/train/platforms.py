@@ -15,22 +15,22 @@ Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]
 _NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
 
 
-def check_platform(wanted: Platform) -> None:
+def check_platform(target: Platform) -> None:
     """Raise ConfigError, with the reason, unless JAX uses the requested platform.
 
     auto: a TPU wherever the machine has one; any: whatever there is.
     """
-    if wanted == "any":
+    if target == "any":
         return
     found = _found()
-    asked = f'the run asks for {_NAMES.get(wanted, "")} (hardware.platform = "{wanted}")'
-    if wanted == "auto":
+    asked = f'the run asks for {_NAMES.get(target, "")} (hardware.platform = "{target}")'
+    if target == "auto":
         if found != "cpu" or not tpu_chips():
             return
-        wanted, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
-    if found != wanted:
+        target, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
+    if found != target:
         raise ConfigError(
-            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(wanted)}. Mend that, or go on with what there "
+            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(target)}. Mend that, or go on with what there "
             "is: --allow-cpu (hardware.platform = 'any')"
         )
 

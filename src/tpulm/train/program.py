@@ -133,10 +133,10 @@ def evict_oldest(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
     """Remove the oldest programs beyond `most_bytes` in total; a program needed again is compiled again."""
     try:
         files = sorted(storage.walk(folder).items(), key=lambda item: item[1].modified_ns, reverse=True)
-        kept, old = 0, list[str]()
+        total, old = 0, list[str]()
         for name, info in files:
-            kept += info.size
-            if kept > most_bytes:
+            total += info.size
+            if total > most_bytes:
                 old.append(name)
         storage.remove_files(folder, old)
     except StorageError:  # what matters fails later and says why
@@ -303,8 +303,8 @@ def needed_bytes(program: jax.stages.Compiled) -> int:
     sizes: Any = program.memory_analysis()
     if sizes is None:
         return 0
-    made = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + made
+    output_bytes = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + output_bytes
 
 
 UNROLLED_FROM_STEPS = 50_000  # on a TPU: 5 ms less per step then repay four more minutes of compiling
@@ -370,8 +370,8 @@ def kept_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
     for step in reversed(steps):
         with contextlib.suppress(StorageError):
             recorded = storage.read_json(folder / "checkpoints" / str(step) / "metadata" / "metadata")
-            if (kept := recorded.get("compute_dtype")) in ("float32", "bfloat16"):
-                return kept
+            if (dtype := recorded.get("compute_dtype")) in ("float32", "bfloat16"):
+                return dtype
     return "float32" if steps and jax.default_backend() == "cpu" else fastest_compute_dtype()
 
 
@@ -478,5 +478,5 @@ class Program(Compiled):
     def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
         """The objective's columns that follow from token ids, as tables by id: [V] each."""
         columns = self._objective(evaluation=evaluation).columns
-        found = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
-        return {name: table.astype(columns[name].dtype) for name, table in found.items() if table is not None}
+        dtypes = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
+        return {name: table.astype(columns[name].dtype) for name, table in dtypes.items() if table is not None}

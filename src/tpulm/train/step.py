@@ -66,8 +66,8 @@ def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[i
         inputs = objective.prepare(batch, row_keys(0, jnp.zeros((2,), jnp.uint32), rows))
         return objective.loss(params, inputs, objective.totals(inputs), dropout_key=None).sums
 
-    found = jax.eval_shape(sums, shapes(objective.spec), batch)
-    return {name: found[name].shape for name in sorted(found)}
+    shapes_of_sums = jax.eval_shape(sums, shapes(objective.spec), batch)
+    return {name: shapes_of_sums[name].shape for name in sorted(shapes_of_sums)}
 
 
 def make_initializer(
@@ -160,13 +160,13 @@ def make_step(
             params = optax.apply_updates(state.params, updates)
 
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        kept = jnp.where(state.step % log_every_steps == 0, 0.0, 1.0)
+        carried = jnp.where(state.step % log_every_steps == 0, 0.0, 1.0)
         fresh = {**sums, "grad_norm": grad_norm, "steps": jnp.ones((), jnp.float32)}
         after = TrainState(
             step=state.step + 1,
             params=params,
             optimizer=optimizer_state,
-            window={name: kept * state.window[name] + fresh[name] for name in state.window},
+            window={name: carried * state.window[name] + fresh[name] for name in state.window},
             bad_step=jnp.where(finite | (state.bad_step >= 0), state.bad_step, state.step),
             average=None if average_decay is None else _averaged(state, params, average_decay),
         )

@@ -89,14 +89,14 @@ class FinetuningProgram(Compiled):
 
     def beginning(self, seed: int, params: Any) -> Self:
         """A copy with another seed and these initial parameters (float32 arrays of the objective's spec)."""
-        made = copy.copy(self)
-        made._seed, made._first_params = seed, params
-        return made
+        program = copy.copy(self)
+        program._seed, program._first_params = seed, params
+        return program
 
     def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
-        found = super().batch_shapes(length, rows=rows, objective=objective)
-        (count, _), dtype = found["tokens"]
-        return found if self.group is None else {**found, "tokens": ((count, self.group, length), dtype)}
+        batch = super().batch_shapes(length, rows=rows, objective=objective)
+        (count, _), dtype = batch["tokens"]
+        return batch if self.group is None else {**batch, "tokens": ((count, self.group, length), dtype)}
 
     def batches(self, data: Labelled, hosts: Hosts = ALONE) -> Epochs:
         grouped = self.group is not None
@@ -218,12 +218,12 @@ class Forward:
 
     def __call__(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """The outputs in row order, float32 [N, *output_shape]; `params` are on the mesh."""
-        found = np.zeros((len(rows), *self._objective.output_shape), np.float32)
+        result = np.zeros((len(rows), *self._objective.output_shape), np.float32)
         waiting: collections.deque[tuple[np.ndarray, jax.Array]] = collections.deque()
 
         def collect() -> None:
             indices, outputs = waiting.popleft()
-            found[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
+            result[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
             advance(len(indices))
             check_alone()
 
@@ -235,7 +235,7 @@ class Forward:
                 collect()
         while waiting:
             collect()
-        return found
+        return result
 
     def _at(self, length: int) -> Callable[[Any, jax.Array], jax.Array]:
         if length not in self._compiled:
