@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 STATUS = {
     400: "INVALID_ARGUMENT",
@@ -34,7 +34,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
-def named(kind: str, name: str, known: dict[str, Found]) -> Found:
+def named(kind: str, name: str, known: dict[str, Item]) -> Item:
     """The resource with this id, or with this full name if several have the id. Raises EmulatorError."""
     matches = [key for key in known if name in (key, key.rpartition("/")[2])]
     if len(matches) != 1:

@@ -19,7 +19,7 @@ from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
 from cloud_emulator.errors import ApiError, as_rpc_error, rpc_error
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.tpu.control import Tpu
-from cloud_emulator.tpu.nodes import Slice
+from cloud_emulator.tpu.nodes import TpuSlice
 from cloud_emulator.tpu.queue import Queued
 from cloud_emulator.tpu.state import Table, raw, resource_refusal
 
@@ -199,7 +199,7 @@ def as_dict(item: Any, call: Call) -> dict[str, Any]:
     """JSON of a message, or of a node or a queued resource."""
     if isinstance(item, dict):
         return item
-    message = item.node if isinstance(item, Slice) else item.resource if isinstance(item, Queued) else item
+    message = item.node if isinstance(item, TpuSlice) else item.resource if isinstance(item, Queued) else item
     numbers = "enum-encoding=int" in call.query_params.get("$alt", "")
     pure = raw(message) if isinstance(message, proto.Message) else message
     fields = json_format.MessageToDict(pure, use_integers_for_enums=numbers)

@@ -18,7 +18,7 @@ from cloud_emulator.faults import Faults, validated
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.machines import Machine, Machines
 from cloud_emulator.projects import Projects
-from cloud_emulator.tpu.nodes import OVER, Nodes, NodeState, Slice, power_off, state_named
+from cloud_emulator.tpu.nodes import OVER, Nodes, NodeState, TpuSlice, power_off, state_named
 from cloud_emulator.tpu.queue import Queue, Queued
 from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
@@ -186,7 +186,7 @@ class Tpu:
     def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
         """Fail one with the `failedData` of a recorded answer; it is SUSPENDING first, if it was PROVISIONING or ACTIVE."""
         resource = self._queued(queued)
-        first = resource.wanted[0]
+        first = resource.slices[0]
         values = {"zone": first.zone, "region": region_of(first.zone), "project": first.project, "type": first.accelerator.name}
         self.queue.fail(resource, Failure.recorded(name, **values))
 
@@ -267,10 +267,10 @@ class Tpu:
             "injected": self.faults.injected,
         }
 
-    def _node(self, name: str) -> Slice:
+    def _node(self, name: str) -> TpuSlice:
         return named("node", name, self.node_table)
 
-    def _living(self, name: str) -> Slice:
+    def _living(self, name: str) -> TpuSlice:
         node = self._node(name)
         if node.node.state in OVER:
             raise EmulatorError(f"node '{name}' is {node.node.state.name} already")

@@ -40,7 +40,7 @@ SCOPES = [
 
 
 @dataclass(eq=False)
-class Slice:
+class TpuSlice:
     """A node with its machines, the workers in order; there are none before the first boot."""
 
     node: types.Node
@@ -66,12 +66,12 @@ class Slice:
         return Demand(self.accelerator, self.spot, self.zone)
 
 
-class Nodes(Table[Slice]):
+class Nodes(Table[TpuSlice]):
     """Nodes by full name; callers hold the clock's lock. `watchers` are called on every change of a node's state."""
 
     def __init__(self, state: State):
         self._state = state
-        self.watchers: list[Callable[[Slice], None]] = []
+        self.watchers: list[Callable[[TpuSlice], None]] = []
         state.holders.append(self.demands)
 
     def demands(self, project: str) -> list[Demand]:
@@ -80,7 +80,7 @@ class Nodes(Table[Slice]):
 
     # Creation
 
-    def prepared(self, name: str, requested: types.Node, *, spot: bool = False, queued: str = "") -> Slice:
+    def prepared(self, name: str, requested: types.Node, *, spot: bool = False, queued: str = "") -> TpuSlice:
         """The node that a request asks for; nothing is created. Raises ApiError if it is invalid."""
         _, project_name, _, zone, _, node_id = name.split("/")
         check_identifier("node", node_id)
@@ -91,7 +91,7 @@ class Nodes(Table[Slice]):
         if not project.has_account(email) or not project.is_granted("iam.serviceAccounts.actAs"):
             raise refused("account", account=email or project.default_account)
         spot = spot or requested.scheduling_config.spot or requested.scheduling_config.preemptible
-        return Slice(self._filled(name, requested, accelerator, spot, queued), accelerator, spot, queued)
+        return TpuSlice(self._filled(name, requested, accelerator, spot, queued), accelerator, spot, queued)
 
     def _checked(self, requested: types.Node, zone: str) -> Accelerator:
         """The accelerator of a valid request. Raises ApiError."""
@@ -159,7 +159,7 @@ class Nodes(Table[Slice]):
         self._state.clock.after(self._state.behaviour.create_seconds, fail)
         return operation
 
-    def lacks_addresses(self, requested: list[Slice]) -> Failure | None:
+    def lacks_addresses(self, requested: list[TpuSlice]) -> Failure | None:
         """The failure if hosts with external addresses, including those of `requested`, exceed a region's quota."""
         limit, first = self._state.behaviour.addresses, requested[0]
         region = region_of(first.zone)
@@ -175,7 +175,7 @@ class Nodes(Table[Slice]):
         lacks = limit is not None and asks and sum(held) > limit
         return Failure.recorded("failed-addresses", limit=limit, region=region) if lacks else None
 
-    def begin(self, node: Slice, operation: Operation | None, will_fail: bool = False) -> None:
+    def begin(self, node: TpuSlice, operation: Operation | None, will_fail: bool = False) -> None:
         """Start to create a prepared node; `operation` ends when it is READY. `will_fail`: it stays CREATING."""
         self[node.name] = node
         self._state.record("created", node.name, node.accelerator.name + (" spot" if node.spot else ""))
@@ -199,22 +199,22 @@ class Nodes(Table[Slice]):
             clock.after(behaviour.boot_seconds, boot)
         clock.after(behaviour.create_seconds, ready)
 
-    def _is(self, node: Slice, state: NodeState) -> bool:
+    def _is(self, node: TpuSlice, state: NodeState) -> bool:
         return self.get(node.name) is node and node.node.state == state
 
     # What is done to nodes
 
-    def set_state(self, node: Slice, state: NodeState, what: str, reason: str = "") -> None:
+    def set_state(self, node: TpuSlice, state: NodeState, what: str, reason: str = "") -> None:
         node.node.state = state
         node.node.health = types.Node.Health.HEALTHY if state == NodeState.READY else types.Node.Health.HEALTH_UNSPECIFIED
         self._changed(node, what, reason)
 
-    def _changed(self, node: Slice, what: str, reason: str) -> None:
+    def _changed(self, node: TpuSlice, what: str, reason: str) -> None:
         self._state.record(what, node.name, reason)
         for watcher in self.watchers:
             watcher(node)
 
-    def forget(self, node: Slice, what: str, reason: str) -> None:
+    def forget(self, node: TpuSlice, what: str, reason: str) -> None:
         """Remove a node with its machines; only the history keeps it."""
         del self[node.name]
         self.remove_machines(node)
@@ -240,7 +240,7 @@ class Nodes(Table[Slice]):
         self._state.clock.after(seconds, end)
         return operation
 
-    def _pass_through(self, node: Slice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
+    def _pass_through(self, node: TpuSlice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
         """Put a node into `state` for a while; then, if it is still in it, call `then`."""
         operation = self._state.operations.begin(node.name, verb)
         self.set_state(node, state, state.name.lower())
@@ -292,7 +292,7 @@ class Nodes(Table[Slice]):
 
     # Preemption, loss and maintenance
 
-    def preempt(self, node: Slice, grace_seconds: float) -> None:
+    def preempt(self, node: TpuSlice, grace_seconds: float) -> None:
         """Notify the machines and send SIGTERM; the node is PREEMPTED once all processes ended, or after `grace_seconds`."""
         clock = self._state.clock
         for machine in node.machines:
@@ -311,7 +311,7 @@ class Nodes(Table[Slice]):
 
         clock.after(min(LOOK_SECONDS, grace_seconds), look)
 
-    def lose(self, node: Slice, reason: str) -> None:
+    def lose(self, node: TpuSlice, reason: str) -> None:
         """End all processes at once. The node keeps its name and its quota until it is deleted."""
         power_off(node)
         state = NodeState.PREEMPTED if node.spot else NodeState.TERMINATED
@@ -319,7 +319,7 @@ class Nodes(Table[Slice]):
 
     # Machines
 
-    def boot(self, node: Slice) -> None:
+    def boot(self, node: TpuSlice) -> None:
         """Run the startup script on every worker that is off."""
         if not node.machines:
             node_id, hosts = node.name.rpartition("/")[2], node.accelerator.hosts
@@ -332,11 +332,11 @@ class Nodes(Table[Slice]):
         for machine in node.machines:
             machine.boot(node.node.metadata.get("startup-script", ""))
 
-    def remove_machines(self, node: Slice) -> None:
+    def remove_machines(self, node: TpuSlice) -> None:
         for machine in node.machines:
             machine.remove()
 
-    def _metadata(self, of_node: Slice, worker: int, addresses: list[str]) -> Tree:
+    def _metadata(self, of_node: TpuSlice, worker: int, addresses: list[str]) -> Tree:
         """A worker's metadata: a Compute Engine VM's, but in Google's project and by another name, as recorded."""
         node, accelerator = of_node.node, of_node.accelerator
         project = self._state.projects.known(of_node.project)
@@ -400,12 +400,12 @@ def state_named(name: str) -> NodeState:
     return NodeState[name]
 
 
-def signal_all(node: Slice, number: signal.Signals) -> None:
+def signal_all(node: TpuSlice, number: signal.Signals) -> None:
     for machine in node.machines:
         machine.signal(number)
 
 
-def power_off(node: Slice) -> None:
+def power_off(node: TpuSlice) -> None:
     for machine in node.machines:
         machine.power_off()
 

@@ -13,7 +13,7 @@ from cloud_emulator import recorded
 from cloud_emulator.catalogue import region_of
 from cloud_emulator.errors import ApiError
 from cloud_emulator.projects import Demand
-from cloud_emulator.tpu.nodes import Nodes, NodeState, Slice, check_identifier
+from cloud_emulator.tpu.nodes import Nodes, NodeState, TpuSlice, check_identifier
 from cloud_emulator.tpu.state import Failure, Table, raw, refused, resource_refusal, timestamp
 from cloud_emulator.tpu.state import State as Shared
 
@@ -28,7 +28,7 @@ LOST = (NodeState.PREEMPTED, NodeState.TERMINATED)
 @dataclass(eq=False)
 class Queued:
     resource: types.QueuedResource
-    wanted: list[Slice] = field(default_factory=list)
+    slices: list[TpuSlice] = field(default_factory=list)
     held: bool = False  # by an order to the emulator, until it is released
     not_before: float = 0.0  # seconds since 1970 by the emulator's clock
 
@@ -52,7 +52,7 @@ class Queue(Table[Queued]):
 
     def demands(self, project: str) -> list[Demand]:
         """A queued resource counts until it is deleted, in any state."""
-        return [node.demand for queued in self.values() for node in queued.wanted if node.project == project]
+        return [node.demand for queued in self.values() for node in queued.slices if node.project == project]
 
     def create(self, name: str, resource: types.QueuedResource) -> Operation:
         check_identifier("queued resource", name.rpartition("/")[2])
@@ -61,11 +61,11 @@ class Queue(Table[Queued]):
         queued = Queued(types.QueuedResource(resource))
         queued.resource.name = name
         project = self._shared.projects.known(name.split("/")[1])
-        queued.wanted = self._wanted(name, resource)
-        self._shared.check_quota(name.split("/")[1], [node.demand for node in queued.wanted])
+        queued.slices = self._slices_of(name, resource)
+        self._shared.check_quota(name.split("/")[1], [node.demand for node in queued.slices])
         operation = self._shared.operations.begin(name, "create")
-        values = {"type": queued.wanted[0].accelerator.name, "project": queued.wanted[0].project}
-        failure = self._shared.orders.failure("operation", "CREATE queued", queued.wanted[0].zone, **values)
+        values = {"type": queued.slices[0].accelerator.name, "project": queued.slices[0].project}
+        failure = self._shared.orders.failure("operation", "CREATE queued", queued.slices[0].zone, **values)
         if failure is not None:
             create_seconds = self._shared.behaviour.create_seconds
             self._shared.clock.after(create_seconds, lambda: self._shared.operations.end(operation, failure))
@@ -76,7 +76,7 @@ class Queue(Table[Queued]):
             spec.parent = project.numbered(spec.parent)
             spec.node.queued_resource = project.numbered(name)
         self[name] = queued
-        self._shared.record("queued", name, queued.wanted[0].accelerator.name)
+        self._shared.record("queued", name, queued.slices[0].accelerator.name)
         self._enter(queued, State.CREATING)
         until = _valid_until(queued.resource, now)
         if until is not None:
@@ -85,7 +85,7 @@ class Queue(Table[Queued]):
         self._shared.operations.end(operation, queued.resource)
         return operation
 
-    def _wanted(self, name: str, resource: types.QueuedResource) -> list[Slice]:
+    def _slices_of(self, name: str, resource: types.QueuedResource) -> list[TpuSlice]:
         location = name.rpartition("/queuedResources/")[0]
         specs = list(resource.tpu.node_spec)
         if len(specs) != 1:
@@ -118,23 +118,23 @@ class Queue(Table[Queued]):
 
     def retry(self, queued: Queued) -> None:
         """Provision `queued`, if it waits and nothing holds it back."""
-        zone = queued.wanted[0].zone
+        zone = queued.slices[0].zone
         here = self.get(queued.name) is queued and queued.state == State.WAITING_FOR_RESOURCES
         if not here or queued.held or self._shared.clock.now() < queued.not_before or self._shared.orders.is_out_of_stock(zone):
             return None
         self._enter(queued, State.PROVISIONING)
         try:
-            for index, node in enumerate(queued.wanted):
+            for index, node in enumerate(queued.slices):
                 bare = types.Node(node.node)
                 raw(bare).ClearField("accelerator_config")
-                queued.wanted[index] = self._all_nodes.prepared(node.name, bare, spot=node.spot, queued=queued.name)
+                queued.slices[index] = self._all_nodes.prepared(node.name, bare, spot=node.spot, queued=queued.name)
         except ApiError as error:  # such as a name that was taken meanwhile
             return self.fail(queued, Failure(9, str(error)))
-        first, region = queued.wanted[0], region_of(zone)
+        first, region = queued.slices[0], region_of(zone)
         values = {"type": first.accelerator.name, "project": first.project, "region": region}
         failure = self._shared.orders.failure("failed_data", "CREATE queued", zone, **values)
-        failure = failure or self._all_nodes.lacks_addresses(queued.wanted)
-        for node in queued.wanted:
+        failure = failure or self._all_nodes.lacks_addresses(queued.slices)
+        for node in queued.slices:
             self._all_nodes.begin(node, None, will_fail=failure is not None)
         if failure is not None:
             self._shared.clock.after(self._shared.behaviour.create_seconds, lambda: self._fail_if(queued, failure))
@@ -176,23 +176,23 @@ class Queue(Table[Queued]):
 
         self._shared.clock.after(self._shared.behaviour.delete_seconds, end)
 
-    def _nodes(self, queued: Queued) -> list[Slice]:
+    def _nodes(self, queued: Queued) -> list[TpuSlice]:
         return [node for node in self._all_nodes.values() if node.queued == queued.name]
 
     def _forget_nodes(self, queued: Queued, what: str) -> None:
         for node in self._nodes(queued):
             self._all_nodes.forget(node, "deleted", f"its queued resource was {what}")
 
-    def _node_changed(self, node: Slice) -> None:
+    def _node_changed(self, node: TpuSlice) -> None:
         """A node entered another state, or is gone."""
         queued = self.get(node.queued)
         if queued is None:
             return
         nodes = self._nodes(queued)
         ready = [each for each in nodes if each.node.state == NodeState.READY]
-        if queued.state == State.PROVISIONING and len(ready) == len(queued.wanted):
+        if queued.state == State.PROVISIONING and len(ready) == len(queued.slices):
             self._enter(queued, State.ACTIVE)
-        gone = len(nodes) < len(queued.wanted)
+        gone = len(nodes) < len(queued.slices)
         if queued.state in (State.PROVISIONING, State.ACTIVE) and (gone or node.node.state in LOST):
             self.suspend(queued)
 

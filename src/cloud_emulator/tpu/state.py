@@ -24,7 +24,7 @@ from cloud_emulator.machines import Machines
 from cloud_emulator.projects import Demand, Projects
 
 STOCK_OUT = "stock-out"
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 # Events after which a node costs nothing.
 UNPAID = ("creating", "preempted", "terminated", "stopped", "deleted", "failed", "vanished")
 
@@ -51,15 +51,15 @@ def resource_refusal(answer: str, name: str) -> ApiError:
     return recorded.refusal(answer, project=project, zone=zone, resource=resource)
 
 
-class Table(dict[str, Found]):
+class Table(dict[str, Item]):
     """Resources by their full names."""
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> Item:
         if name not in self:
             raise resource_refusal("not-found", name)
         return self[name]
 
-    def within(self, collection: str) -> list[Found]:
+    def within(self, collection: str) -> list[Item]:
         return [self[name] for name in sorted(self) if name.startswith(f"{collection}/")]
 
 
@@ -134,9 +134,9 @@ class Orders:
         for order in self._orders:
             fits = request.startswith(order.requests) and (order.zone is None or order.zone == zone)
             if fits and form in recorded.answer(order.name, self._file):
-                if order.left is not None:
-                    order.left -= 1
-                    if order.left == 0:
+                if order.remaining is not None:
+                    order.remaining -= 1
+                    if order.remaining == 0:
                         self._orders.remove(order)
                 return order.name
         return None

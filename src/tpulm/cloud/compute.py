@@ -43,9 +43,9 @@ class AllResources(TpuApi):
             yield from super().resources(zone)
         yield from (vm for vm in self._vms.values() if vm.zone == zone)
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         if (name, zone) not in self._vms:
-            return super().look(name, zone)
+            return super().node_status(name, zone)
         with explained(_UNLISTED):
             instance = self.rest.find("compute", self._path(name, zone))
         return NodeStatus(None) if instance is None else NodeStatus(_resource(instance).state)

@@ -139,7 +139,7 @@ class Policy:
     unknown: float = 600.0  # for which an unknown state may last
     save: float = 300.0  # in which a trainer must save and stop when asked
     teardown: float = 600.0  # for which a deletion may take; with `save`, the margin before budget and deadline
-    fruitless: int = 3  # attempts in a row without a new checkpoint or an external cause
+    attempts_without_progress: int = 3  # attempts in a row without a new checkpoint or an external cause
     pause: float = 60.0  # before the attempt after a refusal; doubled with each further one
     longest_pause: float = 1800.0
     quota_patience: float = 3600.0  # for which a zone may refuse for lack of quota, until it is closed
@@ -232,7 +232,7 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
         case Adopt():  # it may have been billed since long before this look
             return jobs.with_node(job, requested=True, since=job.node and job.node.intended_at)
         case RecordNodeState(state):
-            return jobs.seen(job, state, now=now, unseen=observed.unseen, heard=heard, created_at=created_at)
+            return jobs.observed(job, state, now=now, unseen=observed.unseen, heard=heard, created_at=created_at)
         case AskToStop(because):
             return jobs.with_node(job, asked_to_stop=now, asked_because=because)
         case MarkForDeletion(why, detail, step):
@@ -324,7 +324,7 @@ def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -
     if not job.open_zones:
         reasons = [f"{zone}: {job.closed[zone]}" for zone in job.zones]
         return Close("refused", reasons[0] if len(reasons) == 1 else "no zone takes the run:\n" + "\n".join(reasons))
-    if job.fruitless >= policy.fruitless:
+    if job.fruitless >= policy.attempts_without_progress:
         last = job.attempts[-1]
         return Close(
             "failed",

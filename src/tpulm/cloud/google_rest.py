@@ -272,7 +272,7 @@ def identity(rest: GoogleRest) -> Identity:
         email = getattr(credentials, name, None)
         if isinstance(email, str) and "@" in email:
             return Identity(_source(kind), email)
-    return Identity(_source(kind), getattr(credentials, "account", "") or _asked(rest))
+    return Identity(_source(kind), getattr(credentials, "account", "") or _fetch_email(rest))
 
 
 def _source(kind: str) -> str:
@@ -285,7 +285,7 @@ def _source(kind: str) -> str:
     return "gcloud's login (application-default)"
 
 
-def _asked(rest: GoogleRest) -> str:
+def _fetch_email(rest: GoogleRest) -> str:
     """The e-mail address of gcloud's login, which may read it."""
     try:
         return str(rest.get("openidconnect", "v1/userinfo").get("email", ""))

@@ -33,7 +33,7 @@ _IN_CLOUD_TPU = ("v2", "v3", "v4")  # priced per 8 cores; later ones belong to C
 _CHIPS_OF_8_CORES = 4
 _NAME = re.compile(r"(?:Preemptible )?T(?:puV|pu-v|PU)(?P<generation>2|3|4|5e|5p|6e|7x)\b")
 _OTHER_TERMS = re.compile(r"Reserved|Calendar|Commitment|Sole Tenancy|Custom|Premium|Capacity Optimized|DWS")
-_KEPT_SECONDS = 86_400.0  # of the catalogue's cache on this machine
+_CACHE_SECONDS = 86_400.0  # of the catalogue's cache on this machine
 _PATIENCE_SECONDS = 20.0
 _FILE = "prices.json"  # in the CONTROL folder of a run: the prices of its launch
 
@@ -169,7 +169,7 @@ def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
     keep = not is_anonymous("cloudbilling")  # an emulator's prices are not Google's
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         cached = json.loads(file.read_text(encoding="utf-8")) if keep else {}
-        if 0 <= time.time() - cached["at"] < _KEPT_SECONDS:
+        if 0 <= time.time() - cached["at"] < _CACHE_SECONDS:
             return _dated({str(key): float(value) for key, value in cached["dollars"].items()}, cached["at"])
     prices: dict[str, float] = {}
     for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):

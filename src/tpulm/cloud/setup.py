@@ -31,7 +31,7 @@ _NO_OBSTACLES = ("zones", "quota", "bucket: location", "data bucket: location", 
 Answer = TypeVar("Answer")
 
 
-class Step(NamedTuple):
+class SetupStep(NamedTuple):
     what: str  # "make the bucket gs://runs in us-central1"
     detail: str
     act: Callable[[], object]
@@ -43,7 +43,7 @@ class Check(NamedTuple):
     ok: bool | None  # None: not checked
     found: str
     remedy: str = ""  # a command, a page, or what to change in cloud.toml
-    steps: tuple[Step, ...] = ()  # that make what is missing
+    steps: tuple[SetupStep, ...] = ()  # that make what is missing
     name: str = ""
 
 
@@ -67,7 +67,7 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     return checks
 
 
-def steps(checks: Iterable[Check]) -> list[Step]:
+def steps(checks: Iterable[Check]) -> list[SetupStep]:
     """What is missing and can be made, in order. Raises CloudRefused for what has to be mended first, such as billing."""
     checks = list(checks)
     for check in checks:
@@ -76,7 +76,7 @@ def steps(checks: Iterable[Check]) -> list[Step]:
     return [step for check in checks for step in check.steps]
 
 
-def apply(steps: Iterable[Step], *, log: Callable[[Step], None] = lambda step: None) -> None:
+def apply(steps: Iterable[SetupStep], *, log: Callable[[SetupStep], None] = lambda step: None) -> None:
     """Take the steps in order. Raises CloudRefused with the missing permission; TpulmError for transient errors."""
     for step in steps:
         log(step)
@@ -187,7 +187,7 @@ def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
         raise
 
 
-def _if_there(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+def _get_or_default(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
     """The answer; `otherwise` for what does not exist yet, or is of an API that is off."""
     try:
         return ask()
@@ -197,7 +197,7 @@ def _if_there(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
         raise
 
 
-def _unless_there(act: Callable[[], object]) -> bool:
+def _create_once(act: Callable[[], object]) -> bool:
     """Create something; False if it already exists."""
     try:
         act()
@@ -256,7 +256,7 @@ def _apis(project: Project) -> Check:
     if not off:
         return Check(True, f"on: {shown}")
     act = partial(google_rest.enable_apis, project.rest, off)
-    step = Step(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
+    step = SetupStep(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
     return Check(not needed & set(off), f"off: {shown}", SETUP, (step,))
 
 
@@ -268,7 +268,7 @@ def _own_rights(project: Project) -> Check:
     grants.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
     lacking, roles = [], []
     for place, permissions, role in grants:
-        granted = _if_there(partial(place.tested, permissions), set(permissions))
+        granted = _get_or_default(partial(place.tested, permissions), set(permissions))
         if missing := [permission for permission in permissions if permission not in granted]:
             lacking.append(f"{', '.join(missing)} on {place.name}")
             roles.append(f"{role} on {place.name}")
@@ -351,7 +351,7 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
 
 def _bucket(project: Project, name: str) -> Check:
     try:
-        bucket = _if_there(partial(project.bucket, name), None)
+        bucket = _get_or_default(partial(project.bucket, name), None)
     except GoogleError as error:
         if not error.refused:
             raise
@@ -367,7 +367,7 @@ def _bucket(project: Project, name: str) -> Check:
             return Check(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
         region = region_of(project.settings.zones[0])
         what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
-        return Check(False, missing, SETUP, (Step(what, detail, partial(_make_bucket, project, name, region)),))
+        return Check(False, missing, SETUP, (SetupStep(what, detail, partial(_make_bucket, project, name, region)),))
     days = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{name}"
     if bucket.get("versioning", {}).get("enabled"):
@@ -389,7 +389,7 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
-    if not _unless_there(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
+    if not _create_once(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
         project.bucket(bucket)  # ours from an earlier attempt, else this raises
 
 
@@ -417,7 +417,7 @@ def _bucket_location(project: Project, name: str) -> Check:
 def _worker_account(project: Project) -> Check:
     """One of another project is used but never created, and may be invisible."""
     email, path = project.settings.service_account, policies.account_path(project.settings.service_account)
-    account = _if_there(lambda: project.rest.find("iam", path), None)
+    account = _get_or_default(lambda: project.rest.find("iam", path), None)
     if account is None:
         if not path.startswith(f"v1/projects/{project.id}/"):
             remedy = "correct service_account in cloud.toml, or make it in its own project"
@@ -425,7 +425,7 @@ def _worker_account(project: Project) -> Check:
         described = {"displayName": "tpulm worker", "description": "What tpulm's TPU VMs run as"}
         body = {"accountId": email.partition("@")[0], "serviceAccount": described}
         make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
-        step = Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
+        step = SetupStep(f"make the account {email}", "the VMs' own; it has no key to lose", partial(_create_once, make))
         return Check(False, f"there is no account {email}", SETUP, (step,))
     if account.get("disabled"):
         return Check(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
@@ -457,7 +457,7 @@ def _secrets(project: Project) -> Check:
             command = f"gcloud secrets create {source} --data-file=FILE --project={project.id}"
             place = policies.secret(project.rest, source)
             grant = _Grant(place, ("secretmanager.versions.access",), "roles/secretmanager.secretAccessor")
-        if _if_there(find, {}) is None:
+        if _get_or_default(find, {}) is None:
             missing.append(source)
             remedies.append(command)
         else:
@@ -474,10 +474,10 @@ def _granted(project: Project, *grants: _Grant) -> Check:
     member = f"serviceAccount:{project.settings.service_account}"
 
     def permitted(place: policies.Place) -> frozenset[str]:
-        return _if_there(lambda: project.roles.of(policies.roles_of(place.read(), member)), frozenset())
+        return _get_or_default(lambda: project.roles.of(policies.roles_of(place.read(), member)), frozenset())
 
     of_project = permitted(policies.project(project.rest))
-    lacking, steps = list[str](), list[Step]()
+    lacking, steps = list[str](), list[SetupStep]()
     for place, permissions, role in grants:
         may = of_project if of_project.issuperset(permissions) else of_project | permitted(place)
         if missing := [permission for permission in permissions if permission not in may]:
@@ -485,12 +485,12 @@ def _granted(project: Project, *grants: _Grant) -> Check:
             name = role
             if role.startswith("projects/"):
                 name = role.rpartition("/")[2]
-                known = _if_there(partial(project.roles.permissions, role), frozenset())
+                known = _get_or_default(partial(project.roles.permissions, role), frozenset())
                 if not known.issuperset(permissions):
                     detail = f"lets a TPU VM delete its own TPU: {', '.join(permissions)}"
-                    steps.append(Step(f"make the role {name}", detail, partial(_make_role, project, role, permissions)))
+                    steps.append(SetupStep(f"make the role {name}", detail, partial(_make_role, project, role, permissions)))
             what = f"grant the VMs {name} on {place.name}"
-            steps.append(Step(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
+            steps.append(SetupStep(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
     if lacking:
         return Check(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
     return Check(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
@@ -500,7 +500,7 @@ def _make_role(project: Project, path: str, permissions: tuple[str, ...]) -> Non
     described = {"title": "tpulm worker", "description": "Lets a TPU VM of tpulm delete its own TPU", "stage": "GA"}
     rest, body = project.rest, {**described, "includedPermissions": list(permissions)}
     new = {"roleId": path.rpartition("/")[2], "role": body}
-    if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", new)):
+    if _create_once(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", new)):
         return
     role = rest.get("iam", f"v1/{path}")
     if role.get("deleted"):  # it can be undeleted for a week, and keeps its name until then

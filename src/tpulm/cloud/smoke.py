@@ -179,7 +179,7 @@ class Smoke:
                 refusals.append(f"{zone}: {refused}")
                 continue
             until = self.clock() + seconds
-            while (creation := self.api.progress(operation)).pending and self._look(zone) != "READY" and self.clock() < until:
+            while (creation := self.api.progress(operation)).pending and self._state(zone) != "READY" and self.clock() < until:
                 self._pause()
             if creation.refused is None:
                 return request
@@ -205,7 +205,7 @@ class Smoke:
         facts, log = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0" / "log-0.txt"
         self.progress.start("the VM boots")
         answer = ""
-        while storage.info(facts) is None and self.clock() < ends and self._look(request.zone) is not None:
+        while storage.info(facts) is None and self.clock() < ends and self._state(request.zone) is not None:
             self._pause()
         if storage.info(facts) is None:
             message = f"nothing of the VM in the bucket after {duration(self.clock() - begun)}"
@@ -213,7 +213,7 @@ class Smoke:
             return
         yield SmokeCheck("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
         until = self.clock() + 60
-        while answer != "probed" and self.clock() < until and self._look(request.zone) not in (None, "DELETING"):
+        while answer != "probed" and self.clock() < until and self._state(request.zone) not in (None, "DELETING"):
             answer = self.api.boot_progress(request.name, request.zone) or answer
             self._pause()
         yield SmokeCheck("guest attributes", answer == "probed", f"'{answer}' was read" if answer else "none could be read")
@@ -227,7 +227,7 @@ class Smoke:
         self.progress.start("the VM deletes itself")
         asked = self.clock()
         until = min(asked + _GONE_SECONDS, ends)
-        while (state := self._look(request.zone)) is not None and self.clock() < until:
+        while (state := self._state(request.zone)) is not None and self.clock() < until:
             self._pause()
         took = duration(self.clock() - asked)
         message = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
@@ -273,7 +273,7 @@ class Smoke:
             for (name, zone), asked in list(self._asked.items()):
                 now = self.clock()
                 with contextlib.suppress(TpulmError):
-                    if self.api.look(name, zone).state is not None:
+                    if self.api.node_status(name, zone).state is not None:
                         self.api.delete(name, zone)
                     elif now >= asked.at + self.appear_seconds:
                         self._count(self._asked.pop((name, zone)))
@@ -295,12 +295,12 @@ class Smoke:
         finally:
             for asked in self._asked.values():
                 self._count(asked)
-            self.log(self._left(removed))
+            self.log(self._remaining(removed))
 
     def _count(self, asked: _Asked) -> None:
         self.spent += (self.clock() - asked.at) / 3600 * asked.dollars_per_hour
 
-    def _left(self, removed: bool) -> SmokeCheck:
+    def _remaining(self, removed: bool) -> SmokeCheck:
         commands = [
             deletion_command(name, zone, self.settings.project, queued=asked.queued)
             for (name, zone), asked in self._asked.items()
@@ -313,9 +313,9 @@ class Smoke:
             "nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
         )
 
-    def _look(self, zone: str) -> str | None:
+    def _state(self, zone: str) -> str | None:
         try:
-            return self.api.look(self.name, zone).state
+            return self.api.node_status(self.name, zone).state
         except Unavailable:
             return "unknown"
 

@@ -119,7 +119,7 @@ def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | Non
         unseen = "the project is not known; name it with --project"
     elif job.node is not None and provider is not None:
         try:
-            node = provider.look(job.node.name, job.node.zone)
+            node = provider.node_status(job.node.name, job.node.zone)
         except TpulmError as error:
             unseen = str(error)
     return RunStatus(
@@ -271,7 +271,7 @@ class Tail:
     """A log as it grows."""
 
     path: PurePath
-    _seen: bytes = b""
+    _content: bytes = b""
     _version: tuple[int, int] | None = field(default=None)
 
     def more(self) -> tuple[bytes, bool]:
@@ -280,8 +280,8 @@ class Tail:
         if info is None or (info.size, info.modified_ns) == self._version:
             return b"", False
         content = storage.read_bytes(self.path).removesuffix(_UNREADABLE)
-        new = following(self._seen, content)
-        self._version, self._seen = (info.size, info.modified_ns), content
+        new = following(self._content, content)
+        self._version, self._content = (info.size, info.modified_ns), content
         return (content, True) if new is None else (new, False)
 
 

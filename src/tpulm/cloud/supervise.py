@@ -179,7 +179,7 @@ class Supervisor:
         """One look and one action. Raises TpulmError for nodes that could not be deleted in time."""
         job, version = self._read()
         now = self.clock()
-        observed = self.look(job, now)
+        observed = self.observe(job, now)
         action = decide(job, observed, now, self.policy)
         if isinstance(action, GiveUp):
             raise TpulmError(self._give_up_deleting(job, now))
@@ -189,36 +189,36 @@ class Supervisor:
             self.control.replace(changed, version)  # fails if somebody changed it meanwhile; the next look reads theirs
         return changed, action
 
-    def look(self, job: Job, now: float) -> Observation:
+    def observe(self, job: Job, now: float) -> Observation:
         """The state of a job's nodes and of its run."""
-        spare = {node.name: self._look(job, node, now) for node in job.spare}
+        spare = {node.name: self._observe_node(job, node, now) for node in job.spare}
         if job.node is None:
             return Observation(newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
-        observed = self._look(job, job.node, now)  # before the result, so that an outcome comes with its result
+        observed = self._observe_node(job, job.node, now)  # before the result, so that an outcome comes with its result
         return replace(observed, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
 
-    def _look(self, job: Job, node: Node, now: float) -> Observation:
+    def _observe_node(self, job: Job, node: Node, now: float) -> Observation:
         creation = self.provider.progress(node.operation)
-        sight = self.provider.look(node.name, node.zone)
-        refusal = creation.refused or sight.refused
+        status = self.provider.node_status(node.name, node.zone)
+        refusal = creation.refused or status.refused
         unseen = now - self.memory.last_seen.get(node.name, node.since or node.intended_at)
-        if sight.state is not None:
+        if status.state is not None:
             self.memory.last_seen[node.name] = now
         silence = self._silence(node.attempt, now)
-        is_ready = sight.state == "READY" and node.ending is None
-        unheard = is_ready and len(silence) < sight.workers and node.state == "READY" and now - node.since > self.policy.boot
+        is_ready = status.state == "READY" and node.ending is None
+        unheard = is_ready and len(silence) < status.workers and node.state == "READY" and now - node.since > self.policy.boot
         return Observation(
-            state=sight.state,
+            state=status.state,
             pending=creation.pending,
-            foreign=sight.state is not None and sight.labels.get(LABEL) != job.run,
+            foreign=status.state is not None and status.labels.get(LABEL) != job.run,
             refusal=refusal.kind if refusal else None,
             refused_because=str(refusal or ""),
-            workers=sight.workers,
+            workers=status.workers,
             silence=silence,
             outcome=self.control.outcome(node.attempt),
             rate=self._rate(node.attempt, now) if is_ready and silence else StepRate(),
             boot=self.provider.boot_progress(node.name, node.zone) if unheard else "",
-            created_at=None if sight.created_at is None else min(sight.created_at, now),
+            created_at=None if status.created_at is None else min(status.created_at, now),
             unseen=unseen,
             deleting=now - self.memory.deletion_requested.get(node.name, now),
         )

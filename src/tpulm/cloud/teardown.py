@@ -91,14 +91,14 @@ def listed(api: TpuApi, *, progress: Progress = SILENT) -> Listing:
     resources: list[Resource] = []
     silent: dict[str, TpulmError] = {}
 
-    def look(zone: str) -> list[Resource] | TpulmError:
+    def list_zone(zone: str) -> list[Resource] | TpulmError:
         try:
             return list(api.resources(zone))
         except TpulmError as error:
             return error
 
     with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
-        for zone, answer in zip(zones, pool.map(look, zones), strict=True):
+        for zone, answer in zip(zones, pool.map(list_zone, zones), strict=True):
             progress.advance(1)
             if isinstance(answer, TpulmError):
                 silent[zone] = answer
@@ -208,7 +208,7 @@ def delete(
     while remaining:
         progress.status(", ".join(name for name, _ in remaining[:3]))
         for name, zone in list(remaining):
-            state = api.look(name, zone).state
+            state = api.node_status(name, zone).state
             if state is None:
                 remaining.remove((name, zone))
                 progress.advance(1)
@@ -245,18 +245,18 @@ def stop(
     """
     control, shown = Control(workdir), set[str]()
 
-    def say(line: str) -> None:
+    def log_once(line: str) -> None:
         if line not in shown:
             shown.add(line)
             log(line)
 
-    supervisor = Supervisor(control, provider, Policy(), _never, log=say, pause_seconds=pause_seconds)
+    supervisor = Supervisor(control, provider, Policy(), _never, log=log_once, pause_seconds=pause_seconds)
     give_up_at = time.monotonic() + seconds
     while not (job := control.change(stopped)).is_over:
         try:
             return supervisor.run()
         except InUse as error:
-            say(f"the run is supervised by {error.owner}, which now ends it")
+            log_once(f"the run is supervised by {error.owner}, which now ends it")
             if time.monotonic() > give_up_at:
                 minutes = f"{seconds / 60:.0f} minutes"
                 raise TpulmError(

@@ -60,7 +60,7 @@ class TpuApi:
             return Creation(pending=True)
         return Creation(refused=_failed(status.get("error")))
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         """A node's status; while it is deleted with its queued resource, the state of the latter, which says more."""
         node = self._find(f"{self._place(zone)}/nodes/{name}") or {}
         state, labels = node.get("state"), node.get("labels", {})

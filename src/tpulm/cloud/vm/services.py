@@ -70,7 +70,7 @@ class Metadata:
         zone = self.attribute("tpulm-zone") or env.get("ZONE") or (self.get("instance/zone") or "").rpartition("/")[2]
         return project, zone, self.attribute("tpulm-node") or env.get("NODE_ID")
 
-    def tell(self, key, value):
+    def set_guest_attribute(self, key, value):
         """Set a guest attribute, which the node's getGuestAttributes shows, if the server accepts it."""
         with contextlib.suppress(Unreachable):
             headers = {"Metadata-Flavor": "Google"}
@@ -167,15 +167,15 @@ def logged(*kinds):
     try:
         yield
     except kinds as error:
-        say(f"{type(error).__name__}: {error}")
+        log(f"{type(error).__name__}: {error}")
 
 
 def delete(metadata, place, *paths):
     """Ask Google to delete each of the paths below `place`, and print the answers."""
     for path in paths:
         status, body = metadata.signed(f"{place}/{path}", "DELETE")
-        say("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
+        log("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
 
 
-def say(line):
+def log(line):
     print(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line, flush=True)
