@@ -81,33 +81,33 @@ class PrintedProgress:
         self._print, self._every_seconds = say, every_seconds
         self._description, self._unit, self._status = "", "", ""
         self._total: float | None = None
-        self._completed, self._said_at = 0.0, time.monotonic()
-        self._begun_at = self._said_at
+        self._completed, self._printed_at = 0.0, time.monotonic()
+        self._begun_at = self._printed_at
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         self._description, self._total, self._unit, self._status = description, total, unit, ""
         self._completed, self._begun_at = 0.0, time.monotonic()
         watchdog.report()
-        self._say()
+        self._print_task()
 
     def advance(self, amount: float) -> None:
         self._completed += amount
         watchdog.report()
-        self._say_if_due()
+        self._print_if_due()
 
     def status(self, text: str) -> None:
         self._status = text
-        self._say_if_due()
+        self._print_if_due()
 
     def note(self, message: str) -> None:
         self._print(f"note: {message}")
 
-    def _say_if_due(self) -> None:
-        if time.monotonic() - self._said_at >= self._every_seconds:
-            self._say()
+    def _print_if_due(self) -> None:
+        if time.monotonic() - self._printed_at >= self._every_seconds:
+            self._print_task()
 
-    def _say(self) -> None:
-        self._said_at = time.monotonic()
+    def _print_task(self) -> None:
+        self._printed_at = time.monotonic()
         self._print("  ".join(filter(None, [self._description, self._standing()])))
 
     def _standing(self, *, over: bool = False) -> str:

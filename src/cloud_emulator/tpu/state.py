@@ -99,7 +99,7 @@ class Order:
     name: str
     requests: str
     zone: str | None
-    left: int | None  # None: until taken back
+    remaining: int | None  # None: until taken back
 
 
 class Orders:

@@ -37,7 +37,7 @@ from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.causal import GPT2_VOCABULARY
 from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY
-from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
+from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"

@@ -45,7 +45,7 @@ from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
 from tpulm.tokenization.causal import GPT2_MERGES, GPT2_VOCABULARY
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
-from tpulm.tokenization.given import ADDED_TOKENS, SETTINGS_FILES
+from tpulm.tokenization.hf_files import ADDED_TOKENS, SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
 CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
@@ -155,7 +155,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         model = load_model(folder) if note is None else load_weights(folder)
         if isinstance(model, LoadedModel) and not isinstance(model.tokenization, CausalTokenization):
             save_loaded(target / part, model)
-            notes += tokenization.doubts(model.tokenization, folder) if part == parts[0] else []
+            notes += tokenization.normalization_warnings(model.tokenization, folder) if part == parts[0] else []
         else:
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
             _save_foreign(folder, target / part, model, tokenizer)
@@ -278,7 +278,7 @@ def _vocabulary(path: PurePath, lowercase: bool | None, strip: bool | None, note
     # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
     choices = [strip] if strip is not None else [True, False] if lowercase else [False]
     tokenizers = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in choices]
-    doubts = [tokenization.doubts(one, path) for one in tokenizers]
+    doubts = [tokenization.normalization_warnings(one, path) for one in tokenizers]
     kept = len(tokenizers) > 1 and bool(doubts[0]) and not doubts[1]
     notes += (
         ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else doubts[0]

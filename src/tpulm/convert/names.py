@@ -258,14 +258,14 @@ def head_in(tensors: Iterable[str]) -> Head:
     return "masked"
 
 
-class Kept(NamedTuple):
+class Tidied(NamedTuple):
     """Tensors under the names of the tables, and the names of those left out that held weights."""
 
     tensors: dict[str, np.ndarray]
     dropped: tuple[str, ...]
 
 
-def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Kept:
+def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Tidied:
     """Rename tensors of bare encoders and old conversions, split fused ones, and leave out buffers, a pooler that nothing reads
     and, if the output is `tied`, repeats of other tensors.
 
@@ -294,7 +294,7 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
             tidied[name] = np.ones_like(tidied[like])
     reads_pooler = head_in(tidied) in ("next_sentence", "classification")
     dropped = () if reads_pooler else tuple(name for name in _POOLER if name in tidied)
-    return Kept({name: tensor for name, tensor in tidied.items() if name not in dropped}, dropped)
+    return Tidied({name: tensor for name, tensor in tidied.items() if name not in dropped}, dropped)
 
 
 def ungrouped(
@@ -317,11 +317,11 @@ def ungrouped(
     return {name: repeated(name, tensor) for name, tensor in tensors.items()}
 
 
-def without_heads(tidied: Kept, model_type: str) -> Kept:
+def without_heads(tidied: Tidied, model_type: str) -> Tidied:
     """The encoder's tensors alone."""
     heads = {row.theirs for row in TABLES[model_type] if not row.ours.startswith(_ENCODER)}
     dropped = tuple(name for name in tidied.tensors if name in heads)
-    return Kept({name: tensor for name, tensor in tidied.tensors.items() if name not in heads}, (*tidied.dropped, *dropped))
+    return Tidied({name: tensor for name, tensor in tidied.tensors.items() if name not in heads}, (*tidied.dropped, *dropped))
 
 
 def _bare_names(model_type: str) -> Mapping[str, str]:

@@ -177,7 +177,7 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
     try:
         files = find_files(config.sources, away=away)
     except ConfigError:
-        if any(_is_there(source) for source in config.sources):
+        if any(_exists(source) for source in config.sources):
             raise
         files = None
     changes: list[object] = list(_settings_changes(manifest, config, part_bytes))
@@ -190,7 +190,7 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
         )
 
 
-def _is_there(source: SourceConfig) -> bool:
+def _exists(source: SourceConfig) -> bool:
     """Whether this machine has the source's files; False for a dataset on the Hub, which any machine can reach."""
     if source.format == "hub" and not is_folder(source.path):
         return False

@@ -14,7 +14,7 @@ from tpulm.corpus.documents import Removed, Samples
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, joined, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.near import contains, keys_between
-from tpulm.corpus.spill import Slice, SpillReader
+from tpulm.corpus.spill import SpillReader, SpillSlice
 from tpulm.errors import DataError
 
 _REQUESTS: Final = 8
@@ -43,7 +43,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     """
     low, high = part_range(part, manifest.num_parts)
     slices, weights = _slices(workdir, manifest, low, high)
-    documents = [document for batch in _each(Slice.documents, slices, workdir) for document in batch]
+    documents = [document for batch in _each(SpillSlice.documents, slices, workdir) for document in batch]
     keys, order, repeat = _merged([item.keys for item in slices])
     duplicates, samples = 0, Samples()
     if manifest.config.deduplicate:
@@ -107,13 +107,13 @@ def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest,
 
 def _slices(
     workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int = 0, high: int = RANGE
-) -> tuple[list[Slice], list[float]]:
+) -> tuple[list[SpillSlice], list[float]]:
     """The slices of a range of keys, in source order, and the weight of each slice."""
 
-    def slices_of(index: int) -> list[Slice]:
+    def slices_of(index: int) -> list[SpillSlice]:
         return list(SpillReader(spill_path(workdir, index), manifest.pieces[index].runs).slices(low, high))
 
-    slices: list[Slice] = []
+    slices: list[SpillSlice] = []
     weights: list[float] = []
     for piece, of_piece in zip(manifest.pieces, _each(slices_of, range(len(manifest.pieces)), workdir), strict=True):
         slices.extend(of_piece)

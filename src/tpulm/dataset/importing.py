@@ -1,6 +1,6 @@
 """Importing a dataset: TFRecords written by Google's scripts become W/dataset, whose rows are then like any others.
 
-There are three restartable passes: scan the frames of all files, which finds truncated ones; read stretches of them, each into
+There are three restartable passes: scan the frames of all files, which finds truncated ones; read ranges of them, each into
 a piece on disk; build the parts, where equal rows meet and one of them is kept. A row's part and position follow from its hash,
 and its split from its file's content or, with a single file, from its hash too. So neither names nor order of the files matter:
 the same files give the same bytes.
@@ -20,7 +20,7 @@ from tpulm import storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus.identity import HASH, RANGE, Purpose, below, draw, holdout_threshold
 from tpulm.dataset.batches import evaluation_batches
-from tpulm.dataset.layouts import EMPTY, Layout
+from tpulm.dataset.layouts import EMPTY, RowLayout
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -36,9 +36,9 @@ from tpulm.dataset.manifest import (
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
 from tpulm.dataset.prepare import row_format
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
-from tpulm.dataset.stretch import (
+from tpulm.dataset.record_ranges import (
     PieceIndex,
-    StretchTask,
+    RangeTask,
     keys_in,
     read_index,
     row_dtype,
@@ -87,7 +87,7 @@ def import_tfrecords(
     """
     if not 0.0 < holdout_fraction < 1.0:
         raise ConfigError(f"the holdout fraction is {holdout_fraction}; it must lie between 0 and 1, such as 0.01")
-    rows, shape = _first_look(paths, kind, tokenizer)
+    rows, shape = _peek(paths, kind, tokenizer)
     files = _survey(paths, progress)
     held = _held_files(files, holdout_fraction) if hold_out == "files" else []
     inputs = _inputs(files, shape, tokenizer, holdout_fraction, held)
@@ -97,7 +97,7 @@ def import_tfrecords(
     pieces = folder / "pieces"
     tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces, held)
     num_records = sum(file.survey.records for file in files)
-    size = sum(task.stretch.bytes for task in tasks)
+    size = sum(task.span.bytes for task in tasks)
     with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(run_here) as runner:
         threshold = _read(tasks, holdout_fraction, runner, progress)
         path = storage.as_path(workdir) / "tokenizer"
@@ -135,7 +135,7 @@ def import_tfrecords(
 class RecordSource(NamedTuple):
     """The distinct rows of all pieces for a part, divided between the splits. Memory: the part's rows, twice."""
 
-    pieces: str  # the folder of the stretches, with its index
+    pieces: str  # the folder of the ranges, with its index
     tokenization_path: str
     inputs: str  # digest of inputs.json
     holdout_below: int  # the threshold of holdout draws
@@ -163,13 +163,13 @@ class RecordSource(NamedTuple):
             yield SplitRows(split, [Version(layout, tokens.reshape(-1))], counts)
 
 
-def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> Layout:
+def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> RowLayout:
     if not len(tokens):
         return EMPTY
     return layout_of(tokens, random_next.astype(bool) if "next_sentence" in rows.columns else None, rows.special)
 
 
-def _count(tokens: np.ndarray, layout: Layout, tokenizer: Tokenization) -> Counts:
+def _count(tokens: np.ndarray, layout: RowLayout, tokenizer: Tokenization) -> Counts:
     """Counts of the text as decoded from the segments; the characters of unknown words are lost."""
     ends = layout.start + layout.length
     texts = [tokenizer.decode(tokens[first:end]) for first, end in zip(layout.start.tolist(), ends.tolist(), strict=True)]
@@ -191,7 +191,7 @@ def _index(folder: str, inputs: str) -> PieceIndex:
     return read_index(storage.as_path(folder))
 
 
-def _first_look(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
+def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
     """The format that the first record implies, checked, so that a wrong vocabulary or format fails now and not in an hour."""
     for path in paths:
         record = next(read_records(path), None)
@@ -221,7 +221,7 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
     progress.start("Looking through the records", sizes, "B")
     files = []
     for path in paths:
-        files.append(ImportedFile(path, survey(path, stretch_bytes=STRETCH_BYTES, advance=progress.advance)))
+        files.append(ImportedFile(path, survey(path, range_bytes=STRETCH_BYTES, advance=progress.advance)))
         interrupt.check("nothing was begun")
     if empty := sum(not file.survey.records for file in files):
         progress.note(f"{empty:,} of {len(files):,} files hold no record")
@@ -257,7 +257,7 @@ def _inputs(
         "imported": shape.kind,
         "holdout_fraction": holdout_fraction,
         "held_out": digest(list(held)) if held else "rows",
-        "sizes": {"stretch_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
+        "sizes": {"range_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
         "tokenizer": tokenizer.fingerprint,
         "files": {
             "count": len(files),
@@ -269,18 +269,18 @@ def _inputs(
 
 def _stretch_tasks(
     files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath, held: Sequence[str]
-) -> list[StretchTask]:
-    stretches = [(file, stretch) for file in files for stretch in file.survey.stretches]
-    num_parts = -(-sum(stretch.bytes for _, stretch in stretches) // PART_BYTES)
+) -> list[RangeTask]:
+    ranges = [(file, span) for file in files for span in file.survey.ranges]
+    num_parts = -(-sum(span.bytes for _, span in ranges) // PART_BYTES)
     return [
-        StretchTask(str(pieces), number, file.path, name, stretch, shape, rows, num_parts, inputs, name in held)
-        for number, (file, stretch) in enumerate(stretches)
+        RangeTask(str(pieces), number, file.path, name, span, shape, rows, num_parts, inputs, name in held)
+        for number, (file, span) in enumerate(ranges)
         for name in (file.survey.fingerprint,)
     ]
 
 
-def _read(tasks: Sequence[StretchTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
-    """Write all stretches as pieces, and their index; return the threshold of holdout draws."""
+def _read(tasks: Sequence[RangeTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
+    """Write all ranges as pieces, and their index; return the threshold of holdout draws."""
     stage.sweep(tasks)
     records = stage.gather(tasks, stage.run(tasks, "Reading the records", "B", runner=runner, progress=progress))
     write_index(tasks[0].piece.parent, [(task.piece.name, record) for task, record in zip(tasks, records, strict=True)])

@@ -10,8 +10,8 @@ import numpy as np
 
 from tpulm import corpus, storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.manifest import READ_ROWS, WORD_START, Counts, load_manifest, load_split
+from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.errors import DataError
 
 
@@ -59,9 +59,9 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
     manifest = load_split(folder)
     reader = BlockReader(folder, manifest, keep_rows=READ_ROWS)
     total = manifest.counts.rows
-    places = Draws(seed, Purpose.INSPECTION).uniform(4 * count + 16) * total
+    places = RandomStream(seed, StreamPurpose.INSPECTION).uniform(4 * count + 16) * total
     chosen = np.arange(total) if total <= 2 * count else np.unique(places.astype(np.int64))
-    order = Draws(seed, Purpose.INSPECTION, 1).permutation(chosen.size)
+    order = RandomStream(seed, StreamPurpose.INSPECTION, 1).permutation(chosen.size)
     rows = []
     for number in np.sort(chosen[order[:count]]).tolist():
         place = reader.locations(number, number + 1)

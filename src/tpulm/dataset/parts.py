@@ -20,7 +20,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import changes, listed
 from tpulm.dataset import store
-from tpulm.dataset.layouts import Layout, Marks, fill
+from tpulm.dataset.layouts import RowLayout, SpecialIds, fill
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -45,13 +45,13 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner
 
 _RECORD = "part.json"
-_NO_WORDS = Marks(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
+_NO_WORDS = SpecialIds(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
 
 
 class Version(NamedTuple):
     """One version of a part's rows: a layout of its tokens."""
 
-    layout: Layout
+    layout: RowLayout
     tokens: np.ndarray  # [T]
     word_start: np.ndarray | None = None  # int8 [T]
 
@@ -232,7 +232,7 @@ def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None
     storage.write_json(path, inputs)
 
 
-def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
+def with_rows(counts: Counts, layout: RowLayout, sequence_length: int) -> Counts:
     """The counts of the text, completed with those of its rows."""
     in_rows = int(layout.length.sum())
     slots = layout.num_rows * sequence_length
@@ -250,7 +250,7 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
     """Write the array; return the checksums of its rows (`PartRecord.checksums`)."""
     layout, tokens, word_start = version
     dtype, step = rows.column_dtype(column), rows.read_rows
-    marks = Marks(rows.special.pad, rows.special.cls, rows.special.sep)
+    marks = SpecialIds(rows.special.pad, rows.special.cls, rows.special.sep)
     sums = [google_crc32c.Checksum() for _ in range(0, layout.num_rows, step)]
 
     def values(first: int, last: int) -> np.ndarray:

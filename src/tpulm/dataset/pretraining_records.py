@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tpulm.dataset import example, tfrecord
-from tpulm.dataset.layouts import Layout
+from tpulm.dataset.layouts import RowLayout
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
@@ -85,14 +85,14 @@ def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vo
     return Rows(tokens, batch.labels.astype(np.int8))
 
 
-def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> Layout:
+def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> RowLayout:
     """The layout that `layouts.fill` turns into these rows [N, L], each [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding."""
     length = tokens.shape[1]
     row, end = np.nonzero(tokens == special.sep)
     opens = np.diff(row, prepend=-1) > 0
     column = np.where(opens, 1, np.concatenate([[0], end[:-1]]) + 1)
     closes = np.ones(row.size, bool)
-    return Layout(len(tokens), row, column, row * length + column, end - column, opens, closes, random_next)
+    return RowLayout(len(tokens), row, column, row * length + column, end - column, opens, closes, random_next)
 
 
 def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:

@@ -91,10 +91,10 @@ class BenchReport:
             for number, metric in enumerate(self.described.tasks[one.name].metrics):
                 score = percent(one.scores[metric]) if one.state == "done" else one.state
                 others = [_published(base.scores.get(one.name, ()), number) for base in bases]
-                table.append([f"{name}, {_shown(metric)}", score, *others])
+                table.append([f"{name}, {_format_metric(metric)}", score, *others])
             for part, scores in one.also.items():
                 table += [
-                    [f"{name} {part}, {_shown(metric)}", percent([value]), *("" for _ in bases)]
+                    [f"{name} {part}, {_format_metric(metric)}", percent([value]), *("" for _ in bases)]
                     for metric, value in scores.items()
                 ]
         return table
@@ -108,7 +108,7 @@ class BenchReport:
                 lines.append(f"{name}: {one.state}, {one.why}")
                 continue
             tried = ", ".join(f"{rate} ({100 * value:.2f})" for rate, value in one.tried.items())
-            by = _shown(one.chosen_by)
+            by = _format_metric(one.chosen_by)
             seeds = len(next(iter(one.scores.values())))
             counts = ", ".join(f"{part} {count:,}" for part, count in one.examples.items())
             rates = f"learning rate {one.learning_rate:g}" + (f" of {tried}" if len(one.tried) > 1 else "")
@@ -309,7 +309,7 @@ def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
     return float(2 * np.diagonal(confusion)[classes].sum() / said_or_true) if said_or_true else 0.0
 
 
-def _shown(metric: str) -> str:
+def _format_metric(metric: str) -> str:
     return _SHOWN.get(metric, metric.replace("_", " "))
 
 

@@ -25,10 +25,10 @@ from tpulm.notebook import shown
 from tpulm.predict.classify import Outputs
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.tokenization.given import TOKENIZER_CONFIG
+from tpulm.tokenization.hf_files import TOKENIZER_CONFIG
 from tpulm.train import loop
-from tpulm.train.loop import History, Selection, Step, steps_of
-from tpulm.train.program import fastest_compute_dtype, kept_compute_dtype
+from tpulm.train.loop import History, Selection, TrainStep, steps_of
+from tpulm.train.program import fastest_compute_dtype, recorded_compute_dtype
 from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import FinetuningProgram, Labelled
@@ -97,9 +97,9 @@ class Classifier:
         self._placed: Any = None
         self._tuning: FinetuningProgram | None = None
         if labels is not None:
-            self._take_labels(LabelSet.given(labels))
+            self._take_labels(LabelSet.from_names(labels))
         elif head_config is not None and head_config.names and self.task.has_classes:
-            self._take_labels(LabelSet.given(head_config.names))
+            self._take_labels(LabelSet.from_names(head_config.names))
         elif not self.task.has_classes:
             self._take_labels(None)
 
@@ -173,7 +173,7 @@ class Classifier:
         self.params = tuning.gathered(result.best)
         return self
 
-    def steps(self, train: Any) -> Iterator[Step]:
+    def steps(self, train: Any) -> Iterator[TrainStep]:
         """The steps of `fit` one by one, for a user-written loop: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
         tuning = self.tuning_of(data).beginning(seed, self.first_params(seed, data))
@@ -334,8 +334,8 @@ class Classifier:
         """
         dtype = self.config.compute_dtype
         if dtype == "auto":
-            dtype = fastest_compute_dtype() if folder is None else kept_compute_dtype(folder)
-        groups = Groups.made_of(data.rows) if self.task.objective.several_rows else None
+            dtype = fastest_compute_dtype() if folder is None else recorded_compute_dtype(folder)
+        groups = Groups.from_rows(data.rows) if self.task.objective.grouped_rows else None
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
         key = (num_rows, group, dtype)
         if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != key:

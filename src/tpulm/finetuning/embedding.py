@@ -63,7 +63,7 @@ class _Embedding(Task):
         """A vector for each text; for pairs of texts their cosine."""
         return list(outputs[:, 0]) if examples.pairs is None else _cosines(outputs).tolist()
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         alike = float(np.square(outputs[:, 0].mean(axis=0, dtype=np.float64)).sum())
         return [f"all texts get nearly the same vector: the mean cosine of two is {alike:.4f}"] if alike >= _THE_SAME else []
 

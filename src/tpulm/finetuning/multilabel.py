@@ -12,7 +12,7 @@ from tpulm.convert.config_json import HeadConfig
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
 from tpulm.labelled import Columns, Examples, LabelSet, label_fault, label_set_scores, read_examples
 from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows
@@ -114,7 +114,7 @@ class LabelSets(Task):
         labels, answers = ([_listed(row, names) for row in part] for part in (true, predicted))
         return ordered_mistakes(examples, wrong, labels, answers, sure)
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         true, predicted, name = data.labels > 0, outputs > 0, self.config.chosen_by
         warnings, (sets, counts) = list[str](), np.unique(predicted, axis=0, return_counts=True)
         only = sets[counts.argmax()]
@@ -130,7 +130,7 @@ class LabelSets(Task):
         of_constant = getattr(label_set_scores(true, np.broadcast_to(commonest, true.shape)), name)
         if not self.config.is_better(value, of_constant):
             warnings.append(
-                f"its {shown_score(name, value)} is no better than that of always answering "
+                f"its {score_text(name, value)} is no better than that of always answering "
                 f"{_listed(commonest, names) or 'no label'} ({of_constant:.4f})"
             )
         return warnings

@@ -26,7 +26,7 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts, doubts_about_vocabulary
+from tpulm.finetuning.tasks import Mistake, model_warnings, part_vocabulary_warnings, text_warnings
 from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
@@ -197,14 +197,14 @@ class _Finetuning:
                 self._progress.note(
                     f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
                 )
-        doubts = doubts_about_texts(
+        doubts = text_warnings(
             rows["train"].rows,
             max_length=self._config.max_length or 0,
             max_positions=self._classifier.model.config.max_positions,
             special=self._classifier.model.tokenization.special,
         )
         for name, part in examples.items():
-            doubts += doubts_about_vocabulary(self._classifier.model.tokenization, name, part)
+            doubts += part_vocabulary_warnings(self._classifier.model.tokenization, name, part)
         for doubt in doubts:
             self._progress.note(doubt)
         return _Data(examples, rows, dict(skipped), doubts)
@@ -232,7 +232,7 @@ class _Finetuning:
         names = self._classifier.head_config.names
         scores = {name: self._task.scores(logits, data.rows[name], names) for name, logits in outputs.items()}
         last = "test" if "test" in outputs else "dev"
-        doubts = doubts_about_model(
+        doubts = model_warnings(
             outputs["dev"],
             data.rows["dev"],
             training=data.rows["train"],

@@ -77,7 +77,7 @@ class EntityTagging(Task):
             raise DataError(
                 f"none of the {len(examples):,} examples has an entity; to learn any takes some", location=examples.places[0]
             )
-        return LabelSet.given(TagScheme.of(types).names)
+        return LabelSet.from_names(TagScheme.of(types).names)
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
         return encode_rows(tokenization, examples.texts, None, max_length=max_length, offsets=True)
@@ -132,7 +132,7 @@ class EntityTagging(Task):
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts with anything missed or wrong; the confidence is the mean probability of the tokens' classes."""
         true = [[list(span) for span in spans] for spans in _spans(examples)]
-        predicted = self.predictions(outputs, data.rows, examples, LabelSet.given(names))
+        predicted = self.predictions(outputs, data.rows, examples, LabelSet.from_names(names))
         chosen, inside = log_probabilities(outputs).max(axis=-1), self._of_tokens(data.labels, names) != NO_CLASS
         confidence = (np.exp(chosen) * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
         wrong = np.array([number for number in range(len(true)) if true[number] != predicted[number]], np.int64)
@@ -142,7 +142,7 @@ class EntityTagging(Task):
     def _of_tokens(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
         return labels[:, : -len(names)]
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         predicted = outputs.argmax(axis=-1)[self._of_tokens(data.labels, names) != NO_CLASS]
         return [] if np.any(predicted != names.index(OUTSIDE)) else ["it finds no entity on dev"]
 

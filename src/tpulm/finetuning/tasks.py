@@ -38,7 +38,7 @@ from tpulm.labelled import (
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
-from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_doubts
+from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
 from tpulm.train.tuning import Labelled
 
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
@@ -167,7 +167,7 @@ class Task(ABC):
         """What the model gets wrong, most confident first."""
         return []
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         """What the outputs on dev say against a model, in words."""
         return []
 
@@ -222,7 +222,7 @@ class TextClassification(Task):
         true, answers = ([names[label] for label in part] for part in (labels, predicted))
         return ordered_mistakes(examples, wrong, true, answers, confidence)
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         labels, name = data.labels, self.config.chosen_by
         if len(np.unique(labels)) < 2:
             return []
@@ -236,7 +236,7 @@ class TextClassification(Task):
         of_constant = getattr(class_scores(labels, np.full_like(labels, commonest), outputs.shape[1]), name)
         if not self.config.is_better(scores[name], of_constant):
             warnings.append(
-                f"its {shown_score(name, scores[name])} is no better than that of always answering {names[commonest]} "
+                f"its {score_text(name, scores[name])} is no better than that of always answering {names[commonest]} "
                 f"({of_constant:.4f})"
             )
         return warnings
@@ -281,7 +281,7 @@ class TextRegression(Task):
         distance = np.abs(outputs[:, 0] - data.labels)
         return ordered_mistakes(examples, np.arange(len(distance)), data.labels.tolist(), outputs[:, 0].tolist(), distance)
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         labels = data.labels
         warnings, spread, constant = list[str](), float(labels.std()), float(training.labels.mean())
         if outputs.std() <= _HARDLY_ANY * spread:
@@ -330,7 +330,7 @@ def task_of(model: LoadedModel) -> str:
     return "regression" if model.head_config is not None and model.head_config.is_regression else "classification"
 
 
-def doubts_about_model(
+def model_warnings(
     outputs: np.ndarray,
     data: Labelled,
     *,
@@ -341,16 +341,16 @@ def doubts_about_model(
 ) -> list[str]:
     """What the outputs on dev say against a model; `before` is the score that selects, before the first step."""
     name = task.config.chosen_by
-    warnings = task.doubts(outputs, data, training=training, names=names)
+    warnings = task.warnings(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
     if not task.config.is_better(value, before):
         warnings.append(
-            f"training did not help: its {shown_score(name, value)} is no better than before the first step ({before:.4f})"
+            f"training did not help: its {score_text(name, value)} is no better than before the first step ({before:.4f})"
         )
     return warnings
 
 
-def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
+def text_warnings(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
     """A warning if many texts were truncated."""
     warnings, share = list[str](), rows.cut / max(1, len(rows))
     if share >= _MANY_CUT:
@@ -364,13 +364,13 @@ def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, speci
     return warnings
 
 
-def doubts_about_vocabulary(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
-    """`vocabulary_doubts` about a part."""
+def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
+    """`vocabulary_warnings` about a part."""
     pairs = ([pair] if isinstance(pair, str) else pair for pair in examples.pairs or [])
-    return vocabulary_doubts(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name)
+    return vocabulary_warnings(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name)
 
 
-def shown_score(metric: str, value: float) -> str:
+def score_text(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} on dev, {value:.4f},"
 
 

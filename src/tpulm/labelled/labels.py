@@ -37,7 +37,7 @@ class LabelSet:
         return len(self.names)
 
     @classmethod
-    def given(cls, names: Iterable[Any]) -> LabelSet:
+    def from_names(cls, names: Iterable[Any]) -> LabelSet:
         """The classes as named by the user, in that order.
 
         Raises ConfigError for fewer than two, for blank or equal names, and for anything but a list: a set has no order.

@@ -68,7 +68,7 @@ class Groups(NamedTuple):
     starts: np.ndarray  # int64 [N + 1]; example i has the rows from starts[i] to starts[i + 1]
 
     @classmethod
-    def made_of(cls, rows: Rows) -> Groups:
+    def from_rows(cls, rows: Rows) -> Groups:
         assert rows.of is not None
         return cls(rows, np.searchsorted(rows.of, np.arange(rows.of[-1] + 2)))
 
@@ -129,7 +129,7 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
         kept_a = np.minimum(a, room)
     else:
         b = second.lengths.astype(np.int64)
-        kept_a, kept_b = kept_lengths(a, b, room)
+        kept_a, kept_b = truncated_lengths(a, b, room)
     parts = [(first, _places(a, kept_a))] if second is None else [(first, _places(a, kept_a)), (second, _places(b, kept_b))]
     return _framed(special, parts, a + b + len(parts) + 1, offsets=offsets)
 
@@ -201,7 +201,7 @@ def touching(spans: np.ndarray, begin: int, end: int) -> np.ndarray:
     return np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
 
 
-def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+def truncated_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """How many tokens of each pair's texts to keep, at most `room` together: the longer one is truncated first; if both must
     be, each gets half (an odd token goes to the longer, or to the second of two equal ones)."""
     shorter, longer = np.minimum(a, b), np.maximum(a, b)

@@ -250,7 +250,7 @@ def _attention_forward(
     keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
     """As `attention`, without blocks; `segments` are the queries' [B, 1 or H, L], `key_segments` the keys' [B, 1 or H, M]."""
-    query, key, value = _laid_out(query), _laid_out(key), _laid_out(value)
+    query, key, value = _row_major(query), _row_major(key), _row_major(value)
     scores = _scores(query, key, segments, key_segments, window)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     unnormalized = jnp.exp(scores - highest)
@@ -280,7 +280,7 @@ def _attention_backward(
     rate: float, window: AttentionWindow, keep_weights: bool, residuals: tuple[Any, ...], g: Array
 ) -> tuple[Any, ...]:
     query, key, value, segments, key_segments, of_softmax, mixed, seeds = residuals
-    g, dtype = _laid_out(g), query.dtype
+    g, dtype = _row_major(g), query.dtype
     if keep_weights:
         unnormalized, normalizer = of_softmax
         softmax = unnormalized / normalizer
@@ -296,7 +296,7 @@ def _attention_backward(
     return d_query, _sum_over_queries(d_scores, query), d_value, None, None, None
 
 
-def _laid_out(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
+def _row_major(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
     """x, copied to row-major layout if necessary: XLA's CPU compiler would fold a transpose into the product that follows, and
     then multiply bfloat16 in float32, which takes three times as long."""
 

@@ -30,7 +30,7 @@ class MultipleChoice(Classification):
     masked out. For prediction, rows are scored one by one.
     """
 
-    several_rows = True
+    grouped_rows = True
 
     @property
     def columns(self) -> dict[str, Column]:

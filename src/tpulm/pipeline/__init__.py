@@ -33,8 +33,8 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.model_card import CardFacts
     from tpulm.train.evaluate import Evaluation
-    from tpulm.train.loop import Step, TrainResult
-    from tpulm.train.program import Program
+    from tpulm.train.loop import TrainResult, TrainStep
+    from tpulm.train.program import PretrainingProgram
 
 _COUNTED_TOKENS = 4_000_000  # of the training rows, for the token frequencies that scores are compared with
 _ON_THE_CARD = ("name", "description", "language")  # settings after whose change only the export is redone
@@ -143,7 +143,7 @@ def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progre
     return _trained(config, workdir, hosts, progress).export().folder
 
 
-def look(
+def evaluate_read_only(
     config: RunConfig, workdir: PurePath, *, on: Sequence[SourceConfig] = (), progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Like `evaluate`, while others may work in the folder: the newest checkpoint as it is, on one device, writing nothing.
@@ -175,7 +175,7 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
         return load_model(folder / "export", preferred=preferred)
 
 
-def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
+def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[TrainStep]:
     """Prepare the data, then yield (step, state, metrics) after each compiled step: `own_loop.training_steps`."""
     folder = storage.check_writable(workdir)
     with storage.held(folder):
@@ -346,7 +346,7 @@ class Stages:
         unknown_fraction = self._dataset(phase).train.unknown_fraction
         return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
-    def _begun(self, phase: Phase) -> Program:
+    def _begun(self, phase: Phase) -> PretrainingProgram:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
         if path is not None and phase.first_step == 0 and not newest_step(self.workdir):
@@ -409,7 +409,7 @@ class Stages:
             texts = corpus.read_texts(sources, self.config.corpus.cleaning, skipped)
             tokenizer = self.data.tokenizer
             first = next(texts, [])
-            for doubt in tokenization.vocabulary_doubts(tokenizer, first, "the beginning of the text"):
+            for doubt in tokenization.vocabulary_warnings(tokenizer, first, "the beginning of the text"):
                 self.progress.note(doubt)
             manifest = dataset.prepare_texts(_in_parts(chain([first], texts), data.part_bytes), folder, data, tokenizer)
             if not manifest.counts.rows:
@@ -445,7 +445,7 @@ class Stages:
         self.hosts.barrier("export")
         return Exported(folder, "done")
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[TrainStep]:
         from tpulm.train.loop import steps_of
 
         state, cursor = None, 0
@@ -551,7 +551,7 @@ class Stages:
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         return self.data.datasets[phase.number - 1]
 
-    def _program(self, phase: Phase) -> Program:
+    def _program(self, phase: Phase) -> PretrainingProgram:
         tokenizer = self.data.tokenizer
         return self.programs.get(phase, tokenization.Vocabulary(tokenizer.vocab_size, tokenizer.special))
 

@@ -20,7 +20,7 @@ from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches, write_random_rows
 from tpulm.readable import duration
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 _UNITS, _SUBLANES = {"v6e": 256, "tpu7x": 256}, 8  # side of the units by generation, else 128
 _USUAL_MFU, _WIDE = 0.35, 768  # of a TPU, for models at least so wide; proportional for narrower ones (docs/planning.md)
@@ -53,9 +53,8 @@ def advise(
 ) -> Advice:
     """`here`: FLOP/s that this machine reaches in products, on all devices together; None if it could not be measured."""
     phases, one = phases_of(config), jax.devices()[:1]
-    per_row = [
-        Program(phase.config, vocab_size=vocab_size, special=special, devices=one).objective.flops_per_row for phase in phases
-    ]
+    programs = (PretrainingProgram(phase.config, vocab_size=vocab_size, special=special, devices=one) for phase in phases)
+    per_row = [program.objective.flops_per_row for program in programs]
     flops = sum(
         per * phase.config.train.batch_size * (phase.last_step - phase.first_step)
         for per, phase in zip(per_row, phases, strict=True)

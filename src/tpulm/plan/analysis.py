@@ -22,7 +22,7 @@ from tpulm.errors import MissingExtra, StorageError, installing
 from tpulm.plan import costs, hlo
 from tpulm.plan.hlo import Array, Computation, Instruction, Module, part
 from tpulm.progress import held_stderr
-from tpulm.train.program import Program, cache_folder
+from tpulm.train.program import PretrainingProgram, cache_folder
 
 if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
@@ -74,11 +74,11 @@ class Buffer(NamedTuple):
 
 def largest(module: Module, count: int) -> list[Buffer]:
     """The largest buffers that the program itself makes (parameters and optimizer state are arguments), largest first."""
-    buffers = [*_stacks(module), *_made(module.entry)]
+    buffers = [*_stacks(module), *_buffers(module.entry)]
     return sorted(buffers, key=lambda buffer: -buffer.bytes)[:count]
 
 
-def _made(computation: Computation) -> Iterator[Buffer]:
+def _buffers(computation: Computation) -> Iterator[Buffer]:
     for instruction in computation:
         if instruction.opcode not in _VIEWS and instruction.attribute("custom_call_target") != '"AllocateBuffer"':
             for array in instruction.shapes:
@@ -172,7 +172,7 @@ class DoesNotFit(Exception):
 
 def analyse(
     config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens
-) -> tuple[Program, Analysis]:
+) -> tuple[PretrainingProgram, Analysis]:
     """The step that training would run there. Raises ConfigError if the run does not divide over the devices, and DoesNotFit if
     the compiler finds no place for it. Analyses are cached."""
     program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
@@ -185,9 +185,9 @@ def analyse(
     return program, analysis
 
 
-def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> Program:
+def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> PretrainingProgram:
     """The run laid out on the slice, not compiled. Raises ConfigError if it does not divide."""
-    return Program(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
+    return PretrainingProgram(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
 
 
 def compiler() -> str:
@@ -259,13 +259,13 @@ class _Refusal(NamedTuple):
     needed: int | None
 
 
-_KEPT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
+_CACHE_FORMAT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
 
 
 def _read(path: Path) -> Analysis | DoesNotFit | None:
     """The cached analysis; None if there is none that can be read."""
     try:
-        cached = _KEPT.validate_json(path.read_bytes())
+        cached = _CACHE_FORMAT.validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     return DoesNotFit(cached.does_not_fit, cached.needed) if isinstance(cached, _Refusal) else cached
@@ -276,4 +276,4 @@ def _keep(path: Path, analysis: Analysis | DoesNotFit) -> None:
     record = _Refusal(str(analysis), analysis.needed) if isinstance(analysis, DoesNotFit) else analysis
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write_atomic(path, _KEPT.dump_json(record, indent=2))
+        storage.write_atomic(path, _CACHE_FORMAT.dump_json(record, indent=2))

@@ -91,11 +91,11 @@ class _Walk:
         elif kind := _collective(opcode):
             self._costs.collectives.append(self._communication(kind, instruction, times))
         elif opcode.endswith("-start"):
-            self._beside(instruction, times)
+            self._overlapped_copy(instruction, times)
         else:
             self._leaf(instruction, within, times)
 
-    def _beside(self, instruction: Instruction, times: int) -> None:
+    def _overlapped_copy(self, instruction: Instruction, times: int) -> None:
         """A copy between HBM and on-chip memory that overlaps other instructions: bytes, but no time of its own. Its shapes are
         those of both ends, in either order, then of a context."""
         ends = instruction.shapes[:2]

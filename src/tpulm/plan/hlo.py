@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|rematted_computation|remat\d*)\((.*)\)$")
 _PLUMBING = re.compile(r"^(?:jit\(.*\)|while|body|cond|closed_call|checkpoint|rematted_computation|shard_map|pjit|)$")
-_KEPT = re.compile(r"dynamic_(?:update_)?(?:slice|index_in_dim)")
+_DYNAMIC_SLICE = re.compile(r"dynamic_(?:update_)?(?:slice|index_in_dim)")
 
 
 def part(scope: str) -> str:
@@ -30,8 +30,8 @@ def part(scope: str) -> str:
         if not _PLUMBING.match(name) and "->" not in name:  # an einsum's subscripts repeat the operation
             names.append(name)
     inner = names[:-1] if len(names) > 1 else names  # the last one is the operation
-    suffix = " (kept between passes)" if _KEPT.search(scope) and "while" in scope else ""
-    return f"{direction}{'/'.join(name for name in inner if not _KEPT.search(name)) or 'other'}{suffix}"
+    suffix = " (kept between passes)" if _DYNAMIC_SLICE.search(scope) and "while" in scope else ""
+    return f"{direction}{'/'.join(name for name in inner if not _DYNAMIC_SLICE.search(name)) or 'other'}{suffix}"
 
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^}]*)\})?")

@@ -30,7 +30,7 @@ from tpulm.runtime.channel import LineConnection, Star, greet, has_line, read_gr
 Item = TypeVar("Item")
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
-_TELL_SECONDS = 20.0
+_REPORT_SECONDS = 20.0
 _NAME_SECONDS = 60.0  # until a pod's own name resolves
 _GREETING_SECONDS = 2.0  # a host introduces itself at once; other clients may stay silent
 _ACCEPT_SECONDS = 0.1
@@ -135,7 +135,7 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
         while len(lines) < member.count - 1:
             interrupt.check("nothing was begun")
             missing = ", ".join(str(index) for index in range(1, member.count) if index not in lines)
-            if time.monotonic() > told_at + _TELL_SECONDS:
+            if time.monotonic() > told_at + _REPORT_SECONDS:
                 told_at = time.monotonic()
                 progress.note(f"still waiting at {address[0]}:{address[1]} for host {missing}")
             if time.monotonic() > until:

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from tpulm.corpus.cleaning import CONTROLS
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.pipelines import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
@@ -130,7 +130,7 @@ class Encoder:
             return self._by_library(texts)
         if not self._was_checked and not self.check(next(slices(texts, _FIRST_CHARACTERS))):
             return self._by_library(texts)
-        points, agreement, sizes = self._seen(texts)
+        points, agreement, sizes = self._classified(texts)
         if self._normalizer is not None:
             changing = _texts_at(self._changing(points, agreement), sizes)
             form: Any = self._cleaning.unicode_form
@@ -140,13 +140,13 @@ class Encoder:
                 texts = [
                     self._normalizer.normalize_str(text) if bad else text for text, bad in zip(texts, changing, strict=True)
                 ]
-                points, agreement, sizes = self._seen(texts)
+                points, agreement, sizes = self._classified(texts)
         is_slow = _texts_at(agreement & _DIFFERS, sizes)
         for place in np.flatnonzero(sizes > _LONGEST).tolist():
             is_slow[place] |= not self.engine.pieces(texts[place])
         return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
 
-    def _seen(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _classified(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The code points of the texts, what is known of each, and how many each text has."""
         points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
         agreement = self._agreement.take(points)

@@ -20,7 +20,14 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_growth, check_usable, guarded, read_settings
+from tpulm.tokenization.hf_files import (
+    TOKENIZER_CONFIG,
+    add_hf_tokens,
+    check_growth,
+    check_usable,
+    guarded,
+    read_settings,
+)
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
@@ -135,7 +142,7 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     """
     source = storage.as_path(path)
     tokenization = _load(source, config or TokenizerConfig())
-    for note in () if progress is SILENT else doubts(tokenization, _found_in(source) or source):
+    for note in () if progress is SILENT else normalization_warnings(tokenization, _tokenizer_file(source) or source):
         progress.note(note)
     return tokenization
 
@@ -159,7 +166,7 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     return loaded
 
 
-def doubts(loaded: Tokenization, origin: object) -> list[str]:
+def normalization_warnings(loaded: Tokenization, origin: object) -> list[str]:
     """Notes on a vocabulary that does not fit how text is normalized: its words are read as others, or capitals are unknown."""
     # A segmenter may cut a word that stands alone.
     tokens = [] if loaded.segmenter else [index for token, index in loaded.vocabulary().items() if token[:1] not in "[<#"]
@@ -213,16 +220,16 @@ def vocab_size_of(path: PurePath) -> int:
     return 1 + max((*ids, *(token["id"] for token in specification["added_tokens"])))
 
 
-def _found_in(folder: PurePath) -> PurePath | None:
+def _tokenizer_file(folder: PurePath) -> PurePath | None:
     return next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
 
 
 def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
-    source = _found_in(folder)
+    source = _tokenizer_file(folder)
     if source is None:
         raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there")
     if source.name == VOCABULARY:
-        segmenter = _segmenter_beside(source)
+        segmenter = _segmenter_of(source)
         if segmenter is not None:
             config = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
         return _from_vocabulary(source, config, segmenter)
@@ -271,7 +278,7 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
-    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_beside(path))
+    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_of(path))
 
 
 def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
@@ -279,7 +286,7 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     settings = read_settings(path.parent)
     # A folder of ours has all tokens in one file; beside SentencePiece's, ids may be shifted (XLM-RoBERTa).
     if path.suffix != ".model" and not storage.exists(path.with_name(MANIFEST)):
-        add_given_tokens(tokenizer, path, settings)
+        add_hf_tokens(tokenizer, path, settings)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
     names = {tokenizer.id_to_token(index) for index in tokens}
@@ -298,7 +305,7 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     return tokens
 
 
-def _segmenter_beside(path: PurePath) -> Segmenter | None:
+def _segmenter_of(path: PurePath) -> Segmenter | None:
     """The segmenter declared in the tokenizer_config.json beside a tokenizer, if any."""
     return declared_segmenter(read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG))
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
 
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.pipelines import normalizer, steps, without_surrogates
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -44,7 +44,7 @@ class Derived(NamedTuple):
     spans: np.ndarray
 
     @classmethod
-    def given(cls, text: str) -> Self:
+    def original(cls, text: str) -> Self:
         """An original text, in which each lone surrogate becomes U+FFFD, and a pair of them its character."""
         if _SURROGATE.search(text):
             return cls.of_parts((without_surrogates(match.group()), *match.span()) for match in _CHARACTER.finditer(text))

@@ -16,7 +16,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent, visible
 from tpulm.runtime import interrupt
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
-from tpulm.tokenization.given import GivenSettings
+from tpulm.tokenization.hf_files import HfSettings
 from tpulm.tokenization.offsets import AlignedSteps, Derived, subsequence
 from tpulm.tokenization.pipelines import without_surrogates
 
@@ -41,7 +41,7 @@ class Segmenter(NamedTuple):
     def segment(self, texts: list[str], names: Sequence[str] = ()) -> list[str]:
         """The texts as morphemes separated by one space, around the names of added tokens. Raises MissingExtra."""
         if names:
-            return [text.text for text in self.segment_aligned(list(map(Derived.given, texts)), names)]
+            return [text.text for text in self.segment_aligned(list(map(Derived.original, texts)), names)]
         joined = self._joined([self._normalized(without_surrogates(text)) for text in texts])
         return [self._lowered(text) for text in joined]
 
@@ -85,7 +85,7 @@ class Segmenter(NamedTuple):
         }
 
 
-def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | None:
+def declared_segmenter(settings: HfSettings, location: str) -> Segmenter | None:
     """The segmenter that a tokenizer_config.json declares, if any. Raises DataError for an unknown analyser or dictionary."""
     if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None

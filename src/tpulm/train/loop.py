@@ -30,7 +30,7 @@ from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.health import plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
-from tpulm.train.program import Compiled, compile_stats
+from tpulm.train.program import BaseProgram, compile_stats
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate
 from tpulm.train.trackers import Tracking
@@ -105,7 +105,7 @@ class Run:
     stop was requested: the step is saved unscored, and scored first when training goes on.
     """
 
-    program: Compiled
+    program: BaseProgram
     config: TrainConfig
     stream: Stream
     evaluate: Callable[[Any, Callable[[float], None]], Mapping[str, float]]
@@ -434,11 +434,11 @@ def _every(step: int, steps: int) -> bool:
     return step % steps == 0
 
 
-def _window_values(program: Compiled, state: TrainState, step: int) -> dict[str, float]:
+def _window_values(program: BaseProgram, state: TrainState, step: int) -> dict[str, float]:
     return {**program.window_metrics(state), "learning_rate": program.learning_rate(step - 1)}
 
 
-def _window_loss(program: Compiled, state: TrainState) -> float:
+def _window_loss(program: BaseProgram, state: TrainState) -> float:
     return float(program.objective.metrics(jax.device_get(state.window))["loss"])
 
 
@@ -484,7 +484,7 @@ class WindowMetrics(Mapping[str, float]):
         return repr(self._all())
 
 
-class Step(NamedTuple):
+class TrainStep(NamedTuple):
     """The result of an update: `step` updates are done; the state is valid until the next."""
 
     step: int
@@ -492,9 +492,11 @@ class Step(NamedTuple):
     metrics: WindowMetrics
 
 
-def steps_of(program: Compiled, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0) -> Iterator[Step]:
+def steps_of(
+    program: BaseProgram, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0
+) -> Iterator[TrainStep]:
     """Run updates `first` to `last` (exclusive) from this state; `cursor` is the number of rows before them."""
     for step, (place, batch) in zip(range(first, last), stream.iterate(cursor), strict=False):
         update = program.step_at(batch["tokens"].shape[-1])
         state, _ = update(state, program.to_devices(batch), program.cursor(place))
-        yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))
+        yield TrainStep(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))

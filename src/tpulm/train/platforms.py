@@ -22,7 +22,7 @@ def check_platform(target: Platform) -> None:
     """
     if target == "any":
         return
-    found = _found()
+    found = _default_backend()
     asked = f'the run asks for {_NAMES.get(target, "")} (hardware.platform = "{target}")'
     if target == "auto":
         if found != "cpu" or not tpu_chips():
@@ -54,7 +54,7 @@ def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
             return "another process may hold it (one at a time can), or libtpu did not start; see /tmp/tpu_logs"
 
 
-def _found() -> str:
+def _default_backend() -> str:
     try:
         return jax.default_backend()
     except RuntimeError as error:

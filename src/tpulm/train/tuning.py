@@ -24,7 +24,7 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.distributed import check_alone
 from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, replicated, to_global_array
-from tpulm.train.program import BatchShapes, Compiled, execution_on
+from tpulm.train.program import BaseProgram, BatchShapes, execution_on
 
 
 class Labelled(NamedTuple):
@@ -38,7 +38,7 @@ class Labelled(NamedTuple):
     examples: Examples | None = None
 
 
-class FinetuningProgram(Compiled):
+class FinetuningProgram(BaseProgram):
     """Fine-tuning of one model on `num_rows` rows, or on as many groups of up to `group` rows each; runs with different seeds
     share what is compiled.
 
@@ -125,7 +125,7 @@ class Epochs:
         assert config.max_length is not None
         self._share = batch_size // hosts.count
         self._first = hosts.index * self._share
-        self._rows, self._labels, self._config = Groups.made_of(data.rows) if grouped else data.rows, data.labels, config
+        self._rows, self._labels, self._config = Groups.from_rows(data.rows) if grouped else data.rows, data.labels, config
         self._seed, self._size, self._pad = seed, batch_size, pad
         self._lengths = fixed_lengths(config.max_length)
         self._epoch, self._batches = -1, list[PaddedBatch]()
