@@ -268,7 +268,7 @@ def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: '{prefix}' has an unknown key '{wrong[0]}'.{suggest(wrong[0], sorted(allowed))}")
         whole = {**entries.get(prefix, {}), **entry}
         if missing := sorted(required - set(whole)):
-            raise ConfigError(f"{path}: '{prefix}' is no type that is known, and lacks {', '.join(missing)}")
+            raise ConfigError(f"{path}: '{prefix}' is not a known type, and lacks {', '.join(missing)}")
         for key, value in entry.items():
             like = next(known[key] for known in catalogue["tpu"] if key in known)
             if not isinstance(value, (int, float) if isinstance(like, (int, float)) else type(like)) or value == []:

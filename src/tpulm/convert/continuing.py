@@ -279,7 +279,7 @@ def _electra(source: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
         "own_layers": own_layers,
     }
     if generator["width"] > 1.0 or generator["depth"] > 1.0:
-        raise ConfigError(f"{source}: the generator is larger than the discriminator, which an ELECTRA of ours cannot have")
+        raise ConfigError(f"{source}: the generator is larger than the discriminator, which tpulm's ELECTRA models cannot have")
     config = ModelConfig.model_validate({**large.config.model_dump(), "generator": generator})
     ours, theirs = generator_config(config).model_dump(), small.config.model_dump()
     wrong = [name for name in theirs if name not in {*FREE, "generator"} and theirs[name] != ours[name]]

@@ -1,4 +1,4 @@
-"""Import a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of ours.
+"""Import a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of tpulm.
 
 The weights first become our parameters, so that every name and shape is checked, and are then written like an export.
 Nothing is ever unpickled.

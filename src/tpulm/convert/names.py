@@ -186,9 +186,9 @@ _POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
 # How the first conversions, bert-base-uncased among them, name a norm's scale and bias.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _FUSED = {".c_attn.weight": (3, -1), ".c_attn.bias": (3, -1), ".Wqkv.weight": (3, 0), ".Wi.weight": (2, 0)}  # parts, axis
-# Parameters of ours that are unused and that their files lack: a tensor of the same shape.
+# Parameters of tpulm's models that are unused and that their files lack: a tensor of the same shape.
 _UNUSED = {"model.layers.0.attn_norm.weight": "model.embeddings.norm.weight"}
-_ENCODER = ("embeddings/", "projection/", "layers/", "final_norm/")  # our paths of all that is no head
+_ENCODER = ("embeddings/", "projection/", "layers/", "final_norm/")  # our paths of everything but heads
 
 # TF1: exceptions to the rule.
 _TF1_NAMES = {

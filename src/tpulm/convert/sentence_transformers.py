@@ -110,7 +110,7 @@ def _pooling(path: PurePath, prompts: Mapping[str, str]) -> Pooling:
 
 
 def text_length(folder: PurePath, tokenization: Tokenization) -> int | None:
-    """The `max_seq_length` of an embedding model, if its folder says one. Raises DataError for one that is no length, and if
+    """The `max_seq_length` of an embedding model, if its folder says one. Raises DataError for an invalid length, and if
     texts are to be made lower-case beside the tokenizer."""
     path = folder / _TEXTS
     values = _read(path)

@@ -179,7 +179,7 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
         return {}
     if size % HEAD_SIZE:
         raise ConfigError(
-            f"{bundle.prefix}: the layers are {size} wide, which is no multiple of a head's {HEAD_SIZE}, so the number of "
+            f"{bundle.prefix}: the layers are {size} wide, which is not a multiple of a head's {HEAD_SIZE}, so the number of "
             "heads is not known; write a JSON file with num_attention_heads and name it with --config"
         )
     return {"num_attention_heads": size // HEAD_SIZE}

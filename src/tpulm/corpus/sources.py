@@ -43,7 +43,7 @@ _UNREAD: Final = {
 def find_files(
     sources: Sequence[SourceConfig], *, away: set[int] | None = None, note: Callable[[str], None] = lambda message: None
 ) -> list[InputFile]:
-    """Every file of every source; datasets are prepared if necessary. `note` is told which files are ignored.
+    """Every file of every source; datasets are prepared if necessary. `note` receives the names of ignored files.
 
     With `away`, for a corpus that was read before, nothing is prepared or downloaded; sources that this machine cannot access
     now (no network, or a missing package) are left out, and their indices added to the set. Raises ConfigError for what is

@@ -127,7 +127,7 @@ class SpillReader:
             what = "gone" if info is None else f"damaged ({info.size} bytes, not {size})"
             raise StorageError(
                 f"the documents in {path} are {what}; delete {path.parent.parent / 'manifest.json'} and run the same command "
-                "again: it reads the corpus anew"
+                "again: it reads the corpus once more"
             )
         self._bytes = storage.open_ranges(path)
         self._runs = runs

@@ -366,5 +366,5 @@ def _check_replaceable(folder: PurePath) -> None:
         )
     if CONFIG in names and WEIGHTS not in names:
         raise ConfigError(
-            f"{folder} holds {CONFIG} without {WEIGHTS}: this is no model, and saving would replace it; name a new folder"
+            f"{folder} holds {CONFIG} without {WEIGHTS}: this is not a model, and saving would replace it; name a new folder"
         )

@@ -52,7 +52,7 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 
 def span_fault(label: Any, text: str) -> Fault:
-    """Why a value is no list of the text's spans, [[0, 5, "PERSON"], …] or as `as_span` takes them."""
+    """Why a value is not a list of the text's spans, [[0, 5, "PERSON"], …] or as `as_span` takes them."""
     if not isinstance(label, list | tuple):
         return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
     spans = list[Span]()
@@ -320,7 +320,7 @@ _LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
 
 
 def _tag(tag: str) -> str:
-    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, B, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
+    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, B, TYPE-B and TYPE_B with "-" for O; "" if it is not a tag."""
     tag = tag.strip()
     if tag in (OUTSIDE, "-"):
         return OUTSIDE

@@ -195,7 +195,7 @@ def examples_of(
         return data
     if isinstance(data, (str, os.PathLike)):
         return read_examples(data, columns or Columns(), labelled=labelled, on_error=on_error, fault=fault)
-    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is no Mapping
+    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is not a Mapping
         rows = _rows_of_columns(data, columns, labelled=labelled)
     elif columns is not None:
         raise ConfigError("columns are named for files and mappings; a list has its parts in order: (text, label)")

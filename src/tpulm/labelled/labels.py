@@ -107,7 +107,7 @@ def number_fault(label: Any, task: str = "a regression") -> Fault:
     if (fault := label_fault(label)) is not None or as_number(label_name(label)) is not None:
         return fault
     advice = " Without --regression it is a class." if task == "a regression" else ""
-    return "no_label", f"its label '{label_name(label)}' is no finite number, as {task} needs.{advice}"
+    return "no_label", f"its label '{label_name(label)}' is not a finite number, as {task} needs.{advice}"
 
 
 def numbers(examples: Examples) -> np.ndarray:

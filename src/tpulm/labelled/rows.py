@@ -62,7 +62,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 class Groups(NamedTuple):
-    """Rows grouped by example, with the interface of `Rows`; an example has K rows at most."""
+    """Rows grouped by example, with the interface of `Rows`; an example has G rows at most."""
 
     rows: Rows
     starts: np.ndarray  # int64 [N + 1]; example i has the rows from starts[i] to starts[i + 1]
@@ -77,7 +77,7 @@ class Groups(NamedTuple):
 
     @property
     def most(self) -> int:
-        """K"""
+        """G"""
         return int(np.diff(self.starts).max())
 
     @property
@@ -86,7 +86,7 @@ class Groups(NamedTuple):
         return np.maximum.reduceat(self.rows.lengths, self.starts[:-1])
 
     def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
-        """int32 [rows, K, length]; missing rows are padding."""
+        """int32 [rows, G, length]; missing rows are padding."""
         table = np.full((rows, self.most, length), pad, np.int32)
         for place, index in zip(table, indices, strict=False):
             own = np.arange(int(self.starts[index]), int(self.starts[index + 1]))

@@ -26,7 +26,7 @@ from tpulm.objectives.rows import encoder_input
 class MultipleChoice(Classification):
     """Each row has one logit; the loss is the cross-entropy in nats over the rows of a question.
 
-    Training batches have tokens [B, K, L], K rows per question; a question with fewer choices has rows of padding, which are
+    Training batches have tokens [B, G, L], G rows per question; a question with fewer choices has rows of padding, which are
     masked out. For prediction, rows are scored one by one.
     """
 
@@ -51,7 +51,7 @@ class MultipleChoice(Classification):
         drawn = None if randomness is None else Randomness(randomness.key, randomness.rows.reshape(-1, 2))
         return super().apply(params, flat, drawn).reshape(*shape[:-1], 1)
 
-    def sums(self, outputs: Float[Array, "B K 1"], inputs: LabelledInputs) -> dict[str, Array]:
+    def sums(self, outputs: Float[Array, "B G 1"], inputs: LabelledInputs) -> dict[str, Array]:
         empty = inputs.tokens.segments[:, :, 0] < 0
         logits = jnp.where(empty, jnp.finfo(jnp.float32).min, outputs[:, :, 0])
         entropy = cross_entropy(logits, inputs.labels, inputs.weights)

@@ -52,7 +52,7 @@ class Classification:
     num_classes: int | None
     pooling: classifier.Pooling = "cls"
 
-    grouped_rows = False  # True: the rows of an example are trained on together, tokens [B, K, L]
+    grouped_rows = False  # True: the rows of an example are trained on together, tokens [B, G, L]
 
     @property
     def label_shape(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ These are the rules of Google's BERT (`create_pretraining_data.py`; Devlin et al
 - Each chosen token is independently replaced by [MASK] (80 %), by a token drawn uniformly from the vocabulary without its
   special tokens (10 %; Google's code includes them), or kept (10 %); the model must predict the original in all three cases.
 
-Google's masks are drawn when the data is made, up to ten times a row (`dupe_factor`); here they are drawn anew each time a row
+Google's masks are drawn when the data is made, up to ten times a row (`dupe_factor`); here they are drawn again each time a row
 is seen. For whole-word masking, `draw_words` chooses words instead of single tokens.
 """
 
@@ -186,7 +186,7 @@ def _first_of_word(word_start: Array, candidate: Array, longest: Array) -> Int[A
 
 
 def _take_what_fits(sizes: Int[Array, " W"], room: Int[Array, ""], most_room: int) -> Bool[Array, " W"]:
-    """Which words of these sizes, in order, the greedy walk takes; a size of 0 is no word. `room` is at most `most_room`."""
+    """Which words of these sizes, in order, the greedy walk takes; a size of 0 is not a word. `room` is at most `most_room`."""
 
     def one_round(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         remaining, taken, room = state

@@ -157,7 +157,7 @@ def evaluate_read_only(
 def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Progress = SILENT) -> LoadedModel:
     """The current model of a work folder: its export unless a checkpoint is newer, else the newest checkpoint.
 
-    `progress` is told which. Raises ConfigError if there is neither.
+    `progress` receives which. Raises ConfigError if there is neither.
     """
     from tpulm.convert.huggingface import load_model
 
@@ -268,10 +268,10 @@ class Stages:
     def train(self) -> Trained:
         if (done := read_result(self.workdir, "train")) is not None:
             return Trained(done, "skipped", None)
-        from tpulm.train.metrics import mend, read_metrics
+        from tpulm.train.metrics import read_metrics, repair
 
         if self.hosts.is_first:
-            mend(self.workdir, self.progress)
+            repair(self.workdir, self.progress)
         _check_platform(self.config)
         check_trackers(self.config.track)
         step, resumed_at, result = newest_step(self.workdir) or 0, None, None
@@ -428,7 +428,7 @@ class Stages:
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
         from tpulm.report.history import History
-        from tpulm.train.metrics import mend
+        from tpulm.train.metrics import repair
 
         watchdog.report("export")
         step, params = model or self.newest_model()
@@ -438,7 +438,7 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
-            mend(self.workdir, self.progress)
+            repair(self.workdir, self.progress)
             history, tokenizer = History.read(self.workdir), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
         self._save_result("export", {"step": step, **named, "samples": not self.hosts.are_several}, product=folder)

@@ -203,7 +203,7 @@ def _check_vocabulary(
         cure = f"take one that fits the text{higher}, or leave tokenizer.path out to have one trained"
     message = f"{unknown} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
     if unknown.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
-        raise ConfigError(f"{message}. tokenizer.allow_unknown = true goes on with it")
+        raise ConfigError(f"{message}. set tokenizer.allow_unknown = true to continue")
     progress.note(message)
 
 

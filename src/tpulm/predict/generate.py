@@ -199,7 +199,7 @@ def stream(
     """Like `generate`, piece by piece as they come; up to `BATCH_SIZE` prompts take turns."""
     sampling = sampling or Sampling()
     if not isinstance(model.params, Decoder):
-        raise ConfigError("this is no causal language model: it cannot continue texts (tpulm fill-mask uses a masked one)")
+        raise ConfigError("this is not a causal language model: it cannot continue texts (tpulm fill-mask uses a masked one)")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1")
     sampling.check(model.tokenization.vocab_size)

@@ -61,7 +61,7 @@ def publications(
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError(f"'{repository}' is no name of a repository: {error}") from error
+        raise ConfigError(f"'{repository}' is not a repository name: {error}") from error
     if repository.count("/") != 1:
         raise ConfigError(f"'{repository}' names no owner: write USER/NAME or ORGANIZATION/NAME")
     folder = storage.as_path(model)

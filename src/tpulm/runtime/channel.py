@@ -211,7 +211,7 @@ def has_line(connection: socket.socket) -> bool:
 def read_greeting(line: LineConnection, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
     """The index of a host that introduces itself; None, with the line closed, for a peer that does not belong to this run.
 
-    `note` is told which host is refused, and why.
+    `note` receives which host is refused, and why.
     """
     text = line.receive() or ""
     word, _, rest = text.partition(" ")

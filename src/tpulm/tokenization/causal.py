@@ -20,15 +20,7 @@ from tpulm.errors import ConfigError, DataError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
-from tpulm.tokenization.hf_files import (
-    TOKEN_KEYS,
-    HfSettings,
-    add_hf_tokens,
-    check_usable,
-    guarded,
-    read_ids,
-    read_settings,
-)
+from tpulm.tokenization.hf_files import TOKEN_KEYS, HfSettings, add_hf_tokens, check_usable, guarded, read_ids, read_settings
 from tpulm.tokenization.pipelines import frame_causal
 from tpulm.tokenization.tokenization import Tokenization
 

@@ -20,14 +20,7 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.hf_files import (
-    TOKENIZER_CONFIG,
-    add_hf_tokens,
-    check_growth,
-    check_usable,
-    guarded,
-    read_settings,
-)
+from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, add_hf_tokens, check_growth, check_usable, guarded, read_settings
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization

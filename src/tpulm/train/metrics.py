@@ -211,7 +211,7 @@ def union(attempts: Iterable[Attempt]) -> list[MetricsRecord]:
     return [records[key] for key in sorted(records)]
 
 
-def mend(workdir: PurePath, progress: Progress) -> None:
+def repair(workdir: PurePath, progress: Progress) -> None:
     """Set damaged files of metrics aside, in W/damaged, keep what can be read of them, and say so. The caller holds W."""
 
     def set_aside(path: PurePath, content: bytes) -> None:

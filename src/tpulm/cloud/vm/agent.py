@@ -204,7 +204,7 @@ class Agent:
         if code in (0, 75):
             return result
         lines = self.log_end().splitlines()
-        result["message"] = "its last words: " + lines[-1][-500:] if lines else ""
+        result["message"] = "last output line: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
         with logged(*UNREADABLE):  # the exit code says the most

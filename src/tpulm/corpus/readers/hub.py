@@ -238,7 +238,7 @@ def _name(source: SourceConfig) -> str:
     name = source.path.removeprefix("hub:")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ConfigError(
-            f"'{source.path}' is no name of a dataset; write hub:NAME, hub:OWNER/NAME as in 'hub:wikimedia/wikipedia', or "
+            f"'{source.path}' is not a dataset name; write hub:NAME, hub:OWNER/NAME as in 'hub:wikimedia/wikipedia', or "
             "hub:./folder; what else its page shows goes into config, split and revision"
         )
     return name
@@ -252,7 +252,7 @@ def _folder(source: SourceConfig) -> Path | None:
         raise ConfigError(f"there is no folder {folder}; 'hub:…' names a folder with the files of a dataset, or one on the Hub")
     if (folder / "state.json").is_file():
         raise ConfigError(
-            f"{folder} was written by save_to_disk, which is no form of a dataset on the Hub; write it with "
+            f"{folder} was written by save_to_disk, which is not a dataset format of the Hub; write it with "
             "Dataset.to_parquet('…/train.parquet') and name that folder, or that file without hub:"
         )
     if source.revision is not None or not source.streaming:

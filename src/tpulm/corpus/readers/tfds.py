@@ -55,7 +55,7 @@ def parse(path: str) -> DatasetName:
     match = _NAME.fullmatch(path.removeprefix("tfds:"))
     if match is None:
         raise ConfigError(
-            f"'{path}' is no name of a dataset; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0, as in "
+            f"'{path}' is not a dataset name; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0, as in "
             "'tfds:wiki40b/ja'"
         )
     return DatasetName(match["name"], match["config"], match["version"])
@@ -158,7 +158,7 @@ def described(folder: PurePath) -> Iterator[Any]:
                 builder = tfds.builder_from_directory(str(here))
         except Exception as error:
             raise ConfigError(
-                f"{folder} is no dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
+                f"{folder} is not a dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
                 "prepare it again"
             ) from error
         yield builder
