@@ -37,11 +37,7 @@ class Compute:
             created = time.strftime("%Y-%m-%dT%H:%M:%S.000-00:00", time.gmtime(self._state.clock.now()))
             values = {"project": project, "zone": zone, "name": name, "resource": path, "machine": "e2-micro"}
             instance = recorded.filled(
-                recorded.load("compute")["instance"],
-                id=zlib.crc32(path.encode()),
-                created=created,
-                status="RUNNING",
-                **values,
+                recorded.load("compute")["instance"], id=zlib.crc32(path.encode()), created=created, status="RUNNING", **values
             )
             instance["labels"] = dict(labels)
             instance["metadata"]["items"] = [{"key": key, "value": value} for key, value in metadata.items()]

@@ -79,11 +79,7 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False, ext
     500 MB, for VMs that reach no package index. `extras`: those of tpulm besides what every run needs. Raises MissingExtra, and
     TpulmError if something cannot be fetched.
     """
-    described = {
-        "digest": digest(source_folder()),
-        "python": python,
-        "python_version": _PYTHON,
-    }
+    described = {"digest": digest(source_folder()), "python": python, "python_version": _PYTHON}
     needed = pins(extras)
     with storage.explain("write to", folder):
         files: dict[str, bytes | Path] = {

@@ -91,12 +91,7 @@ def check_known(settings: CloudSettings, zones: Iterable[str], priced: Collectio
 
 
 def of_type(
-    kind: Accelerator,
-    zones: Sequence[str],
-    *,
-    spot: bool,
-    rest: GoogleRest,
-    note: Callable[[str], None] = lambda message: None,
+    kind: Accelerator, zones: Sequence[str], *, spot: bool, rest: GoogleRest, note: Callable[[str], None] = lambda message: None
 ) -> dict[str, Price]:
     """Prices of a type by zone, independent of settings; a user's own price for it holds in every zone."""
     own = kind.spot_dollars_per_hour if spot else kind.dollars_per_hour

@@ -331,13 +331,7 @@ def task_of(model: LoadedModel) -> str:
 
 
 def model_warnings(
-    outputs: np.ndarray,
-    data: Labelled,
-    *,
-    training: Labelled,
-    before: float,
-    task: Task,
-    names: tuple[str, ...],
+    outputs: np.ndarray, data: Labelled, *, training: Labelled, before: float, task: Task, names: tuple[str, ...]
 ) -> list[str]:
     """What the outputs on dev say against a model; `before` is the score that selects, before the first step."""
     name = task.config.chosen_by

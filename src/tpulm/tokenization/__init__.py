@@ -1,4 +1,10 @@
-"""From text to token ids: training or loading a tokenizer, encoding in bulk, saving it as a Hugging Face folder."""
+"""From text to token ids: training or loading a tokenizer, encoding in bulk, saving it as a Hugging Face folder.
+
+`training` learns a vocabulary for a stock pipeline (`pipelines`); `files` saves and loads it, and also loads third-party
+tokenizers with the help of `hf_files`, `sentencepiece_model` and `special`. Each way gives a `Tokenization`, which encodes in
+bulk (`encode`) and with offsets (`offsets`), after a morphological analyser if it has one (`segmenter`, `analysers`). `report`
+and `unknowns` measure how a vocabulary fits a text.
+"""
 
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers

@@ -41,10 +41,7 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return tokenizer
     bert = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=config.split_cjk,
-        strip_accents=config.strip_accents,
-        lowercase=config.lowercase,
+        clean_text=True, handle_chinese_chars=config.split_cjk, strip_accents=config.strip_accents, lowercase=config.lowercase
     )
     compose = config.strip_accents and not as_google
     tokenizer.normalizer = normalizers.Sequence([bert, normalizers.NFC()]) if compose else bert
@@ -171,9 +168,7 @@ def add_special_tokens(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
 def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     cls, sep = tokenizer.id_to_token(tokens.cls), tokenizer.id_to_token(tokens.sep)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, tokens.cls), (sep, tokens.sep)],
+        single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=[(cls, tokens.cls), (sep, tokens.sep)]
     )
 
 

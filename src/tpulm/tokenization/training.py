@@ -66,11 +66,7 @@ _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS
 
 
 def train(
-    texts: Iterable[list[str]],
-    config: TokenizerConfig,
-    *,
-    cleaning: CleaningConfig | None = None,
-    progress: Progress = SILENT,
+    texts: Iterable[list[str]], config: TokenizerConfig, *, cleaning: CleaningConfig | None = None, progress: Progress = SILENT
 ) -> Tokenization:
     """Train on batches of texts, read once. The result depends on the texts and the configuration, not on order or threads.
 

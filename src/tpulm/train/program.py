@@ -311,11 +311,7 @@ UNROLLED_FROM_STEPS = 50_000  # on a TPU: 5 ms less per step then repay four mor
 
 
 def execution_on(
-    devices: Sequence[Any],
-    hardware: HardwareConfig,
-    compute_dtype: Literal["auto", "float32", "bfloat16"],
-    *,
-    steps: int = 0,
+    devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"], *, steps: int = 0
 ) -> Execution:
     """Resolve "auto" settings for these devices and a run of `steps` steps: bfloat16 where there are fast units for it;
     unrolled layers on a CPU and, in a long run, on a TPU, which are faster; and on a TPU only matrix products saved, since its

@@ -68,13 +68,7 @@ class FinetuningProgram(BaseProgram):
         self.settings = config.training(steps, batch_size=batch_size, steps_per_epoch=self.steps_per_epoch)
         super().__init__(
             make_objective(
-                objective,
-                model,
-                config,
-                num_classes=num_classes,
-                vocab_size=vocab_size,
-                special=special,
-                devices=devices,
+                objective, model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices
             ),
             self.settings.optimizer,
             config.hardware,
