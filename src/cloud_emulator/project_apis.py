@@ -175,12 +175,12 @@ class ProjectApis:
     def batch_get(self, call: Call, project: Project) -> dict[str, Any]:
         return {"services": [_service(project, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
 
-    def batch_enable(self, call: Call, found: Project) -> dict[str, Any]:
+    def batch_enable(self, call: Call, owner: Project) -> dict[str, Any]:
         names = call.content().get("serviceIds", [])
         if not names:
             raise rpc_error(400, "The request has no service ids.")
-        new = self._enable(found, names)
-        return self._done(found, new, "BatchEnableServicesResponse", {"services": [_service(found, name) for name in names]})
+        new = self._enable(owner, names)
+        return self._done(owner, new, "BatchEnableServicesResponse", {"services": [_service(owner, name) for name in names]})
 
     def enable(self, call: Call, project: Project, service: str) -> dict[str, Any]:
         new = self._enable(project, [service])

@@ -278,10 +278,10 @@ def _vocabulary(path: PurePath, lowercase: bool | None, strip: bool | None, note
     # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
     choices = [strip] if strip is not None else [True, False] if lowercase else [False]
     tokenizers = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in choices]
-    doubts = [tokenization.normalization_warnings(one, path) for one in tokenizers]
-    kept = len(tokenizers) > 1 and bool(doubts[0]) and not doubts[1]
+    warnings = [tokenization.normalization_warnings(one, path) for one in tokenizers]
+    kept = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
     notes += (
-        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else doubts[0]
+        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else warnings[0]
     )
     return tokenizers[kept], lowercase
 

@@ -92,14 +92,14 @@ class Cleaner:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
         data = (text + separator).encode()
         sizes, characters = _lengths(data, separator)
-        kept = self._by_length(text, separator, characters, skipped)
+        keep = self._by_length(text, separator, characters, skipped)
         if self._languages is not None:
-            kept &= self._by_language(text, separator, kept, self._languages, skipped)
+            keep &= self._by_language(text, separator, keep, self._languages, skipped)
         documents = data.split(separator.encode())[:-1]
-        if kept.all():
+        if keep.all():
             return Cleaned(documents, text.replace(separator, "\0"), sizes, characters)
-        documents = list(compress(documents, kept.tolist()))
-        return Cleaned(documents, b"\0".join(documents).decode(), sizes[kept], characters[kept])
+        documents = list(compress(documents, keep.tolist()))
+        return Cleaned(documents, b"\0".join(documents).decode(), sizes[keep], characters[keep])
 
     def _without(self, pattern: re.Pattern[str], text: str, separator: str, name: str = "") -> str:
         """Delete the matches of `pattern`, document by document: no match spans two of them."""
@@ -125,24 +125,24 @@ class Cleaner:
         reasons: list[tuple[Reason, np.ndarray]] = [("empty", empty), ("too_short", lengths < config.min_characters)]
         if config.max_characters is not None:
             reasons.append(("too_long", lengths > config.max_characters))
-        kept = np.ones(len(lengths), bool)
+        keep = np.ones(len(lengths), bool)
         for reason, holds in reasons:
-            selected = np.flatnonzero(kept & holds)
+            selected = np.flatnonzero(keep & holds)
             if len(selected):
                 skipped[reason] += len(selected)
-                kept &= ~holds
+                keep &= ~holds
                 if reason != "empty" and self.samples.wants(reason):
                     documents = text.split(separator)
                     self.samples.add(reason, (documents[index] for index in selected.tolist()))
-        return kept
+        return keep
 
     def _by_language(
-        self, text: str, separator: str, kept: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
+        self, text: str, separator: str, keep: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
     ) -> np.ndarray:
-        """Which documents are in a wanted or uncertain language, bool [N]; only those in `kept` are examined."""
+        """Which documents are in a wanted or uncertain language, bool [N]; only those in `keep` are examined."""
         reason: Reason = "other_language"
-        documents, is_wanted = text.split(separator), np.ones(len(kept), bool)
-        for index in np.flatnonzero(kept).tolist():
+        documents, is_wanted = text.split(separator), np.ones(len(keep), bool)
+        for index in np.flatnonzero(keep).tolist():
             recognized = languages.recognized(documents[index])
             certain = recognized.probability >= _CERTAIN
             self.languages[recognized.language if certain else _UNCERTAIN] += 1

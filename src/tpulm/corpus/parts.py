@@ -93,9 +93,9 @@ def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_
         chosen = [np.flatnonzero(_in_sample(item.keys, manifest, threshold)) for item in slices]
         keys, order, repeat = _merged([item.keys.take(index) for item, index in zip(slices, chosen, strict=True)])
         documents = [text for item, index in zip(slices, chosen, strict=True) for text in item.some_documents(index)]
-        kept = (repeat == 0) & ~_near(keys, workdir, manifest, low, high)
-        if kept.any():
-            yield [documents[index] for index in order[kept].tolist()]
+        keep = (repeat == 0) & ~_near(keys, workdir, manifest, low, high)
+        if keep.any():
+            yield [documents[index] for index in order[keep].tolist()]
 
 
 def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int, high: int) -> np.ndarray:

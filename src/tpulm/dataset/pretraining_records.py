@@ -106,15 +106,15 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
     for number, record in enumerate(records):
         features = _features(record, path)
         for names, values in ((_IDS, ids), (_MASK, mask), (_TYPES, types)):
-            found = _integers(features, names, record, path)
-            if len(found) != shape.sequence_length:
+            ints = _integers(features, names, record, path)
+            if len(ints) != shape.sequence_length:
                 raise _error(
                     record,
                     path,
-                    f"{names[0]} has {len(found)} values, and the first record has rows of {shape.sequence_length}: all must "
+                    f"{names[0]} has {len(ints)} values, and the first record has rows of {shape.sequence_length}: all must "
                     "have one length; import those of another length into a work folder of their own",
                 )
-            values.extend(found)
+            values.extend(ints)
         labels.append(_label(features, shape, record, path))
         if shape.kind == "electra":
             continue

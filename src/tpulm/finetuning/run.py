@@ -197,17 +197,17 @@ class _Finetuning:
                 self._progress.note(
                     f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
                 )
-        doubts = text_warnings(
+        warnings = text_warnings(
             rows["train"].rows,
             max_length=self._config.max_length or 0,
             max_positions=self._classifier.model.config.max_positions,
             special=self._classifier.model.tokenization.special,
         )
         for name, part in examples.items():
-            doubts += part_vocabulary_warnings(self._classifier.model.tokenization, name, part)
-        for doubt in doubts:
+            warnings += part_vocabulary_warnings(self._classifier.model.tokenization, name, part)
+        for doubt in warnings:
             self._progress.note(doubt)
-        return _Data(examples, rows, dict(skipped), doubts)
+        return _Data(examples, rows, dict(skipped), warnings)
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class _Finetuning:
         names = self._classifier.head_config.names
         scores = {name: self._task.scores(logits, data.rows[name], names) for name, logits in outputs.items()}
         last = "test" if "test" in outputs else "dev"
-        doubts = model_warnings(
+        warnings = model_warnings(
             outputs["dev"],
             data.rows["dev"],
             training=data.rows["train"],
@@ -250,7 +250,7 @@ class _Finetuning:
             by_class=self._task.by_class(outputs[last], data.rows[last], names),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
-            doubts=doubts,
+            doubts=warnings,
         )
         self._hosts.barrier(f"scores of seed {seed}")  # no host uses its checkpoints any more
         if self._hosts.is_first:

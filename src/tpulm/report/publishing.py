@@ -77,7 +77,7 @@ def publications(
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
     parts = [(f"{repository}-{half}", source / half) for half in halves] or [(repository, source)]
     pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
-    result = [Publication(name, (*files, *pages), left) for name, part in parts for files, left in [_files(part, include)]]
+    result = [Publication(name, (*files, *pages), rest) for name, part in parts for files, rest in [_files(part, include)]]
     if missing := set(include) - {file.name for one in result for file in one.files}:
         raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
     if any(WEIGHTS in one.left_out for one in result):

@@ -22,15 +22,15 @@ def check_platform(target: Platform) -> None:
     """
     if target == "any":
         return
-    found = _default_backend()
+    kind = _default_backend()
     asked = f'the run asks for {_NAMES.get(target, "")} (hardware.platform = "{target}")'
     if target == "auto":
-        if found != "cpu" or not tpu_chips():
+        if kind != "cpu" or not tpu_chips():
             return
         target, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
-    if found != target:
+    if kind != target:
         raise ConfigError(
-            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(target)}. Mend that, or go on with what there "
+            f"{asked}, but JAX computes on {_NAMES.get(kind, kind)}: {why_not(target)}. Mend that, or go on with what there "
             "is: --allow-cpu (hardware.platform = 'any')"
         )
 
