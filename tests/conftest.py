@@ -140,20 +140,40 @@ def machines() -> MachineSettings | None:
     return None
 
 
+@pytest.fixture(scope="session")
+def running_emulators() -> Iterator[list[Emulator]]:
+    """The emulator of this worker, once a test has used it; starting and stopping one takes longer than most tests."""
+    running: list[Emulator] = []
+    yield running
+    for emulator in running:
+        emulator.stop()
+
+
 @pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch, machines: MachineSettings | None) -> Iterator[Emulator]:
-    """Google Cloud on this machine with an empty bucket gs://runs; this process and its children go there."""
+def emulator(running_emulators: list[Emulator], machines: MachineSettings | None) -> Iterator[Emulator]:
+    """Google Cloud on this machine, as just started: without buckets, and at an address that no other test has seen."""
     from cloud_emulator import Emulator
 
+    if running_emulators and running_emulators[0].is_running:
+        running_emulators[0].reset(machines)
+    else:  # none yet, or the last test stopped it
+        running_emulators[:] = [Emulator(machines=machines).start()]
+    yield running_emulators[0]
+    if running_emulators[0].is_running:  # ends machines, and clients that retry in the background
+        running_emulators[0].reset()
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch, emulator: Emulator) -> Iterator[Emulator]:
+    """An emulator with an empty bucket gs://runs; this process and its children go there."""
     _forget_clients()
     gc.freeze()  # what is collected below is what the test left; going through all that JAX keeps of others takes seconds
-    with Emulator(machines=machines) as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        emulator.create_bucket("runs", location="US-CENTRAL1")
-        yield emulator
-        emulator.faults.clear()  # a client that retries in the background would otherwise do so to the end
-        _forget_clients()
+    for name, value in emulator.environment.items():
+        monkeypatch.setenv(name, value)
+    emulator.create_bucket("runs", location="US-CENTRAL1")
+    yield emulator
+    emulator.faults.clear()
+    _forget_clients()
     with warnings.catch_warnings():  # what the clients left open, lest the next test be blamed for it
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

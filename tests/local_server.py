@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 
@@ -26,12 +26,18 @@ class LocalServer:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 server.answer(self, unquote(urlsplit(self.path).path), body)
 
-            do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
+            do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         raise NotImplementedError

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Mount
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cloud_emulator import page
@@ -70,20 +71,41 @@ class Emulator:
         machines: MachineSettings | None = None,
         accelerators: str | os.PathLike[str] = DEFAULT,
     ):
-        self._project, self._port, self._token = project, port, secrets.token_hex(16)
+        self._project, self._port = project, port
+        self._catalogue = Catalogue(Path(accelerators))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-        self._projects = Projects(project, Catalogue(Path(accelerators)))
-        self._store = Store(None if folder is None else Path(folder))
-        self._storage = StorageApi(self._store, lambda permission: self.faults.is_granted(permission))
+        self._tpu: Tpu | None = None
+        self._tpu_lock = threading.Lock()
+        self._closed = False
+        self._begin(Store(None if folder is None else Path(folder)), machines)
+
+    def _begin(self, store: Store, machines: MachineSettings | None) -> None:
+        self._token = secrets.token_hex(16)
+        self._projects = Projects(self._project, self._catalogue)
+        self._store = store
+        self._storage = StorageApi(store, lambda permission: self.faults.is_granted(permission))
         self.faults = Faults(self._storage.name_of)  # of Cloud Storage
         self._tpu_faults = Faults(_tpu_name)
         self._requests: Counter[str] = Counter()
         self._machines = Machines(machines or MachineSettings(), lambda: self.environment, self._running_loop)
-        self._tpu: Tpu | None = None
-        self._tpu_lock = threading.Lock()
-        self._closed = False
+        self._application = self._make_application()
+
+    def reset(self, machines: MachineSettings | None = None) -> None:
+        """Begin anew on the same port, with another token: end all machines, drop all connections, and forget buckets,
+        projects, faults and counts of requests. What a folder keeps stays there, and is no longer served.
+        """
+        assert self._server is not None, "the emulator does not run"
+        with self._tpu_lock:
+            tpu, self._tpu = self._tpu, None
+            store = self._store
+            self._begin(Store(None), machines)
+        for connection in list(self._server.server_state.connections):
+            self._running_loop().call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+        if tpu is not None:
+            tpu.close()
+        store.close()
 
     def __enter__(self) -> Emulator:
         return self if self._server else self.start()
@@ -103,7 +125,8 @@ class Emulator:
             raise
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self._application(),
+            self._answer,
+            interface="asgi3",
             http=_Protocol,
             server_header=False,
             timeout_keep_alive=IDLE_SECONDS,
@@ -149,6 +172,10 @@ class Emulator:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         assert self._loop is not None, "the emulator does not run"
         return self._loop
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
 
     @property
     def tpu(self) -> Tpu:
@@ -211,7 +238,10 @@ class Emulator:
 
     # The application
 
-    def _application(self) -> Starlette:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._application(scope, receive, send)
+
+    def _make_application(self) -> Starlette:
         app = Starlette(
             routes=[
                 Endpoint("", "POST", "/_control/faults", "", self._set_faults, api="control"),

@@ -28,6 +28,7 @@ _RUN_FILE = "run.json"
 _LOSS_IS_KNOWN_SECONDS = 2.0  # after a device connection breaks, until the loss of its host is known
 _OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
 _RESULTS = ("train", "evaluation", "samples", "export", "report")
+REVISIONS = "revisions"  # the folder of the models that were kept by words
 _CARD = "README.md"  # of an export
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 

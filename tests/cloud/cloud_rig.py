@@ -99,7 +99,7 @@ def quick(gcs: Emulator) -> TpuApi:
     return TpuApi(PROJECT)
 
 
-def until(fits: Callable[[], object], seconds: float = 15) -> None:
+def until(fits: Callable[[], object], seconds: float = 60) -> None:
     give_up_at = time.monotonic() + seconds
     while not fits():
         assert time.monotonic() < give_up_at

@@ -37,6 +37,7 @@ from tpulm.cloud.provider import Refusal
 POLICY = Policy()
 NOW = 1_000_000.0
 WORKING = Observation(state="READY", silence=(10.0,))
+SUSPENDING, WAITING = Observation(state="SUSPENDING"), Observation(state="WAITING_FOR_RESOURCES")
 SILENT_FAILURE = "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'"
 
 
@@ -55,6 +56,15 @@ def working(**changes: object) -> Job:
     return jobs.with_node(jobs.seen(requested(), "READY", now=NOW, heard=False), **changes)
 
 
+def queued(state: str) -> Job:
+    return requested(zones=("a",), state=state).model_copy(update={"queued": True})
+
+
+def stepping(seconds: float, seconds_per_step: float) -> Observation:
+    """So long after step 40."""
+    return dataclasses.replace(WORKING, rate=StepRate(40, seconds, seconds_per_step))
+
+
 @pytest.mark.parametrize(
     ("job", "seen", "later", "expected"),
     [
@@ -71,6 +81,11 @@ def working(**changes: object) -> Job:
         (requested(state="CREATING"), Observation(state="CREATING"), 1700, Wait("reviews-a1 is CREATING")),
         (requested(state="CREATING"), Observation(state="CREATING", silence=(5.0,)), 9999, Wait("working")),
         (working(), WORKING, 9999, Wait("working")),
+        (working(), stepping(5300.0, 1.0), 0, Wait("working")),
+        (working(), stepping(9000.0, 60.0), 0, Wait("working")),
+        (queued("WAITING_FOR_RESOURCES"), WAITING, 86_399, Wait("reviews-a1 is WAITING_FOR_RESOURCES")),
+        (queued("CREATING"), Observation(state="CREATING"), 7199, Wait("reviews-a1 is CREATING")),
+        (queued("SUSPENDING"), SUSPENDING, 60, Wait("reviews-a1 is SUSPENDING")),
         (working(), Observation(state="READY"), 60, Wait("reviews-a1 is READY")),
         (working(state="REPAIRING"), Observation(state="REPAIRING", silence=(600.0,)), 600, Wait("reviews-a1 is REPAIRING")),
         (working(), Observation(state="READY", outcome=Outcome(2, None, "")), 0, MarkForDeletion("failed", SILENT_FAILURE)),
@@ -104,7 +119,11 @@ def test_what_is_due(job: Job, seen: Observation, later: float, expected: Action
         (requested(state="ACTIVE"), Observation(state="SUSPENDED", silence=(3.0,)), 0, "preempted"),
         (requested(state="ACCEPTED"), Observation(state="FAILED"), 0, "cloud"),
         (requested(state="CREATING"), Observation(state="CREATING"), 1801, "slow"),
-        (requested(state="WAITING_FOR_RESOURCES"), Observation(state="WAITING_FOR_RESOURCES"), 24 * 3600 + 1, "slow"),
+        (queued("WAITING_FOR_RESOURCES"), WAITING, 86_401, "slow"),
+        (queued("PROVISIONING"), Observation(state="PROVISIONING"), 7201, "slow"),
+        (queued("CREATING"), Observation(state="CREATING"), 7201, "slow"),
+        (queued("SUSPENDING"), Observation(state="FAILED", refusal="cloud", refused_because="internal"), 90, "cloud"),
+        (working(), stepping(5500.0, 1.0), 0, "hung"),
         (requested(), Observation(), 121, "lost"),
         (jobs.intended(new(), now=NOW), Observation(silence=(9000.0,)), 9000, "lost"),
         (requested(state="CREATING"), Observation(), 10, "lost"),
@@ -112,7 +131,7 @@ def test_what_is_due(job: Job, seen: Observation, later: float, expected: Action
         (requested(), Observation(refusal="quota"), 0, "quota"),
         (requested(), Observation(state="READY", foreign=True), 0, "taken"),
         (jobs.intended(new(), now=NOW), Observation(state="READY", foreign=True), 0, "taken"),
-        (working(), Observation(state="READY"), 1201, "silent"),
+        (working(), Observation(state="READY", boot="installing"), 1201, "silent"),
         (working(), Observation(state="READY", silence=(181.0,)), 0, "silent"),
         (working(), Observation(state="READY", workers=4, silence=(5.0, 5.0, 200.0, 5.0)), 0, "silent"),
         (working(), Observation(state="READY", workers=4, silence=(5.0, 5.0, 5.0)), 1201, "silent"),
@@ -135,6 +154,7 @@ def test_why_a_node_is_given_up(job: Job, seen: Observation, later: float, why: 
     action = decide(job, seen, NOW + later, POLICY)
     assert isinstance(action, MarkForDeletion) and action.why == why, action
     assert action.detail or seen.refusal
+    assert seen.boot in action.detail and (why == "hung") is (action.step == 40)
 
 
 def test_a_complete_run_has_its_trainer_end_by_itself():
@@ -242,9 +262,6 @@ def test_a_quota_closes_its_zone_when_patience_is_over():
 
 def queued_job() -> Job:
     return recorded(new(queued=True, zones=("a", "b", "c")), RecordAttempt(), Observation(), NOW)
-
-
-WAITING = Observation(state="WAITING_FOR_RESOURCES")
 
 
 def test_several_zones_are_queued_at_once_and_the_first_is_kept():
@@ -404,41 +421,6 @@ def test_the_same_hang_twice_ends_the_run():
     assert isinstance(relaunched, MarkForDeletion) and relaunched.why == "hung", "a launch begins anew"
 
 
-def test_heartbeats_without_steps_are_a_hang():
-    slow = dataclasses.replace(WORKING, rate=StepRate(40, 5300.0, 1.0))
-    assert decide(working(), slow, NOW, POLICY) == Wait("working")
-    action = decide(working(), dataclasses.replace(WORKING, rate=StepRate(40, 5500.0, 1.0)), NOW, POLICY)
-    assert isinstance(action, MarkForDeletion) and (action.why, action.step) == ("hung", 40)
-    long_steps = dataclasses.replace(WORKING, rate=StepRate(40, 9000.0, 60.0))
-    assert decide(working(), long_steps, NOW, POLICY) == Wait("working")
-
-
-def test_a_boot_that_does_not_end_says_how_far_it_came():
-    action = decide(working(), Observation(state="READY", boot="installing"), NOW + 1201, POLICY)
-    assert isinstance(action, MarkForDeletion) and "it got as far as 'installing'" in action.detail
-
-
-@pytest.mark.parametrize(("state", "bound"), [("WAITING_FOR_RESOURCES", 86_400), ("PROVISIONING", 7200), ("CREATING", 7200)])
-def test_how_long_a_queued_resource_may_take(state: str, bound: float):
-    job = recorded(new(queued=True, zones=("a",)), RecordAttempt(), Observation(), NOW)
-    job = jobs.with_node(job, requested=True, state=state, since=NOW)
-    assert isinstance(decide(job, Observation(state=state), NOW + bound - 1, POLICY), Wait)
-    action = decide(job, Observation(state=state), NOW + bound + 1, POLICY)
-    assert isinstance(action, MarkForDeletion) and action.why == "slow"
-
-
-def test_suspending_before_anything_ran_may_yet_say_why():
-    job = jobs.with_node(
-        recorded(new(queued=True, zones=("a",)), RecordAttempt(), Observation(), NOW),
-        requested=True,
-        state="SUSPENDING",
-        since=NOW,
-    )
-    assert isinstance(decide(job, Observation(state="SUSPENDING"), NOW + 60, POLICY), Wait)
-    failed = Observation(state="FAILED", refusal="cloud", refused_because="an internal error has occurred")
-    assert decide(job, failed, NOW + 90, POLICY) == MarkForDeletion("cloud", "an internal error has occurred")
-
-
 def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
     job = working(ending="preempted")
     assert decide(job, Observation(state="PREEMPTED", deleting=599.0), NOW, POLICY) == Delete()
@@ -447,15 +429,6 @@ def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
     stopped = job.model_copy(update={"wanted": "stopped"})
     assert decide(stopped, Observation(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
     assert recorded(job, GiveUp(), Observation(), NOW) == job
-
-
-@pytest.mark.parametrize("refusal", ["denied", "invalid"])
-def test_a_refusal_that_lasts_ends_the_run(refusal: Refusal):
-    job, seen = requested(), Observation(refusal=refusal, refused_because="Quota limit 'X' has been exceeded.")
-    for _ in range(2):
-        job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
-    assert (job.status, job.message, job.node) == ("refused", "Quota limit 'X' has been exceeded.", None)
-    assert decide(job, Observation(), NOW, POLICY) == Finished()
 
 
 def test_three_attempts_without_a_new_checkpoint_end_the_run():
@@ -469,9 +442,24 @@ def test_three_attempts_without_a_new_checkpoint_end_the_run():
     assert job.fruitless == 0
 
 
-def test_preempted_while_creating_is_a_preemption():
-    job = after(new(), "preempted", "update is not supported while in state PREEMPTED")
-    assert (job.attempts[-1].ending, job.fruitless, job.idle) == ("preempted", 0, 1)
+def test_what_nobody_saw_is_counted_from_before():
+    """A night without a supervisor: it was READY since shortly after it was last seen coming."""
+    coming = jobs.with_node(requested(), state="CREATING", since=NOW + 5)
+    done = dataclasses.replace(WORKING, outcome=Outcome(0, None, ""), complete=True)
+    unheard = dataclasses.replace(WORKING, silence=())
+    for action, seen, now, ready_at in (
+        (RecordNodeState("READY"), WORKING, NOW + 40_000, NOW + 5),
+        (MarkForDeletion("done", "x"), done, NOW + 40_000, NOW + 5),
+        (RecordNodeState("READY"), unheard, NOW + 9, NOW + 9),
+    ):
+        node = recorded(coming, action, seen, now).node
+        assert node is not None and node.ready_at == ready_at
+
+
+def test_a_run_that_is_launched_while_it_stops_goes_on():
+    job = recorded(working().model_copy(update={"wanted": "stopped"}), AskToStop("stopped"), WORKING, NOW)
+    action = decide(jobs.reopened(job), dataclasses.replace(WORKING, outcome=Outcome(75, None, "")), NOW + 5, POLICY)
+    assert isinstance(action, MarkForDeletion) and action.why == "again"
 
 
 def test_a_job_survives_its_file():

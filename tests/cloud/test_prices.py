@@ -11,7 +11,7 @@ import pytest
 from cloud_emulator import Emulator
 from tpulm import accelerators, storage
 from tpulm.cloud import prices
-from tpulm.cloud.google_rest import GoogleError, GoogleRest
+from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.settings import CloudSettings
 from tpulm.errors import ConfigError
 
@@ -146,7 +146,7 @@ def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator
 
 
 def test_a_budget_needs_a_price_of_every_zone(gcs: Emulator):
-    with pytest.raises(ConfigError, match=r"in us-central2-b: write dollars_per_hour = … in cloud.toml, or leave"):
+    with pytest.raises(ConfigError, match="us-central2-b"):
         per_hour("v4-8", "us-central2-b", budget=100.0)
     with pytest.raises(ConfigError, match=r'spot v3-8 in asia-east1-c: .* or zones = \["us-central1-a"\]'):
         per_hour("v3-8", *(zones := ("us-central1-a", "asia-east1-c")), zones=zones, budget=100.0)
@@ -158,7 +158,7 @@ def test_a_budget_leaves_out_default_zones_without_a_price(gcs: Emulator):
     zones = settings_of("v5p-8").zones
     assert per_hour("v5p-8", *zones, notes=notes, budget=100.0) == per_hour("v5p-8", "us-central1-a")
     assert notes == ["no price is known in us-east5-a, europe-west4-b: left out, since a budget needs one"]
-    with pytest.raises(ConfigError, match="in us-east5-a: write dollars_per_hour"):
+    with pytest.raises(ConfigError, match="us-east5-a"):
         per_hour("v5p-8", *zones[:2], zones=zones[:2], budget=100.0)
     assert per_hour("v5p-8", *zones, notes=(none := [])) == per_hour("v5p-8", "us-central1-a") and none == []
 
@@ -218,9 +218,3 @@ def test_all_pages_are_read(gcs: Emulator):
     per_hour("v5p-8", "us-central1-a")
     pages = gcs.requests["LIST prices"] - before
     assert pages == -(-len(ROWS[COMPUTE_ENGINE]) // 8) > 2
-
-
-def test_an_unknown_service_is_not_found(gcs: Emulator):
-    with pytest.raises(GoogleError) as raised:
-        GoogleRest("tpulm-emulator", patience_seconds=0.0).get("cloudbilling", "v1/services/0000-0000-0000/skus")
-    assert raised.value.missing

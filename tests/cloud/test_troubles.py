@@ -1,101 +1,413 @@
-"""What goes wrong with TPU VMs, one trouble a test, with real agents on emulated VMs and a stand-in for the trainer.
+"""What goes wrong around a run in the cloud, and that nothing bills because of it.
 
-After each of them there is no node, no queued resource and no process, and the job can be read.
+First by a clock: the real supervisor and Google's answers from the emulator, with agents that are played. Then, in real
+processes, what only those can show.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import time
-from dataclasses import replace
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trainer
-from vm_rig import PATIENCE, QUICK, WORKDIR, ZONES, Cloud, cloud, endings, machines, newest_step, until
+from cloud_rig import PROJECT, WORKDIR_PATH, running
+from vm_rig import PATIENCE, QUICK, ZONES, Cloud, agents, cloud, endings, machines, until
 
+from cloud_emulator import Emulator
 from tpulm import storage
+from tpulm.cloud import bundle
 from tpulm.cloud import launch as launching
-from tpulm.cloud import tpu_api
 from tpulm.cloud.control import Control
-from tpulm.cloud.provider import NodeStatus
+from tpulm.cloud.google_rest import GoogleRest
+from tpulm.cloud.job import Job, Node
+from tpulm.cloud.launch import policy_of, request_for
+from tpulm.cloud.provider import NodeStatus, Request
+from tpulm.cloud.settings import load
+from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import InUse
+from tpulm.config import canonical_json
+from tpulm.config import load as load_run
+from tpulm.errors import ConfigError, StorageError
 
 __all__ = ["cloud", "machines"]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["type-not-permitted", "no-reserved-capacity-9"])
-def test_a_zone_that_refuses_is_left_for_the_next(cloud: Cloud, name: str) -> None:
-    cloud.tpu.answer_next(name, zone=ZONES[0], count=None)
-    cloud.launch(plan={})
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("done", ["zone", "done"]), cloud.told
-    assert job.attempts[-1].zone == ZONES[1] and list(job.closed) == [ZONES[0]]
-    cloud.tpu.take_back()
+STEPS = 5
+Event = Callable[["Run"], object]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "ending"), [("failed-stock-out", "stock-out"), ("failed-internal", "cloud")])
-def test_a_queued_resource_that_fails(cloud: Cloud, name: str, ending: str) -> None:
-    """Only its zone's; the other one's goes on."""
-    cloud.tpu.answer_next(name, zone=ZONES[0])
-    cloud.tpu.stock_out(ZONES[1])
-    cloud.launch(queued=True)
-    end = cloud.begin()
-    until(lambda: any("FAILED" in line or "capacity" in line or "internal" in line for line in cloud.told))
-    cloud.tpu.restock(ZONES[1])
-    job = end()
-    assert (job.status, endings(job)) == ("done", [ending, "done"]), cloud.told
-    assert job.attempts[-1].zone == ZONES[1]
+class Run(Control):
+    """A run of five checkpoints in a folder of this machine, by the emulator's clock, of which each look takes half a minute.
+
+    `events` are by the step after which they happen, once; `ends` are outcomes of trainers, by the step at which they end.
+    """
+
+    def __init__(self, gcs: Emulator, folder: Path, **options: Any):
+        super().__init__(folder)
+        Path(str(self.folder)).mkdir()
+        self.tpu, self.step, self.silent, self.told = gcs.tpu, 0, frozenset[int](), list[str]()
+        self.events: dict[int, Event] = {}
+        self.ends: dict[int, list[dict[str, Any]]] = {}
+        self.tpu.set(create_seconds=100.0, delete_seconds=20.0, queue_seconds=40.0)
+        settings = load(project=PROJECT, bucket="runs", **{"accelerator": "v3-8", "zones": ZONES, **options})
+        job = Job(
+            run="toy",
+            accelerator=settings.kind.name,
+            spot=True,
+            queued=settings.queued,
+            zones=settings.zones,
+            prices=dict.fromkeys(settings.zones, 2.0),
+            budget=settings.budget,
+            project=PROJECT,
+            created_at=self.now(),
+        )
+        assert self.create(job)
+
+        def request(job: Job, node: Node) -> Request:
+            found = request_for(job, node, settings, workdir=WORKDIR_PATH, bundle_path="gs://runs/bundle.tar.gz")
+            metadata = {name: value for name, value in found.metadata.items() if name != "startup-script"}
+            return dataclasses.replace(found, service_account=None, metadata=metadata)
+
+        api = TpuApi(PROJECT, GoogleRest(PROJECT, patience_seconds=0.0, wait=lambda seconds: None))
+        self.supervisor = Supervisor(
+            self, api, policy_of(settings, job), request, log=self.told.append, clock=self.now, pause_seconds=0.0
+        )
+
+    def now(self) -> float:
+        return self.tpu.clock.now()
+
+    def run(self) -> Job:
+        job = self.supervisor.run()
+        assert (self.tpu.nodes(), self.tpu.queued_resources(), job.nodes) == ({}, {}, ()), self.told
+        return job
+
+    def is_complete(self) -> bool:
+        return self.step >= STEPS
+
+    def newest_step(self) -> int:
+        """Called at every look."""
+        self.tpu.advance(30.0)
+        if self.step in self.events:
+            self.events.pop(self.step)(self)
+        job = self.job()
+        node = job.node
+        if node is not None and node.ending is None and node.name in self.tpu.nodes():
+            self._play(job, node)
+        return self.step
+
+    def _play(self, job: Job, node: Node) -> None:
+        """What the agents of an attempt write."""
+        machines = self.tpu.node_table[f"projects/{PROJECT}/locations/{node.zone}/nodes/{node.name}"].machines
+        folder = self.attempt(node.attempt)
+        if not (machines and all(machine.is_on for machine in machines)) or storage.exists(folder / "end-0.json"):
+            return
+        for worker in range(len(machines)):
+            if worker not in self.silent:
+                storage.write_json(folder / f"beat-{worker}.json", {"time": self.now(), "state": "training"})
+        if job.wanted != "running" or node.asked_because not in (None, "done"):
+            outcome: dict[str, Any] | None = {"exit_code": 75, "message": "saved"}
+        elif self.ends.get(self.step):
+            outcome = self.ends[self.step].pop()
+        else:
+            self.step += not self.silent
+            outcome = {"exit_code": 0} if self.is_complete() else None
+        if outcome is not None:
+            storage.write_json(folder / "end-0.json", {"failure": None, "message": "", **outcome})
 
 
-@pytest.mark.slow
-def test_the_first_of_two_queues_is_kept(cloud: Cloud) -> None:
-    cloud.tpu.stock_out(ZONES[0])
-    cloud.launch(queued=True)
-    job = cloud.begin()()
-    assert job.status == "done" and sorted(endings(job)) == ["done", "withdrawn"], cloud.told
-    assert {attempt.ending: attempt.zone for attempt in job.attempts} == {"done": ZONES[1], "withdrawn": ZONES[0]}
-    assert next(attempt for attempt in job.attempts if attempt.ending == "withdrawn").dollars == 0.0
+def refuse_both(tpu: Any) -> None:
+    for zone in ZONES:
+        tpu.stock_out(zone, count=1)
 
 
-@pytest.mark.slow
-def test_one_of_four_workers_is_killed(cloud: Cloud) -> None:
-    cloud.launch(accelerator="v3-32", plan={"seconds": 2.0})
-    end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
-    until(lambda: newest_step() >= 1)
-    cloud.tpu.kill_worker(cloud.node(), 2)
-    job = end()
-    assert job.status == "done" and endings(job)[0] == "silent", cloud.told
-    assert "1 of 4 workers" in job.attempts[0].detail
+QUEUED = {"queued": True}
+ONE_QUEUED = {"queued": True, "zones": ZONES[:1]}
+FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], str, list[str]]] = {
+    "nothing": (lambda tpu: None, {}, "done", ["done"]),
+    "a type that is not permitted": (
+        lambda tpu: tpu.answer_next("type-not-permitted", zone=ZONES[0], count=None), {}, "done", ["zone", "done"]
+    ),
+    "a zone without reserved capacity": (
+        lambda tpu: tpu.answer_next("no-reserved-capacity-9", zone=ZONES[0], count=None), {}, "done", ["zone", "done"]
+    ),
+    "no zone permits the type": (
+        lambda tpu: tpu.answer_next("type-not-permitted", count=None), {}, "refused", ["zone", "zone"]
+    ),
+    "no capacity in two zones, then there is": (refuse_both, {}, "done", ["stock-out", "stock-out", "done"]),
+    "an operation that fails": (lambda tpu: tpu.answer_next("internal"), {}, "done", ["cloud", "done"]),
+    "preempted before it was ready": (
+        lambda tpu: tpu.answer_next("preempted-while-creating", count=4), {}, "done", [*["preempted"] * 4, "done"]
+    ),
+    "a quota that is free again": (lambda tpu: tpu.answer_next("quota", count=3), {}, "done", [*["quota"] * 3, "done"]),
+    "a permission that nobody has": (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "refused", ["denied"]),
+    "a queued resource that fails for want of capacity": (
+        lambda tpu: tpu.answer_next("failed-stock-out", zone=ZONES[0]), ONE_QUEUED, "done", ["stock-out", "done"]
+    ),
+    "a queued resource that fails by an internal error": (
+        lambda tpu: tpu.answer_next("failed-internal", zone=ZONES[0]), ONE_QUEUED, "done", ["cloud", "done"]
+    ),
+    "two queues that are served at once": (lambda tpu: None, QUEUED, "done", ["withdrawn", "done"]),
+    "the second of two queues is served": (lambda tpu: tpu.stock_out(ZONES[0]), QUEUED, "done", ["withdrawn", "done"]),
+    "a creation longer than the limit, whose workers are heard": (
+        lambda tpu: tpu.set(create_seconds=4000.0, boot_seconds=300.0), {}, "done", ["done"]
+    ),
+}  # fmt: skip
+AFTER_STEP_2: Mapping[str, tuple[Event, dict[str, Any], list[str]]] = {
+    "a preemption": (lambda run: run.tpu.kill("toy-a1"), {}, ["preempted", "done"]),
+    "a node that vanishes": (lambda run: run.tpu.vanish("toy-a1"), {}, ["lost", "done"]),
+    "a queued resource that is suspended": (lambda run: run.tpu.suspend("toy-a1"), ONE_QUEUED, ["preempted", "done"]),
+    "maintenance": (lambda run: run.tpu.repair("toy-a1", seconds=200.0), {}, ["done"]),
+    "one refusal of requests that are too many": (lambda run: fail_requests(run, error_status=429), {}, ["done"]),
+    "one conflict": (lambda run: fail_requests(run, error_status=409), {}, ["done"]),
+    "a silent cloud": (lambda run: fail_requests(run, error_status=503, count=9), {}, ["done"]),
+    "a storm": (lambda run: fail_requests(run, error_rate=0.4, error_status=503, count=30), {}, ["done"]),
+}
+
+
+def fail_requests(run: Run, **faults: Any) -> None:
+    run.tpu.faults.set(**{"error_rate": 1.0, "count": 1, **faults})
+
+
+@pytest.mark.parametrize("trouble", FROM_THE_BEGINNING)
+def test_a_trouble_from_the_beginning(gcs: Emulator, tmp_path: Path, trouble: str):
+    order, options, status, ends = FROM_THE_BEGINNING[trouble]
+    run = Run(gcs, tmp_path, **options)
+    order(gcs.tpu)
+    job = run.run()
+    assert (job.status, endings(job)) == (status, ends), run.told
+    if status == "done" and "zone" in ends:
+        assert (job.attempts[-1].zone, list(job.closed)) == (ZONES[1], [ZONES[0]])
+    if "withdrawn" in ends:
+        assert {attempt.ending: attempt.zone for attempt in job.attempts}["withdrawn"] != job.attempts[-1].zone
+        assert job.attempts[0].dollars == 0.0 or trouble != "the second of two queues is served"
+    if status == "refused" and "zone" in ends:
+        assert all(zone in job.message for zone in ZONES)
+
+
+@pytest.mark.parametrize("trouble", AFTER_STEP_2)
+def test_a_trouble_on_the_way(gcs: Emulator, tmp_path: Path, trouble: str):
+    event, options, ends = AFTER_STEP_2[trouble]
+    run = Run(gcs, tmp_path, **options)
+    run.events[2] = event
+    job = run.run()
+    assert (job.status, endings(job), job.newest_step) == ("done", ends, STEPS), run.told
+    if len(ends) > 1:
+        assert 0 < job.attempts[0].last_step == job.attempts[1].first_step
+
+
+@pytest.mark.parametrize(
+    ("outcome", "count", "status", "ends"),
+    [
+        ({"exit_code": -9}, 1, "done", ["trainer", "done"]),
+        ({"exit_code": 2, "failure": "ConfigError", "message": "batch_size 7"}, 1, "failed", ["failed"]),
+        ({"exit_code": 0}, 3, "failed", ["trainer"] * 3),  # without a model
+    ],
+)
+def test_how_a_trainer_may_end(
+    gcs: Emulator, tmp_path: Path, outcome: dict[str, Any], count: int, status: str, ends: list[str]
+):
+    run = Run(gcs, tmp_path)
+    run.ends = {2 if status == "done" else 0: [outcome] * count}
+    job = run.run()
+    assert (job.status, endings(job)) == (status, ends), run.told
+    assert outcome.get("message", "") in job.message
+
+
+@pytest.mark.parametrize(("options", "silent"), [({}, {0}), ({"accelerator": "v3-32"}, {2})], ids=["all", "one of four"])
+def test_workers_that_are_silent(gcs: Emulator, tmp_path: Path, options: dict[str, Any], silent: set[int]):
+    def fall_silent(run: Run) -> None:
+        run.silent, run.events[2] = frozenset(silent), speak_in_the_next
+
+    def speak_in_the_next(run: Run) -> None:
+        if run.job().attempt == 2:
+            run.silent = frozenset()
+        else:
+            run.events[2] = speak_in_the_next
+
+    run = Run(gcs, tmp_path, **options)
+    run.events[2] = fall_silent
+    job = run.run()
+    assert (job.status, endings(job)) == ("done", ["silent", "done"]), run.told
+    assert job.attempts[0].detail.startswith(f"1 of {len(silent) if not options else 4} workers")
+
+
+def test_a_quota_that_stays_full(gcs: Emulator, tmp_path: Path):
+    run = Run(gcs, tmp_path)
+    gcs.tpu.set_quota("v3-8", 0)
+    begun, job = run.now(), run.run()
+    assert job.status == "refused" and set(job.closed) == set(ZONES) and "TPUV3sPreemptible" in job.message
+    assert 3600 <= run.now() - begun < 3 * 3600
+
+
+def test_stopped_while_it_is_provisioned(gcs: Emulator, tmp_path: Path):
+    """Which refuses to be deleted: it is waited out, and then deleted."""
+    run = Run(gcs, tmp_path, **ONE_QUEUED)
+    gcs.tpu.set(create_seconds=400.0, boot_seconds=400.0)
+
+    def stop_once_it_is(run: Run) -> None:
+        if "PROVISIONING" in run.tpu.queued_resources().values():
+            run.change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+        else:
+            run.events[0] = stop_once_it_is
+
+    run.events[0] = stop_once_it_is
+    job = run.run()
+    assert (job.status, endings(job)) == ("stopped", ["stopped"])
+    assert any("PROVISIONING" in line for line in run.told), run.told
+
+
+@pytest.mark.parametrize("wanted", ["stopped", "running"], ids=["stopped", "budget"])
+def test_it_saves_before_it_ends(gcs: Emulator, tmp_path: Path, wanted: str):
+    """Stopped on request or by the budget: $0.60 are what 18 minutes cost, of which 15 are kept for the end."""
+    run = Run(gcs, tmp_path, budget=0.6 if wanted == "running" else None)
+    if wanted == "stopped":
+        run.events[2] = lambda run: run.change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    job = run.run()
+    assert (job.status, endings(job)) == ("stopped", ["stopped" if wanted == "stopped" else "budget"]), run.told
+    assert 0 < job.newest_step < STEPS and job.attempts[0].detail == "saved"
+    run.change(launching.reopened)
+    run.supervisor = dataclasses.replace(run.supervisor, policy=dataclasses.replace(run.supervisor.policy, budget=None))
+    job = run.run()
+    assert (job.status, job.attempts[-1].first_step, job.newest_step) == ("done", job.attempts[0].last_step, STEPS)
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "409"])
+def test_a_node_that_was_asked_for_by_a_supervisor_that_died(gcs: Emulator, tmp_path: Path, is_seen: bool):
+    """It had not recorded that it asked. The node is taken over when it is seen, or when asking again is answered with 409."""
+    run = Run(gcs, tmp_path)
+    job, _ = run.supervisor.step()
+    assert job.node is not None and not job.node.requested
+    run.supervisor.provider.create(run.supervisor.request(job, job.node))
+    if not is_seen:
+        dataclasses.replace(run.supervisor, provider=NothingThere(PROJECT)).step()
+    job = run.run()
+    assert (job.status, job.attempt, endings(job)) == ("done", 1, ["done"]), run.told
+
+
+class NothingThere(TpuApi):
+    """Looks too early."""
+
+    def look(self, name: str, zone: str) -> NodeStatus:
+        return NodeStatus(None)
+
+
+def test_a_job_that_cannot_be_read_for_a_while(gcs: Emulator, tmp_path: Path):
+    run, path = Run(gcs, tmp_path), tmp_path / "cloud" / "job.json"
+    run.events[2] = lambda run: path.write_bytes(path.read_bytes()[:50])
+    content = path.read_bytes()
+    with pytest.raises(StorageError, match="tpulm cloud audit"):
+        run.run()
+    assert run.tpu.nodes() == {"toy-a1": "READY"} and content != path.read_bytes()
+
+
+# -- launching again ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Control:
+    """A run with a node, and the settings that it was launched with."""
+    monkeypatch.setattr(bundle, "stage", lambda folder, **options: folder / "bundle.tar.gz")
+    control = Control(WORKDIR_PATH)
+    assert control.create(running())
+    storage.write_atomic(control.run_file, canonical_json(load_run("bert-tiny", SOURCES)))
+    storage.write_json(control.settings_file, {**SETTINGS.model_dump(mode="json"), "bundle": "gs://runs/bundle"})
+    return control
+
+
+SOURCES = {"corpus.sources": ["gs://runs/text.txt"]}
+SETTINGS = load(project=PROJECT, accelerator="v3-8", bucket="runs", zones=ZONES)
+PRICES = dict.fromkeys(ZONES, 2.0)
+
+
+def test_settings_that_the_node_does_not_have(launched: Control):
+    """Nothing of the run that goes on is changed."""
+    before = storage.read_bytes(launched.run_file), storage.read_bytes(launched.settings_file)
+    run = load_run("bert-tiny", SOURCES)
+    other = SETTINGS.model_copy(update={"accelerator": "v6e-8", "budget": 7.0})
+    with pytest.raises(ConfigError, match=r"accelerator: v3-8 -> v6e-8\n  budget: None -> 7\.0"):
+        launching.take_up(run, WORKDIR_PATH, other)
+    with pytest.raises(ConfigError, match=r"train\.steps"):
+        launching.take_up(load_run("bert-tiny", {**SOURCES, "train.steps": 7}), WORKDIR_PATH, SETTINGS)
+    with pytest.raises(ConfigError, match="toy-a2"):
+        launching.launch(run, WORKDIR_PATH, other, prices=PRICES)
+    assert before == (storage.read_bytes(launched.run_file), storage.read_bytes(launched.settings_file))
+    assert launching.take_up(run, WORKDIR_PATH, SETTINGS) == launched.job()
+    launched.change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    assert launching.take_up(run, WORKDIR_PATH, SETTINGS).wanted == "running"
+
+
+def test_a_job_that_was_deleted_by_hand_begins_after_the_attempts_that_there_were(launched: Control):
+    storage.remove(launched.path)
+    storage.write_json(launched.attempt(2) / "end-0.json", {})
+    job = launching.launch(load_run("bert-tiny", SOURCES), WORKDIR_PATH, SETTINGS, prices=PRICES)
+    assert (job.status, job.attempt, job.nodes) == ("active", 2, ())
+
+
+# -- in real processes ----------------------------------------------------------------------------------------------------
 
 
 def test_a_reboot(cloud: Cloud) -> None:
     """The agent comes back by itself and takes its local copy of the bundle."""
     cloud.launch()
     end = cloud.begin(QUICK)
-    until(lambda: newest_step() >= 1)
+    until(lambda: cloud.newest_step() >= 1)
     cloud.tpu.repair(cloud.node(), seconds=0.5)
     job = end()
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
-@pytest.mark.slow
-def test_a_trainer_that_is_killed(cloud: Cloud) -> None:
-    cloud.launch(plan={"dies_at": 2})
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("done", ["trainer", "done"]), cloud.told
-    assert "signal 9" in job.attempts[0].detail
+def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> None:
+    cloud.launch({"seconds": 3.0}, budget=0.25)  # less than what the VM keeps for saving and deleting
+    supervisor = cloud.supervisor()
+    until(lambda: supervisor.step() and cloud.tpu.nodes())
+    until(lambda: not cloud.tpu.nodes(), PATIENCE)
+    assert cloud.newest_step() < trainer.STEPS  # it saved and stopped, or was stopped before it began
+    job = cloud.begin(dataclasses.replace(QUICK, budget=0.25))()
+    assert (job.status, len(job.attempts)) == ("stopped", 1)
+
+
+def test_a_bucket_that_refuses_the_vm(cloud: Cloud) -> None:
+    """The agent cannot say how it ended, and deletes its node all the same."""
+    cloud.launch(plan={"exit": 1, "seconds": 3.0})
+    supervisor = cloud.supervisor()
+    until(lambda: supervisor.step() and "starting" in cloud.consoles())
+    cloud.gcs.faults.set(read_only=True)
+    until(lambda: not cloud.tpu.nodes(), PATIENCE)
+    cloud.gcs.faults.clear()
+    Control(cloud.workdir).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    assert cloud.begin()().status == "stopped"
+
+
+def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
+    """A tracker's key and a secret of several lines, in a work folder with an odd name: the trainer prints one of them, and
+    fails with a message that has the other."""
+    cloud.workdir = storage.as_path("gs://runs/my run #1 [100%]/여름?")
+    cloud.tpu.add_secret("wandb-key", "a-very-secret-value")
+    storage.write_atomic("gs://runs/key", "-----BEGIN-----\nsecret-line-one\nsecret-line-two\n-----END-----\n")
+    plan = {"error": "no access with a-very-secret-value", "seconds": 1.0}
+    cloud.launch(plan=plan, secrets={"WANDB_API_KEY": "wandb-key", "KEY": "gs://runs/key"})
+    end = cloud.begin(dataclasses.replace(QUICK, boot=PATIENCE))
+    name = cloud.node()
+    log = Control(cloud.workdir).attempt(1) / "log-0.txt"
+    shown = json.dumps(cloud.tpu.status()) + cloud.tpu.console(name)
+    job = end()
+    assert (job.status, endings(job), job.message) == ("failed", ["failed"], "no access with [redacted]"), cloud.told
+    text = storage.read_text(log)
+    assert "training with the key" in text and "secret-line" not in text
+    assert not any(secret in shown for secret in ("a-very-secret-value", "secret-line"))
 
 
 @pytest.mark.slow
-def test_stopped_on_request_it_saves_and_goes_on_later(cloud: Cloud) -> None:
+def test_stopped_on_request_it_goes_on_in_another_zone(cloud: Cloud) -> None:
     cloud.launch()
     end = cloud.begin()
-    until(lambda: newest_step() >= 1)
-    Control(WORKDIR).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    until(lambda: cloud.newest_step() >= 1)
+    Control(cloud.workdir).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
     job = end()
     assert (job.status, endings(job)) == ("stopped", ["stopped"]), cloud.told
     saved = job.newest_step
@@ -106,234 +418,15 @@ def test_stopped_on_request_it_saves_and_goes_on_later(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
-def test_a_cloud_that_is_silent_for_longer_than_requests_are_repeated(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The supervisor waits; the run goes on without it."""
-    monkeypatch.setattr(tpu_api, "_PATIENCE_SECONDS", 0.5)
-    cloud.launch()
-    end = cloud.begin(QUICK)
-    until(lambda: newest_step() >= 1)
-    cloud.tpu.faults.set(error_rate=1.0, error_status=503, seconds=5.0)
-    until(lambda: any("the TPU API has failed" in line for line in cloud.told))
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "409"])
-def test_a_node_that_was_asked_for_by_a_supervisor_that_died(cloud: Cloud, is_seen: bool) -> None:
-    """It had not recorded that it asked. The node is taken over when it is seen, or when asking again is answered with 409."""
-    cloud.launch()
-    first = cloud.supervisor()
-    job, _ = first.step()
-    assert job.node is not None and not job.node.requested
-    first.provider.create(first.request(job, job.node))
-    if not is_seen:
-        second = dataclasses.replace(first, provider=NothingThere(cloud.settings.project))
-        second.step()
-        assert cloud.told[-1].startswith("creating")
-    job = cloud.begin()()
-    assert (job.status, job.attempt, endings(job)) == ("done", 1, ["done"]), cloud.told
-
-
-class NothingThere(TpuApi):
-    """Looks too early."""
-
-    def look(self, name: str, zone: str) -> NodeStatus:
-        return NodeStatus(None)
-
-
-def test_the_budget_is_reached(cloud: Cloud) -> None:
-    cloud.launch({"seconds": 1.5})
-    supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and newest_step() >= 1)
-    found = Control(WORKDIR).read()
-    assert found is not None
-    margin = (QUICK.save + QUICK.teardown) / 3600 * found[0].dollars_per_hour
-    job = cloud.begin(dataclasses.replace(QUICK, budget=found[0].dollars(time.time()) + margin))()
-    assert (job.status, endings(job)) == ("stopped", ["budget"]), cloud.told
-    assert 0 < job.newest_step < trainer.STEPS
-
-
-@pytest.mark.slow
-def test_a_trackers_key_reaches_the_trainer_and_nothing_else(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "find_spec", lambda name: object())  # wandb is installed
-    cloud.tpu.add_secret("wandb-key", "a-very-secret-value")
-    cloud.launch(plan={"seconds": 1.5}, track=("wandb",), secrets={"WANDB_API_KEY": "wandb-key"})
-    end = cloud.begin()
-    name = cloud.node()
-    until(lambda: newest_step() >= 1)
-    assert "a-very-secret-value" not in json.dumps(cloud.tpu.status()) + cloud.tpu.console(name)
-    assert end().status == "done"
-    log = storage.read_text(Control(WORKDIR).attempt(1) / "log-0.txt")
-    assert "training with the key [redacted]" in log and "a-very-secret-value" not in log
-
-
-def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> None:
-    cloud.launch({"seconds": 3.0}, budget=0.25)  # less than what the VM keeps for saving and deleting
-    supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and cloud.tpu.nodes())
-    until(lambda: not cloud.tpu.nodes(), PATIENCE)
-    assert newest_step() < trainer.STEPS  # it saved and stopped, or was stopped before it began
-    job = cloud.begin(replace(QUICK, budget=0.25))()
-    assert (job.status, len(job.attempts)) == ("stopped", 1)
-
-
-@pytest.mark.slow
-def test_nobody_supervises_and_the_node_deletes_itself(cloud: Cloud) -> None:
+def test_an_agent_that_is_killed_and_nobody_supervises(cloud: Cloud) -> None:
+    """It is started again, and its trainer with it; the node deletes itself in the end."""
     cloud.launch()
     supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and newest_step() >= 1)
+    until(lambda: supervisor.step() and cloud.newest_step() >= 1)
+    for process in agents(cloud.gcs.url):
+        if b"agent.py" in Path(f"/proc/{process}/cmdline").read_bytes():
+            os.kill(process, signal.SIGKILL)
+    until(lambda: "it is started again" in cloud.consoles())
     until(lambda: not cloud.tpu.nodes(), PATIENCE)
     job = cloud.begin()()
     assert (job.status, endings(job)) == ("done", ["done"])
-
-
-@pytest.mark.slow
-def test_nothing_goes_wrong(cloud: Cloud) -> None:
-    cloud.launch()
-    job = cloud.begin()()
-    assert (job.status, endings(job), job.newest_step) == ("done", ["done"], trainer.STEPS), cloud.told
-
-
-@pytest.mark.slow
-def test_no_capacity_in_two_zones_and_then_there_is(cloud: Cloud) -> None:
-    for zone in ZONES:
-        cloud.tpu.stock_out(zone, count=1)
-    cloud.launch()
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("done", ["stock-out", "stock-out", "done"])
-    assert [attempt.zone for attempt in job.attempts] == [*ZONES, ZONES[0]]
-
-
-def test_no_quota(cloud: Cloud) -> None:
-    cloud.tpu.set_quota("v3-8", 0)
-    cloud.launch()
-    job = cloud.begin(dataclasses.replace(QUICK, quota_patience=1.0))()
-    assert job.status == "refused" and set(job.closed) == set(ZONES), job
-    assert all(zone in job.message for zone in ZONES)
-    assert "TPUV3sPreemptible" in job.message or "quota" in job.message.lower()
-
-
-@pytest.mark.slow
-def test_a_quota_that_is_free_again(cloud: Cloud) -> None:
-    cloud.tpu.answer_next("quota", count=3)
-    cloud.launch()
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("done", ["quota", "quota", "quota", "done"]), cloud.told
-
-
-def test_all_zones_refuse(cloud: Cloud) -> None:
-    cloud.tpu.answer_next("type-not-permitted", count=None)
-    cloud.launch()
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("refused", ["zone", "zone"])
-    assert all(f"{zone}: User does not have permission" in job.message for zone in ZONES)
-
-
-def test_a_permission_that_nobody_has_ends_the_run(cloud: Cloud) -> None:
-    cloud.tpu.deny("tpu.nodes.create")
-    cloud.launch()
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("refused", ["denied"]) and "tpu.nodes.create" in job.message
-
-
-@pytest.mark.slow
-def test_preempted_before_it_was_ready(cloud: Cloud) -> None:
-    cloud.tpu.answer_next("preempted-while-creating", count=4)
-    cloud.launch()
-    job = cloud.begin()()
-    assert (job.status, endings(job)) == ("done", [*["preempted"] * 4, "done"]), cloud.told
-
-
-@pytest.mark.slow
-def test_two_queues_that_are_served_at_once(cloud: Cloud) -> None:
-    """One is deleted, and only one ever trains."""
-    cloud.launch(queued=True)
-    job = cloud.begin()()
-    assert job.status == "done" and sorted(endings(job)) == ["done", "withdrawn"], cloud.told
-
-
-def test_stopped_while_it_is_being_provisioned(cloud: Cloud) -> None:
-    """Which refuses to be deleted: it is waited out, and then deleted."""
-    cloud.tpu.set(create_seconds=3.0, boot_seconds=3.0)
-    cloud.launch(queued=True, zones=ZONES[:1])
-    end = cloud.begin()
-    until(lambda: "PROVISIONING" in cloud.tpu.queued_resources().values())
-    Control(WORKDIR).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-    job = end()
-    assert (job.status, endings(job)) == ("stopped", ["stopped"])
-    assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in cloud.told), cloud.told
-
-
-def test_an_operation_that_fails(cloud: Cloud) -> None:
-    cloud.tpu.answer_next("internal")
-    cloud.launch()
-    assert endings(cloud.begin()()) == ["cloud", "done"]
-
-
-@pytest.mark.slow
-def test_a_queued_resource_that_is_suspended(cloud: Cloud) -> None:
-    cloud.launch(queued=True, zones=ZONES[:1])
-    end = cloud.begin()
-    until(lambda: newest_step() >= 2)
-    cloud.tpu.suspend(cloud.node())
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["preempted", "done"]), cloud.told
-
-
-@pytest.mark.slow
-def test_a_slow_creation_whose_workers_are_heard_is_left_alone(cloud: Cloud) -> None:
-    cloud.tpu.set(create_seconds=15.0, boot_seconds=0.1)
-    cloud.launch()
-    job = cloud.begin(dataclasses.replace(QUICK, create=8.0))()
-    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
-
-
-@pytest.mark.slow
-def test_heartbeats_that_freeze(cloud: Cloud) -> None:
-    cloud.launch()
-    end = cloud.begin(dataclasses.replace(QUICK, stale=4.0))
-    until(lambda: newest_step() >= 1)
-    cloud.tpu.freeze(cloud.node())
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["silent", "done"]), job.attempts
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_by_itself_is_not_tried_again(cloud: Cloud) -> None:
-    cloud.launch(plan={"error": "train.batch_size 7 does not divide"})
-    job = cloud.begin()()
-    assert (job.status, endings(job), job.message) == ("failed", ["failed"], "train.batch_size 7 does not divide")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Google's clients leave sockets to be collected
-def test_a_storm_of_refusals(cloud: Cloud) -> None:
-    cloud.launch()
-    end = cloud.begin(QUICK)
-    until(lambda: newest_step() >= 1)
-    cloud.gcs.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
-    cloud.tpu.faults.set(error_rate=0.5, error_status=503, seconds=2.0)
-    job = end()
-    assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
-
-
-@pytest.mark.slow
-def test_a_supervisor_that_is_stopped_while_it_creates(cloud: Cloud) -> None:
-    """As by Ctrl-C: the node is recorded, and another supervisor takes it over."""
-    cloud.tpu.set(create_seconds=1.0)
-    cloud.launch()
-    supervisor = cloud.supervisor()
-    while not cloud.tpu.nodes():
-        supervisor.step()
-    job = cloud.begin()()
-    assert (job.status, job.attempt, endings(job)) == ("done", 1, ["done"])
-
-
-def test_two_supervisors(cloud: Cloud) -> None:
-    cloud.launch()
-    end = cloud.begin()
-    until(lambda: newest_step() >= 1)
-    with pytest.raises(InUse, match="supervised already, by process"):
-        cloud.supervisor().run()
-    assert endings(end()) == ["done"]

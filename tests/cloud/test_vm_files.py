@@ -33,7 +33,9 @@ def test_what_runs_there_needs_python_3_8_and_its_library_alone(name: str):
     assert {module.split(".")[0] for module in imported} <= sys.stdlib_module_names | beside
 
 
-def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path):
+def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "uv").write_text("50 MB")
+    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: tmp_path / "uv")
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     packed, again = bundle.build(tmp_path / "a"), bundle.build(tmp_path / "b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 import trainer
+from cloud_rig import WORKDIR_PATH, until
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
@@ -26,7 +26,6 @@ from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.runtime import interrupt
 
-WORKDIR = storage.as_path("gs://runs/toy")
 ZONES = ("us-central1-a", "us-central1-b")
 QUICK = Policy(
     create=60.0, appear=10.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0
@@ -40,12 +39,12 @@ class Cloud:
     def __init__(self, gcs: Emulator, folder: Path):
         self.gcs, self.tpu = gcs, gcs.tpu
         self.told: list[str] = []
-        self.workdir = WORKDIR
+        self.workdir = WORKDIR_PATH
         self._folder = folder
         self._threads: list[threading.Thread] = []
         self.tpu.set(create_seconds=0.1, delete_seconds=0.05, stop_seconds=0.05)
 
-    def launch(self, plan: dict[str, Any] | None = None, *, track: tuple[str, ...] = (), **options: Any) -> None:
+    def launch(self, plan: dict[str, Any] | None = None, **options: Any) -> None:
         """`plan` is what is to go wrong with the trainer."""
         options = {"accelerator": "v3-8", "bucket": "runs", "zones": ZONES, **options}
         if plan is not None:
@@ -53,7 +52,7 @@ class Cloud:
             options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
         self.settings = load(project="tpulm-emulator", **options)
         setup.apply(setup.steps(setup.examine(self.settings)))
-        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"], "track.to": list(track)})
+        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
         python = self._interpreter()
         with patch.object(bundle, "fetch_uv", lambda _: python):  # 50 MB to pack, which nobody needs where an interpreter is
             prices = dict.fromkeys(self.settings.zones, 2.0)
@@ -61,7 +60,8 @@ class Cloud:
 
     def _interpreter(self) -> Path:
         path = self._folder / "python"
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} {trainer.__file__} "$@"\n')
+        source = bundle.source_folder().parent  # this tpulm, wherever the environment has another
+        path.write_text(f'#!/bin/sh\nPYTHONPATH={source} exec {sys.executable} {trainer.__file__} "$@"\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return path
 
@@ -108,6 +108,9 @@ class Cloud:
         ready = [name.rpartition("/")[2] for name, state in self.tpu.nodes().items() if state == "READY"]
         return "".join(map(self.tpu.console, ready))
 
+    def newest_step(self) -> int:
+        return Control(self.workdir).newest_step()
+
     def nothing_is_left(self) -> None:
         assert (self.tpu.nodes(), self.tpu.queued_resources()) == ({}, {})
         until(lambda: not agents(self.gcs.url))
@@ -127,17 +130,6 @@ def cloud(gcs: Emulator, tmp_path: Path) -> Iterator[Cloud]:
         yield made
         made.end()
     made.nothing_is_left()
-
-
-def newest_step() -> int:
-    return max(storage.committed_steps(WORKDIR / "checkpoints"), default=0)
-
-
-def until(fits: Callable[[], object], seconds: float = 60) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not fits():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
 
 
 def agents(url: str) -> list[int]:

@@ -11,9 +11,8 @@ from cloud_emulator import Emulator
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    with Emulator() as emulator:
-        made = Rig(emulator)
-        made.tpu.set(create_seconds=0.05, delete_seconds=0.02, stop_seconds=0.02)
-        with made.client:
-            yield made
+def rig(emulator: Emulator) -> Iterator[Rig]:
+    made = Rig(emulator)
+    made.tpu.set(create_seconds=0.05, delete_seconds=0.02, stop_seconds=0.02)
+    with made.client:
+        yield made

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,13 +21,6 @@ from cloud_emulator import Emulator
 
 PLACE = "v2/projects/tpulm-emulator/locations/us-central1-a/nodes"
 BUCKET = "storage/v1/b/runs"
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        running.create_bucket("runs")
-        yield running
 
 
 def status_of(address: str, path: str, headers: dict[str, str], method: str = "GET") -> int:
@@ -57,15 +49,15 @@ def status_of(address: str, path: str, headers: dict[str, str], method: str = "G
         ("", 421),
     ],
 )
-def test_a_host_is_a_loopback_name(emulator: Emulator, host: str, expected: int):
-    url = urlsplit(emulator.url)
+def test_a_host_is_a_loopback_name(gcs: Emulator, host: str, expected: int):
+    url = urlsplit(gcs.url)
     headers = {"Host": host.replace("PORT", str(url.port))}
     assert status_of(url.netloc, f"{url.path}/{BUCKET}", headers) == expected
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:PORT", ""])
-def test_nobody_has_an_origin(emulator: Emulator, origin: str):
-    url = urlsplit(emulator.url)
+def test_nobody_has_an_origin(gcs: Emulator, origin: str):
+    url = urlsplit(gcs.url)
     headers = {"Host": url.netloc, "Origin": origin.replace("PORT", str(url.port))}
     assert status_of(url.netloc, f"{url.path}/{BUCKET}", headers) == 403
     preflight = {**headers, "Access-Control-Request-Method": "DELETE"}
@@ -86,22 +78,22 @@ def test_nobody_has_an_origin(emulator: Emulator, origin: str):
         ("GET", "no/such/path"),
     ],
 )
-def test_nothing_is_answered_without_the_token(emulator: Emulator, method: str, path: str):
-    url = urlsplit(emulator.url)
+def test_nothing_is_answered_without_the_token(gcs: Emulator, method: str, path: str):
+    url = urlsplit(gcs.url)
     token = url.path.strip("/")
-    answered = emulator.requests
+    answered = gcs.requests
     others = ("", f"/{token[:-1]}", f"/{token}0", f"/{token[::-1]}", f"/%{ord(token[0]):x}{token[1:]}", f"//{token}")
     for prefix in others:
         assert status_of(url.netloc, f"{prefix}/{path}", {"Host": url.netloc, "Content-Length": "0"}, method) == 403, prefix
-    assert emulator.requests == answered
+    assert gcs.requests == answered
 
 
 def test_every_emulator_has_another_token():
     assert len({Emulator().url for _ in range(5)}) == 5
 
 
-def test_a_refusal_says_what_to_do(emulator: Emulator):
-    answer = requests.post(f"http://{urlsplit(emulator.url).netloc}/_control/faults", json={}, timeout=30)
+def test_a_refusal_says_what_to_do(gcs: Emulator):
+    answer = requests.post(f"http://{urlsplit(gcs.url).netloc}/_control/faults", json={}, timeout=30)
     assert "the addresses that the emulator printed" in answer.json()["error"]["message"]
 
 

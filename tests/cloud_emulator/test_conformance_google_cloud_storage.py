@@ -52,6 +52,7 @@ def test_listing_in_pages_and_with_a_delimiter(bucket: Any):
     for name in names:
         bucket.blob(name).upload_from_string(b"")
     assert [blob.name for blob in bucket.list_blobs(page_size=10)] == sorted(names)
+    assert list(bucket.list_blobs(prefix="zzz")) == []
     assert [blob.name for blob in bucket.list_blobs(prefix="a/", max_results=3)] == names[:3]
     listing = bucket.list_blobs(delimiter="/", page_size=1)
     assert [blob.name for blob in listing] == ["b"] and listing.prefixes == {"a/", "c/"}
@@ -88,6 +89,10 @@ def test_compose_copy_rewrite_and_rename(bucket: Any):
     whole.content_type = "a/b"
     whole.compose(parts, if_generation_match=0)
     assert whole.component_count == 3 and whole.md5_hash is None and whole.content_type == "a/b"
+    with pytest.raises(refusals.PreconditionFailed):
+        whole.compose(parts, if_generation_match=0)
+    with pytest.raises(refusals.NotFound):
+        whole.compose([bucket.blob("never there")])
     content = whole.download_as_bytes()
     assert content == b"".join(bytes([i]) * 10 for i in range(3))
     token, written, total = bucket.blob("copy").rewrite(whole)

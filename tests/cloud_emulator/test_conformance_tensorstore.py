@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -51,25 +50,6 @@ def test_two_writers_of_one_ocdbt_lose_nothing(gcs: Emulator):
         thread.join()
     store = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
     assert len(store.list().result()) == 20
-
-
-def test_of_sixteen_that_create_one_wins(gcs: Emulator):
-    store = ts.KvStore.open("gs://runs/kv/").result()
-    absent = store.read("lease").result().stamp.generation
-    gate = threading.Barrier(16)
-    generations: list[bytes] = []
-
-    def create(number: int) -> None:
-        gate.wait()
-        generations.append(store.write("lease", b"%d" % number, if_equal=absent).result().generation)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    won = store.read("lease").result().stamp.generation
-    assert Counter(generation == won for generation in generations) == {True: 1, False: 15}
 
 
 @pytest.mark.parametrize("driver", ["zarr", "zarr3"])

@@ -44,7 +44,7 @@ def test_a_clean_process_stalls_nowhere(tmp_path: Path):
             [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert time.monotonic() - started < 10, "usually one second; a search for credentials takes tens"
+        assert time.monotonic() - started < 30, "usually one second; a search for credentials takes tens"
         assert "LIST buckets" not in emulator.requests
 
 

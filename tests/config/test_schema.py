@@ -69,7 +69,7 @@ INTEGERS = [
 @pytest.mark.parametrize(("model", "name"), INTEGERS)
 def test_whole_numbers_are_bounded(model: type[schema.Settings], name: str):
     with pytest.raises(ValidationError) as refused:
-        model.model_validate({name: 10**20})
+        model.model_validate({name: [10**20] if isinstance(model.model_fields[name].default, tuple) else 10**20})
     assert any(
         error["loc"][0] == name and error["type"] == "less_than_equal" for error in refused.value.errors() if error["loc"]
     )

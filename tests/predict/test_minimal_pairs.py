@@ -1,26 +1,37 @@
-"""Scores of sentences, judged by transformers' models: one masked copy at a time, words as its fast tokenizers number them."""
+"""Scores of sentences, judged by transformers' models: a masked copy for each token, words as its fast tokenizers number them."""
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
+import tarfile
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from encoders import build_encoder
-from tpulm import load_model, sentence_scores
+from encoders import SIZES, build_encoder
+from tpulm import load_model, sentence_scores, tokenization
 from tpulm.cli.app import app
+from tpulm.config import ModelConfig, TokenizerConfig
+from tpulm.convert.heads import spec_of
+from tpulm.convert.huggingface import save_model
 from tpulm.errors import ConfigError, DataError
+from tpulm.nn.params import initialize
 from tpulm.predict import scores
-from tpulm.predict.minimal_pairs import read_pairs, score_pairs
+from tpulm.predict.minimal_pairs import MinimalPair, read_pairs, score_pairs
 
 WORDS = ("the", "film", "was", "good", "bad", "very", "plot", "cast", "and", ".")
 BLIMP = {"sentence_good": "the film was good", "sentence_bad": "the film was", "UID": "a", "linguistics_term": "x"}
+
+# The columns of osekilab/JBLiMP, data/validated/validated_minimal_pairs.jsonl.
+JBLIMP = {"ID": 0, "good_sentence": "a", "bad_sentence": "b", "type": "acceptability", "phenomenon": "x", "phenomenon-2": None}
+JBLIMP |= {"paradigm": "a"}
 
 
 def drawn(count: int) -> list[str]:
@@ -29,29 +40,31 @@ def drawn(count: int) -> list[str]:
 
 
 def by_transformers(torch: ModuleType, folder: Path, sentences: list[str], *, causal: bool, plain: bool) -> list[float]:
-    """One forward pass a token; what is hidden goes by the tokenizer's `word_ids`."""
+    """One forward pass a sentence, over its masked copies; what is hidden goes by the tokenizer's `word_ids`."""
     import transformers
 
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = (transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM).from_pretrained(folder)
     model.eval()
 
-    def score(row: list[int], place: int, target: int) -> float:
+    def score(rows: list[list[int]], places: list[tuple[int, int]], targets: list[int]) -> float:
         with torch.no_grad():
-            return float(model(torch.tensor([row])).logits[0, place].double().log_softmax(-1)[target])
+            logits = model(torch.tensor(rows)).logits
+        return sum(float(logits[place].double().log_softmax(-1)[target]) for place, target in zip(places, targets, strict=True))
 
     totals = []
     for sentence in sentences:
         encoded = tokenizer(sentence, add_special_tokens=False)
-        ids, words, total = encoded["input_ids"], encoded.word_ids(), 0.0
-        for place, target in enumerate(ids):
-            if causal:
-                total += score([tokenizer.sep_token_id, *ids[:place]], place, target)
-                continue
+        ids, words = encoded["input_ids"], encoded.word_ids()
+        if causal:
+            totals.append(score([[tokenizer.sep_token_id, *ids]], [(0, place) for place in range(len(ids))], ids))
+            continue
+        rows = []
+        for place in range(len(ids)):
             rest = () if plain else [other for other in range(place, len(ids)) if words[other] == words[place]]
             hidden = [tokenizer.mask_token_id if other == place or other in rest else one for other, one in enumerate(ids)]
-            total += score([tokenizer.cls_token_id, *hidden, tokenizer.sep_token_id], place + 1, target)
-        totals.append(total)
+            rows.append([tokenizer.cls_token_id, *hidden, tokenizer.sep_token_id])
+        totals.append(score(rows, [(place, place + 1) for place in range(len(ids))], ids))
     return totals
 
 
@@ -64,6 +77,36 @@ def test_scores_are_those_of_transformers(torch: ModuleType, tmp_path: Path, kin
     expected = by_transformers(torch, folder, sentences, causal=kind == "decoder", plain=plain)
     np.testing.assert_allclose([one.log_likelihood for one in found], expected, atol=1e-4)
     assert [one.tokens for one in found] == [len(sentence.split()) for sentence in sentences]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plain", [False, True])
+def test_two_hundred_pairs_of_blimp_are_scored_as_by_transformers(
+    torch: ModuleType, real_data: Path, tmp_path: Path, plain: bool
+):
+    """Real sentences in pieces of real words, by a model with random weights."""
+    tokenizer = tokenization.load(real_data / "vocab" / "bert_base_uncased_vocab.txt", TokenizerConfig(lowercase=True))
+    tokenization.save(tokenizer, tmp_path / "tokenizer")
+    config, folder = ModelConfig.model_validate(SIZES | {"max_positions": 64}), tmp_path / "model"
+    save_model(
+        folder,
+        jax.device_get(initialize(spec_of(config, "masked", vocab_size=tokenizer.vocab_size), jax.random.key(1))),
+        config,
+        vocab_size=tokenizer.vocab_size,
+        tokenization_folder=tmp_path / "tokenizer",
+        pad_token_id=tokenizer.special.pad,
+    )
+    with tarfile.open(real_data / "en" / "blimp_dev.tar.gz") as archive:
+        archive.extractall(tmp_path / "blimp", filter="data")
+    by_paradigm: dict[str, list[MinimalPair]] = {}
+    for pair in read_pairs(tmp_path / "blimp"):
+        by_paradigm.setdefault(pair.paradigm, []).append(pair)
+    pairs = [pair for some in by_paradigm.values() for pair in some[:3]]
+    assert len(pairs) == 201
+    sentences = [sentence for pair in pairs for sentence in pair[:2]]
+    found = sentence_scores(load_model(folder), sentences, plain=plain)
+    expected = by_transformers(torch, folder, sentences, causal=False, plain=plain)
+    np.testing.assert_allclose([one.log_likelihood for one in found], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "decoder"])
@@ -103,7 +146,7 @@ def test_a_model_without_words_is_refused(tmp_path: Path):
 
 FILES = {
     "blimp.jsonl": json.dumps(BLIMP) + "\n",
-    "jblimp.jsonl": json.dumps({"good_sentence": "a", "bad_sentence": "b", "paradigm": "a", "phenomenon": "x"}) + "\n",
+    "jblimp.jsonl": json.dumps(JBLIMP) + "\n",
     "a.tsv": "good\tbad\tcategory\nthe film\tfilm the\tx\n",
     "a.csv": 'bad,good,type\n"film, the",the film,x\n',
     "x-a.txt": "film the .\nthe film .\n",
@@ -146,3 +189,17 @@ def test_ties_are_not_right(tmp_path: Path):
     assert report.accuracy == report.by_paradigm["a"].right / 2
     result = CliRunner().invoke(app, ["bench", "pairs", str(tmp_path / "pairs.jsonl"), "--model", str(folder), "--json"])
     assert json.loads(result.stdout)["ties"] == 1
+
+
+def test_the_report_and_the_card_of_a_run_tell_its_score(toy_run: tuple[Any, Path, Any], tmp_path: Path):
+    workdir, pairs = tmp_path / "run", tmp_path / "mine.tsv"
+    shutil.copytree(toy_run[1], workdir)
+    pairs.write_text("good\tbad\nthe cat sat\tsat cat the\n")
+    scored = CliRunner().invoke(app, ["bench", "pairs", str(pairs), "--model", str(workdir), "--json"])
+    accuracy = f"{json.loads(scored.stdout)['accuracy']:.1%}"
+    for _ in range(2):
+        assert CliRunner().invoke(app, ["export", str(workdir)]).exit_code == 0
+    page, card = ((workdir / name).read_text() for name in ("report/index.html", "export/README.md"))
+    (row,) = [line for line in card.splitlines() if "minimal pairs of mine" in line]
+    assert accuracy in row
+    assert "minimal pairs of mine" in page

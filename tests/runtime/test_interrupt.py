@@ -23,7 +23,7 @@ def test_a_signal_sets_the_flag(number: signal.Signals, name: str):
         signal.raise_signal(number)
         assert interrupt.requested()
         assert interrupt.reason() == name
-        with pytest.raises(Stopped, match=rf"stopped by {name}; parts are kept. Run the same command again") as raised:
+        with pytest.raises(Stopped, match=f"{name}; parts are kept") as raised:
             interrupt.check("parts are kept")
         assert raised.value.exit_code == 75
     assert not interrupt.requested()
@@ -37,7 +37,7 @@ def test_a_second_ctrl_c_does_what_the_first_would_have_done():
         with interrupt.handled(), interrupt.handled():
             signal.raise_signal(signal.SIGINT)
             assert not seen
-            with pytest.raises(KeyboardInterrupt):  # it has not ended the process
+            with pytest.raises(KeyboardInterrupt):  # at once, also where the handler of before has not ended the process
                 signal.raise_signal(signal.SIGINT)
             assert seen == [signal.SIGINT]
     finally:
@@ -118,13 +118,6 @@ def test_what_is_said_after_the_terminal_was_closed_does_no_harm(tmp_path: Path,
     command = [sys.executable, "-c", TERMINAL, str(script), str(saved)]
     assert subprocess.run(command, env=user_environment, check=False, timeout=60).returncode == 0
     assert saved.read_text() == "SIGHUP"
-
-
-def test_a_second_ctrl_c_stops_at_once():
-    with interrupt.handled():
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_second_sigterm_changes_nothing():

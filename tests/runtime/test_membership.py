@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from importlib import resources
 
 import pytest
 
+from local_server import LocalServer, send
 from tpulm.errors import ConfigError, TpulmError
 from tpulm.runtime.hosts import Membership, membership
 
@@ -32,43 +32,38 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
+FAILURE = json.loads((resources.files("cloud_emulator") / "recorded" / "metadata.json").read_text())["failures"]["read"]
+
+
+class Metadata(LocalServer):
+    """A VM's metadata server: attributes, after so many failures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes: dict[str, str] = {}
+        self.fails = 0
+
+    def __call__(self, number: str | None, endpoints: str | None, fails: int = 0) -> None:
+        given = {"agent-worker-number": number, "worker-network-endpoints": endpoints}
+        self.attributes = {name: value for name, value in given.items() if value is not None}
+        self.fails = fails
+
+    def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        value = self.attributes.get(path.removeprefix("/computeMetadata/v1/instance/attributes/"))
+        if self.fails:
+            self.fails -= 1
+            send(request, FAILURE["status"], FAILURE["body"].encode())
+        elif value is None or request.headers["Metadata-Flavor"] != "Google":
+            send(request, 404, b"<html>")
+        else:
+            send(request, 200, value.encode())
+
+
 @pytest.fixture
-def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Makes a metadata server answer with these attributes, after some failures."""
-    attributes: dict[str, str] = {}
-    failing = {"times": 0}
-    failure = json.loads((resources.files("cloud_emulator") / "recorded" / "metadata.json").read_text())["failures"]["read"]
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if failing["times"]:
-                failing["times"] -= 1
-                self.send_response(failure["status"])
-                self.end_headers()
-                self.wfile.write(failure["body"].encode())
-                return
-            value = attributes.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
-            known = value is not None and self.headers["Metadata-Flavor"] == "Google"
-            self.send_response(200 if known else 404)
-            self.end_headers()
-            self.wfile.write((value or "").encode() if known else b"<html>")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    def serve(number: str | None, endpoints: str | None, fails: int = 0) -> None:
-        failing["times"] = fails
-        for name, value in (("agent-worker-number", number), ("worker-network-endpoints", endpoints)):
-            if value is not None:
-                attributes[name] = value
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        yield serve
-        server.shutdown()
-        thread.join()
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+    with Metadata() as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.url.removeprefix("http://"))
+        yield server
 
 
 def test_a_machine_alone():
@@ -76,7 +71,7 @@ def test_a_machine_alone():
 
 
 class TestOptions:
-    def test_they_are_taken_as_they_are(self, metadata: Callable[..., None]):
+    def test_they_are_taken_as_they_are(self, metadata: Metadata):
         metadata("0", "10.0.0.1,10.0.0.2")
         assert membership("h:8476", 3, 2) == Membership("h:8476", 3, 2)
         assert membership("h:8476", 1, 0) is None
@@ -117,7 +112,7 @@ class TestPod:
     def test_a_number_that_is_none_of_them(self, monkeypatch: pytest.MonkeyPatch, index: str):
         monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
         monkeypatch.setenv("TPU_WORKER_ID", index)
-        with pytest.raises(ConfigError, match=rf"TPU_WORKER_ID is '{index}', and TPU_WORKER_HOSTNAMES names 2 hosts; set both"):
+        with pytest.raises(ConfigError, match=f"'{index}'"):
             membership()
 
 
@@ -126,32 +121,32 @@ class TestVirtualMachine:
         "endpoints",
         ["10.0.0.1,10.0.0.2,10.0.0.3", "unknown:unknown:10.0.0.1,unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"],
     )
-    def test_its_metadata(self, metadata: Callable[..., None], endpoints: str):
+    def test_its_metadata(self, metadata: Metadata, endpoints: str):
         metadata("2\n", f"{endpoints}\n")
         assert membership() == Membership("10.0.0.1:8476", 3, 2)
 
     @pytest.mark.parametrize(("number", "endpoints"), [(None, None), (None, "10.0.0.1,10.0.0.2"), ("1", None)])
-    def test_no_slice(self, metadata: Callable[..., None], number: str | None, endpoints: str | None):
+    def test_no_slice(self, metadata: Metadata, number: str | None, endpoints: str | None):
         metadata(number, endpoints)
         assert membership() is None
 
     @pytest.mark.parametrize("number", ["x", "", "2", "-1"])
-    def test_a_number_that_is_none_of_them(self, metadata: Callable[..., None], number: str):
+    def test_a_number_that_is_none_of_them(self, metadata: Metadata, number: str):
         metadata(number, "10.0.0.1,10.0.0.2")
         with pytest.raises(ConfigError, match=rf"agent-worker-number .*'{number}'"):
             membership()
 
-    def test_it_is_not_asked_where_jax_does_not_ask(self, metadata: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    def test_it_is_not_asked_where_jax_does_not_ask(self, metadata: Metadata, monkeypatch: pytest.MonkeyPatch):
         metadata("0", "10.0.0.1,10.0.0.2")
         monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
         assert membership() is None
 
     @pytest.mark.parametrize("fails", [1, 5])
-    def test_a_server_that_fails_for_a_moment(self, metadata: Callable[..., None], quick: list[float], fails: int):
+    def test_a_server_that_fails_for_a_moment(self, metadata: Metadata, quick: list[float], fails: int):
         metadata("1", "10.0.0.1,10.0.0.2", fails)
         assert membership() == Membership("10.0.0.1:8476", 2, 1)
 
-    def test_a_server_that_fails_is_no_sign_of_being_alone(self, metadata: Callable[..., None], quick: list[float]):
+    def test_a_server_that_fails_is_no_sign_of_being_alone(self, metadata: Metadata, quick: list[float]):
         metadata("1", "10.0.0.1,10.0.0.2", 100)
         with pytest.raises(TpulmError, match="asked 6 times") as caught:
             membership()
@@ -162,11 +157,11 @@ class TestVirtualMachine:
         monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
         assert membership() is None
 
-    def test_one_endpoint_is_a_machine_alone(self, metadata: Callable[..., None]):
+    def test_one_endpoint_is_a_machine_alone(self, metadata: Metadata):
         metadata("0", "unknown:unknown:10.0.0.1")
         assert membership() is None
 
     def test_nobody_listens(self, monkeypatch: pytest.MonkeyPatch, quick: list[float]):
         monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-        with pytest.raises(TpulmError, match="so this host does not know whether"):
+        with pytest.raises(TpulmError, match=r"127\.0\.0\.1:1"):
             membership()

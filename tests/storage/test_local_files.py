@@ -47,7 +47,7 @@ class TestWriteAtomic:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "replace", full)
-        with pytest.raises(StorageError, match=r"cannot write .*/x: the disk is full; free some space"):
+        with pytest.raises(StorageError, match="disk is full"):
             storage.write_atomic(path, "new")
         assert path.read_text() == "old"
         assert leftovers(tmp_path) == []
@@ -135,7 +135,7 @@ class TestFolders:
             raise OSError(errno.EROFS, "Read-only file system")
 
         monkeypatch.setattr(Path, "write_bytes", read_only)
-        with pytest.raises(StorageError, match="the file system is read-only; choose another folder with --workdir"):
+        with pytest.raises(StorageError, match="--workdir"):
             storage.check_writable(tmp_path)
 
     def test_remove_takes_files_folders_links_and_nothing(self, tmp_path: Path):

@@ -79,7 +79,7 @@ class TestLocalCopy:
         assert storage.exists(place / "한 x.txt")
 
     def test_what_is_missing(self, gcs: Emulator, temporary_files: Path):
-        with pytest.raises(StorageError, match="cannot read gs://runs/x: no such object"), storage.local_copy("gs://runs/x"):
+        with pytest.raises(StorageError, match="gs://runs/x"), storage.local_copy("gs://runs/x"):
             pass
         assert list(temporary_files.iterdir()) == []
 
@@ -114,7 +114,7 @@ class TestMirror:
         monkeypatch.setattr(staging, "_INTERVAL_SECONDS", 0.02)
         with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
             (mirrored.folder / "log").write_text("one")
-            until = time.monotonic() + 5
+            until = time.monotonic() + 60
             while not storage.exists("gs://runs/w/log") and time.monotonic() < until:
                 time.sleep(0.01)
             assert storage.read_text("gs://runs/w/log") == "one"

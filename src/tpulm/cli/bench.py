@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tpulm.cli.options import AsJson
-from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
+from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.cli.use import load, say_doubts
 from tpulm.errors import ConfigError
-from tpulm.storage import as_path
+from tpulm.storage import as_path, exists
 
 if TYPE_CHECKING:
     from tpulm.finetuning.benchmark import BenchReport
@@ -120,7 +120,7 @@ def _pairs(path: PurePath, model: PurePath, *, plain: bool, as_json: bool) -> No
     def rows(tallies: dict[str, Tally]) -> list[tuple[str, ...]]:
         return [(name, f"{100 * one.accuracy:.1f}", f"{one.pairs:,}", f"{one.ties:,}") for name, one in tallies.items()]
 
-    header = ("", "accuracy", "pairs", "ties")
+    header, published = ("", "accuracy", "pairs", "ties"), report.benchmark.published if report.benchmark else {}
     print_table(f"Minimal pairs, in percent: {model}", rows(report.by_paradigm), header=header)
     if report.by_category:
         print_table("By category", rows(report.by_category), header=header)
@@ -130,9 +130,15 @@ def _pairs(path: PurePath, model: PurePath, *, plain: bool, as_json: bool) -> No
             "mean of paradigms": f"{100 * report.accuracy:.1f}",
             "pairs": f"{report.total.pairs:,}, of which {report.total.ties:,} ties, counted as wrong",
             "scored by": report.method,
-            **{name: f"{score:.1f} (published, on the whole set)" for name, score in report.published.items()},
+            **{name: f"{score:.1f} (published, on the whole set)" for name, score in published.items()},
         },
     )
+    if exists(model / "run.json"):
+        from tpulm import pipeline
+
+        name = report.benchmark.name if report.benchmark else path.name
+        pipeline.record_pairs(model, name, report)
+        say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")
     if as_json:
         print_json(report.values())
 

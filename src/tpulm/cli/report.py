@@ -68,6 +68,9 @@ def push(
         list[str] | None,
         typer.Option(metavar="NAME", help="Also send this file of the model's folder, or what this link leads to. Repeatable."),
     ] = None,
+    revisions: Annotated[
+        bool, typer.Option("--revisions", help="Also the models of 'tpulm export --revisions', as branches of their names.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -79,11 +82,11 @@ def push(
     from tpulm.report.publishing import publications
     from tpulm.report.publishing import push as send
 
-    found, addresses = publications(model, repository, anyway=anyway, include=include or ()), list[str]()
+    found, addresses = publications(model, repository, anyway=anyway, include=include or (), revisions=revisions), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
         print_table(
-            f"{publication.repository} ({'public' if public else 'private'} if it is new)",
+            f"{publication.name} ({'public' if public else 'private'} if it is new)",
             rows,
             to=None if dry_run else console,
         )
@@ -95,5 +98,5 @@ def push(
         for address in addresses:
             show(address)
     if as_json:
-        files = {publication.repository: {file.name: file.size for file in publication.files} for publication in found}
+        files = {publication.name: {file.name: file.size for file in publication.files} for publication in found}
         print_json({"files": files, "addresses": addresses})

@@ -272,6 +272,9 @@ def export(
         Literal["huggingface", "onnx"],
         typer.Option(help="onnx: beside each model, in onnx/model.onnx, for onnxruntime; needs the extra onnx."),
     ] = "huggingface",
+    revisions: Annotated[
+        bool, typer.Option("--revisions", help="The checkpoints of train.checkpoint.keep_at_words, to W/revisions/chck_1M, ….")
+    ] = False,
     coordinator: Coordinator = None,
     num_hosts: NumHosts = None,
     host_index: HostIndex = None,
@@ -280,6 +283,8 @@ def export(
     """Write the newest checkpoint of W as a Hugging Face folder, W/export.
 
     tpulm export sentiment --format onnx    # an export, an import, or what 'tpulm finetune' made; of encoders
+
+    tpulm export w/babylm --revisions       # one folder for each checkpoint that was kept by words, as BabyLM asks
     """
     if format == "onnx" and not exists(workdir / "run.json"):
         _export_onnx(workdir, as_json)
@@ -289,6 +294,14 @@ def export(
 
     config = workfolder.open_run(workdir)
     member = hosts.membership(coordinator, num_hosts, host_index)
+    if revisions:
+        with drawn_progress() as progress, workfolder.working_in(config, workdir, stage="export", progress=progress) as folder:
+            folders = pipeline.export_revisions(config, folder.path, progress=progress)
+        for path in folders.values():
+            show(str(path))
+        if as_json:
+            print_json({name: str(path) for name, path in folders.items()})
+        return
     with (
         drawn_progress() as progress,
         workfolder.working_in(config, workdir, stage="export", member=member, progress=progress) as folder,

@@ -525,6 +525,24 @@ class CheckpointConfig(Settings):
     every_steps: Positive | None = None
     keep: Annotated[int, Field(ge=2, le=MOST)] = 3  # the latest; at least two, in case one is damaged
     keep_every_steps: Positive | None = None  # multiples of this are kept forever
+    # saved and kept forever when this many words of text were read, and exported by 'tpulm export --revisions' (BabyLM)
+    keep_at_words: tuple[Positive, ...] = ()
+    # the model is the mean of so many checkpoints, those of the last multiples of every_steps and of the end (Izmailov et al.
+    # 2018, arXiv 1803.05407); None: the last one
+    average_last: Annotated[int, Field(ge=2, le=MOST)] | None = None
+
+    @model_validator(mode="after")
+    def _average_of_steps(self) -> Self:
+        if self.average_last is not None and self.every_steps is None:
+            raise ValueError("average_last needs every_steps: which checkpoints the clock makes differs from run to run")
+        return self
+
+    def averaged_steps(self, steps: int) -> tuple[int, ...]:
+        """The steps whose checkpoints make up the model of a run of `steps` steps, ascending; one: no mean is taken."""
+        if self.average_last is None or self.every_steps is None:
+            return (steps,)
+        before = range((steps - 1) // self.every_steps * self.every_steps, 0, -self.every_steps)
+        return (*sorted(before[: self.average_last - 1]), steps)
 
 
 class TrainConfig(Settings):
@@ -549,6 +567,11 @@ class TrainConfig(Settings):
     def _moments_of_a_model(self) -> Self:
         if self.start_optimizer and self.start_from is None:
             raise ValueError("start_optimizer needs start_from: the model whose optimizer is meant")
+        if (number := self.checkpoint.average_last) and len(self.checkpoint.averaged_steps(self.steps)) < number:
+            every = self.checkpoint.every_steps
+            raise ValueError(
+                f"checkpoint.average_last = {number} needs so many checkpoints, of one each {every} of {self.steps} steps"
+            )
         if self.start_optimizer and self.optimizer.name == "muon":
             raise ValueError("start_optimizer takes Adam's moments, which optimizer.name = 'muon' does not have for matrices")
         return self

@@ -82,6 +82,7 @@ class CardFacts:
     training_curve: Sequence[tuple[int, float]] = ()  # step, and the loss of its batch or the mean since the previous point
     holdout_curve: Sequence[tuple[int, float]] = ()
     scores: Mapping[str, Any] = field(default_factory=dict)  # on held-out text, as `train.evaluate` defines them, and "step"
+    pairs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by benchmark: "accuracy", "pairs" and "method"
     examples: Sequence[Mapping[str, Any]] = ()  # "text" with a mask token, and "answers": (token, probability), best first
     hardware: str | None = None  # such as "8 x TPU v3"
     tokens_per_second: float | None = None
@@ -315,6 +316,13 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
         (name, percent(scores[key], 2) if form == "%" else format(scores[key], form), meaning.format(**of))
         for key, (name, form, meaning) in _SCORES.items()
         if key in scores
+    ] + [
+        (
+            f"minimal pairs of {plain(name)}",
+            percent(score["accuracy"], 1),
+            f"share of {score['pairs']:,} pairs whose acceptable sentence is likelier ({score['method']}), mean over paradigms",
+        )
+        for name, score in sorted(facts.pairs.items())
     ]
 
 

@@ -6,8 +6,9 @@ Each stage takes (config, workdir), skips what is done, resumes what was interru
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -25,13 +26,14 @@ from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts, Membership
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.train.trackers import check_trackers
-from tpulm.workfolder import begin, is_imported, open_run, read_result, working_in, write_result
+from tpulm.workfolder import REVISIONS, begin, is_imported, open_run, read_result, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     import numpy as np
 
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.model_card import CardFacts
+    from tpulm.predict.minimal_pairs import PairsReport
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult, TrainStep
     from tpulm.train.program import PretrainingProgram
@@ -143,6 +145,11 @@ def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progre
     return _trained(config, workdir, hosts, progress).export().folder
 
 
+def export_revisions(config: RunConfig, workdir: PurePath, *, progress: Progress = SILENT) -> dict[str, PurePath]:
+    """Export the checkpoints that `train.checkpoint.keep_at_words` kept, W/revisions/NAME, by name."""
+    return _trained(config, workdir, ALONE, progress).export_revisions()
+
+
 def evaluate_read_only(
     config: RunConfig, workdir: PurePath, *, on: Sequence[SourceConfig] = (), progress: Progress = SILENT
 ) -> dict[str, Any]:
@@ -173,6 +180,19 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
         older = "" if not has_export else f"; {workdir / 'export'} is older"
         progress.note(f"the model is {stages.which(step)}{older}")
         return load_model(folder / "export", preferred=preferred)
+
+
+def record_pairs(workdir: PurePath, name: str, report: PairsReport) -> None:
+    """Keep the accuracy of the current model on minimal pairs in W/results/pairs.json, and rewrite the report.
+
+    Raises InUse if another process works in the folder.
+    """
+    from tpulm.report import write
+
+    score = {"step": newest_step(workdir), "accuracy": report.accuracy, **report.total._asdict(), "method": report.method}
+    with storage.held(workdir):
+        write_result(workdir, "pairs", {**(read_result(workdir, "pairs") or {}), name: score})
+        write(workdir)
 
 
 def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[TrainStep]:
@@ -295,7 +315,7 @@ class Stages:
             **self._machine(),
         }
         self._save_result("train", values)
-        return Trained(values, "resumed" if resumed_at else "done", Model(step, result.state.weights))
+        return Trained(values, "resumed" if resumed_at else "done", self._final(Model(step, result.state.weights)))
 
     def _train(self, phase: Phase) -> TrainResult:
         """Train one phase to its end, or until a rollback to a good checkpoint before the phase."""
@@ -324,6 +344,7 @@ class Stages:
             hosts=self.hosts,
             advice=self._advice(phase),
             evaluated=self.report,
+            kept_steps=self._kept_steps,
             tracking=Tracking(self.config.track, self.config.name, flattened(self.config), self.progress),
         )
         return loop.train(run)
@@ -379,7 +400,7 @@ class Stages:
 
     def evaluate(self, model: Model | None = None) -> Evaluated:
         done, newest = read_result(self.workdir, "evaluation"), newest_step(self.workdir)
-        if done is not None and done["step"] == newest:
+        if done is not None and done["step"] == newest and self._same_average(done):
             return Evaluated(done, "skipped", model)
         watchdog.report("evaluate")
         model = model or self.newest_model()
@@ -394,6 +415,7 @@ class Stages:
             "rows": scores.rows,
             **scores.values(),
             "health": verdict(checks, model.step, advice=self._advice(phase)),
+            **self._averaging,
         }
         self._save_result("evaluation", values)
         return Evaluated(values, "done", model)
@@ -424,7 +446,14 @@ class Stages:
         folder = self.workdir / "export"
         done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
         expected = {"step": newest_step(self.workdir), **named}
-        if done is not None and expected.items() <= done.items() and storage.exists(folder):
+        pairs = read_result(self.workdir, "pairs") or {}
+        if (
+            done is not None
+            and expected.items() <= done.items()
+            and self._same_average(done)
+            and storage.exists(folder)
+            and (done.get("pairs", {}) == pairs or not storage.committed_steps(self.workdir / "checkpoints"))
+        ):
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
         from tpulm.report.history import History
@@ -441,9 +470,37 @@ class Stages:
             repair(self.workdir, self.progress)
             history, tokenizer = History.read(self.workdir), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
-        self._save_result("export", {"step": step, **named, "samples": not self.hosts.are_several}, product=folder)
+        values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
+        self._save_result("export", values, product=folder)
         self.hosts.barrier("export")
         return Exported(folder, "done")
+
+    @property
+    def _averaging(self) -> dict[str, int]:
+        """Recorded with what is made of a mean of checkpoints: another mean is another model."""
+        number = self.config.train.checkpoint.average_last
+        return {} if number is None else {"average_last": number}
+
+    def _same_average(self, result: Mapping[str, Any]) -> bool:
+        return result.get("average_last") == self.config.train.checkpoint.average_last
+
+    def export_revisions(self) -> dict[str, PurePath]:
+        """Export the checkpoints of `keep_at_words` as Hugging Face folders, by name: W/revisions/chck_1M, …
+
+        Raises ConfigError if there is none yet, CheckpointError if one is damaged.
+        """
+        from tpulm.train.checkpoint import weights_at
+
+        committed, folder = storage.committed_steps(self.workdir / "checkpoints"), self.workdir / REVISIONS
+        steps = [step for step in self.revisions if step in committed]
+        if not steps:
+            raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
+        self.progress.start("Exporting", len(steps), "checkpoint")
+        for step in steps:
+            state = self._program(phase_at(self.phases, step)).abstract_state
+            self.save(folder / self.revisions[step], weights_at(self.workdir / "checkpoints", step, state))
+            self.progress.advance(1)
+        return {self.revisions[step]: folder / self.revisions[step] for step in steps}
 
     def steps(self) -> Iterator[TrainStep]:
         from tpulm.train.loop import steps_of
@@ -498,14 +555,58 @@ class Stages:
         if self.read_only:
             if (newest := newest_weights(folder, program.abstract_state)) is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint any more")
-            return Model(newest.step, program.placed(newest.weights))
-        with Checkpoints(folder, self.config.train.checkpoint, hosts=self.hosts, progress=self.progress) as saved:
+            return self._final(Model(newest.step, program.placed(newest.weights)))
+        checkpoints = self.config.train.checkpoint
+        shared: dict[str, Any] = {"kept_steps": self._kept_steps, "hosts": self.hosts, "progress": self.progress}
+        with Checkpoints(folder, checkpoints, **shared) as saved:
             if saved.last_step is not None:
                 self.progress.start("Loading the checkpoint")
             restored = saved.restore_latest(program.abstract_state, self._identity())
         if restored is None:
             raise _no_checkpoint(self.workdir)
-        return Model(restored.metadata["step"], restored.state.weights)
+        return self._final(Model(restored.metadata["step"], restored.state.weights))
+
+    def _final(self, model: Model) -> Model:
+        """At the end of training the mean of the last checkpoints, if `average_last` asks for it; else the model itself."""
+        from tpulm.train.checkpoint import mean_weights
+
+        steps = self.config.train.checkpoint.averaged_steps(self.config.train.steps)
+        if model.step != self.config.train.steps or len(steps) == 1:
+            return model
+        program = self._program(self.phases[-1])
+        mean = mean_weights(self.workdir / "checkpoints", steps, program.abstract_state)
+        return Model(model.step, program.placed(mean))
+
+    @cached_property
+    def _kept_steps(self) -> frozenset[int]:
+        averaged = self.config.train.checkpoint.averaged_steps(self.config.train.steps)
+        return frozenset((*self.revisions, *(averaged if len(averaged) > 1 else ())))
+
+    @cached_property
+    def revisions(self) -> dict[int, str]:
+        """By step, the name of each checkpoint of `keep_at_words`, as BabyLM asks: chck_1M after a million words.
+
+        Words are the dataset's, as white space parts them. Raises ConfigError if they are unknown.
+        """
+        thresholds, names = sorted(self.config.train.checkpoint.keep_at_words), dict[int, str]()
+        read = 0.0
+        for phase in self.phases if thresholds else ():
+            counts = self._dataset(phase).train.counts
+            if not counts.blanks:
+                raise ConfigError(
+                    "train.checkpoint.keep_at_words needs a text whose words white space parts: there is none in it"
+                )
+            per_step = (counts.blanks + counts.documents) / counts.rows * phase.config.train.batch_size
+            for words in thresholds:
+                step = phase.first_step + math.ceil((words - read) / per_step)
+                if phase.first_step < step <= phase.last_step:
+                    names[step] = f"chck_{words // 1_000_000}M" if words % 1_000_000 == 0 else f"chck_{words}"
+            read += per_step * (phase.last_step - phase.first_step)
+        if thresholds and thresholds[-1] > read:
+            self.progress.note(
+                f"train.checkpoint.keep_at_words: this run reads {read:,.0f} words, and has no checkpoint at {thresholds[-1]:,}"
+            )
+        return names
 
     def _score(
         self,

@@ -21,17 +21,27 @@ _BAD: Final = ("sentence_bad", "bad_sentence", "bad", "unacceptable", "ungrammat
 _PARADIGM: Final = ("UID", "paradigm")
 _CATEGORY: Final = ("linguistics_term", "phenomenon", "type", "category")
 
-# Accuracies in percent on whole sets, by one paradigm of each: on BLiMP of models that saw ten million words (READMEs of
-# babylm/evaluation-pipeline-2023, whose scores are means of twelve categories, -2025 and babylm-eval, 2026); on Zorro as its
-# authors give them, who score without masks.
-PUBLISHED: Final = {
-    "adjunct_island": {
-        "GPT-BERT, BabyLM 2025": 71.3,
-        "RoBERTa-base, BabyLM 2023": 69.5,
-        "GPT-2, BabyLM 2026": 65.1,
-        "OPT-125M, BabyLM 2023": 62.6,
-    },
-    "island-effects-adjunct_island": {"RoBERTa-base": 82.6, "BabyBERTa": 80.3},
+
+class Benchmark(NamedTuple):
+    name: str
+    published: dict[str, float]  # accuracies in percent on the whole set, by system
+
+
+# By one paradigm of each. BLiMP's are of models that saw ten million words (READMEs of babylm/evaluation-pipeline-2023, whose
+# scores are means of twelve categories, -2025 and babylm-eval, 2026); Zorro's as its authors give them, who score without
+# masks; JBLiMP's are of Someya and Oseki 2023 (aclanthology.org/2023.findings-eacl.117).
+BENCHMARKS: Final = {
+    "adjunct_island": Benchmark(
+        "BLiMP",
+        {
+            "GPT-BERT, BabyLM 2025": 71.3,
+            "RoBERTa-base, BabyLM 2023": 69.5,
+            "GPT-2, BabyLM 2026": 65.1,
+            "OPT-125M, BabyLM 2023": 62.6,
+        },
+    ),
+    "island-effects-adjunct_island": Benchmark("Zorro", {"RoBERTa-base": 82.6, "BabyBERTa": 80.3}),
+    "complex NP island": Benchmark("JBLiMP", {"people": 90.9, "GPT-2": 78.0, "LSTM": 75.7, "5-gram": 74.0}),
 }
 
 
@@ -59,7 +69,7 @@ class PairsReport(NamedTuple):
     by_category: dict[str, Tally]
     total: Tally
     method: str  # how sentences were scored
-    published: dict[str, float]  # percent, by system
+    benchmark: Benchmark | None  # None: pairs of one's own
 
     @property
     def accuracy(self) -> float:
@@ -77,7 +87,7 @@ class PairsReport(NamedTuple):
             "method": self.method,
             **self.total._asdict(),
             **tallies,
-            "published": self.published,
+            "published": self.benchmark.published if self.benchmark else {},
         }
 
 
@@ -150,8 +160,8 @@ def score_pairs(
     causal = model.config.architecture == "decoder"
     hidden = "one token hidden" if plain else "the rest of its word hidden, too"
     method = "log-likelihood" if causal else f"pseudo-log-likelihood, {hidden}"
-    published = next((scores for paradigm, scores in PUBLISHED.items() if paradigm in paradigms), {})
-    return PairsReport(paradigms, tallies([pair.category for pair in pairs]), _tally(differences), method, published)
+    benchmark = next((one for paradigm, one in BENCHMARKS.items() if paradigm in paradigms), None)
+    return PairsReport(paradigms, tallies([pair.category for pair in pairs]), _tally(differences), method, benchmark)
 
 
 def _tally(differences: Sequence[float]) -> Tally:

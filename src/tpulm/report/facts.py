@@ -19,7 +19,7 @@ _ON_THE_CARD = 3  # samples
 
 def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int, tokenizer: Tokenization) -> CardFacts:
     """From the manifests, metrics and results in `workdir`; what is missing stays unknown. Scores are the newest."""
-    trained, samples = (read_result(workdir, name) or {} for name in ("train", "samples"))
+    trained, samples, pairs = (read_result(workdir, name) or {} for name in ("train", "samples", "pairs"))
     scored = history.newest("evaluation")
     return CardFacts(
         config=config,
@@ -30,6 +30,7 @@ def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int,
         training_curve=history.curve("train", "loss"),
         holdout_curve=history.curve("evaluation", "loss"),
         scores={**scored.values, "step": scored.step} if scored and "baseline_accuracy" in scored.values else {},
+        pairs={name: score for name, score in pairs.items() if score["step"] == step},
         examples=samples.get("masked", [])[:_ON_THE_CARD] if samples.get("step") == step else [],
         hardware=f"{trained['devices']} x {trained['device_kind']}" if trained else None,
         tokens_per_second=trained.get("tokens_per_second"),

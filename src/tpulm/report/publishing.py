@@ -20,7 +20,7 @@ from tpulm.errors import CloudRefused, ConfigError, Unavailable
 from tpulm.progress import SILENT, Progress
 from tpulm.report.finetuning import MISTAKES, SUMMARY, is_finetuning
 from tpulm.report.run import write
-from tpulm.workfolder import read_result
+from tpulm.workfolder import REVISIONS, read_result
 
 _REPORT = "report.html"
 _OF_THE_WORK = (SUMMARY, MISTAKES)  # they hold texts or local paths, and are left out silently
@@ -44,14 +44,21 @@ class Publication:
     repository: str
     files: tuple[File, ...]
     left_out: tuple[str, ...]  # names of files that may not belong to the model, and of links
+    revision: str | None = None  # a branch; None: the main one
+
+    @property
+    def name(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
 def publications(
-    model: str | PurePath, repository: str, *, anyway: bool = False, include: Sequence[str] = ()
+    model: str | PurePath, repository: str, *, anyway: bool = False, include: Sequence[str] = (), revisions: bool = False
 ) -> list[Publication]:
     """What `push` uploads of a work folder, a fine-tuning or a Hugging Face folder; the report is rewritten.
 
     Files that models do not have, and links, are left out unless they are named in `include`.
+
+    With `revisions` those that 'tpulm export --revisions' made go into branches of their names.
 
     ELECTRA's halves go into separate repositories, NAME-discriminator and NAME-generator, like its authors'.
 
@@ -71,18 +78,29 @@ def publications(
     if health and not health.startswith("all right") and not anyway:
         raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
     report = [write(folder)] if is_run or is_finetuning(folder) else []
-    halves = [half for half in HALVES if storage.exists(source / half / WEIGHTS)]
-    if not halves and not storage.exists(source / WEIGHTS):
+    parts = _parts(source, repository)
+    if not parts:
         remedy = f"; tpulm export {folder} makes it" if is_run else ""
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
-    parts = [(f"{repository}-{half}", source / half) for half in halves] or [(repository, source)]
     pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
     result = [Publication(name, (*files, *pages), rest) for name, part in parts for files, rest in [_files(part, include)]]
     if missing := set(include) - {file.name for one in result for file in one.files}:
         raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
     if any(WEIGHTS in one.left_out for one in result):
         raise ConfigError(f"{WEIGHTS} in {source} is a link; to send what it leads to, add --include {WEIGHTS}")
+    if revisions:
+        branches = storage.list_folder(folder / REVISIONS)
+        if not branches:
+            raise ConfigError(f"{folder / REVISIONS} holds no model; 'tpulm export {folder} --revisions' makes them")
+        for branch in sorted(branches, key=lambda path: path.name):
+            result += [Publication(name, *_files(part, ()), branch.name) for name, part in _parts(branch, repository)]
     return result
+
+
+def _parts(folder: PurePath, repository: str) -> list[tuple[str, PurePath]]:
+    """The repository and the folder of each model: one, or ELECTRA's halves; none if there is no model."""
+    halves = [(f"{repository}-{half}", folder / half) for half in HALVES if storage.exists(folder / half / WEIGHTS)]
+    return halves or [(repository, folder)] * storage.exists(folder / WEIGHTS)
 
 
 def push(publication: Publication, *, private: bool = True, progress: Progress = SILENT) -> str:
@@ -94,13 +112,20 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
         raise ConfigError("there is no token for the Hugging Face Hub: set HF_TOKEN, or run 'hf auth login'")
     api = HfApi(library_name="tpulm")
     with storage.scratch_folder() as folder:
-        progress.start(f"Sending {publication.repository}")
+        progress.start(f"Sending {publication.name}")
         for file in publication.files:
             storage.make_folder((folder / file.name).parent)
             storage.write_atomic(folder / file.name, storage.read_bytes(file.path))
         try:
             address = str(api.create_repo(publication.repository, private=private, exist_ok=True))
-            api.upload_folder(repo_id=publication.repository, folder_path=folder, commit_message="Upload the model with tpulm")
+            if publication.revision is not None:
+                api.create_branch(publication.repository, branch=publication.revision, exist_ok=True)
+            api.upload_folder(
+                repo_id=publication.repository,
+                folder_path=folder,
+                revision=publication.revision,
+                commit_message="Upload the model with tpulm",
+            )
         except HfHubHTTPError as error:
             status = error.response.status_code
             why = {401: "the token is not valid", 403: "the token may not write there"}.get(status, str(error).strip())

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
+from orbax.checkpoint._src.checkpoint_managers.preservation_policy import CustomSteps
 from orbax.checkpoint._src.checkpointers import async_checkpointer
 from orbax.checkpoint._src.futures import future, signaling_client
 
@@ -101,9 +102,18 @@ class NoCheckpoints:
 class Checkpoints:
     """The checkpoints of one work folder; a context manager, so that the last one is on disk when the block ends."""
 
-    def __init__(self, folder: str | PurePath, config: CheckpointConfig, *, hosts: Hosts = ALONE, progress: Progress = SILENT):
+    def __init__(
+        self,
+        folder: str | PurePath,
+        config: CheckpointConfig,
+        *,
+        kept_steps: Collection[int] = (),
+        hosts: Hosts = ALONE,
+        progress: Progress = SILENT,
+    ):
+        """At `kept_steps` a checkpoint is due, and is kept forever."""
         self._folder = storage.orbax_folder(storage.make_folder(folder))
-        self._config = config
+        self._config, self._kept_steps = config, frozenset(kept_steps)
         self._hosts = hosts
         self._progress = progress
         self._saving, self._checksums = 0, dict[str, jax.Array]()
@@ -132,7 +142,7 @@ class Checkpoints:
 
     def is_due(self, step: int, *, ask_the_clock: bool) -> bool:
         """Whether to save after this step; the same on all hosts. Asking the first host's clock costs a broadcast."""
-        if is_due(self._config, step=step):
+        if is_due(self._config, step=step) or step in self._kept_steps:
             return True
         if not ask_the_clock or self._config.every_minutes is None:
             return False
@@ -244,7 +254,7 @@ class Checkpoints:
                 storage.seal(path, format_version=FORMAT_VERSION, arrays=_fetched(self._checksums))
 
     def _open(self) -> ocp.CheckpointManager:
-        keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep)]
+        keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep), CustomSteps(tuple(self._kept_steps))]
         if self._config.keep_every_steps is not None:
             keep.append(checkpoint_managers.EveryNSteps(self._config.keep_every_steps))
         options = ocp.CheckpointManagerOptions(
@@ -287,6 +297,28 @@ def newest_weights(folder: PurePath, abstract_state: Any) -> NewestWeights | Non
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"no checkpoint in {folder} could be read; of step {step}: {reason}") from error
     return None
+
+
+def mean_weights(folder: PurePath, steps: Sequence[int], abstract_state: Any) -> Any:
+    """The mean of these checkpoints' weights, as NumPy arrays of float32. Raises CheckpointError if one cannot be read."""
+    total: Any = None
+    for step in steps:
+        try:
+            weights = _read_weights(storage.orbax_folder(folder) / str(step), abstract_state)
+        except Exception as error:  # as in `Checkpoints.restore_latest`
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(
+                f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and {step} "
+                f"cannot be read: {reason}. Without that setting the last one is taken alone"
+            ) from error
+        wide = jax.tree.map(np.float64, weights)
+        total = wide if total is None else jax.tree.map(np.add, total, wide)
+    return jax.tree.map(lambda sums: np.asarray(sums / len(steps), np.float32), total)
+
+
+def weights_at(folder: PurePath, step: int, abstract_state: Any) -> Any:
+    """The weights of one checkpoint, as NumPy arrays. Raises CheckpointError if it is not intact."""
+    return _read_weights(storage.orbax_folder(folder) / str(step), abstract_state)
 
 
 def _read_weights(folder: PurePath, abstract_state: Any) -> Any:

@@ -117,6 +117,7 @@ class Run:
     title: str = "Training"
     hosts: Hosts = ALONE
     advice: str = ""  # for a model that is still at its unigrams after a tenth of the steps
+    kept_steps: frozenset[int] = frozenset()  # whose checkpoints are saved and kept forever
     selection: Selection | None = None  # then every evaluation is followed by a checkpoint
     evaluated: Callable[[], None] = lambda: None  # called on the first host when an evaluation's scores are in the metrics
     tracking: Tracking | None = None  # where the first host also sends logged values
@@ -157,7 +158,9 @@ def train(run: Run) -> TrainResult:
         checkpoints = NoCheckpoints()
         if workdir is not None:
             folder = workdir / "checkpoints"
-            checkpoints = closing.enter_context(Checkpoints(folder, config.checkpoint, hosts=hosts, progress=progress))
+            checkpoints = closing.enter_context(
+                Checkpoints(folder, config.checkpoint, kept_steps=run.kept_steps, hosts=hosts, progress=progress)
+            )
         if checkpoints.last_step is not None:
             watchdog.report("restore")
             progress.start("Loading the checkpoint")

@@ -1,0 +1,128 @@
+"""The mean of the last checkpoints, and checkpoints by words, against the states of a loop of one's own."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pydantic
+import pytest
+
+import tpulm
+from toy_runs import toy_config, write_corpus
+from tpulm import dataset, pipeline
+from tpulm.config import RunConfig, TokenizerConfig
+from tpulm.errors import CheckpointError, ConfigError, Stopped
+from tpulm.models.bert import padded_vocab_size
+from tpulm.progress import Silent
+from tpulm.report.publishing import publications
+from tpulm.runtime import interrupt
+
+STEPS = 8
+
+
+class StopsAt(Silent):
+    """Asks for a stop when so many steps are done."""
+
+    def __init__(self, step: int):
+        self._step, self._done = step, 0.0
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        self._done = 0.0 if description == "Training" else float("-inf")
+
+    def advance(self, amount: float) -> None:
+        self._done += amount
+        if self._done == self._step:
+            interrupt.request("SIGTERM")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("text") / "corpus.txt.gz")
+
+
+def configured(corpus: Path, **checkpoint: Any) -> RunConfig:
+    train = {"steps": STEPS, "batch_size": 8, "log_every_steps": 2, "checkpoint": {"every_steps": 2, **checkpoint}}
+    return toy_config(corpus, train=train)
+
+
+@pytest.fixture(scope="module")
+def states(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """By step, the parameters of the same run; nothing is saved."""
+    steps = tpulm.training_steps(configured(corpus), tmp_path_factory.mktemp("loop"))
+    return {one.step: jax.device_get(one.state.params) for one in steps}
+
+
+def assert_exported(folder: Path, expected: Any) -> None:
+    """The model in a folder has these parameters; rows that pad the vocabulary are not saved."""
+    model = tpulm.load_model(folder)
+    padded = padded_vocab_size(model.vocab_size)
+
+    def equal(leaf: np.ndarray, whole: np.ndarray) -> None:
+        rows = slice(model.vocab_size if leaf.shape[0] == padded else None)
+        np.testing.assert_array_equal(leaf[rows], whole[rows].astype(np.float32))
+
+    jax.tree.map(equal, jax.device_get(model.params), expected)
+
+
+@pytest.mark.slow
+def test_the_model_is_the_mean_of_the_last_checkpoints(corpus: Path, states: dict[int, Any], tmp_path: Path) -> None:
+    config = configured(corpus, average_last=3, keep=2)
+    with pytest.raises(Stopped):  # which saves step 5, too
+        tpulm.run(config, tmp_path, progress=StopsAt(5))
+    summary = tpulm.run(config, tmp_path)
+    three = [states[step] for step in (4, 6, 8)]
+    mean = jax.tree.map(lambda *leaves: np.mean([np.float64(leaf) for leaf in leaves], axis=0), *three)
+    assert_exported(tmp_path, mean)
+
+    alone = tpulm.run(configured(corpus, keep=2), tmp_path)  # without the setting the last one, scored and exported again
+    assert_exported(tmp_path, states[8])
+    assert alone.eval_loss != summary.eval_loss
+    assert tpulm.run(config, tmp_path).eval_loss == summary.eval_loss
+
+    shutil.rmtree(tmp_path / "export")
+    shutil.rmtree(tmp_path / "checkpoints" / "6")
+    with pytest.raises(CheckpointError, match="6 cannot be read"):
+        tpulm.run(config, tmp_path)
+
+
+@pytest.mark.parametrize("checkpoint", [{"average_last": 5}, {"average_last": 2, "every_steps": None}])
+def test_a_mean_of_checkpoints_that_there_will_not_be(corpus: Path, checkpoint: dict[str, Any]) -> None:
+    with pytest.raises(pydantic.ValidationError, match="average_last"):
+        configured(corpus, **checkpoint)
+
+
+@pytest.mark.slow
+def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, Any], tmp_path: Path) -> None:
+    wanted = (150, 700, 1_000_000)
+    config = configured(corpus, keep_at_words=wanted, keep=2)
+    tpulm.run(config, tmp_path)
+    manifest = dataset.load_manifest(tmp_path)
+    assert manifest is not None
+    words = sum(len(line.split()) for line in gzip.decompress(corpus.read_bytes()).decode().splitlines())
+    read = sum(split.counts.blanks + split.counts.documents for split in (manifest.train, manifest.holdout))
+    assert read == words
+    per_step = 8 * (manifest.train.counts.blanks + manifest.train.counts.documents) / manifest.train.counts.rows
+    with pytest.raises(ConfigError, match="--revisions"):
+        publications(tmp_path, "user/name", anyway=True, revisions=True)
+
+    folders = pipeline.export_revisions(config, tmp_path)
+    assert list(folders) == ["chck_150", "chck_700"]  # the run does not read a million
+    for number, folder in zip(wanted, folders.values(), strict=False):
+        step = next(step for step in states if step * per_step >= number)
+        assert_exported(Path(folder), states[step])
+    branches = publications(tmp_path, "user/name", anyway=True, revisions=True)
+    assert [one.name for one in branches] == ["user/name", "user/name@chck_150", "user/name@chck_700"]
+    assert {file.name for file in branches[1].files} >= {"model.safetensors", "config.json", "tokenizer.json"}
+
+
+def test_words_of_a_text_without_white_space_are_unknown(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join("猫犬鳥魚" * (1 + number % 5) + str(number) for number in range(400)))
+    config = configured(text, keep_at_words=(100,)).model_copy(update={"tokenizer": TokenizerConfig(vocab_size=50)})
+    with pytest.raises(ConfigError, match="keep_at_words"):
+        tpulm.run(config, tmp_path / "run")
