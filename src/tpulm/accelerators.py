@@ -1,6 +1,6 @@
 """The catalogue of accelerators: what a TPU type consists of, and the peak FLOP/s of a device as JAX names it.
 
-Figures with their sources and dates are in accelerators.toml beside this file, which is read on first use. Prices here belong
+Figures with their sources and dates are in accelerators.toml next to this file, which is read on first use. Prices here belong
 to no particular region and serve to compare types; `tpulm.cloud.prices` has what a TPU costs in a zone.
 """
 

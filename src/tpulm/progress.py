@@ -31,7 +31,7 @@ class Progress(Protocol):
         ...
 
     def status(self, text: str) -> None:
-        """Set the text beside the bar, such as loss and rate, until the next call; two spaces separate its parts.
+        """Set the text next to the bar, such as loss and rate, until the next call; two spaces separate its parts.
 
         The first part is always shown; the last ones are dropped where space is short.
         """
@@ -62,7 +62,7 @@ SILENT: Progress = Silent()
 
 
 class DocumentRate:
-    """Shows documents per second beside a bar that counts bytes."""
+    """Shows documents per second next to a bar that counts bytes."""
 
     def __init__(self, progress: Progress):
         self._progress, self._begun_at, self._documents = progress, time.monotonic(), 0

@@ -18,7 +18,7 @@ _UNLISTED = "Compute Engine"  # in place of a zone, if its instances cannot be l
 
 
 class AllResources(TpuApi):
-    """The TPUs and the labelled VMs of all zones: everything of ours that may be billed."""
+    """The TPUs and the labelled VMs of all zones: everything of tpulm's that may be billed."""
 
     def __init__(self, project: str, rest: GoogleRest | None = None):
         super().__init__(project, rest)

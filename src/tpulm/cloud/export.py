@@ -65,7 +65,7 @@ class Nodes:
 def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, progress: Progress = SILENT) -> Staged:
     """Put the bundle and the run file into the work folder.
 
-    Raises ConfigError for a folder that is not in a bucket, and for a run that has a node of ours; InUse for a supervised run.
+    Raises ConfigError for a folder that is not in a bucket, and for a run that has a node; InUse for a supervised run.
     """
     check_folder(workdir)
     check_trackers(config, settings)

@@ -235,7 +235,7 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
     fruitful, outside = job.newest_step > job.attempts[-1].first_step, node.ending in NO_CAPACITY | {"zone", "taken"}
     idle_attempts = 0 if fruitful else job.idle + (not outside)
     next_zone = job.next_zone
-    if node.zone in job.zones:  # a zone that preempts at once has little capacity
+    if node.zone in job.zones:  # a zone that preempts immediately has little capacity
         next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending == "preempted" and not fruitful))
     return job.model_copy(
         update={

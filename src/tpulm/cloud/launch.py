@@ -65,7 +65,7 @@ def launch(
     with storage.held(control.folder, note=progress.note):
         if (versioned := control.read()) is not None and versioned[0].nodes:
             name = versioned[0].nodes[0].name
-            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' goes on with it")
+            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' continues it")
         offline = not settings.external_addresses and python is None
         extras, bundles = config.track.to, control.folder / "bundles"
         staged = bundle.stage(bundles, python=python, offline=offline, extras=extras, progress=progress)
@@ -89,7 +89,7 @@ def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Jo
             changes.append(f"{name}: {before} -> {now}")
     if changes:
         raise ConfigError(
-            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud supervise' goes on "
+            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud supervise' continues "
             "with those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
         )
     return job if job.wanted == "running" else control.change(reopened)
@@ -119,7 +119,7 @@ def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
 
 
 def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
-    """Raises CloudRefused for a budget that would end the run at once, ConfigError for one without a price."""
+    """Raises CloudRefused for a budget that would end the run immediately, ConfigError for one without a price."""
     if settings.budget is None:
         return
     check_known(settings, settings.zones, prices)
@@ -127,7 +127,7 @@ def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: 
     if settings.budget <= least:
         was = f"{dollars(spent)} of it are spent, and " if spent else ""
         raise CloudRefused(
-            f"a budget of {dollars(settings.budget)} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
+            f"a budget of {dollars(settings.budget)} ends the run immediately: {was}{Policy().margin / 60:.0f} minutes "
             f"({dollars(least - spent)}) are kept for saving and deleting; raise it with --budget"
         )
 

@@ -90,7 +90,7 @@ def apply(steps: Iterable[SetupStep], *, log: Callable[[SetupStep], None] = lamb
                 ) from error
             if error.is_final:
                 raise CloudRefused(f"cannot {step.what}: {error}") from error
-            raise TpulmError(f"cannot {step.what}: {error}; run the same command again, it goes on where it stopped") from error
+            raise TpulmError(f"cannot {step.what}: {error}; run the same command again to continue where it stopped") from error
 
 
 def require(settings: CloudSettings) -> None:
@@ -99,7 +99,7 @@ def require(settings: CloudSettings) -> None:
     if wrong:
         listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
         raise CloudRefused(
-            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all checks; --no-check launches regardless"
         )
 
 

@@ -290,18 +290,18 @@ class Supervisor:
             if any(node.ending is not None for node in job.nodes):
                 return (
                     f"what is being deleted may still be there, and bill. {deletion_commands(job)}\n"
-                    "'tpulm cloud supervise' goes on"
+                    "'tpulm cloud supervise' continues"
                 )
-        return "the run goes on in the cloud; 'tpulm cloud supervise' takes it up again"
+        return "the run continues in the cloud; 'tpulm cloud supervise' supervises it again"
 
     def _describe_what_may_bill(self) -> str:
         with contextlib.suppress(TpulmError):
             job, _ = self._read()
             if not job.nodes:
-                return "nothing of the run was left in the cloud when it was last looked at"
+                return "nothing of the run was left in the cloud when it was last checked"
             named = " and ".join(f"{node.name} in {node.zone}" for node in job.nodes)
             return (
-                f"{named} of {job.project} may be there, and bill; with the permission 'tpulm cloud supervise' goes on, "
+                f"{named} of {job.project} may be there, and bill; with the permission 'tpulm cloud supervise' continues, "
                 f"or 'tpulm cloud down' ends it. {deletion_commands(job)}"
             )
         return "what may bill is found by 'tpulm cloud audit'"

@@ -262,7 +262,7 @@ def stop(
                 raise TpulmError(
                     f"{error.owner} has not ended the run in {minutes}; stop that process, and run this again"
                 ) from error
-        interrupt.check("the run was asked to stop, and whoever supervises it goes on with that")
+        interrupt.check("the run was asked to stop, and its supervisor continues with that")
         wait(pause_seconds)
     return job
 
@@ -304,7 +304,7 @@ def end(
         names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in remaining])
         raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
     if listing.silent:
-        raise TpulmError(f"{some_of(list(listing.silent))} could not be looked at, so something of {workdir} may be left there")
+        raise TpulmError(f"{some_of(list(listing.silent))} could not be listed, so something of {workdir} may be left there")
     return listing.zones
 
 

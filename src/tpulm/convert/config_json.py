@@ -366,7 +366,7 @@ def _rope_parameters(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return rope
 
 
-# What each type of RoPE needs beside its theta.
+# What each type of RoPE needs in addition to its theta.
 _SCALED = {
     "default": (),
     "linear": ("factor",),

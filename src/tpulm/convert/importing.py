@@ -48,8 +48,8 @@ from tpulm.tokenization.files import TOKENIZER, VOCABULARY
 from tpulm.tokenization.hf_files import ADDED_TOKENS, SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
-CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
-# Files beside the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
+CONFIGS = ("bert_config.json", CONFIG)  # next to a TF1 checkpoint; the first that exists
+# Files next to the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
 _SETTINGS = (*SETTINGS_FILES, "generation_config.json")
 _FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
 _FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, ADDED_TOKENS, *_SETTINGS)

@@ -27,7 +27,7 @@ from tpulm.nn.layers import Activation, Dense, Norm
 from tpulm.nn.transformer import Layer, layer_kind
 
 OPSET, IR_VERSION = 17, 8  # of 2022: the first with LayerNormalization
-FILE = "onnx/model.onnx"  # beside the weights, where sentence-transformers and transformers.js look for it
+FILE = "onnx/model.onnx"  # next to the weights, where sentence-transformers and transformers.js look for it
 _UNSEEN = -1e9  # added to the scores of masked positions
 _MOST_BYTES = 2_000_000_000  # a protobuf message is smaller than 2 GiB
 

@@ -125,7 +125,7 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
 def _bert(bundle: Bundle, weights: Sequence[str], config: Given | None) -> _Layout:
     if config is None:
         raise ConfigError(
-            f"{bundle.prefix}: no bert_config.json is beside the checkpoint, and only that has the number of heads; name "
+            f"{bundle.prefix}: no bert_config.json is next to the checkpoint, and only that has the number of heads; name "
             "it with --config"
         )
     head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"

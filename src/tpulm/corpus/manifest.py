@@ -138,7 +138,7 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     if version != FORMAT_VERSION:
         raise StorageError(
             f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; "
-            "begin in a new work folder, or go on with the tpulm that began this one"
+            "begin in a new work folder, or continue with the tpulm version that began this one"
         )
     return recorded(CorpusManifest, value, path)
 

@@ -43,8 +43,8 @@ from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import Hosts
 from tpulm.runtime.workers import Runner, report
 
-_DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
-_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for sorting
+_DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at a time
+_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at a time: 24 bytes each, and as much for sorting
 _RANGES_WRITTEN: Final = 64  # in which the union of all bands is written
 
 

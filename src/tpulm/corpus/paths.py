@@ -16,7 +16,7 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage.paths import ESCAPES, bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
-_NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write beside the data
+_NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write next to the data
 # About the data: what the library `datasets` ignores (FILES_TO_IGNORE), licences, and what desktops write.
 _ABOUT: Final = re.compile(
     r"(readme|licen[cs]e|copying)(\.(md|txt|rst))?|(dataset_infos?|dataset_dict|config)\.json|dummy_data\.zip|thumbs\.db|desktop\.ini",

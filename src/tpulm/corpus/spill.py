@@ -21,8 +21,8 @@ from tpulm.errors import StorageError
 
 _RUN_BYTES: Final = 96 << 20  # of memory, for texts and for sorting them
 _DOCUMENT_OVERHEAD: Final = 100  # bytes of memory per document besides its text
-_WRITE_DOCUMENTS: Final = 1 << 16  # put in order at once
-_WRITE_BYTES: Final = 4 << 20  # put in order at once, or one document
+_WRITE_DOCUMENTS: Final = 1 << 16  # sorted at a time
+_WRITE_BYTES: Final = 4 << 20  # sorted at a time, or one document
 
 
 class Run(NamedTuple):

@@ -285,7 +285,7 @@ class _Bench(NamedTuple):
     def _also(
         self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
     ) -> dict[str, dict[str, float]]:
-        """The scores of the best seed's model on further parts, cached beside it."""
+        """The scores of the best seed's model on further parts, cached next to it."""
         if not task.also:
             return {}
         output = self._output(name, rate)

@@ -363,7 +363,7 @@ def _describe_inputs(
 
 
 def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts) -> None:
-    """Record the inputs beside the results. Raises WorkFolderMismatch, naming what differs, if others have left a checkpoint or
+    """Record the inputs with the results. Raises WorkFolderMismatch, naming what differs, if others have left a checkpoint or
     a result; lesser leftovers are removed. With several hosts the first does this, and the others compare."""
     path = folder / INPUTS
     if not hosts.is_first:

@@ -319,7 +319,7 @@ def _numbers_row(role: str, value: Any, before: list[int]) -> bool:
 
 
 def _check_numbered(roles: list[str], names: dict[str, str], record: Row) -> None:
-    """Raise DataError for a column of row numbers; `record` is the last of the rows that were looked at."""
+    """Raise DataError for a column of row numbers; `record` is the last of the rows that were read."""
     if not roles:
         return
     role = roles[0]

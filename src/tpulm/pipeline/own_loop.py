@@ -23,7 +23,7 @@ def training_steps(what: RunConfig | Classifier, data: Any, *, progress: Progres
 
     `training_steps(config, workdir)` pretrains, after preparing the data. `training_steps(classifier, train)` fine-tunes, with
     the very steps of `Classifier.fit`. Nothing is saved or scored, and training begins at step 0. The state is valid until the
-    next step, and so are metrics that were not looked at.
+    next step, and so are metrics that were not read.
     """
     if isinstance(what, Classifier):
         return what.steps(data)

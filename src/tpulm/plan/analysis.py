@@ -154,7 +154,7 @@ class Analysis:
     collectives: tuple[costs.Collective, ...]
     unknown_loops: int
     opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
-    kernels: int  # how often kernels of our own run, whose cycles are not the compiler's
+    kernels: int  # how often tpulm's own kernels run, whose cycles are not the compiler's
     cycles_by_part: dict[str, float]
     largest: tuple[Buffer, ...]
     compile_seconds: float

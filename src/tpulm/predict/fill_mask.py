@@ -24,7 +24,7 @@ from tpulm.models.embedding import TextEncoder
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.tokenization import Tokenization
 
-BATCH_SIZE = 16  # texts at once
+BATCH_SIZE = 16  # texts at a time
 SPACE_MARKS = ("Ġ", "▁")  # how tokens of byte-level BPE and of Unigram mark a space before them
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")

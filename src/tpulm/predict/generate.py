@@ -137,7 +137,7 @@ class Writer:
         return piece
 
 
-BATCH_SIZE = 16  # prompts at once
+BATCH_SIZE = 16  # prompts at a time
 
 Ending = Literal["end of text", "max_tokens", "max_positions"]
 

@@ -33,7 +33,7 @@ def render(folder: PurePath) -> str:
     histories = {path.name.replace("-", " "): History.read(path) for path in seeds}
     metric = summary.get("chosen_by", "").removeprefix("dev_") or FinetuneConfig.model_validate(inputs["settings"]).chosen_by
     health, held = summary.get("health", ""), not done and storage.holder(work) is not None
-    state = "Done" if done else "Under way" if held else "Stopped; the same command goes on"
+    state = "Done" if done else "Under way" if held else "Stopped; run the same command to continue"
     defaults = FinetuneConfig().model_dump(mode="json")
     names: list[str] = summary.get("labels", inputs["labels"])
     return pages.render(

@@ -132,7 +132,7 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
             kind = Unavailable if status >= 500 or status == 429 else CloudRefused
             raise kind(f"the Hub refused {publication.repository} ({status}): {why}") from error
         except OSError as error:  # of the network
-            raise Unavailable(f"the Hub does not answer: {error}. The same command goes on") from error
+            raise Unavailable(f"the Hub does not answer: {error}. Run the same command to continue") from error
     return address
 
 

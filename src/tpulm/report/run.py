@@ -119,7 +119,7 @@ def _headline(config: RunConfig, workdir: PurePath, history: History, *, done: b
     elif storage.holder(workdir) is not None:
         state = f"Under way: step {step:,} of {steps:,}."
     else:
-        state = f"Stopped at step {step:,} of {steps:,}; the same command goes on."
+        state = f"Stopped at step {step:,} of {steps:,}; run the same command to continue."
         failures = storage.list_folder(workdir / "failures") if storage.is_folder(workdir / "failures") else []
         if failures:
             last = storage.read_json(max(failures, key=lambda path: path.name))

@@ -1,6 +1,6 @@
 """Graceful stops: Ctrl-C, SIGTERM and a closed terminal set one flag, which long work polls between units of work.
 
-A second Ctrl-C stops at once. Work polls with `requested()`, or with `check()`, which raises `Stopped`.
+A second Ctrl-C stops immediately. Work polls with `requested()`, or with `check()`, which raises `Stopped`.
 """
 
 from __future__ import annotations

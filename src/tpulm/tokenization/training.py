@@ -55,7 +55,7 @@ _RARE_STEP = 1e-4  # by which the trainer spaces the scores of characters that n
 _STEPS = 1024  # scores are multiples of 1 / _STEPS
 _NEVER = -1000.0  # the score of what text must not match: special tokens, and bytes, which only the fallback uses
 _ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that these names can be spelled
-_BATCH_WORDS = 20_000  # given to a trainer at once
+_BATCH_WORDS = 20_000  # passed to a trainer at a time
 _POLL_SECONDS = 0.2
 _CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words
 

@@ -102,7 +102,7 @@ class Run:
     """What is trained, on what, and where it is saved. With several hosts all have the same.
 
     `evaluate` gets parameters and a function to call after each batch, on all hosts alike, which raises an exception when a
-    stop was requested: the step is saved unscored, and scored first when training goes on.
+    stop was requested: the step is saved unscored, and scored first when training continues.
     """
 
     program: BaseProgram
@@ -418,7 +418,7 @@ def _check_skipping(
         f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
         if run.config.on_nan == "skip"
         else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
-        'or set train.on_nan = "skip" to go on without these rows'
+        'or set train.on_nan = "skip" to continue without these rows'
     )
     if run.selection is not None:
         advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"

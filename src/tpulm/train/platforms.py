@@ -30,7 +30,7 @@ def check_platform(target: Platform) -> None:
         target, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
     if kind != target:
         raise ConfigError(
-            f"{asked}, but JAX computes on {_NAMES.get(kind, kind)}: {why_not(target)}. Mend that, or go on with what there "
+            f"{asked}, but JAX computes on {_NAMES.get(kind, kind)}: {why_not(target)}. Fix that, or continue with what there "
             "is: --allow-cpu (hardware.platform = 'any')"
         )
 
@@ -59,5 +59,5 @@ def _default_backend() -> str:
         return jax.default_backend()
     except RuntimeError as error:
         raise ConfigError(
-            f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or go on with --allow-cpu"
+            f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or continue with --allow-cpu"
         ) from error

@@ -345,7 +345,7 @@ def _check_kernels(platform: Literal["tpu", "gpu"]) -> None:
     interpret mode and compile them. Raises ConfigError."""
     if not kernels_agree(jax.local_devices()[0], platform):
         raise ConfigError(
-            "the attention kernels do not give the plain formula's numbers on this device: please report it, and go on with "
+            "the attention kernels do not give the plain formula's numbers on this device: please report it, and continue with "
             "--set hardware.flash_attention=false"
         )
 

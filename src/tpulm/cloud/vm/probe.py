@@ -32,7 +32,7 @@ VISIBLE_POLLS = 6  # before the deletion, so that others can still read the gues
 def run(agent):
     """Write the facts; whatever happens, the VM deletes itself."""
     with logged():
-        log("this VM is looked at, and deletes itself")
+        log("writing facts about this VM, which then deletes itself")
         facts = {
             "metadata": {path: agent.metadata.get(path, patience=10) for path in PATHS},
             "hostname": socket.gethostname(),

@@ -26,9 +26,9 @@ from tpulm.storage.paths import printable
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
-_RAW_BYTES: Final = 64 << 10  # read at once
-_PIECE_BYTES: Final = 1 << 20  # uncompressed, yielded at once
-_ZSTD_BYTES: Final = 1 << 10  # decoded at once: python-zstandard cannot limit its output, and four bytes can become 128 KiB
+_RAW_BYTES: Final = 64 << 10  # read at a time
+_PIECE_BYTES: Final = 1 << 20  # uncompressed, yielded at a time
+_ZSTD_BYTES: Final = 1 << 10  # decoded at a time: python-zstandard cannot limit its output, and four bytes can become 128 KiB
 _WINDOW_BYTES: Final = 128 << 20  # zstd --long=27 and xz -9 need no more
 _MAKE: dict[Compression, Callable[[], Any]] = {
     "gzip": lambda: zlib.decompressobj(wbits=31),

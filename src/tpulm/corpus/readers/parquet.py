@@ -13,7 +13,7 @@ from tpulm.errors import DataError, suggest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS: Final = 16  # decoded at once; Arrow decodes whole pages besides
+_ROWS: Final = 16  # decoded at a time; Arrow decodes whole pages besides
 
 
 def read_parquet(opened: Input) -> Iterator[DocumentBatch]:

@@ -32,7 +32,7 @@ from tpulm.storage import is_remote
 _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 DESCRIPTION: Final = "dataset_info.json"
-_MOST_RECORDS: Final = 1024  # decoded at once
+_MOST_RECORDS: Final = 1024  # decoded at a time
 _EXPANSION: Final = 4  # of records over the compressed shard: a guess
 _WIKI40B_HEADS: Final = re.compile(r"\s*_START_(?:ARTICLE|SECTION|PARAGRAPH)_\s*")
 

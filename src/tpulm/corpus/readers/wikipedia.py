@@ -23,7 +23,7 @@ _HIDDEN: Final = ("6", "14")  # files, categories: links to them show no text
 _LONGEST_ARTICLE: Final = 2 << 20  # characters; MediaWiki itself allows as many bytes
 _LONGEST_PAGE: Final = 4 << 20  # bytes of XML, mostly an article
 _ELEMENT_BYTES: Final = 256  # of memory that an element takes besides its text
-_FED_BYTES: Final = 64 << 10  # parsed at once
+_FED_BYTES: Final = 64 << 10  # parsed at a time
 
 
 def read_wikipedia(opened: Input) -> Iterator[DocumentBatch]:
