@@ -36,7 +36,7 @@ class MultipleChoice(Classification):
     def columns(self) -> dict[str, Column]:
         return {"labels": Column((), jnp.int32), "weights": Column((), jnp.float32)}
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         questions, choices, length = batch["tokens"].shape
         ids = batch["tokens"].astype(jnp.int32).reshape(-1, length)
         tokens = encoder_input(ids, row_kind="segments", special=self.special)

@@ -83,7 +83,7 @@ class Classification:
             self.model, sequence_length=length, predictions=0, vocab_size=self.vocab_size, next_sentence=True
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         tokens = encoder_input(batch["tokens"].astype(jnp.int32), row_kind="segments", special=self.special)
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys))
 

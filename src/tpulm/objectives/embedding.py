@@ -43,7 +43,7 @@ class Embedding(Classification):
     def spec(self) -> Any:
         return embedding.spec(self.model, vocab_size=self.vocab_size)
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         return LabelledInputs(self._described(batch["tokens"]), batch["labels"], batch["weights"], row_seeds(row_keys))
 
     def outputs(self, params: Any, tokens: Int[Array, "B L"]) -> Float[Array, "B E D"]:

@@ -93,7 +93,7 @@ class MaskedLanguageModel(Setup):
             next_sentence=self.next_sentence,
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
@@ -180,7 +180,7 @@ class NextTokenOfEncoder(MaskedLanguageModel):
     def predictions(self) -> int:
         return self.sequence_length
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         follows = (tokens.segments[:, 1:] == tokens.segments[:, :-1]) & (tokens.segments[:, 1:] >= 0)

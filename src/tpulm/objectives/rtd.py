@@ -59,11 +59,11 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             vocab_size=self.vocab_size,
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> DetectionInputs:  # pyright: ignore
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> DetectionInputs:  # pyright: ignore
         originals = batch["tokens"].astype(jnp.int32)
         sample_keys = jax.vmap(lambda key: jax.random.key_data(jax.random.fold_in(key, 2)))(row_keys)
         weights = (originals != self.special.pad).astype(jnp.float32)
-        return DetectionInputs(super().prepare(batch, row_keys), originals, sample_keys, weights)
+        return DetectionInputs(super().make_inputs(batch, row_keys), originals, sample_keys, weights)
 
     def totals(self, inputs: DetectionInputs) -> dict[str, Array]:  # pyright: ignore
         return {"mlm": jnp.sum(inputs.masked.weights), "detection": jnp.sum(inputs.weights)}
