@@ -29,7 +29,7 @@ from tpulm import config
 from tpulm.config import CheckpointConfig
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.checkpoint import Checkpoints
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 ALLOWED_SHARE = 0.10
@@ -42,7 +42,7 @@ class Save(NamedTuple):
 
 def main() -> None:
     arguments = parse()
-    program = Program(config.load(arguments.recipe), vocab_size=30_522, special=SPECIAL)
+    program = PretrainingProgram(config.load(arguments.recipe), vocab_size=30_522, special=SPECIAL)
     state = program.initial_state()
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     print(f"{arguments.recipe}: {size / 1e9:.2f} GB a checkpoint", file=sys.stderr)

@@ -28,7 +28,7 @@ from tpulm.nn import attention, layers, transformer
 from tpulm.nn.dropout import DropoutSeeds
 from tpulm.objectives import rtd
 from tpulm.runtime.memory import keep_between_steps
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 
 def affine(x: Array, kernel: Array, bias: Array, *, dtype: Any) -> Array:
@@ -99,7 +99,7 @@ def step_of(name: str, case: train_step.Case) -> Callable[[], None]:
         config = config.model_copy(update={"model": model})
     jax.clear_caches()
     with patched(*VARIANTS[name]):
-        program = Program(config, vocab_size=case.vocab_size, special=train_step.SPECIAL, devices=jax.devices()[:1])
+        program = PretrainingProgram(config, vocab_size=case.vocab_size, special=train_step.SPECIAL, devices=jax.devices()[:1])
         compiled = program.step
     state = program.initial_state()
     batch, cursor = program.to_devices({"tokens": train_step.make_rows(case)}), program.cursor(0)

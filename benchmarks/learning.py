@@ -59,7 +59,7 @@ from tpulm.models import bert
 from tpulm.pipeline.preparation import prepare
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 from tpulm.workfolder import begin, open_run
 
 HERE = Path(__file__).resolve().parent
@@ -367,7 +367,7 @@ class Experiment:
         """Of forward and backward pass; transformers' defaults and a causal phase have logits at all 64 positions."""
         config = self.ours("C" if way == "A" or way in WAYS_OF_B else way)
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-        objective: Any = Program(config, vocab_size=8_000, special=special).objective
+        objective: Any = PretrainingProgram(config, vocab_size=8_000, special=special).objective
         everywhere = 1.0 if way == "A" else sum(phase.share for phase in config.phases if phase.objective == "clm")
 
         def flops(predictions: int) -> float:

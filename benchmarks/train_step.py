@@ -217,7 +217,7 @@ def ours(case: Case, rows: np.ndarray, variant: str) -> tuple[Step, float]:
     """A function that does one step, and the FLOPs of one."""
     import jax
 
-    from tpulm.train.program import Program
+    from tpulm.train.program import PretrainingProgram
 
     config = configured(case)
     dtype, _, change = variant.partition("-")
@@ -225,7 +225,7 @@ def ours(case: Case, rows: np.ndarray, variant: str) -> tuple[Step, float]:
     changes = {"plain": {"flash_attention": False}, "unrolled": {"unroll": True}, "": {}}
     hardware = config.hardware.model_copy(update=changes[change])
     config = config.model_copy(update={"train": train, "hardware": hardware})
-    program = Program(config, vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
+    program = PretrainingProgram(config, vocab_size=case.vocab_size, special=SPECIAL, devices=jax.devices()[:1])
     state = program.initial_state()
     batch, cursor = program.to_devices({"tokens": rows}), program.cursor(0)
 
@@ -397,7 +397,7 @@ def inputs_of(case: Case, rows: np.ndarray) -> Any:
         special=SPECIAL,
     )
     return jax.device_get(
-        objective.prepare({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.zeros((2,), jnp.uint32), case.batch_size))
+        objective.make_inputs({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.zeros((2,), jnp.uint32), case.batch_size))
     )
 
 

@@ -105,7 +105,7 @@ def test_the_users_own_figures_come_first(own_file: Path):
         ("[gpus]", "unknown key 'gpus'"),
         ('[[tpu]]\nprefix = "v3"\non_deman = 1', "'v3' has an unknown key 'on_deman'. Did you mean 'on_demand'"),
         ('[[tpu]]\nprefix = "v3"\non_demand = "1"', "on_demand of 'v3' is '1'; expected something like 1.125"),
-        ('[[tpu]]\nprefix = "v9"', "'v9' is no type that is known, and lacks axes, bf16_tflops"),
+        ('[[tpu]]\nprefix = "v9"', "'v9' is not a known type, and lacks axes, bf16_tflops"),
     ],
 )
 def test_wrong_figures_are_named(own_file: Path, text: str, message: str):

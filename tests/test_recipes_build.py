@@ -14,7 +14,7 @@ from tpulm.config import RunConfig
 from tpulm.models import bert, electra
 from tpulm.nn.params import count
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 AS_ON_TPU = [
@@ -47,8 +47,8 @@ GENERATORS = {
 }
 
 
-def program(run: RunConfig) -> Program:
-    return Program(run, vocab_size=run.tokenizer.vocab_size, special=SPECIAL, devices=first(2))
+def program(run: RunConfig) -> PretrainingProgram:
+    return PretrainingProgram(run, vocab_size=run.tokenizer.vocab_size, special=SPECIAL, devices=first(2))
 
 
 def encoder_size(half: Any, words: int) -> int:

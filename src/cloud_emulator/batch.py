@@ -98,19 +98,19 @@ async def _answered(outer: Call, part: Part) -> bytes:
     """The application's answer to one call, as written in the batch's answer."""
     head, _, body = part.content.replace(b"\r\n", b"\n").partition(b"\n\n")
     line, _, headers = head.partition(b"\n")
-    words = line.decode("ascii", errors="replace").split(" ")
-    if len(words) != 3:
-        raise invalid(f"A part of the batch does not begin with a request line but with '{words[0][:80]}'.")
-    target, root = urlsplit(words[1]), outer.scope["root_path"]
+    parts = line.decode("ascii", errors="replace").split(" ")
+    if len(parts) != 3:
+        raise invalid(f"A part of the batch does not begin with a request line but with '{parts[0][:80]}'.")
+    target, root = urlsplit(parts[1]), outer.scope["root_path"]
     path = root + target.path.removeprefix(root)
-    given = {**_headers(headers), "host": outer.headers["host"]}
+    request_headers = {**_headers(headers), "host": outer.headers["host"]}
     scope: Scope = {
         **{key: outer.scope[key] for key in ("type", "asgi", "http_version", "scheme", "server", "client")},
-        "method": words[0],
+        "method": parts[0],
         "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": target.query.encode(),
-        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in given.items()],
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request_headers.items()],
         "state": {},
     }
     sent: list[Message] = []

@@ -42,12 +42,12 @@ class Accelerator(NamedTuple):
     @property
     def topology(self) -> str:
         """How its chips are arranged, such as "2x4", or "2x2x1" for the generations with three dimensions."""
-        sides, left = [1] * self.dimensions, self.chips
-        while left > 1:
+        sides, remaining = [1] * self.dimensions, self.chips
+        while remaining > 1:
             order = range(self.dimensions) if self.dimensions == 3 else reversed(range(self.dimensions))
             smallest = min(order, key=sides.__getitem__)
-            sides[smallest] *= 2 if left % 2 == 0 else left
-            left = left // 2 if left % 2 == 0 else 1
+            sides[smallest] *= 2 if remaining % 2 == 0 else remaining
+            remaining = remaining // 2 if remaining % 2 == 0 else 1
         return "x".join(map(str, sorted(sides) if self.dimensions == 3 and self.chips > 4 else sides))
 
 
@@ -62,11 +62,11 @@ class Catalogue:
         ]
         self.types = [_accelerator(entry, size) for entry in self._entries for size in entry["sizes"]]
         zones = sorted({zone for accelerator in self.types for zone in accelerator.zones})
-        self.zones = {zone: [found for found in self.types if zone in found.zones] for zone in zones}
+        self.zones = {zone: [item for item in self.types if zone in item.zones] for zone in zones}
         self.regions = sorted({region_of(zone) for zone in zones})
 
     def runtime_versions(self, zone: str | None = None) -> list[str]:
-        return sorted({found.runtime_version for found in (self.types if zone is None else self.zones[zone])})
+        return sorted({accelerator.runtime_version for accelerator in (self.types if zone is None else self.zones[zone])})
 
     def find(self, name: str) -> Accelerator | None:
         """The type of that exact name."""
@@ -78,9 +78,9 @@ class Catalogue:
                     return _accelerator(entry, int(number))
         return None
 
-    def with_topology(self, config_type: str, wanted: str) -> Accelerator | None:
+    def with_topology(self, config_type: str, topology: str) -> Accelerator | None:
         """The type with this AcceleratorConfig."""
-        fits = (each for each in self.types if (CONFIG_TYPES[each.generation], each.topology) == (config_type, wanted))
+        fits = (each for each in self.types if (CONFIG_TYPES[each.generation], each.topology) == (config_type, topology))
         return next(fits, None)
 
 

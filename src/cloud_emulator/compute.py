@@ -36,21 +36,17 @@ class Compute:
             path = f"projects/{project}/zones/{zone}/instances/{name}"
             created = time.strftime("%Y-%m-%dT%H:%M:%S.000-00:00", time.gmtime(self._state.clock.now()))
             values = {"project": project, "zone": zone, "name": name, "resource": path, "machine": "e2-micro"}
-            made = recorded.filled(
-                recorded.load("compute")["instance"],
-                id=zlib.crc32(path.encode()),
-                created=created,
-                status="RUNNING",
-                **values,
+            instance = recorded.filled(
+                recorded.load("compute")["instance"], id=zlib.crc32(path.encode()), created=created, status="RUNNING", **values
             )
-            made["labels"] = dict(labels)
-            made["metadata"]["items"] = [{"key": key, "value": value} for key, value in metadata.items()]
-            self._instances[path] = made
+            instance["labels"] = dict(labels)
+            instance["metadata"]["items"] = [{"key": key, "value": value} for key, value in metadata.items()]
+            self._instances[path] = instance
 
     def instances(self) -> dict[str, str]:
         """Status by name."""
         with self._state.clock.lock:
-            return {found["name"]: found["status"] for found in self._instances.values()}
+            return {instance["name"]: instance["status"] for instance in self._instances.values()}
 
     def routes(self) -> list[BaseRoute]:
         table: list[tuple[str, str, str, str, Callable[..., Any]]] = [
@@ -67,17 +63,17 @@ class Compute:
         """Wrap `do`: first check project, service, permission and instance, and refuse in this API's words."""
 
         def guarded(call: Call, project: str, zone: str = "", name: str = "") -> Any:
-            found = self._state.projects.find(project)
-            if found is None:
+            owner = self._state.projects.find(project)
+            if owner is None:
                 raise _refusal("not-found", resource=f"projects/{project}")
-            if "compute.googleapis.com" not in found.services:
-                raise _refusal("api-off", number=found.number)
-            path = f"projects/{found.name}" + (f"/zones/{zone}/instances/{name}" if name else "")
-            if not found.is_granted(permission):
+            if "compute.googleapis.com" not in owner.services:
+                raise _refusal("api-off", number=owner.number)
+            path = f"projects/{owner.name}" + (f"/zones/{zone}/instances/{name}" if name else "")
+            if not owner.is_granted(permission):
                 raise _refusal("permission", permission=permission, resource=path)
             with self._state.clock.lock:
                 if not name:
-                    return do(call, found)
+                    return do(call, owner)
                 if path not in self._instances:
                     raise _refusal("not-found", resource=path)
                 return do(call, path, self._instances[path])
@@ -86,29 +82,29 @@ class Compute:
 
     def _list(self, call: Call, project: Project) -> Any:
         """The instances by zone; zones without any have a warning instead, as in Google's answer."""
-        mine = [found for path, found in self._instances.items() if path.startswith(f"projects/{project.name}/")]
-        page, token = call.page([found for found in mine if _fits(call, found)], call.integer("maxResults") or 500)
+        mine = [vm for path, vm in self._instances.items() if path.startswith(f"projects/{project.name}/")]
+        page, token = call.page([vm for vm in mine if _fits(call, vm)], call.integer("maxResults") or 500)
         items: dict[str, Any] = {}
-        for zone in sorted({*self._state.projects.catalogue.zones, *(found["zone"].rpartition("/")[2] for found in page)}):
-            there = [found for found in page if found["zone"].endswith(f"/{zone}")]
+        for zone in sorted({*self._state.projects.catalogue.zones, *(vm["zone"].rpartition("/")[2] for vm in page)}):
+            in_zone = [vm for vm in page if vm["zone"].endswith(f"/{zone}")]
             message = f"There are no results for scope 'zones/{zone}' on this page."
             warning = {"code": "NO_RESULTS_ON_PAGE", "message": message}
-            items[f"zones/{zone}"] = {"instances": there} if there else {"warning": warning}
+            items[f"zones/{zone}"] = {"instances": in_zone} if in_zone else {"warning": warning}
         more = {"nextPageToken": token} if token else {}
         return {"kind": "compute#instanceAggregatedList", "items": items, **more}
 
-    def _delete(self, call: Call, path: str, found: dict[str, Any]) -> dict[str, Any]:
+    def _delete(self, call: Call, path: str, instance: dict[str, Any]) -> dict[str, Any]:
         del self._instances[path]
-        return {"kind": "compute#operation", "operationType": "delete", "targetLink": found["selfLink"], "status": "DONE"}
+        return {"kind": "compute#operation", "operationType": "delete", "targetLink": instance["selfLink"], "status": "DONE"}
 
 
 def _refusal(name: str, **values: object) -> Exception:
     return recorded.refusal(name, "compute", **values)
 
 
-def _fits(call: Call, found: Mapping[str, Any]) -> bool:
+def _fits(call: Call, instance: Mapping[str, Any]) -> bool:
     """By "labels.KEY:*"; other filters are refused, not ignored."""
     text = call.query_params.get("filter", "")
     if text and not (text.startswith("labels.") and text.endswith(":*")):
         raise invalid(f"Invalid value for field 'filter': '{text}'. The emulator knows labels.KEY:*.")
-    return not text or text.removeprefix("labels.").removesuffix(":*") in found["labels"]
+    return not text or text.removeprefix("labels.").removesuffix(":*") in instance["labels"]

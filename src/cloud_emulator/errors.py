@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 STATUS = {
     400: "INVALID_ARGUMENT",
@@ -34,14 +34,14 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
-def named(kind: str, name: str, known: dict[str, Found]) -> Found:
+def named(kind: str, name: str, known: dict[str, Item]) -> Item:
     """The resource with this id, or with this full name if several have the id. Raises EmulatorError."""
-    found = [key for key in known if name in (key, key.rpartition("/")[2])]
-    if len(found) != 1:
+    matches = [key for key in known if name in (key, key.rpartition("/")[2])]
+    if len(matches) != 1:
         ids = [shortest(key, known) for key in known]
-        reason = f"several {kind}s are named" if found else f"there is no {kind}"
+        reason = f"several {kind}s are named" if matches else f"there is no {kind}"
         raise EmulatorError(f"{reason} '{name}'.{suggest(name, ids)} Known: {', '.join(ids) or 'none'}")
-    return known[found[0]]
+    return known[matches[0]]
 
 
 def shortest(name: str, all_names: Collection[str]) -> str:

@@ -66,7 +66,7 @@ def validated(model: type[Any], settings: dict[str, Any]) -> Any:
 def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list[float]) -> str:
     """Which fault a request meets, "" for none, given five random numbers in [0, 1); latency is added in any case."""
     drop, error, drop_after, error_after, truncate = rolls
-    found = {
+    candidates = {
         "read_only": writes and settings.read_only,
         "fail_commits": writes and settings.fail_commits,
         "drop": drop < settings.drop_rate,
@@ -75,7 +75,7 @@ def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list
         "error_after": error_after < settings.error_after_rate,
         "truncate": is_download and truncate < settings.truncate_rate,
     }
-    return next((fault for fault, chosen in found.items() if chosen), "")
+    return next((fault for fault, chosen in candidates.items() if chosen), "")
 
 
 class Fault(NamedTuple):
@@ -103,9 +103,9 @@ class Faults:
 
     def set(self, **settings: Any) -> None:
         """Replace the faults in force; what is not named is off. The names are those of `FaultSettings`."""
-        made = validated(FaultSettings, settings)
+        validated_settings = validated(FaultSettings, settings)
         with self._lock:
-            self._install(made)
+            self._install(validated_settings)
 
     def clear(self) -> None:
         self.set()

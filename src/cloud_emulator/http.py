@@ -72,13 +72,13 @@ class Call(Request):
     def content(self) -> dict[str, Any]:
         return json_object(self.data)
 
-    def page(self, found: list[Any], size: int) -> tuple[list[Any], str]:
+    def page(self, items: list[Any], size: int) -> tuple[list[Any], str]:
         """One page of a listing, and the token of the next one, if any: where it begins."""
         token = self.query_params.get("pageToken", "")
         if size < 0 or not re.fullmatch(r"[0-9]{0,18}", token):
             raise invalid("Request contains an invalid argument: the page size or page token is invalid.")
         end = int(token or 0) + size
-        return found[int(token or 0) : end], str(end) if end < len(found) else ""
+        return items[int(token or 0) : end], str(end) if end < len(items) else ""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class Endpoint(Route):
         name, _, value = self._argument
         if match is Match.NONE or not name:
             return match, child
-        given = Request(scope).query_params.get(name)
-        return (match, child) if given is not None and value in ("", given) else (Match.NONE, {})
+        actual = Request(scope).query_params.get(name)
+        return (match, child) if actual is not None and value in ("", actual) else (Match.NONE, {})
 
     async def _respond(self, request: Request) -> Response:
         call = Call(request.scope, request.receive)
@@ -246,16 +246,16 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("ascii")
-        _, given, rest = f"{path}/".split("/", 2)
+        _, token, rest = f"{path}/".split("/", 2)
         try:
             refuse_pages(scope["headers"])
-            if not hmac.compare_digest(given, self._token):
+            if not hmac.compare_digest(token, self._token):
                 message = "The address lacks the emulator's token. Use the addresses that the emulator printed when it began."
                 raise storage_error(403, message, "forbidden")
         except ApiError as error:
             return await refused(error)(scope, receive, send)
         rest = re.sub(r"^(_[a-z]+)//", r"\1/", rest[:-1].lstrip("/"))  # addresses of APIs may end with a slash
-        inside = {**scope, "root_path": f"/{given}", "path": f"/{given}/{rest}"}
+        inside = {**scope, "root_path": f"/{token}", "path": f"/{token}/{rest}"}
         return await self._app(inside, receive, send)
 
 

@@ -31,17 +31,17 @@ def descendants(root: int) -> list[int]:
                 continue
             if state != b"Z":
                 children.setdefault(int(parent), []).append(int(entry))
-    found, new = [], [root]
+    processes, new = [], [root]
     while new:
         new = [child for process in new for child in children.get(process, [])]
-        found += new
-    return found
+        processes += new
+    return processes
 
 
 def end_all() -> None:
     give_up_at = time.monotonic() + 20
-    while (left := descendants(os.getpid())) and time.monotonic() < give_up_at:
-        for process in left:
+    while (remaining := descendants(os.getpid())) and time.monotonic() < give_up_at:
+        for process in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         reap()
@@ -84,16 +84,16 @@ def main() -> None:
         sys.exit("this kernel gives orphans no new parent")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    os.set_blocking(read_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     first = start(script) if script else 0
     while True:
-        ready, _, _ = select.select([0, told], [], [], LOOK_SECONDS)
-        if told in ready:
-            os.read(told, 4096)
+        ready, _, _ = select.select([0, read_end], [], [], LOOK_SECONDS)
+        if read_end in ready:
+            os.read(read_end, 4096)
         for process, code in reap():
             if process == first:
                 print(f"startup-script exit status {code}", flush=True)

@@ -122,13 +122,13 @@ class Machine:
         return set(init_process.descendants(self._init.pid)) if self._init.poll() is None else self._marked()
 
     def _marked(self) -> set[int]:
-        found: set[int] = set()
+        pids: set[int] = set()
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError):  # ended meanwhile, or another user's
                     if self._mark in (entry / "environ").read_bytes() and _state(int(entry.name)) != b"Z":
-                        found.add(int(entry.name))
-        return found
+                        pids.add(int(entry.name))
+        return pids
 
     def signal(self, number: signal.Signals) -> None:
         _send(self.processes(), number)
@@ -150,10 +150,10 @@ class Machine:
 
     def _signal_until_none(self, processes: Callable[[], set[int]], number: signal.Signals) -> None:
         give_up_at = time.monotonic() + END_SECONDS
-        while left := processes():
+        while remaining := processes():
             if time.monotonic() > give_up_at:
-                raise RuntimeError(f"processes {sorted(left)} of an emulated machine can be neither stopped nor killed")
-            _send(left, number)
+                raise RuntimeError(f"processes {sorted(remaining)} of an emulated machine can be neither stopped nor killed")
+            _send(remaining, number)
             time.sleep(0.002)
 
     def power_off(self) -> None:
@@ -219,14 +219,14 @@ class Machines:
             self._folder_lock = os.open(self._folder, os.O_RDONLY)  # by name and lock tpulm knows what it may remove if
             fcntl.flock(self._folder_lock, fcntl.LOCK_EX)  # the init processes are killed as well
         folder = self._folder / f"{name}-{uuid.uuid4().hex[:6]}"
-        made: list[Machine] = []
+        machines: list[Machine] = []
         for number, (listener, address) in enumerate(zip(listeners, addresses, strict=True)):
             tree, worker = tree_of(number, addresses), f"worker-{number}"
             metadata = Metadata(tree, address)
             variables = self._variables(address, addresses) | {"HOSTNAME": tree["instance"]["name"]}
             mark, stop = f"{self._mark}/{folder.name}/{worker}", self._serve(listener, metadata)
-            made.append(Machine(mark, folder / worker, address, variables, metadata, self._settings, stop))
-        return made
+            machines.append(Machine(mark, folder / worker, address, variables, metadata, self._settings, stop))
+        return machines
 
     def close(self) -> None:
         """Call this after all machines were removed."""

@@ -60,10 +60,10 @@ class Metadata:
     def get(self, path: str) -> str | Tree | None:
         """A value, a copy of a folder, or None if neither exists."""
         with self._lock:
-            found: Any = self._tree
+            value: Any = self._tree
             for name in filter(None, path.split("/")):
-                found = found.get(name) if isinstance(found, dict) else None
-            return json.loads(json.dumps(found)) if isinstance(found, dict) else found
+                value = value.get(name) if isinstance(value, dict) else None
+            return json.loads(json.dumps(value)) if isinstance(value, dict) else value
 
     def fail(self, count: int, path: str) -> None:
         """The next `count` requests for what is below `path` fail."""
@@ -76,8 +76,8 @@ class Metadata:
             for at, (begin, count) in enumerate(self._failures):
                 if path.startswith(begin):
                     self._failures[at : at + 1] = [(begin, count - 1)] if count > 1 else []
-                    found = recorded.load("metadata")["failures"]["token" if path.endswith("/token") else "read"]
-                    return _response(found["body"], found["status"])
+                    failure = recorded.load("metadata")["failures"]["token" if path.endswith("/token") else "read"]
+                    return _response(failure["body"], failure["status"])
         return None
 
     async def _wait(self, path: str, known: str, seconds: float | None) -> None:
@@ -154,15 +154,15 @@ def as_json(value: str | Tree) -> Any:
     """The JSON of `?recursive=true`: names in camel case, except those that the user chose; lists; no tokens."""
     if isinstance(value, str):
         return value
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, inner in value.items():
         if name in ("scopes", "aliases"):
-            found[name] = inner.split()
+            result[name] = inner.split()
         elif name == "network-interfaces":
-            found["networkInterfaces"] = [as_json(interface) for interface in inner.values()]
+            result["networkInterfaces"] = [as_json(interface) for interface in inner.values()]
         elif name != "token":
-            found[_camel(name)] = inner if name in ("attributes", "guest-attributes") else as_json(inner)
-    return found
+            result[_camel(name)] = inner if name in ("attributes", "guest-attributes") else as_json(inner)
+    return result
 
 
 def _camel(name: str) -> str:

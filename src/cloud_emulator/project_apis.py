@@ -84,43 +84,43 @@ class ProjectApis:
                 project = more["account"].partition("@")[2].removesuffix(".iam.gserviceaccount.com")
             parts = [project, *(f"{kind}s/{more[kind]}" for kind in ("secret", "version") if kind in more)]
             resource = "projects/" + "/".join(parts)
-            found = self._projects.permitted(project, f"{service}.googleapis.com", permission, resource=resource)
-            return answer(call, found, **more)
+            owner = self._projects.permitted(project, f"{service}.googleapis.com", permission, resource=resource)
+            return answer(call, owner, **more)
 
         return permitted
 
-    def get_project(self, call: Call, found: Project, api: str) -> dict[str, Any]:
-        common = {"projectId": found.name, "createTime": "2024-01-01T00:00:00Z"}
+    def get_project(self, call: Call, project: Project, api: str) -> dict[str, Any]:
+        common = {"projectId": project.name, "createTime": "2024-01-01T00:00:00Z"}
         if api == "v1":
-            return common | {"projectNumber": str(found.number), "lifecycleState": "ACTIVE", "name": found.name}
-        return tagged(common | {"name": f"projects/{found.number}", "state": "ACTIVE", "displayName": found.name})
+            return common | {"projectNumber": str(project.number), "lifecycleState": "ACTIVE", "name": project.name}
+        return tagged(common | {"name": f"projects/{project.number}", "state": "ACTIVE", "displayName": project.name})
 
     # Service accounts
 
-    def list_accounts(self, call: Call, found: Project) -> dict[str, Any]:
-        return {"accounts": list(found.accounts.values())} if found.accounts else {}
+    def list_accounts(self, call: Call, project: Project) -> dict[str, Any]:
+        return {"accounts": list(project.accounts.values())} if project.accounts else {}
 
-    def get_account(self, call: Call, found: Project, account: str) -> dict[str, Any]:
-        return found.accounts[_account(call, found, account)]
+    def get_account(self, call: Call, project: Project, account: str) -> dict[str, Any]:
+        return project.accounts[_account(call, project, account)]
 
-    def delete_account(self, call: Call, found: Project, account: str) -> dict[str, Any]:
-        del found.accounts[_account(call, found, account)]
+    def delete_account(self, call: Call, project: Project, account: str) -> dict[str, Any]:
+        del project.accounts[_account(call, project, account)]
         return {}
 
-    def create_account(self, call: Call, found: Project) -> dict[str, Any]:
+    def create_account(self, call: Call, project: Project) -> dict[str, Any]:
         request = call.content()
-        name, given = str(request.get("accountId", "")), request.get("serviceAccount", {})
+        name, fields = str(request.get("accountId", "")), request.get("serviceAccount", {})
         if not ACCOUNT_ID.fullmatch(name):
             rule = "6 to 30 lower-case letters, digits and hyphens, a letter first, no hyphen last"
             raise rpc_error(400, f'The account ID must be {rule}; found "{name}".')
-        email = f"{name}@{found.name}.iam.gserviceaccount.com"
-        if email in found.accounts:
-            raise rpc_error(409, f"Service account {name} already exists within project projects/{found.name}.")
+        email = f"{name}@{project.name}.iam.gserviceaccount.com"
+        if email in project.accounts:
+            raise rpc_error(409, f"Service account {name} already exists within project projects/{project.name}.")
         unique = str(10**20 + zlib.crc32(email.encode()))
-        made = {"name": f"projects/{found.name}/serviceAccounts/{email}", "projectId": found.name, "email": email}
-        described = {key: str(value) for key, value in given.items() if key in ("displayName", "description")}
-        found.accounts[email] = tagged({**made, **described, "uniqueId": unique, "oauth2ClientId": unique})
-        return found.accounts[email]
+        account = {"name": f"projects/{project.name}/serviceAccounts/{email}", "projectId": project.name, "email": email}
+        described = {key: str(value) for key, value in fields.items() if key in ("displayName", "description")}
+        project.accounts[email] = tagged({**account, **described, "uniqueId": unique, "oauth2ClientId": unique})
+        return project.accounts[email]
 
     # Roles: those that are predefined, and a project's own
 
@@ -130,61 +130,61 @@ class ProjectApis:
             raise rpc_error(404, f"The role named {name} was not found.")
         return tagged({"name": name, "title": role, "includedPermissions": known[name], "stage": "GA"})
 
-    def list_roles(self, call: Call, found: Project) -> dict[str, Any]:
-        roles = [tagged(role) for role in found.roles.values() if not role.get("deleted")]
-        return {"roles": roles} if found.roles else {}
+    def list_roles(self, call: Call, project: Project) -> dict[str, Any]:
+        roles = [tagged(role) for role in project.roles.values() if not role.get("deleted")]
+        return {"roles": roles} if project.roles else {}
 
-    def create_role(self, call: Call, found: Project) -> dict[str, Any]:
+    def create_role(self, call: Call, project: Project) -> dict[str, Any]:
         request = call.content()
-        role, given = str(request.get("roleId", "")), request.get("role", {})
+        role, fields = str(request.get("roleId", "")), request.get("role", {})
         if not ROLE_ID.fullmatch(role):
             raise rpc_error(400, f"The role_id must match {ROLE_ID.pattern}; found '{role}'.")
-        name = f"projects/{found.name}/roles/{role}"
-        if name in found.roles:
-            raise rpc_error(409, f"A role named {role} in projects/{found.name} already exists.")
-        found.roles[name] = {"name": name, **{field: given[field] for field in ROLE_FIELDS if field in given}}
-        return tagged(found.roles[name])
+        name = f"projects/{project.name}/roles/{role}"
+        if name in project.roles:
+            raise rpc_error(409, f"A role named {role} in projects/{project.name} already exists.")
+        project.roles[name] = {"name": name, **{field: fields[field] for field in ROLE_FIELDS if field in fields}}
+        return tagged(project.roles[name])
 
-    def patch_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
-        known, request, mask = _role(found, role), call.content(), call.query_params.get("updateMask", "")
+    def patch_role(self, call: Call, project: Project, role: str) -> dict[str, Any]:
+        known, request, mask = _role(project, role), call.content(), call.query_params.get("updateMask", "")
         if request.get("etag") not in (None, "", tagged(known)["etag"]):
             raise rpc_error(409, "There were concurrent changes of the role. Please retry.", "ABORTED")
         chosen = mask.split(",") if mask else ROLE_FIELDS
         known.update({field: request[field] for field in ROLE_FIELDS if field in request and field in chosen})
         return tagged(known)
 
-    def delete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
+    def delete_role(self, call: Call, project: Project, role: str) -> dict[str, Any]:
         """Mark a role as deleted; Google keeps it for a week."""
-        _role(found, role)["deleted"] = True
-        return tagged(_role(found, role))
+        _role(project, role)["deleted"] = True
+        return tagged(_role(project, role))
 
-    def undelete_role(self, call: Call, found: Project, role: str) -> dict[str, Any]:
-        _role(found, role).pop("deleted", None)
-        return tagged(_role(found, role))
+    def undelete_role(self, call: Call, project: Project, role: str) -> dict[str, Any]:
+        _role(project, role).pop("deleted", None)
+        return tagged(_role(project, role))
 
     # Service Usage
 
-    def list_services(self, call: Call, found: Project) -> dict[str, Any]:
-        wanted = call.query_params.get("filter", "").partition("state:")[2]
-        services = [_service(found, name) for name in SERVICES]
-        return {"services": [service for service in services if wanted in ("", service["state"])]}
+    def list_services(self, call: Call, project: Project) -> dict[str, Any]:
+        state = call.query_params.get("filter", "").partition("state:")[2]
+        services = [_service(project, name) for name in SERVICES]
+        return {"services": [service for service in services if state in ("", service["state"])]}
 
-    def get_service(self, call: Call, found: Project, service: str) -> dict[str, Any]:
-        return _service(found, service)
+    def get_service(self, call: Call, project: Project, service: str) -> dict[str, Any]:
+        return _service(project, service)
 
-    def batch_get(self, call: Call, found: Project) -> dict[str, Any]:
-        return {"services": [_service(found, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
+    def batch_get(self, call: Call, project: Project) -> dict[str, Any]:
+        return {"services": [_service(project, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
 
-    def batch_enable(self, call: Call, found: Project) -> dict[str, Any]:
+    def batch_enable(self, call: Call, owner: Project) -> dict[str, Any]:
         names = call.content().get("serviceIds", [])
         if not names:
             raise rpc_error(400, "The request has no service ids.")
-        new = self._enable(found, names)
-        return self._done(found, new, "BatchEnableServicesResponse", {"services": [_service(found, name) for name in names]})
+        new = self._enable(owner, names)
+        return self._done(owner, new, "BatchEnableServicesResponse", {"services": [_service(owner, name) for name in names]})
 
-    def enable(self, call: Call, found: Project, service: str) -> dict[str, Any]:
-        new = self._enable(found, [service])
-        return self._done(found, new, "EnableServiceResponse", {"service": _service(found, service)})
+    def enable(self, call: Call, project: Project, service: str) -> dict[str, Any]:
+        new = self._enable(project, [service])
+        return self._done(project, new, "EnableServiceResponse", {"service": _service(project, service)})
 
     def _enable(self, project: Project, services: list[str]) -> bool:
         """Returns whether one of them was off."""
@@ -194,10 +194,10 @@ class ProjectApis:
         project.services |= new
         return bool(new)
 
-    def disable(self, call: Call, found: Project, service: str) -> dict[str, Any]:
-        new = service in found.services
-        found.services.discard(service)
-        return self._done(found, new, "DisableServiceResponse", {"service": _service(found, service)})
+    def disable(self, call: Call, project: Project, service: str) -> dict[str, Any]:
+        new = service in project.services
+        project.services.discard(service)
+        return self._done(project, new, "DisableServiceResponse", {"service": _service(project, service)})
 
     def _done(self, project: Project, changed: bool, response: str, content: dict[str, Any]) -> dict[str, Any]:
         """An operation: running at first if something had to be done, and done when it is read."""
@@ -213,12 +213,12 @@ class ProjectApis:
 
     # Cloud Billing and Cloud Quotas
 
-    def billing(self, call: Call, found: Project) -> dict[str, Any]:
+    def billing(self, call: Call, project: Project) -> dict[str, Any]:
         if call.method == "PUT":
-            found.billing = bool(call.content().get("billingAccountName"))
-        account = "billingAccounts/000000-111111-222222" if found.billing else ""
-        name = f"projects/{found.name}/billingInfo"
-        return {"name": name, "projectId": found.name, "billingAccountName": account, "billingEnabled": found.billing}
+            project.billing = bool(call.content().get("billingAccountName"))
+        account = "billingAccounts/000000-111111-222222" if project.billing else ""
+        name = f"projects/{project.name}/billingInfo"
+        return {"name": name, "projectId": project.name, "billingAccountName": account, "billingEnabled": project.billing}
 
     def list_skus(self, call: Call, service: str) -> dict[str, Any]:
         """The rows of recorded/billing.json. Open to every caller; the API must be on in the caller's project."""
@@ -230,26 +230,26 @@ class ProjectApis:
         page, token = call.page([entry["sku"] for entry in known[service]], size)
         return {"skus": page, "nextPageToken": token}
 
-    def list_quotas(self, call: Call, found: Project, service: str) -> dict[str, Any]:
-        infos = _quotas(found, service)
+    def list_quotas(self, call: Call, project: Project, service: str) -> dict[str, Any]:
+        infos = _quotas(project, service)
         page, token = call.page(infos, call.integer("pageSize") or len(infos))
         return {"quotaInfos": page} | ({"nextPageToken": token} if token else {})
 
-    def get_quota(self, call: Call, found: Project, service: str, quota: str) -> dict[str, Any]:
-        for info in _quotas(found, service):
+    def get_quota(self, call: Call, project: Project, service: str, quota: str) -> dict[str, Any]:
+        for info in _quotas(project, service):
             if info["quotaId"] == quota:
                 return info
         resource = f"services/{service}/quotaInfos/{quota}"
-        raise recorded.refusal("not-found", project=found.name, zone="global", resource=resource)
+        raise recorded.refusal("not-found", project=project.name, zone="global", resource=resource)
 
     # Secret Manager
 
-    def get_secret(self, call: Call, found: Project, secret: str) -> dict[str, Any]:
-        name = f"projects/{found.number}/{_secret(call, found, secret)}"
+    def get_secret(self, call: Call, project: Project, secret: str) -> dict[str, Any]:
+        name = f"projects/{project.number}/{_secret(call, project, secret)}"
         return {"name": name, "replication": {"automatic": {}}, "createTime": "2024-01-01T00:00:00Z"}
 
-    def access(self, call: Call, found: Project, secret: str, version: str) -> dict[str, Any]:
-        versions, name = found.secrets.get(secret, []), f"projects/{found.number}/secrets/{secret}"
+    def access(self, call: Call, project: Project, secret: str, version: str) -> dict[str, Any]:
+        versions, name = project.secrets.get(secret, []), f"projects/{project.number}/secrets/{secret}"
         if not versions:
             raise rpc_error(404, f"Secret [{name}] not found or has no versions.")
         number = len(versions) if version == "latest" else int(version) if version.isdecimal() else 0
@@ -263,15 +263,15 @@ class ProjectApis:
 def _policies(service: str, name: str, path: str, permission: str, get: str, key: Callable[..., str]) -> list[tuple[Any, ...]]:
     """Methods on the policy of `key(call, project, …)`, which raises ApiError if there is none; `get` is the verb to read."""
 
-    def read(call: Call, found: Project, **more: str) -> dict[str, Any]:
-        return found.policy(key(call, found, **more))
+    def read(call: Call, project: Project, **more: str) -> dict[str, Any]:
+        return project.policy(key(call, project, **more))
 
-    def write(call: Call, found: Project, **more: str) -> dict[str, Any]:
-        return found.set_policy(key(call, found, **more), call.content().get("policy"))
+    def write(call: Call, project: Project, **more: str) -> dict[str, Any]:
+        return project.set_policy(key(call, project, **more), call.content().get("policy"))
 
-    def test(call: Call, found: Project, **more: str) -> dict[str, Any]:
-        key(call, found, **more)
-        granted = [wanted for wanted in call.content().get("permissions", []) if found.is_granted(wanted)]
+    def test(call: Call, project: Project, **more: str) -> dict[str, Any]:
+        key(call, project, **more)
+        granted = [permission for permission in call.content().get("permissions", []) if project.is_granted(permission)]
         return {"permissions": granted} if granted else {}
 
     return [

@@ -55,18 +55,18 @@ class Project:
     def policy(self, of: str) -> dict[str, Any]:
         return tagged(self.policies.get(of, {"version": 1, "bindings": []}))
 
-    def set_policy(self, of: str, wanted: object) -> dict[str, Any]:
+    def set_policy(self, of: str, policy: object) -> dict[str, Any]:
         """Compare-and-swap on the etag. Policies are not enforced: only `denied` is."""
-        if not isinstance(wanted, dict):
+        if not isinstance(policy, dict):
             raise rpc_error(400, "The request has no policy.")
-        if wanted.get("etag") not in (None, "", self.policy(of)["etag"]):
+        if policy.get("etag") not in (None, "", self.policy(of)["etag"]):
             raise recorded.refusal("concurrent-policy", "projects")
-        for binding in wanted.get("bindings", []):
+        for binding in policy.get("bindings", []):
             for member in binding.get("members", []):
                 kind, _, email = member.partition(":")
                 if kind == "serviceAccount" and not self.has_account(email):
                     raise rpc_error(400, f"Service account {email} does not exist.")
-        self.policies[of] = {"version": wanted.get("version", 1), "bindings": wanted.get("bindings", [])}
+        self.policies[of] = {"version": policy.get("version", 1), "bindings": policy.get("bindings", [])}
         return self.policy(of)
 
 
@@ -139,24 +139,24 @@ class Quotas:
         `spot` True is the preemptible quota, False the other, None both. -1 is no limit.
         """
         types = self._catalogue.types
-        chosen = [found for found in types if accelerator in (found.name, found.name.rpartition("-")[0])]
+        chosen = [item for item in types if accelerator in (item.name, item.name.rpartition("-")[0])]
         if not chosen:
-            hint = suggest(accelerator, [found.name for found in types])
+            hint = suggest(accelerator, [item.name for item in types])
             raise EmulatorError(f"'{accelerator}' is no accelerator type of the TPU API.{hint}")
         known = [*self._catalogue.regions, *self._catalogue.zones]
         if location is not None and location not in known:
             raise EmulatorError(f"'{location}' is no region or zone with TPUs.{suggest(location, known)}")
-        for stem in {_stem(found, kind) for found in chosen for kind in (False, True) if spot in (None, kind)}:
+        for stem in {_stem(item, kind) for item in chosen for kind in (False, True) if spot in (None, kind)}:
             for place in self._catalogue.regions if location is None else [location]:
                 self._limits[stem, place] = limit
 
-    def check(self, wanted: Demand, held: list[Demand]) -> None:
+    def check(self, requested: Demand, held: list[Demand]) -> None:
         """Raises ApiError if the region's or the zone's limit would be exceeded."""
-        stem, region = _stem(wanted.accelerator, wanted.spot), region_of(wanted.zone)
-        same = [demand for demand in [*held, wanted] if _stem(demand.accelerator, demand.spot) == stem]
+        stem, region = _stem(requested.accelerator, requested.spot), region_of(requested.zone)
+        same = [demand for demand in [*held, requested] if _stem(demand.accelerator, demand.spot) == stem]
         used: list[tuple[Per, str, int]] = [
             ("Region", region, sum(demand.accelerator.number for demand in same if region_of(demand.zone) == region)),
-            ("Zone", wanted.zone, sum(demand.accelerator.number for demand in same if demand.zone == wanted.zone)),
+            ("Zone", requested.zone, sum(demand.accelerator.number for demand in same if demand.zone == requested.zone)),
         ]
         refusals = []
         for per, place, amount in used:
@@ -170,7 +170,7 @@ class Quotas:
 
     def infos(self) -> list[dict[str, Any]]:
         """The quotas as the Cloud Quotas API lists them."""
-        stems = sorted({_stem(found, spot) for found in self._catalogue.types for spot in (False, True)})
+        stems = sorted({_stem(accelerator, spot) for accelerator in self._catalogue.types for spot in (False, True)})
         where: list[tuple[Per, list[str]]] = [("Region", self._catalogue.regions), ("Zone", list(self._catalogue.zones))]
         return [self._info(stem, per, locations) for stem in stems for per, locations in where]
 

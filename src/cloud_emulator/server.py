@@ -242,7 +242,7 @@ class Emulator:
         await self._application(scope, receive, send)
 
     def _make_application(self) -> Starlette:
-        made = Starlette(
+        app = Starlette(
             routes=[
                 Endpoint("", "POST", "/_control/faults", "", self._set_faults, api="control"),
                 Endpoint("", "DELETE", "/_control/faults", "", self._set_faults, api="control"),
@@ -257,10 +257,10 @@ class Emulator:
             middleware=[Middleware(Admission, token=self._token)],
             exception_handlers={HTTPException: not_routed, Exception: failed},
         )
-        made.router.redirect_slashes = False
-        made.state.requests = self._requests
-        made.state.faults = {"storage": self.faults, "tpu": self._tpu_faults}
-        return made
+        app.router.redirect_slashes = False
+        app.state.requests = self._requests
+        app.state.faults = {"storage": self.faults, "tpu": self._tpu_faults}
+        return app
 
     def _tpu_routes(self) -> list[BaseRoute]:
         tpu = self.tpu

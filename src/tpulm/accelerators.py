@@ -1,6 +1,6 @@
 """The catalogue of accelerators: what a TPU type consists of, and the peak FLOP/s of a device as JAX names it.
 
-Figures with their sources and dates are in accelerators.toml beside this file, which is read on first use. Prices here belong
+Figures with their sources and dates are in accelerators.toml next to this file, which is read on first use. Prices here belong
 to no particular region and serve to compare types; `tpulm.cloud.prices` has what a TPU costs in a zone.
 """
 
@@ -232,15 +232,15 @@ def _smallest_names() -> list[str]:
 
 @functools.cache
 def _catalogue() -> dict[str, Any]:
-    ours, listed = (
+    own, listed = (
         tomllib.loads((resources.files("tpulm") / name).read_text(encoding="utf-8"))
         for name in ("accelerators.toml", "cloud/prices.toml")
     )
-    ours["prices"] = prices = listed["comparison"]
-    for entry in ours["tpu"]:
+    own["prices"] = prices = listed["comparison"]
+    for entry in own["tpu"]:
         entry |= {name: of[entry["generation"]] for name in _PRICES if entry["generation"] in (of := prices[name])}
     path = user_file()
-    return _with_own(ours, path) if path.exists() else ours
+    return _with_own(own, path) if path.exists() else own
 
 
 def user_file() -> Path:
@@ -268,7 +268,7 @@ def _with_own(catalogue: dict[str, Any], path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: '{prefix}' has an unknown key '{wrong[0]}'.{suggest(wrong[0], sorted(allowed))}")
         whole = {**entries.get(prefix, {}), **entry}
         if missing := sorted(required - set(whole)):
-            raise ConfigError(f"{path}: '{prefix}' is no type that is known, and lacks {', '.join(missing)}")
+            raise ConfigError(f"{path}: '{prefix}' is not a known type, and lacks {', '.join(missing)}")
         for key, value in entry.items():
             like = next(known[key] for known in catalogue["tpu"] if key in known)
             if not isinstance(value, (int, float) if isinstance(like, (int, float)) else type(like)) or value == []:

@@ -49,7 +49,7 @@ class NotebookProgress(PrintedProgress):
 
     def note(self, message: str) -> None:
         self._over.append(_Line("", None, f"note: {message}"))
-        self._say()
+        self._print_task()
 
     def finish(self) -> None:
         self.start("")

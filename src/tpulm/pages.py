@@ -25,7 +25,7 @@ class Axis(NamedTuple):
 
 
 def environment() -> Environment:
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("tpulm"),
         autoescape=True,
         finalize=lambda value: visible(value) if type(value) is str else value,  # the output of a macro is Markup
@@ -33,8 +33,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": percent, "size": size}
-    return made
+    templates.filters |= {"percent": percent, "size": size}
+    return templates
 
 
 def render(template: str, **values: Any) -> str:

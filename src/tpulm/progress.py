@@ -31,7 +31,7 @@ class Progress(Protocol):
         ...
 
     def status(self, text: str) -> None:
-        """Set the text beside the bar, such as loss and rate, until the next call; two spaces separate its parts.
+        """Set the text next to the bar, such as loss and rate, until the next call; two spaces separate its parts.
 
         The first part is always shown; the last ones are dropped where space is short.
         """
@@ -62,7 +62,7 @@ SILENT: Progress = Silent()
 
 
 class DocumentRate:
-    """Shows documents per second beside a bar that counts bytes."""
+    """Shows documents per second next to a bar that counts bytes."""
 
     def __init__(self, progress: Progress):
         self._progress, self._begun_at, self._documents = progress, time.monotonic(), 0
@@ -81,33 +81,33 @@ class PrintedProgress:
         self._print, self._every_seconds = say, every_seconds
         self._description, self._unit, self._status = "", "", ""
         self._total: float | None = None
-        self._completed, self._said_at = 0.0, time.monotonic()
-        self._begun_at = self._said_at
+        self._completed, self._printed_at = 0.0, time.monotonic()
+        self._begun_at = self._printed_at
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         self._description, self._total, self._unit, self._status = description, total, unit, ""
         self._completed, self._begun_at = 0.0, time.monotonic()
         watchdog.report()
-        self._say()
+        self._print_task()
 
     def advance(self, amount: float) -> None:
         self._completed += amount
         watchdog.report()
-        self._say_if_due()
+        self._print_if_due()
 
     def status(self, text: str) -> None:
         self._status = text
-        self._say_if_due()
+        self._print_if_due()
 
     def note(self, message: str) -> None:
         self._print(f"note: {message}")
 
-    def _say_if_due(self) -> None:
-        if time.monotonic() - self._said_at >= self._every_seconds:
-            self._say()
+    def _print_if_due(self) -> None:
+        if time.monotonic() - self._printed_at >= self._every_seconds:
+            self._print_task()
 
-    def _say(self) -> None:
-        self._said_at = time.monotonic()
+    def _print_task(self) -> None:
+        self._printed_at = time.monotonic()
         self._print("  ".join(filter(None, [self._description, self._standing()])))
 
     def _standing(self, *, over: bool = False) -> str:
@@ -142,8 +142,8 @@ def format_pace(completed: float, total: float | None, unit: str, seconds: float
     """The rate, and the remaining time at this rate: "12.3 MB/s, 0:01:20 left"."""
     if not completed or not total or completed >= total or seconds <= 0:
         return ""
-    left = f"{format_clock((total - completed) * seconds / completed)} left"
-    return ", ".join(part for part in (format_rate(completed, unit, seconds), left) if part)
+    remaining = f"{format_clock((total - completed) * seconds / completed)} left"
+    return ", ".join(part for part in (format_rate(completed, unit, seconds), remaining) if part)
 
 
 def format_clock(seconds: float | None) -> str:

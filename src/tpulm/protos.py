@@ -17,16 +17,16 @@ def field(
     name: str, number: int, kind: Any, *, package: str = "", many: bool = False, oneof: bool = False, default: str = ""
 ) -> Any:
     """A field of a scalar type, or of the message type of `package` named `kind`."""
-    made = KIND(name=name, number=number, label=KIND.LABEL_REPEATED if many else KIND.LABEL_OPTIONAL)
+    descriptor = KIND(name=name, number=number, label=KIND.LABEL_REPEATED if many else KIND.LABEL_OPTIONAL)
     if isinstance(kind, str):
-        made.type, made.type_name = KIND.TYPE_MESSAGE, f".{package}.{kind}"
+        descriptor.type, descriptor.type_name = KIND.TYPE_MESSAGE, f".{package}.{kind}"
     else:
-        made.type = kind
+        descriptor.type = kind
     if default:
-        made.default_value = default
+        descriptor.default_value = default
     if oneof:
-        made.oneof_index = 0
-    return made
+        descriptor.oneof_index = 0
+    return descriptor
 
 
 def message_class(file: Any, name: str) -> Any:

@@ -78,10 +78,10 @@ def pasteable(text: str) -> str:
     return re.sub(r"[^\s:;,'\"()]+", _shell_word, text) if re.search("[\udc80-\udcff]", text) else text
 
 
-def _shell_word(found: re.Match[str]) -> str:
+def _shell_word(match: re.Match[str]) -> str:
     try:
-        return found[0].encode("utf-8", "surrogateescape").decode()  # UTF-8, which this locale does not decode
+        return match[0].encode("utf-8", "surrogateescape").decode()  # UTF-8, which this locale does not decode
     except UnicodeDecodeError as error:
         return "$'" + error.object.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace") + "'"
     except UnicodeEncodeError:  # other surrogates
-        return found[0]
+        return match[0]

@@ -109,7 +109,7 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
         ((*WHERE[:2], "--bucket", "nowhere-to-be-found", *WHERE[4:]), 4, "tpulm cloud setup"),
         ((*WHERE, "--no-check", "--zone", "us-central9-q"), 4, "no zone with TPUs is named us-central9-q"),
         ((*WHERE, "--set", "corpus.sources=['nope/*.txt']"), 2, "nope/*.txt"),
-        ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run at once"),
+        ((*WHERE, "--budget", "0.1"), 4, "a budget of $0.10 ends the run immediately"),
         ((*V5P, "--budget", "100", "--no-check"), 2, "none is known for spot v5p-8 in europe-west4-b: write dollars_per_hour"),
     ],
 )

@@ -91,7 +91,7 @@ def plant(api: TpuApi, name: str, zone: str = ZONE, **changes: Any) -> None:
         "metadata": {WORKDIR: workdir} if workdir else {},
     }
     api.create(Request(name=name, zone=zone, **{**values, **changes}))
-    until(lambda: api.look(name, zone).state in ("READY", "WAITING_FOR_RESOURCES"))
+    until(lambda: api.node_status(name, zone).state in ("READY", "WAITING_FOR_RESOURCES"))
 
 
 def quick(gcs: Emulator) -> TpuApi:

@@ -181,9 +181,9 @@ def test_a_token_that_is_refused_is_fetched_again(google: Google, monkeypatch: p
 def test_guest_attributes_that_are_off_change_nothing(google: Google, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(services, "METADATA", f"{google.url}/nothing/")
     begun = time.monotonic()
-    services.Metadata().tell("boot", "installing")
+    services.Metadata().set_guest_attribute("boot", "installing")
     monkeypatch.setattr(services, "METADATA", "http://127.0.0.1:1/")
-    services.Metadata().tell("boot", "installing")
+    services.Metadata().set_guest_attribute("boot", "installing")
     assert time.monotonic() - begun < PATIENCE
 
 
@@ -287,7 +287,7 @@ def test_a_log_of_before_a_reboot_waits_for_the_secrets(google: Google, program:
     google.metadata["instance/attributes/tpulm-secrets"] = json.dumps({"KEY": "gs://runs/key"})
     agent = program.Agent()
     agent.log_path.write_text("training with a-very-secret-value\n")
-    agent.look("installing")
+    agent.poll("installing")
     agent.upload_log(last=True)
     agent.fetch_secrets()
     agent.upload_log(last=True)
@@ -315,7 +315,7 @@ def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch:
 def test_a_job_that_cannot_be_read_ends_no_trainer(google: Google, program: Any, content: bytes):
     agent = program.Agent()
     google.objects["/storage/v1/b/runs/o/toy%2Fcloud%2Fjob.json"] = content
-    assert agent.look("training") is (content != b'{"node": null}')
+    assert agent.poll("training") is (content != b'{"node": null}')
 
 
 def children() -> set[str]:
@@ -326,7 +326,7 @@ def test_a_vm_whose_turn_does_not_come_goes_at_once(google: Google, program: Any
     """It came up in another zone's queue."""
     put_job(google, spare=[JOB["node"]], node={**JOB["node"], "attempt": 2})
     agent = program.Agent()
-    monkeypatch.setattr(program, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(program, "SPARE_WAIT_SECONDS", 0.2)
     ended: list[float] = []
     monkeypatch.setattr(agent, "wait_to_be_deleted", lambda: ended.append(agent.valid_until))
     agent.run()

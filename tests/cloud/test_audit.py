@@ -33,7 +33,7 @@ def test_a_live_run_is_left_alone_and_its_earlier_nodes_are_not(api: TpuApi, gcs
     plant(api, "toy-a2")
     plant(api, "toy-a1", OTHER_ZONE)
     gcs.tpu.kill("toy-a1")
-    until(lambda: api.look("toy-a1", OTHER_ZONE).state == "PREEMPTED")
+    until(lambda: api.node_status("toy-a1", OTHER_ZONE).state == "PREEMPTED")
     found = audit.audit(api, rest=GoogleRest(api.project))
     assert verdicts(api) == {("toy-a1", "node"): "orphan", ("toy-a2", "node"): "live"}
     (orphan,) = found.of("orphan")
@@ -163,7 +163,7 @@ def test_what_became_a_live_runs_meanwhile_is_not_deleted(api: TpuApi):
     found = audit.audit(api).of("orphan")
     write_job(running())
     assert audit.delete(api, found, pause_seconds=0.05) == audit.Deleted((), ())
-    assert api.look("toy-a2", ZONE).state == "READY"
+    assert api.node_status("toy-a2", ZONE).state == "READY"
 
 
 def test_what_does_not_go_in_time_is_told(api: TpuApi, gcs: Emulator):

@@ -53,7 +53,7 @@ def requested(**changes: object) -> Job:
 
 
 def working(**changes: object) -> Job:
-    return jobs.with_node(jobs.seen(requested(), "READY", now=NOW, heard=False), **changes)
+    return jobs.with_node(jobs.observed(requested(), "READY", now=NOW, heard=False), **changes)
 
 
 def queued(state: str) -> Job:
@@ -390,12 +390,12 @@ def test_the_price_of_the_zone_counts_and_the_dearest_before():
     assert job.dollars_per_hour == job.most_dollars_per_hour == 4.0
     job = jobs.intended(job, now=NOW)
     assert job.dollars_per_hour == 1.0
-    job = jobs.seen(jobs.with_node(job, requested=True), "READY", now=NOW, heard=False)
+    job = jobs.observed(jobs.with_node(job, requested=True), "READY", now=NOW, heard=False)
     assert job.dollars(NOW + 7200) == 2.0
     both = new(prices=prices, queued=True)
     both = jobs.intended(both, now=NOW)
     assert (both.dollars_per_hour, both.most_dollars_per_hour) == (1.0, 4.0)
-    both = jobs.with_spare(both, jobs.seen(jobs.of_spare(both, "reviews-a2"), "READY", now=NOW, heard=False))
+    both = jobs.with_spare(both, jobs.observed(jobs.of_spare(both, "reviews-a2"), "READY", now=NOW, heard=False))
     assert both.dollars(NOW + 3600) == 4.0, "whatever is READY counts"
 
 
@@ -409,7 +409,7 @@ def test_the_same_hang_twice_ends_the_run():
     job = recorded(working(), action, seen, NOW)
     job = jobs.ended(job, now=NOW, newest_step=0, pause=0.0)
     assert (job.status, job.hangs, job.fruitless) == ("active", (40,), 1)
-    again = jobs.seen(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
+    again = jobs.observed(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
     elsewhere = dataclasses.replace(seen, outcome=dataclasses.replace(hung, step=90))
     other = decide(again, elsewhere, NOW, POLICY)
     assert isinstance(other, MarkForDeletion) and other.why == "hung"

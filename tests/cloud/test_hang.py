@@ -39,7 +39,7 @@ class Trainer:
 
     def __init__(self, path: Path, hang_seconds: float | None = None):
         self.path, self.clock = path, Clock()
-        self.watch = hang.Watch(path, hang_seconds, self.clock)
+        self.watch = hang.HangDetector(path, hang_seconds, self.clock)
 
     def says(self, stage: str, step: int | None = None) -> None:
         self.path.write_text(json.dumps({"stage": stage, "step": step, "time": self.clock.now + 1e9}).ljust(160))
@@ -49,17 +49,17 @@ class Trainer:
         for step in range(1 + (self.watch.step or 0), 1 + (self.watch.step or 0) + steps):
             self.clock.now += seconds
             self.says("train", step)
-            assert self.watch.look() is None
+            assert self.watch.check() is None
 
     def hangs_after(self, seconds: float) -> bool:
         """Nothing more is said: whether it counts as hanging after so long, and not before."""
         begun = self.clock.now
         while self.clock.now < begun + seconds - 5:
             self.clock.now += 5
-            if self.watch.look() is not None:
+            if self.watch.check() is not None:
                 return False
         self.clock.now = begun + seconds + 1
-        return self.watch.look() is not None
+        return self.watch.check() is not None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ class Trainer:
 def test_how_long_a_step_may_take(tmp_path: Path, hang_seconds: float | None, step_seconds: float, limit: float):
     trainer = Trainer(tmp_path / "progress", hang_seconds)
     trainer.says("train", 0)
-    trainer.watch.look()
+    trainer.watch.check()
     trainer.trains(5, step_seconds)
     assert trainer.hangs_after(limit)
     assert trainer.watch.why(limit) == f"no step after 5 for {limit:.0f} s"
@@ -78,7 +78,7 @@ def test_how_long_a_step_may_take(tmp_path: Path, hang_seconds: float | None, st
 def test_a_step_that_took_long_is_not_typical(tmp_path: Path):
     trainer = Trainer(tmp_path / "progress")
     trainer.says("train", 0)
-    trainer.watch.look()
+    trainer.watch.check()
     trainer.trains(5, 10.0)
     trainer.trains(1, 590.0)
     trainer.trains(1, 10.0)
@@ -90,7 +90,7 @@ def test_what_is_no_step_may_take_longer(tmp_path: Path, stage: str):
     trainer = Trainer(tmp_path / "progress")
     if stage:  # else it never began
         trainer.says(stage)
-        assert trainer.watch.look() is None
+        assert trainer.watch.check() is None
     assert trainer.hangs_after(3600.0)
     assert trainer.watch.why(3600.0) == f"nothing new in the stage '{stage or 'start'}' for 3600 s"
 
@@ -98,7 +98,7 @@ def test_what_is_no_step_may_take_longer(tmp_path: Path, stage: str):
 def test_the_first_step_may_take_longer(tmp_path: Path):
     trainer = Trainer(tmp_path / "progress", hang_seconds=1000.0)
     trainer.says("train", 400)
-    trainer.watch.look()
+    trainer.watch.check()
     assert trainer.hangs_after(6000.0) and trainer.watch.step == 400
 
 
@@ -107,22 +107,22 @@ def test_signs_of_life_count_while_there_are_no_steps(tmp_path: Path):
     for _ in range(10):
         trainer.clock.now += 3000
         trainer.says("dataset")
-        assert trainer.watch.look() is None
+        assert trainer.watch.check() is None
     trainer.says("train", 0)
-    trainer.watch.look()
+    trainer.watch.check()
     trainer.trains(3, 1.0)
     for _ in range(3):  # rows that are read, say, without a step
         trainer.clock.now += 250
         trainer.says("train", 3)
-        assert (trainer.watch.look() or 0.0) in (0.0, 750.0)
-    assert trainer.watch.look() == 750.0
+        assert (trainer.watch.check() or 0.0) in (0.0, 750.0)
+    assert trainer.watch.check() == 750.0
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"stage": "train"}', b"\xff"])
 def test_what_cannot_be_read_is_not_there(tmp_path: Path, content: bytes):
     trainer = Trainer(tmp_path / "progress")
     trainer.path.write_bytes(content)
-    assert trainer.watch.look() is None and trainer.watch.step is None
+    assert trainer.watch.check() is None and trainer.watch.step is None
 
 
 # -- stacks -------------------------------------------------------------------------------------------------------------
@@ -211,12 +211,12 @@ def test_a_trainer_that_hangs(cloud: Cloud) -> None:
 def test_evaluating_and_saving_are_measured_apart(tmp_path: Path):
     trainer = Trainer(tmp_path / "progress")
     trainer.says("train", 0)
-    trainer.watch.look()
+    trainer.watch.check()
     trainer.trains(3, 1.0)
     trainer.says("save", 3)
-    assert trainer.watch.look() is None
+    assert trainer.watch.check() is None
     trainer.clock.now += 3000
-    assert trainer.watch.look() is None
+    assert trainer.watch.check() is None
     trainer.says("train", 3)
-    assert trainer.watch.look() is None
+    assert trainer.watch.check() is None
     assert trainer.hangs_after(600.0)

@@ -28,7 +28,7 @@ POLL = 30.0  # seconds between two looks
 ZONES: tuple[str, ...] = ("us-central1-a", "us-central1-b", "europe-west4-a")
 PRICES: dict[str, float] = dict(zip(ZONES, (2.0, 3.0, 5.0), strict=True))  # dollars an hour
 STEP_SECONDS, CHECKPOINT_STEPS = 2.0, 300
-SELF_DELETE_SECONDS, GRACE_SECONDS, TURN_SECONDS, SPARE_SECONDS = 900.0, 240.0, 300.0, 600.0  # as agent.py has them
+SELF_DELETE_SECONDS, GRACE_SECONDS, SPARE_WAIT_SECONDS, SPARE_SECONDS = 900.0, 240.0, 300.0, 600.0  # as agent.py has them
 UNNEEDED_SECONDS = 60.0  # until a VM that was never needed, or is not any more, deletes itself
 MONTH = 30 * 86_400.0
 
@@ -178,7 +178,7 @@ class World:
         pending = vm is not None and not vm.request.queued and self.now < vm.comes_at
         return Creation(pending, self.failed.get(operation))
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         self._between()
         vm = self.vms.get(name)
         if vm is None or self.now < vm.hidden_until:
@@ -258,7 +258,7 @@ class World:
             self._train(vm, node)
             if self.now > vm.valid_until and vm.stopping_at is None:
                 vm.stopping_at = self.now
-        elif waits and vm.idle_since is None and self.now < vm.boots_at + TURN_SECONDS:
+        elif waits and vm.idle_since is None and self.now < vm.boots_at + SPARE_WAIT_SECONDS:
             vm.beat = (self.now, "waiting for its turn", None)
         elif vm.idle_since is None:
             vm.idle_since, vm.unneeded = self.now, vm.outcome is None
@@ -318,7 +318,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
         return Supervisor(
             world,  # type: ignore[arg-type]
             world,
-            replace(policy_of(settings, world.read()[0]), fruitless=5),  # type: ignore[index]
+            replace(policy_of(settings, world.read()[0]), attempts_without_progress=5),  # type: ignore[index]
             lambda job, node: request_for(
                 job, node, settings, workdir=PurePosixPath("gs://runs/toy"), bundle_path="gs://runs/bundle.tar.gz"
             ),

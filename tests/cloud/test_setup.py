@@ -11,7 +11,7 @@ from cloud_emulator.recorded import answer
 from tpulm.cloud import policies, setup
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings
-from tpulm.cloud.setup import Check, Step, apply, examine
+from tpulm.cloud.setup import Check, SetupStep, apply, examine
 from tpulm.errors import CloudRefused, TpulmError
 
 PROJECT, WORKER = "tpulm-emulator", "tpulm-worker@tpulm-emulator.iam.gserviceaccount.com"
@@ -41,7 +41,7 @@ def empty(gcs: Emulator) -> Emulator:
     return gcs
 
 
-def steps(settings: CloudSettings = SETTINGS, **options: Any) -> list[Step]:
+def steps(settings: CloudSettings = SETTINGS, **options: Any) -> list[SetupStep]:
     return setup.steps(examine(settings, **options))
 
 
@@ -60,7 +60,7 @@ def test_from_an_empty_project(empty: Emulator):
         "grant the VMs roles/storage.objectAdmin on gs://my-runs",
         "grant the VMs roles/secretmanager.secretAccessor on the secret hub",
     ]
-    told: list[Step] = []
+    told: list[SetupStep] = []
     apply(found, log=told.append)
     assert told == found and is_well()
     assert steps() == []

@@ -117,10 +117,10 @@ class Contrary(TpuApi):
             raise Refused("quota", "Quota limit 'TPUV5sLitepodServing' has been exceeded.")
         return operation
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         first, last = self.hidden
         age = self.clock() - self.taken.get(name, (0.0, ""))[0]
-        return NodeStatus(None) if first <= age < last else super().look(name, zone)
+        return NodeStatus(None) if first <= age < last else super().node_status(name, zone)
 
     def delete(self, name: str, zone: str) -> str:
         if isinstance(self.refusal, BaseException) and name.endswith("-q"):

@@ -63,7 +63,7 @@ class Cloud:
     def progress(self, operation: str) -> Creation:
         return Creation()
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         if self._mortal():
             raise Killed
         if self.trouble:
@@ -189,7 +189,7 @@ def test_silence_is_measured_by_one_clock(run: Run):
     for now, beat in ((1000.0, 8200.0), (1050.0, None), (1100.0, -6000.0), (1130.0, None)):
         if beat is not None:
             storage.write_json(run.control.attempt(1) / "beat-0.json", {"time": beat})
-        silence.append(loop.look(job, now).silence)
+        silence.append(loop.observe(job, now).silence)
     assert silence == [(0.0,), (50.0,), (0.0,), (30.0,)]
 
 

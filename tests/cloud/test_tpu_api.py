@@ -55,24 +55,24 @@ def api(gcs: Emulator) -> TpuApi:
 
 
 def is_ready(api: TpuApi) -> bool:
-    return api.look("reviews-a1", ZONE).state == "READY"
+    return api.node_status("reviews-a1", ZONE).state == "READY"
 
 
 @pytest.mark.parametrize("request_", [REQUEST, QUEUED], ids=["node", "queued"])
 def test_a_node_comes_and_goes(api: TpuApi, gcs: Emulator, request_: Request):
-    assert api.look("reviews-a1", ZONE).state is None
+    assert api.node_status("reviews-a1", ZONE).state is None
     operation = api.create(request_)
     assert operation
     until(lambda: is_ready(api))
     until(lambda: not api.progress(operation).pending)
-    sight = api.look("reviews-a1", ZONE)
+    sight = api.node_status("reviews-a1", ZONE)
     assert (sight.labels, sight.workers) == ({LABEL: "reviews"}, 1)
     assert api.create(request_) == "", "asking again is no error"
     kinds = {resource.kind: resource for resource in api.resources(ZONE)}
     assert kinds.keys() == ({"node", "queued resource"} if request_.queued else {"node"})
     assert all(found.labels == {LABEL: "reviews"} and found.accelerator == "v3-8" for found in kinds.values())
     api.delete("reviews-a1", ZONE)
-    until(lambda: api.look("reviews-a1", ZONE).state is None)
+    until(lambda: api.node_status("reviews-a1", ZONE).state is None)
     api.delete("reviews-a1", ZONE)
     assert list(api.resources(ZONE)) == [] and gcs.tpu.nodes() == {}
 
@@ -80,7 +80,7 @@ def test_a_node_comes_and_goes(api: TpuApi, gcs: Emulator, request_: Request):
 def test_workers_are_counted(api: TpuApi):
     api.create(dataclasses.replace(REQUEST, accelerator="v3-32"))
     until(lambda: is_ready(api))
-    assert api.look("reviews-a1", ZONE).workers == 4
+    assert api.node_status("reviews-a1", ZONE).workers == 4
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_answer_that_was_lost_is_no_second_node(api: TpuApi, gcs: Emulator):
 def test_what_may_not_be_read_is_told(api: TpuApi, gcs: Emulator):
     gcs.tpu.deny("tpu.*")
     with pytest.raises(CloudRefused, match=r"tpu\.nodes\.get"):
-        api.look("reviews-a1", ZONE)
+        api.node_status("reviews-a1", ZONE)
 
 
 def test_zones_and_types(api: TpuApi):
@@ -133,9 +133,9 @@ def test_a_suspended_queued_resource_can_be_deleted(api: TpuApi, gcs: Emulator):
     api.create(QUEUED)
     until(lambda: is_ready(api))
     gcs.tpu.suspend("reviews-a1")
-    until(lambda: api.look("reviews-a1", ZONE).state == "SUSPENDED")
+    until(lambda: api.node_status("reviews-a1", ZONE).state == "SUSPENDED")
     api.delete("reviews-a1", ZONE)
-    until(lambda: api.look("reviews-a1", ZONE).state is None)
+    until(lambda: api.node_status("reviews-a1", ZONE).state is None)
 
 
 # -- Google's own answers -------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_refusals_in_the_operation(api: TpuApi, gcs: Emulator, name: str, kind: 
     until(lambda: api.progress(operation).refused)
     refused = api.progress(operation).refused
     assert refused is not None and refused.kind == kind, str(refused)
-    until(lambda: api.look("reviews-a1", ZONE).state is None)
+    until(lambda: api.node_status("reviews-a1", ZONE).state is None)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_why_a_queued_resource_failed(api: TpuApi, gcs: Emulator, name: str, kin
     api.create(QUEUED)
     gcs.tpu.fail_queued("reviews-a1", name)
     states = set()
-    while (sight := api.look("reviews-a1", ZONE)).state != "FAILED":
+    while (sight := api.node_status("reviews-a1", ZONE)).state != "FAILED":
         states.add(sight.state)
         time.sleep(0.005)
     assert "DELETING" not in states
     assert sight.refused is not None and sight.refused.kind == kind and said in str(sight.refused)
     api.delete("reviews-a1", ZONE)
-    until(lambda: api.look("reviews-a1", ZONE).state is None)
+    until(lambda: api.node_status("reviews-a1", ZONE).state is None)
 
 
 def test_addresses_are_told_with_their_fix():
@@ -228,7 +228,7 @@ def test_a_deletion_in_provisioning_is_refused_without_an_error(api: TpuApi, gcs
     assert "not supported when state is PROVISIONING" in api.delete("reviews-a1", ZONE)
     gcs.tpu.advance(60.0)
     assert api.delete("reviews-a1", ZONE) == ""
-    until(lambda: api.look("reviews-a1", ZONE).state is None)
+    until(lambda: api.node_status("reviews-a1", ZONE).state is None)
 
 
 def test_other_bad_requests_of_a_deletion_are_errors(api: TpuApi, gcs: Emulator):
@@ -290,7 +290,7 @@ def test_tokens_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, name: str, k
     rest = GoogleRest(PROJECT, patience_seconds=0.0)
     rest.__dict__["credentials"] = Login(text)
     with pytest.raises(kind):
-        TpuApi(PROJECT, rest).look("reviews-a1", ZONE)
+        TpuApi(PROJECT, rest).node_status("reviews-a1", ZONE)
     with (
         pytest.raises(StorageUnavailable if kind is Unavailable else StorageRefused),
         explain("read", "gs://b/o"),

@@ -292,7 +292,7 @@ def test_a_node_that_was_asked_for_by_a_supervisor_that_died(gcs: Emulator, tmp_
 class NothingThere(TpuApi):
     """Looks too early."""
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         return NodeStatus(None)
 
 

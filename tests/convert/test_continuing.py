@@ -30,7 +30,7 @@ from tpulm.models.embedding import without_head
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.optimizer import make_optimizer, with_moments
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 GOLDEN = Path(__file__).parent / "golden" / "continued.json"
 ELECTRAS = {**bundles.ELECTRAS, "own embeddings": {"size": 128, "small": 64, "embedding": 64, "own_embeddings": True}}
@@ -69,11 +69,11 @@ def run_of(folder: Path, recipe: str = "bert-tiny", *overrides: str) -> RunConfi
     return config.load(recipe, settings, start=starting_point(folder))
 
 
-def program_of(settings: RunConfig, folder: Path) -> Program:
+def program_of(settings: RunConfig, folder: Path) -> PretrainingProgram:
     assert settings.tokenizer.path is not None
     special = tokenization.load(settings.tokenizer.path).special
     ids = SpecialTokens(special.pad, special.unknown, special.cls, special.sep, special.mask)
-    program = Program(settings, vocab_size=60, special=ids)
+    program = PretrainingProgram(settings, vocab_size=60, special=ids)
     tokenizer = tokenization.load(settings.tokenizer.path)
     begin = initial_weights(
         folder, settings.model, program.objective.spec, tokenizer, with_moments=settings.train.start_optimizer

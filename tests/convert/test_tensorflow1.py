@@ -167,7 +167,7 @@ def test_the_moments_are_those_of_the_training_tree(make: Make, name: str):
 
 def test_a_config_says_how_many_heads(make: Make, tmp_path: Path):
     tensors = bundles.drawn(bundles.electra(size=24, small=16, embedding=12))
-    with pytest.raises(ConfigError, match=r"24 wide, which is no multiple of a head's 64.*num_attention_heads.*--config"):
+    with pytest.raises(ConfigError, match=r"24 wide, which is not a multiple of a head's 64.*num_attention_heads.*--config"):
         import_model(make(tensors), tmp_path / "out")
     import_model(make(tensors, {"num_attention_heads": 3}), tmp_path / "out")
     assert [load_model(tmp_path / "out" / half).config.num_heads for half in ("discriminator", "generator")] == [3, 1]
@@ -224,7 +224,7 @@ def test_checkpoints_of_other_models_are_refused(make: Make, tmp_path: Path):
 
 def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(make: Make, tmp_path: Path):
     prefix = make(bundles.drawn(bundles.bert(), moments=False))
-    with pytest.raises(ConfigError, match=r"no bert_config.json is beside the checkpoint.*--config"):
+    with pytest.raises(ConfigError, match=r"no bert_config.json is next to the checkpoint.*--config"):
         import_model(prefix, tmp_path / "out")
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     (prefix.parent / "vocab.txt").rename(tmp_path / "v.txt")

@@ -109,7 +109,7 @@ def test_a_folder_relative_to_the_run_file(folder: Path, monkeypatch: pytest.Mon
         ({"revision": "main"}, "revision is for datasets on the Hub"),
         ({"streaming": False}, "streaming = false is for datasets on the Hub"),
         ({"path": "hub:/nowhere/at/all"}, "there is no folder /nowhere/at/all"),
-        ({"path": "hub:a/b/c"}, r"'hub:a/b/c' is no name of a dataset; write hub:NAME, hub:OWNER/NAME"),
+        ({"path": "hub:a/b/c"}, r"'hub:a/b/c' is not a dataset name; write hub:NAME, hub:OWNER/NAME"),
         ({"path": "hub:a"}, None),
     ],
 )

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.dataset.draws import Draws, Purpose
-from tpulm.dataset.layouts import SMALLEST_CUT, Layout, Marks, Tokens, fill, lay_causal, lay_packed, reorder
+from tpulm.dataset.layouts import SMALLEST_CUT, RowLayout, SpecialIds, Tokens, fill, lay_causal, lay_packed, reorder
+from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.dataset.segments import lay_segments
 
-MARKS = Marks(pad=0, cls=1, sep=2)
+MARKS = SpecialIds(pad=0, cls=1, sep=2)
 FIRST_ID = 3
 
 
@@ -40,14 +40,14 @@ def tokens_of(documents: list[list[int]]) -> Tokens:
     return Tokens(np.arange(FIRST_ID, FIRST_ID + document_ends[-1], dtype=np.uint32), sentence_ends, document_ends)
 
 
-def segments(sample: Sample, *, short: float = 0.3, single: float = 0.2, next_sentence: bool = False) -> Layout:
+def segments(sample: Sample, *, short: float = 0.3, single: float = 0.2, next_sentence: bool = False) -> RowLayout:
     fractions = {"short_fraction": short, "single_segment_fraction": single}
-    draws = Draws(sample.seed, Purpose.LAYOUT, 0)
+    draws = RandomStream(sample.seed, StreamPurpose.LAYOUT, 0)
     length = sample.sequence_length
     return lay_segments(sample.tokens, sequence_length=length, **fractions, next_sentence=next_sentence, draws=draws)
 
 
-def rows_of(layout: Layout, sample: Sample) -> np.ndarray:
+def rows_of(layout: RowLayout, sample: Sample) -> np.ndarray:
     return fill(layout, 0, layout.num_rows, sample.tokens.ids, sample.sequence_length, MARKS)
 
 
@@ -144,7 +144,7 @@ def test_causal_rows_near_the_length_of_a_row(tokens: int, rows: int) -> None:
 def test_reordered_rows_are_the_same_rows_however_they_are_filled(sample: Sample, step: int, causal: bool) -> None:
     causal_rows = lay_causal(sample.tokens, sequence_length=sample.sequence_length)
     layout = causal_rows if causal else segments(sample, next_sentence=True)
-    order = Draws(sample.seed, Purpose.ROW_ORDER, 1).permutation(layout.num_rows)
+    order = RandomStream(sample.seed, StreamPurpose.ROW_ORDER, 1).permutation(layout.num_rows)
     moved = reorder(layout, order)
     np.testing.assert_array_equal(rows_of(moved, sample), rows_of(layout, sample)[order])
     assert (moved.random_next is None) == (layout.random_next is None) == causal

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.order import Order, list_blocks
+from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 
 PARTS = st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any)
 
@@ -78,9 +78,9 @@ def test_blocks_stay_inside_their_part() -> None:
 
 def test_draws_never_change() -> None:
     """These numbers decide which rows a resumed run reads: another release of numpy must give the same."""
-    assert Draws(0, Purpose.BLOCK_ORDER, 0).permutation(8).tolist() == PERMUTATION
-    assert Draws(2**40, Purpose.LAYOUT, 3).uniform(2, 2).tolist() == UNIFORM
-    spread = np.histogram(Draws(1, Purpose.LAYOUT, 0).uniform(100_000), 10, (0, 1))[0]
+    assert RandomStream(0, StreamPurpose.BLOCK_ORDER, 0).permutation(8).tolist() == PERMUTATION
+    assert RandomStream(2**40, StreamPurpose.LAYOUT, 3).uniform(2, 2).tolist() == UNIFORM
+    spread = np.histogram(RandomStream(1, StreamPurpose.LAYOUT, 0).uniform(100_000), 10, (0, 1))[0]
     assert abs(spread - 10_000).max() < 500
 
 

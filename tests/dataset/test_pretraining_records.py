@@ -11,7 +11,7 @@ import pytest
 from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Row, bert, electra, random_rows
 
 from tpulm.dataset.example import serialize
-from tpulm.dataset.layouts import Marks, fill
+from tpulm.dataset.layouts import SpecialIds, fill
 from tpulm.dataset.pretraining_records import Kind, Rows, layout_of, read_rows, shape_of
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
@@ -58,7 +58,7 @@ def test_a_prediction_without_weight_is_padding() -> None:
 def test_layouts_give_the_rows_back() -> None:
     tokens = np.array([row.tokens for row in random_rows(300, single=0.3)], np.uint16)
     layout = layout_of(tokens, None, SPECIAL)
-    marks = Marks(PAD, CLS, SEP)
+    marks = SpecialIds(PAD, CLS, SEP)
     np.testing.assert_array_equal(fill(layout, 0, len(tokens), tokens.reshape(-1), LENGTH, marks), tokens)
     np.testing.assert_array_equal(fill(layout, 7, 90, tokens.reshape(-1), LENGTH, marks), tokens[7:90])
 

@@ -44,13 +44,13 @@ def test_what_was_framed_is_read(tmp_path: Path, records: list[bytes]) -> None:
 
 @in_memory
 @hypothesis.given(records_of_bytes, strategies.integers(1, 200))
-def test_stretches_are_the_file_in_pieces(tmp_path: Path, records: list[bytes], stretch_bytes: int) -> None:
+def test_stretches_are_the_file_in_pieces(tmp_path: Path, records: list[bytes], range_bytes: int) -> None:
     path = write(tmp_path / "a", records)
-    found = survey(path, stretch_bytes=stretch_bytes)
-    assert [record for stretch in found.stretches for record in read_records(path, stretch)] == list(read_records(path))
+    found = survey(path, range_bytes=range_bytes)
+    assert [record for span in found.ranges for record in read_records(path, span)] == list(read_records(path))
     assert found.records == len(records)
-    assert sum(stretch.bytes for stretch in found.stretches) == Path(path).stat().st_size
-    assert found.fingerprint == survey(path, stretch_bytes=1).fingerprint
+    assert sum(span.bytes for span in found.ranges) == Path(path).stat().st_size
+    assert found.fingerprint == survey(path, range_bytes=1).fingerprint
 
 
 @in_memory
@@ -76,7 +76,7 @@ def test_any_cut_within_a_record_is_found(tmp_path: Path, records: list[bytes], 
     cut = data.draw(strategies.integers(1, len(content) - 1).filter(lambda size: size not in ends))
     path.write_bytes(content[:cut])
     number = next(number for number, end in enumerate(ends, 1) if cut < end)
-    for read in (lambda: list(read_records(str(path))), lambda: survey(str(path), stretch_bytes=64)):
+    for read in (lambda: list(read_records(str(path))), lambda: survey(str(path), range_bytes=64)):
         with pytest.raises(DataError, match=rf"a, record {number} \(byte .*the file ends within the record"):
             read()
 

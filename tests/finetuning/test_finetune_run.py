@@ -212,7 +212,11 @@ def test_each_file_has_columns_of_its_own_and_what_is_odd_is_counted(encoder: Pa
 
 
 def test_settings_by_name(encoder: Path, files: Path, tmp_path: Path) -> None:
-    train, refused = files / "train.tsv", (({"config": CONFIG, "max_length": 16}, "max_length"), ({"epoch": 1}, "'epochs'"))
-    for settings, named in (*refused, ({"batch_size": 13, "max_length": 16}, "batch_size 13")):
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"config": CONFIG, "max_length": 16}, "max_length"),
+        ({"epoch": 1}, "'epochs'"),
+        ({"batch_size": 13, "max_length": 16}, "batch_size 13"),
+    ]
+    for settings, named in refused:
         with pytest.raises(ConfigError, match=named):
-            tpulm.finetune(encoder, train, tmp_path / "clf", columns=COLUMNS, **settings)
+            tpulm.finetune(encoder, files / "train.tsv", tmp_path / "clf", columns=COLUMNS, **settings)

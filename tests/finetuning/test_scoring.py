@@ -13,7 +13,7 @@ import pytest
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
 from tpulm.finetuning.summary import card_text
-from tpulm.finetuning.tasks import doubts_about_model, doubts_about_texts, doubts_about_vocabulary, find_task
+from tpulm.finetuning.tasks import find_task, model_warnings, part_vocabulary_warnings, text_warnings
 from tpulm.labelled import Examples, label_set_scores
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
@@ -29,7 +29,7 @@ def doubts(task: str, outputs: Any, labels: Any, *, before: float = -1.0, **sett
     found = find_task(FinetuneConfig.model_validate({"task": task, **settings}))
     data = Labelled(NO_ROWS, np.array(labels, np.int64 if task == "classification" else np.float32))
     said = np.array(outputs, np.float32)
-    return doubts_about_model(said, data, training=data, before=before, task=found, names=("neg", "pos"))
+    return model_warnings(said, data, training=data, before=before, task=found, names=("neg", "pos"))
 
 
 def logits(answers: list[int]) -> np.ndarray:
@@ -71,8 +71,8 @@ def logits(answers: list[int]) -> np.ndarray:
 def test_what_the_outputs_say_against_a_model(
     task: str, outputs: Any, labels: Any, settings: dict[str, Any], expected: list[str]
 ) -> None:
-    metric = {"metric": "mean_squared_error"} if task == "regression" else {}
-    found = doubts(task, outputs, labels, **{"before": 9.0 if task == "regression" else -1.0} | metric | settings)
+    defaults: dict[str, Any] = {"before": 9.0, "metric": "mean_squared_error"} if task == "regression" else {"before": -1.0}
+    found = doubts(task, outputs, labels, **defaults | settings)
     assert len(found) == len(expected)
     for doubt, pattern in zip(found, expected, strict=True):
         assert re.search(pattern, doubt), doubt
@@ -83,7 +83,7 @@ def test_one_choice_and_one_answer_to_everything() -> None:
     rows = Rows(np.zeros(0, np.int32), np.zeros(41, np.int64), np.zeros(40, np.int64), of=np.repeat(np.arange(20), 2))
     data = Labelled(rows, np.arange(20) % 2, Examples(["a"] * 20, [["b", "c"]] * 20, [0, 1] * 10, [""] * 20))
     always = np.tile(np.array([1.0, 0.0], np.float32), 20)[:, None]
-    one, chance = task.doubts(always, data, training=data, names=())
+    one, chance = task.warnings(always, data, training=data, names=())
     assert "choice 0 for 100% of dev, where it is right for 50%" in one
     assert "0.5000 ± 0.1118" in chance  # the standard error of a share of 1/2 in 20 is sqrt(1/4 / 20)
     answering = find_task(FinetuneConfig(task="qa"))
@@ -93,7 +93,7 @@ def test_one_choice_and_one_answer_to_everything() -> None:
     examples = Examples(["a"] * 4, ["rain"] * 4, [label, [], [], label], [""] * 4)
     data = Labelled(rows, np.zeros((4, 3), np.int32), examples)
     outputs = np.tile(np.array([[[2.0, 2.0], [0.0, 0.0]]], np.float32), (4, 1, 1))
-    one, never = answering.doubts(outputs, data, training=data, names=())
+    one, never = answering.warnings(outputs, data, training=data, names=())
     assert "no answer to 100% of dev, where 50%" in one and "0.5000, is no better than" in never
 
 
@@ -132,14 +132,14 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path) -> None:
 
     def found(texts: list[str], max_length: int) -> list[str]:
         rows = encode_rows(tokenizer, texts, None, max_length=max_length)
-        return doubts_about_texts(rows, max_length=max_length, max_positions=64, special=tokenizer.special)
+        return text_warnings(rows, max_length=max_length, max_positions=64, special=tokenizer.special)
 
     (cut,) = found(texts, 50)
     assert "52% of the texts are longer than 50" in cut and "max_length = 98" in cut and "at most 64" in cut
     assert found(texts, 98) == []
 
     def unknown(texts: list[str], pairs: list[Any] | None = None) -> list[str]:
-        return doubts_about_vocabulary(tokenizer, "test", Examples(texts, pairs, None, ["somewhere"] * len(texts)))
+        return part_vocabulary_warnings(tokenizer, "test", Examples(texts, pairs, None, ["somewhere"] * len(texts)))
 
     assert unknown(texts) == unknown(texts, [["a", "a a"]] * 100) == []
     for (doubt,), share, words in (

@@ -58,7 +58,8 @@ def test_it_learns_and_is_loaded_as_it_was_saved(task: str, taught: Taught, tmp_
     assert classifier.evaluate(unseen)[metric] > least
     assert [plain(answer) for answer in classifier.predict(asked)] == answers
     classifier.save_pretrained(tmp_path / "out")
-    again = tpulm.Classifier(tmp_path / "out", **({"task": task} if task == "retrieve" else {}))
+    kind: dict[str, Any] = {"task": task} if task == "retrieve" else {}
+    again = tpulm.Classifier(tmp_path / "out", **kind)
     assert again.config.task == task and names_of(again) == names_of(classifier)
     assert same(again.params, classifier.params) and again.evaluate(unseen) == classifier.evaluate(unseen)
 
@@ -69,7 +70,7 @@ def plain(answer: Any) -> Any:
 
 
 def names_of(classifier: tpulm.Classifier) -> tuple[str, ...] | None:
-    return classifier.labels and classifier.labels.names
+    return None if classifier.labels is None else classifier.labels.names
 
 
 def same(first: Any, second: Any) -> bool:
@@ -175,7 +176,7 @@ class Feeling(Task):
         return None if label in (-1, 1) else ("no_label", f"the label is {label!r}, not a feeling.")
 
     def learn(self, examples: Examples) -> LabelSet:
-        return LabelSet.given(["-1", "1"])
+        return LabelSet.from_names(["-1", "1"])
 
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         return (np.array(examples.labels) > 0).astype(np.int32)

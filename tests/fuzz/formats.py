@@ -342,7 +342,7 @@ def _tfrecords(folder: Path) -> Iterator[Seed]:
         path.write_bytes(frame(serialize(features)) * 3)
 
         def read(path: Path = path, kind: Any = kind) -> None:
-            survey(str(path), stretch_bytes=1 << 20)
+            survey(str(path), range_bytes=1 << 20)
             records = list(read_records(str(path)))
             for record in records[:1]:
                 shape = shape_of(record, str(path), kind)

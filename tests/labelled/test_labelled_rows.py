@@ -16,9 +16,9 @@ from tpulm.labelled.rows import (
     encode_rows,
     epoch_batches,
     fixed_lengths,
-    kept_lengths,
     length_for,
     ordered_batches,
+    truncated_lengths,
     window_rows,
 )
 from tpulm.tokenization import Tokenization
@@ -132,7 +132,7 @@ def test_padding_fills_rows_and_the_batch(tokenizer: Tokenization) -> None:
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1), st.integers(0, 40))
 def test_a_pair_is_cut_no_more_than_it_must_be(lengths: list[tuple[int, int]], room: int) -> None:
     a, b = (np.array(side) for side in zip(*lengths, strict=True))
-    kept_a, kept_b = kept_lengths(a, b, room)
+    kept_a, kept_b = truncated_lengths(a, b, room)
     assert ((kept_a >= 0) & (kept_a <= a) & (kept_b >= 0) & (kept_b <= b)).all()
     assert (kept_a + kept_b == np.minimum(a + b, room)).all()
     assert (kept_a[a <= room // 2] == a[a <= room // 2]).all()  # what is short is not cut for what is long

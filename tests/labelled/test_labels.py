@@ -87,14 +87,14 @@ def test_a_label_unseen_in_training():
 
 
 def test_given_labels_keep_their_order_and_may_be_ids():
-    found = LabelSet.given(("neg", "pos", "a mix"))
+    found = LabelSet.from_names(("neg", "pos", "a mix"))
     assert found.names == found.values == ("neg", "pos", "a mix")
     assert found.encode(labelled(["pos", "neg"])).tolist() == [1, 0]
     assert found.encode(labelled([2, "0", 1])).tolist() == [2, 0, 1]
     for labels in ([0, 3], [0, "pos"], [-1, 0], [0.0, 1.0]):
         with pytest.raises(DataError, match="Numbers 0 to 2 may stand for them, where all labels are numbers"):
             found.encode(labelled(labels))
-    assert LabelSet.given(("1", "0")).encode(labelled([0, 1])).tolist() == [1, 0]
+    assert LabelSet.from_names(("1", "0")).encode(labelled([0, 1])).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_given_labels_keep_their_order_and_may_be_ids():
 )
 def test_given_labels_that_are_none(names: tuple[str, ...], message: str):
     with pytest.raises(ConfigError, match=message):
-        LabelSet.given(names)
+        LabelSet.from_names(names)
 
 
 def test_numbers_of_a_regression():
@@ -114,10 +114,10 @@ def test_numbers_of_a_regression():
 @pytest.mark.parametrize("label", ["good", "inf", float("inf"), "nan", 1e39, True, "1_0"])
 def test_what_is_no_number(label: Any):
     fault = number_fault(label)
-    assert fault is not None and (fault[0] == "no_label") and ("is no finite number" in fault[1] or label != label)
+    assert fault is not None and (fault[0] == "no_label") and ("is not a finite number" in fault[1] or label != label)
 
 
 def test_examples_without_labels_have_no_classes():
-    for use in (LabelSet.of, LabelSet.given(("a", "b")).encode, numbers):
+    for use in (LabelSet.of, LabelSet.from_names(("a", "b")).encode, numbers):
         with pytest.raises(DataError, match="read without labels"):
             use(examples_of(["x"], labelled=False))

@@ -112,7 +112,7 @@ def compiled(objective: Objective) -> Any:
     """(batch -> inputs and totals), (params, inputs, totals, key -> loss, sums and gradients)."""
 
     def prepare(data: Any) -> Any:
-        inputs = objective.prepare(data, keys(data["tokens"].shape[0]))
+        inputs = objective.make_inputs(data, keys(data["tokens"].shape[0]))
         return inputs, objective.totals(inputs)
 
     return jax.jit(prepare), jax.jit(jax.value_and_grad(objective.loss, has_aux=True))

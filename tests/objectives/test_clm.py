@@ -32,7 +32,7 @@ def rows(*lists: list[int]) -> dict[str, jax.Array]:
 def test_labels_are_the_tokens_that_follow():
     objective = make()
     data = rows([9, 8, SEP, 7, 6, SEP, 5], [SEP, *range(10, 10 + L - 1)], [])
-    inputs = objective.prepare(data, cases.keys(3))
+    inputs = objective.make_inputs(data, cases.keys(3))
     np.testing.assert_array_equal(inputs.labels[0, :7], [8, SEP, 7, 6, SEP, 5, 0])
     np.testing.assert_array_equal(inputs.weights[0], [1.0] * 6 + [0.0] * (L - 6))
     np.testing.assert_array_equal(inputs.labels[1], [*range(10, 10 + L - 1), 0])
@@ -60,7 +60,7 @@ def test_a_texts_logits_do_not_depend_on_its_neighbours(name: str):
 
     @jax.jit
     def logits(data: dict[str, jax.Array]) -> jax.Array:
-        inputs = objective.prepare(data, cases.keys(4))
+        inputs = objective.make_inputs(data, cases.keys(4))
         hidden = bert.encode(params, inputs.tokens, config=objective.model, execution=objective.execution, randomness=None)
         return decoder.next_token_logits(params, hidden, execution=objective.execution, vocab_size=VOCAB_SIZE)
 

@@ -69,7 +69,7 @@ def test_next_sentence_needs_segments():
 def test_an_encoder_that_predicts_the_next_token_sees_none_that_follow():
     objective: Any = CASES["next token, of an encoder"].make(num_layers=2, dropout=0.0, attention_dropout=0.0)
     data = batch(kind="packed")
-    inputs = jax.device_get(objective.prepare(data, keys()))
+    inputs = jax.device_get(objective.make_inputs(data, keys()))
     ids = np.asarray(data["tokens"], np.int32)
     predicted = inputs.weights > 0
     np.testing.assert_array_equal(inputs.labels[predicted], np.roll(ids, -1, axis=1)[predicted])

@@ -32,8 +32,8 @@ class TokenLengths(MaskedLanguageModel):
     def columns(self) -> dict[str, Column]:
         return {"token_length": Column((self.sequence_length,), jnp.int8, of_tokens=lengths)}
 
-    def prepare(self, batch: Mapping[str, Any], row_keys: Any) -> MaskedInputs:
-        inputs = super().prepare(batch, row_keys)
+    def make_inputs(self, batch: Mapping[str, Any], row_keys: Any) -> MaskedInputs:
+        inputs = super().make_inputs(batch, row_keys)
         return inputs._replace(labels=jnp.take_along_axis(batch["token_length"].astype(jnp.int32), inputs.predicted, axis=1))
 
 

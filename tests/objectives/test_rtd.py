@@ -46,7 +46,7 @@ def batch(seed: int = 0) -> dict[str, jax.Array]:
 @cache
 def compiled(objective: ReplacedTokenDetection) -> Any:
     """(batch, keys -> inputs), (params, inputs, totals -> loss and sums)."""
-    return jax.jit(objective.prepare), jax.jit(partial(objective.loss, dropout_key=None))
+    return jax.jit(objective.make_inputs), jax.jit(partial(objective.loss, dropout_key=None))
 
 
 def prepared(objective: ReplacedTokenDetection, seed: int = 0) -> Any:

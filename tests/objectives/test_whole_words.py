@@ -116,7 +116,7 @@ def test_each_token_of_a_word_is_replaced_by_itself():
     ids, starts = row_of_words((2,) * 10)
     masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), law=LAW._replace(mask_fraction=0.09))
     assert (masked.weights.sum(axis=1) == 2).all()
-    seen = np.take_along_axis(masked.ids, masked.positions[:, :2], axis=1) == MASK
+    seen = np.take_along_axis(np.asarray(masked.ids), np.asarray(masked.positions)[:, :2], axis=1) == MASK
     counts = np.bincount(seen.sum(axis=1), minlength=3)
     assert_shares(counts, DRAWS * np.array([0.04, 0.32, 0.64]))
 

@@ -310,7 +310,7 @@ def test_a_run_computes_to_its_end_as_it_began(
     assert dtype() == "bfloat16"
 
     shutil.rmtree(workdir / "results")
-    monkeypatch.setattr(train_program, "kept_compute_dtype", lambda folder: "float32")
+    monkeypatch.setattr(train_program, "recorded_compute_dtype", lambda folder: "float32")
     with pytest.raises(CheckpointError, match="compute_dtype"):
         trained(config, workdir)
 
@@ -332,7 +332,7 @@ def test_the_dtype_is_that_of_the_newest_readable_checkpoint(
         storage.write_json(tmp_path / "checkpoints" / str(step) / "metadata" / "metadata", metadata or {})
         if metadata is None:
             (tmp_path / "checkpoints" / str(step) / "metadata" / "metadata").write_text("{")
-    assert train_program.kept_compute_dtype(tmp_path) == dtype
+    assert train_program.recorded_compute_dtype(tmp_path) == dtype
 
 
 def test_a_run_is_looked_at_while_another_process_holds_it(
@@ -349,7 +349,7 @@ def test_a_run_is_looked_at_while_another_process_holds_it(
     progress = PrintedProgress(notes.append)
     longer = config.model_copy(update={"train": config.train.model_copy(update={"steps": 1_000})})
     with storage.held(workdir):
-        scores = pipeline.look(longer, workdir, progress=progress)
+        scores = pipeline.evaluate_read_only(longer, workdir, progress=progress)
         model = pipeline.current_model(workdir, preferred=("",), progress=progress)
     assert scores["step"] == 6 and scores["loss"] == pytest.approx(summary.eval_loss, rel=1e-5)
     assert any("checkpoint 6 of 1,000, training is under way; nothing is written" in note for note in notes)
@@ -357,7 +357,7 @@ def test_a_run_is_looked_at_while_another_process_holds_it(
     assert found.keys() == exported.keys() and all((found[name] == exported[name]).all() for name in exported)
     shutil.rmtree(workdir / "checkpoints" / "6" / "state")  # as if it were being removed just now
     before = {path: time for path, time in before.items() if path.exists()}
-    assert pipeline.look(longer, workdir)["step"] == 3
+    assert pipeline.evaluate_read_only(longer, workdir)["step"] == 3
     assert before.keys() >= set(workdir.rglob("*")) - {workdir / ".lock"}
     shutil.rmtree(workdir / "checkpoints")
     with pytest.raises(ConfigError, match="no checkpoint yet"):
@@ -389,7 +389,7 @@ def test_text_of_ones_own_is_scored(finished: tuple[RunConfig, Path, pipeline.Su
     assert sorted(finished[1].rglob("*")) == before
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(DataError, match=r"empty\.txt"):
-        pipeline.look(finished[0], finished[1], on=[SourceConfig(path=str(tmp_path / "empty.txt"))])
+        pipeline.evaluate_read_only(finished[0], finished[1], on=[SourceConfig(path=str(tmp_path / "empty.txt"))])
 
 
 def test_another_name_makes_the_card_again_and_nothing_else(

@@ -6,7 +6,7 @@ from devices import first
 from tpulm import config
 from tpulm.plan import costs, hlo
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 DEVICES = 2
 SIZES = {"model.num_layers": 2, "model.hidden_size": 64, "model.num_heads": 8, "model.intermediate_size": 128}
@@ -15,7 +15,7 @@ SIZES |= {"data.sequence_length": 64, "train.batch_size": 256, "hardware.unroll"
 
 def test_splitting_parameters_sends_parameters():
     run = config.load("bert-tiny", SIZES)
-    program = Program(run, vocab_size=256, special=SpecialTokens(0, 1, 2, 3, 4), devices=first(DEVICES))
+    program = PretrainingProgram(run, vocab_size=256, special=SpecialTokens(0, 1, 2, 3, 4), devices=first(DEVICES))
     counted = costs.count(hlo.parse(program.lowered_step.compile().as_text() or ""), DEVICES)
     sent = sum(one.bytes * one.times for one in counted.collectives)
     parameters = 4 * program.num_parameters

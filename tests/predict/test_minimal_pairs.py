@@ -1,4 +1,4 @@
-"""Scores of sentences, judged by transformers' models: a masked copy for each token, words as its fast tokenizers number them."""
+"""Scores of sentences, judged by transformers' models, words as its fast tokenizers number them."""
 
 from __future__ import annotations
 

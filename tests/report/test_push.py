@@ -127,7 +127,7 @@ def test_what_is_refused(workdir: Path, hub: ModelHub, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="after 6 steps"):
         publications(bad, "user/toy")
     for name in ("toy", "a/b/c", "user/..", "user/a b"):
-        with pytest.raises(ConfigError, match=r"is no name of a repository|names no owner"):
+        with pytest.raises(ConfigError, match=r"is not a repository name|names no owner"):
             publications(workdir, name, anyway=True)
     with pytest.raises(ConfigError, match=r"model\.safetensors"):
         publications(tmp_path, "user/toy")

@@ -20,7 +20,7 @@ from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import DataError, StorageError
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
-from tpulm.tokenization.given import guarded
+from tpulm.tokenization.hf_files import guarded
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", ",", "Ca", "##t", "日"]
 
@@ -96,7 +96,7 @@ class TestVocabulary:
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
         assert [word for word in words.split() if theirs.tokenize(word) != [word]] == lost
         made = load(tmp_path, vocabulary_settings(tmp_path))
-        notes = tokenization.doubts(made, tmp_path / "vocab.txt")
+        notes = tokenization.normalization_warnings(made, tmp_path / "vocab.txt")
         assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
 
     def test_a_normalizer_that_does_not_fit_a_sentencepiece_vocabulary(self, tmp_path: Path):
@@ -105,7 +105,7 @@ class TestVocabulary:
         specification["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [[word, -1.0] for word in words]}
         specification |= {"added_tokens": [], "post_processor": None, "decoder": {"type": "Metaspace", "replacement": "▁"}}
         storage.write_json(tmp_path / "tokenizer.json", specification)
-        assert "as others ('Cat' as 'cat'" in tokenization.doubts(load(tmp_path), tmp_path)[0]
+        assert "as others ('Cat' as 'cat'" in tokenization.normalization_warnings(load(tmp_path), tmp_path)[0]
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -375,7 +375,7 @@ def bert_tokenizer(vocabulary: Path, settings: dict[str, bool]) -> Any:
 def test_published_vocabularies(real_data: Path, name: str, size: int, settings: dict, text: str, expected: str):
     path = real_data / "vocab" / name
     made = load(path, TokenizerConfig.model_validate(settings))
-    assert made.vocab_size == size and tokenization.doubts(made, path) == []
+    assert made.vocab_size == size and tokenization.normalization_warnings(made, path) == []
     assert tokens(made, text) == expected.split()
 
 

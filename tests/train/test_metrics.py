@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from toy_runs import Notes
-from tpulm.train.metrics import MetricsLog, mend, read_attempts, read_metrics
+from tpulm.train.metrics import MetricsLog, read_attempts, read_metrics, repair
 from tpulm.train.throughput import Meter, Rate
 
 
@@ -21,19 +21,19 @@ def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) ->
     path, start = (tmp_path / "metrics" / f"0001.{suffix}" for suffix in ("jsonl", "start.json"))
     path.write_bytes(whole := path.read_bytes() + b'{"kind": "tr')
     assert [record.step for record in read_metrics(tmp_path)] == [1, 2, 3]
-    mend(tmp_path, progress)
+    repair(tmp_path, progress)
     assert not notes and path.read_bytes() == whole
     for damaged in (whole.replace(b'"step": 2', b'"step": .'), whole.replace(b"kind", b"k\xff", 1), whole[40:]):
         path.write_bytes(damaged)
         with pytest.warns(match="0001.jsonl"):
             left = read_metrics(tmp_path)
         assert len(left) == 2
-        mend(tmp_path, progress)
-        mend(tmp_path, progress)
+        repair(tmp_path, progress)
+        repair(tmp_path, progress)
         assert read_metrics(tmp_path) == left and len(notes) == 1 and "0001.jsonl" in notes.pop()
     assert damaged in [kept.read_bytes() for kept in (tmp_path / "damaged").iterdir()]
     start.write_bytes(start.read_bytes().replace(b"1 x", b"2 x"))
-    mend(tmp_path, progress)
+    repair(tmp_path, progress)
     assert len(notes) == 1 and [attempt.start for attempt in read_attempts(tmp_path)] == [{}]
 
 

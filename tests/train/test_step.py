@@ -167,7 +167,7 @@ def test_products_are_of_bfloat16_and_summed_in_float32(kind: str) -> None:
     objective = toy.program(toy.config(kind, train={"compute_dtype": "bfloat16"})).objective
 
     def loss(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        inputs = objective.prepare(batch, row_keys(0, jax.numpy.zeros((2,), "uint32"), toy.BATCH))
+        inputs = objective.make_inputs(batch, row_keys(0, jax.numpy.zeros((2,), "uint32"), toy.BATCH))
         key = jax.random.key(0, impl="rbg")
         return objective.loss(params, inputs, objective.totals(inputs), dropout_key=key).loss
 

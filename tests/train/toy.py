@@ -14,7 +14,7 @@ from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.evaluate import Evaluation, evaluate
 from tpulm.train.loop import Run, TrainResult, train
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 from tpulm.train.throughput import Meter
 
 VOCAB_SIZE, LENGTH, BATCH = 200, 16, 8
@@ -92,13 +92,13 @@ class Rows:
         return np.arange(self._batch_size) + cursor
 
 
-def program(settings: RunConfig, devices: int = 1) -> Program:
+def program(settings: RunConfig, devices: int = 1) -> PretrainingProgram:
     from devices import first
 
-    return Program(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=first(devices))
+    return PretrainingProgram(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=first(devices))
 
 
-def scorer(made: Program) -> Any:
+def scorer(made: PretrainingProgram) -> Any:
     def score(params: Any, advance: Any = lambda rows: None) -> Evaluation:
         size = made.evaluation_batch_size
         rows = [Rows().batch(8_000_000 + i * BATCH)["tokens"] for i in range(size // BATCH)]
@@ -112,7 +112,7 @@ def scorer(made: Program) -> Any:
 
 
 def run(
-    made: Program,
+    made: PretrainingProgram,
     settings: RunConfig,
     workdir: Path,
     *,

@@ -31,8 +31,8 @@ def names(file: str = "tpu") -> list[str]:
 
 def refusal(name: str, file: str = "tpu", /, **values: object) -> ApiError:
     """A recorded error answer, to raise."""
-    found = answer(name, file, **values)["http"]
-    return ApiError(found["status"], found["body"]["error"])
+    response = answer(name, file, **values)["http"]
+    return ApiError(response["status"], response["body"]["error"])
 
 
 def filled(content: Any, **values: object) -> Any:

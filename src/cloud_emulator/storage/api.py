@@ -184,23 +184,23 @@ class StorageApi:
 
     def chunk(self, call: Call, bucket: str) -> dict[str, Any] | Response:
         """Keep what is new of a chunk, and create the object once all is there. A finished session repeats its answer."""
-        key, session, given = call.query_params["upload_id"], self._session(call), ByteRange.parse(call)
+        key, session, byte_range = call.query_params["upload_id"], self._session(call), ByteRange.parse(call)
         with session.lock:
             if session.done is None:
-                session.append(call.data, given, complete=call.complete)
-                if call.complete and len(session.content) == given.total:
+                session.append(call.data, byte_range, complete=call.complete)
+                if call.complete and len(session.content) == byte_range.total:
                     promised = session.promised | promised_hashes({}, call.headers)
                     content, session.content = bytes(session.content), bytearray()
                     try:
-                        made = self._store.put(session.target, content, session.fields, promised)
+                        stored = self._store.put(session.target, content, session.fields, promised)
                     except ApiError:
                         del self._sessions[key]
                         raise
-                    session.done = dataclasses.replace(made, content=b"")  # only its metadata is needed again
+                    session.done = dataclasses.replace(stored, content=b"")  # only its metadata is needed again
             if session.done is not None:
                 return session.done.resource(call.root)
-            kept = len(session.content)
-        return Response(b"", 308, {"X-GUploader-UploadID": key} | ({"Range": f"bytes=0-{kept - 1}"} if kept else {}))
+            received = len(session.content)
+        return Response(b"", 308, {"X-GUploader-UploadID": key} | ({"Range": f"bytes=0-{received - 1}"} if received else {}))
 
     def cancel(self, call: Call, bucket: str) -> Response:
         session = self._session(call)
@@ -234,16 +234,16 @@ class StorageApi:
 
     def get_bucket(self, call: Call, bucket: str) -> dict[str, Any]:
         with self._store.lock:
-            found = self._store.bucket(bucket)
-            _conditions(call).check(found, reading=True)
-            return found.resource(call.root)
+            resource = self._store.bucket(bucket)
+            _conditions(call).check(resource, reading=True)
+            return resource.resource(call.root)
 
     def list_buckets(self, call: Call) -> dict[str, Any]:
         with self._store.lock:
-            found = {bucket.name: bucket.resource(call.root) for bucket in self._store.buckets()}
-        page = listing.page_of(list(found), listing.query_of(call))
+            buckets = {bucket.name: bucket.resource(call.root) for bucket in self._store.buckets()}
+        page = listing.page_of(list(buckets), listing.query_of(call))
         more = {"nextPageToken": page.token} if page.token else {}
-        return {"kind": "storage#buckets", "items": [found[name] for name in page.names], **more}
+        return {"kind": "storage#buckets", "items": [buckets[name] for name in page.names], **more}
 
     def create_bucket(self, call: Call) -> dict[str, Any]:
         request = call.content()
@@ -254,8 +254,8 @@ class StorageApi:
         return self._store.change_bucket(bucket, call.content(), _conditions(call), replace=replace).resource(call.root)
 
     def layout(self, call: Call, bucket: str) -> dict[str, Any]:
-        found = self._store.bucket(bucket)
-        where = {"location": found.fields["location"], "locationType": found.location_type}
+        resource = self._store.bucket(bucket)
+        where = {"location": resource.fields["location"], "locationType": resource.location_type}
         return {"kind": "storage#storageLayout", "bucket": bucket, **where, "hierarchicalNamespace": {"enabled": False}}
 
     def policy(self, call: Call, bucket: str) -> dict[str, Any]:
@@ -298,10 +298,10 @@ def _integer(value: object) -> int | None:
 
 def range_of(header: str, size: int) -> range:
     """The bytes that a Range header asks for; a malformed one asks for all of them, as in the standard."""
-    found = RANGE.fullmatch(header)
-    if found is None or found.groups() == ("", ""):
+    match = RANGE.fullmatch(header)
+    if match is None or match.groups() == ("", ""):
         return range(size)
-    first, last = found.groups()
+    first, last = match.groups()
     if first == "":  # a suffix
         start, stop = max(0, size - int(last)), size
     else:
@@ -345,10 +345,10 @@ class ByteRange(NamedTuple):
         header = call.headers.get("content-range")
         if header is None:  # the whole object in one go
             return cls(0, len(call.data))
-        found = CONTENT_RANGE.fullmatch(header.strip())
-        if found is None:
+        match = CONTENT_RANGE.fullmatch(header.strip())
+        if match is None:
             raise invalid(f"Failed to parse Content-Range header: '{header}'")
-        first, _, total = found.groups()
+        first, _, total = match.groups()
         return cls(None if first is None else int(first), None if total == "*" else int(total))
 
 
@@ -362,20 +362,20 @@ class Session:
     cancelled: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def append(self, chunk: bytes, given: ByteRange, *, complete: bool) -> None:
-        kept, start = len(self.content), given.start
+    def append(self, chunk: bytes, byte_range: ByteRange, *, complete: bool) -> None:
+        received, start = len(self.content), byte_range.start
         if start is None:
             return
-        if start > kept:
+        if start > received:
             message = (
                 f"Invalid request.  According to the Content-Range header, the upload offset is {start} byte(s), "
-                f"which exceeds already uploaded size of {kept} byte(s)."
+                f"which exceeds already uploaded size of {received} byte(s)."
             )
             raise storage_error(503, message, "backendError")
         end = start + len(chunk)
-        if given.total is not None and end > given.total:
-            raise invalid(f"The Content-Range header announces {given.total} bytes, and {end} were sent.")
-        if not complete or end != given.total:
+        if byte_range.total is not None and end > byte_range.total:
+            raise invalid(f"The Content-Range header announces {byte_range.total} bytes, and {end} were sent.")
+        if not complete or end != byte_range.total:
             end -= end % QUANTUM_BYTES
-        if end > kept:
-            self.content += memoryview(chunk)[kept - start : end - start]
+        if end > received:
+            self.content += memoryview(chunk)[received - start : end - start]

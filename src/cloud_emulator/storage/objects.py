@@ -110,14 +110,14 @@ def etag(generation: int, metageneration: int) -> str:
 
 def writable(resource: dict[str, Any]) -> dict[str, Any]:
     """The fields of a request's resource that are kept. Raises ApiError for values that no header or resource can hold."""
-    kept = {name: resource[name] for name in WRITABLE_FIELDS if resource.get(name) is not None}
-    for name, value in kept.items():
+    fields = {name: resource[name] for name in WRITABLE_FIELDS if resource.get(name) is not None}
+    for name, value in fields.items():
         is_text = isinstance(value, str) and not re.search(r"[\x00-\x1f\x7f]", value)
         if not (
             isinstance(value, dict) if name == "metadata" else isinstance(value, bool) if name.endswith("Hold") else is_text
         ):
             raise invalid(f"Invalid value for {name}: {value!r}")
-    return kept
+    return fields
 
 
 def merged(old: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -141,10 +141,10 @@ class Preconditions(NamedTuple):
     metageneration: int | None = None
     not_metageneration: int | None = None
 
-    def check(self, there: StoredObject | Bucket | None, *, reading: bool = False) -> None:
+    def check(self, current: StoredObject | Bucket | None, *, reading: bool = False) -> None:
         """Raise 412, or 304 if a read finds what the client already has."""
-        generation = there.generation if isinstance(there, StoredObject) else 0
-        metageneration = there.metageneration if there else None
+        generation = current.generation if isinstance(current, StoredObject) else 0
+        metageneration = current.metageneration if current else None
         wrong = (self.generation not in (None, generation)) or (self.metageneration not in (None, metageneration))
         unchanged = self.not_generation == generation or (
             self.not_metageneration is not None and self.not_metageneration == metageneration

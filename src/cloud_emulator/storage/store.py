@@ -42,8 +42,8 @@ class Store:
         self.lock = threading.RLock()
         self._folder = None if folder is None else Folder(folder)
         self._buckets = {bucket.name: bucket for bucket in self._folder.buckets()} if self._folder else {}
-        made = [stored.generation for bucket in self._buckets.values() for stored in bucket.objects.values()]
-        self._last_time = max([*made, *(bucket.updated for bucket in self._buckets.values())], default=0)
+        generations = [stored.generation for bucket in self._buckets.values() for stored in bucket.objects.values()]
+        self._last_time = max([*generations, *(bucket.updated for bucket in self._buckets.values())], default=0)
 
     def close(self) -> None:
         """Release the folder for another emulator."""
@@ -98,13 +98,13 @@ class Store:
             bucket.updated = self._now()
             return self._kept(bucket)
 
-    def set_policy(self, name: str, wanted: dict[str, Any]) -> Bucket:
+    def set_policy(self, name: str, policy: dict[str, Any]) -> Bucket:
         with self.lock:
             bucket = self.bucket(name)
-            if wanted.get("etag") not in (None, bucket.policy_resource()["etag"]):
+            if policy.get("etag") not in (None, bucket.policy_resource()["etag"]):
                 raise storage_error(412, "The IAM policy was changed by somebody else meanwhile.", "conditionNotMet")
-            kept = {name: wanted[name] for name in ("bindings", "version") if name in wanted}
-            bucket.policy = {**kept, "revision": int(bucket.policy.get("revision", 0)) + 1}
+            fields = {name: policy[name] for name in ("bindings", "version") if name in policy}
+            bucket.policy = {**fields, "revision": int(bucket.policy.get("revision", 0)) + 1}
             return self._kept(bucket)
 
     def delete_bucket(self, name: str, conditions: Preconditions) -> None:
@@ -205,13 +205,13 @@ class Store:
         if not 1 <= len(sources) <= 32:
             raise invalid(f"The number of source components provided ({len(sources)}) must be between 1 and 32.")
         with self.lock:
-            found = [self.find(source) for source in sources]
+            objects = [self.find(source) for source in sources]
             self.check(to)
-            content = b"".join(part.read() for part in found)
-            count = sum(part.component_count or 1 for part in found)
+            content = b"".join(part.read() for part in objects)
+            count = sum(part.component_count or 1 for part in objects)
             new = self._commit(to, content, len(content), Hashes.of(content)._replace(md5=None), fields, count)
             if consume:
-                for part in {part.name: part for part in found if part.name != to.name}.values():
+                for part in {part.name: part for part in objects if part.name != to.name}.values():
                     self._remove(part)
             return new
 
@@ -251,9 +251,9 @@ class Folder:
                         content = json_object(record.read_bytes())
                         body = file.parent / "bodies" / str(content["generation"])
                         bucket.put(StoredObject(**{"size": body.stat().st_size, **content, "content": body}))
-                kept = {stored.content for stored in bucket.objects.values()}
+                referenced = {stored.content for stored in bucket.objects.values()}
                 is_whole = not any((file.parent / "objects").glob("*.broken"))
-                for body in set((file.parent / "bodies").iterdir()) - kept if is_whole else ():
+                for body in set((file.parent / "bodies").iterdir()) - referenced if is_whole else ():
                     body.unlink()
                 yield bucket
 
@@ -267,10 +267,10 @@ class Folder:
                 os.link(stored.content, path)
             except OSError:  # a file system without hard links
                 shutil.copyfile(stored.content, path)
-        kept = dataclasses.replace(stored, content=path)
-        content = {each.name: getattr(kept, each.name) for each in dataclasses.fields(kept) if each.name != "content"}
-        _write_whole(self._record(kept), content)
-        return kept
+        on_disk = dataclasses.replace(stored, content=path)
+        content = {each.name: getattr(on_disk, each.name) for each in dataclasses.fields(on_disk) if each.name != "content"}
+        _write_whole(self._record(on_disk), content)
+        return on_disk
 
     def remove(self, stored: StoredObject) -> None:
         self._record(stored).unlink()
@@ -307,6 +307,6 @@ def _named_if_broken(record: Path) -> Iterator[None]:
 
 
 def _write_whole(path: Path, content: dict[str, Any]) -> None:
-    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
-    beside.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    temporary.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    temporary.replace(path)

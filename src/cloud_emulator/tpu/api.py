@@ -19,7 +19,7 @@ from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
 from cloud_emulator.errors import ApiError, as_rpc_error, rpc_error
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.tpu.control import Tpu
-from cloud_emulator.tpu.nodes import Slice
+from cloud_emulator.tpu.nodes import TpuSlice
 from cloud_emulator.tpu.queue import Queued
 from cloud_emulator.tpu.state import Table, raw, resource_refusal
 
@@ -81,12 +81,12 @@ class TpuApi:
         collection = path.removeprefix(PLACE).partition("/")[2].partition("/")[0].partition(":")[0]
 
         def guarded(call: Call, project: str, zone: str | None = None, id: str = "") -> dict[str, Any]:
-            projects, found = self._tpu.projects, self._tpu.projects.find(project)
+            projects, owner = self._tpu.projects, self._tpu.projects.find(project)
             query, kind = call.query_params, re.search(rb'"acceleratorType":\s*"([^"]*)"', call.data)
             resource = id or query.get("nodeId") or query.get("queuedResourceId")
-            given = {
-                "project": project if found is None else found.name,
-                "number": None if found is None else found.number,
+            arguments = {
+                "project": project if owner is None else owner.name,
+                "number": None if owner is None else owner.number,
                 "zone": zone,
                 "region": None if zone is None else region_of(zone),
                 "permission": permission,
@@ -94,18 +94,18 @@ class TpuApi:
                 "resource": f"{collection}/{resource}" if resource else None,
                 "type": None if kind is None else kind[1].decode(errors="replace"),
             }
-            values = {name: value for name, value in given.items() if value is not None}
+            values = {name: value for name, value in arguments.items() if value is not None}
             try:
                 with self._tpu.clock.lock:
                     if (ordered := self._tpu.state.orders.take("http", request, zone)) is not None:
                         raise recorded.refusal(ordered, **values)
-                    found = projects.permitted(project, SERVICE, billed=permission.rpartition(".")[2] not in UNBILLED)
-                    if permission and not found.is_granted(permission):
+                    owner = projects.permitted(project, SERVICE, billed=permission.rpartition(".")[2] not in UNBILLED)
+                    if permission and not owner.is_granted(permission):
                         raise recorded.refusal("iam" if "node" in values else "iam-in-detail", **values)
                     if zone is not None and zone not in self._catalogue.zones:
                         name = "zone-without-tpus" if ZONE.fullmatch(zone) else "location-policy"
                         raise recorded.refusal(name, **values)
-                    parts = ("projects", found.name, "locations", zone, collection, id)
+                    parts = ("projects", owner.name, "locations", zone, collection, id)
                     return as_dict(do(call, "/".join(filter(None, parts))), call)
             except ApiError as error:
                 where = f"projects/{project}" + (f"/locations/{zone}" if zone else "")
@@ -124,12 +124,12 @@ class TpuApi:
 
     def guest_attributes(self, call: Call, name: str) -> Any:
         """By worker, in order: those of a namespace, or of one key in it, or all."""
-        wanted = parsed(types.GetGuestAttributesRequest, call)
+        request = parsed(types.GetGuestAttributesRequest, call)
         machines = self._tpu.node_table.find(name).machines
-        workers = [int(worker) for worker in wanted.worker_ids if worker.isdecimal()] or range(len(machines))
+        workers = [int(worker) for worker in request.worker_ids if worker.isdecimal()] or range(len(machines))
         if any(worker >= len(machines) for worker in workers):
             raise rpc_error(400, f"{name} has {len(machines)} workers.")
-        namespace, _, key = wanted.query_path.strip("/").partition("/")
+        namespace, _, key = request.query_path.strip("/").partition("/")
         answers = []
         for worker in workers:
             tree = machines[worker].metadata.get("instance/guest-attributes")
@@ -139,7 +139,7 @@ class TpuApi:
                 for name, value in pairs.items()
                 if namespace in ("", space) and key in ("", name)
             ]
-            answers.append({"queryPath": wanted.query_path, "queryValue": {"items": items} if items else {}})
+            answers.append({"queryPath": request.query_path, "queryValue": {"items": items} if items else {}})
         return {"guestAttributes": answers}
 
     def create_queued(self, call: Call, name: str) -> Any:
@@ -164,7 +164,7 @@ class TpuApi:
         """The accelerator types or the runtime versions of a zone."""
         *_, zone, kind = collection.split("/")
         if kind == "acceleratorTypes":
-            return [_type(f"{collection}/{found.name}", found) for found in self._catalogue.zones[zone]]
+            return [_type(f"{collection}/{accelerator.name}", accelerator) for accelerator in self._catalogue.zones[zone]]
         versions = self._catalogue.runtime_versions(zone)
         return [{"name": f"{collection}/{version}", "version": version} for version in versions]
 
@@ -172,9 +172,9 @@ class TpuApi:
         return page(name.rpartition("/")[2], self._offered(name), call)
 
     def get_offered(self, call: Call, name: str) -> Any:
-        for found in self._offered(name.rpartition("/")[0]):
-            if found["name"] == name:
-                return found
+        for item in self._offered(name.rpartition("/")[0]):
+            if item["name"] == name:
+                return item
         raise resource_refusal("not-found", name)
 
     def list_locations(self, call: Call, name: str) -> Any:
@@ -195,20 +195,20 @@ def parsed(kind: type[Kind], call: Call) -> Kind:
     return message
 
 
-def as_dict(found: Any, call: Call) -> dict[str, Any]:
+def as_dict(item: Any, call: Call) -> dict[str, Any]:
     """JSON of a message, or of a node or a queued resource."""
-    if isinstance(found, dict):
-        return found
-    message = found.node if isinstance(found, Slice) else found.resource if isinstance(found, Queued) else found
+    if isinstance(item, dict):
+        return item
+    message = item.node if isinstance(item, TpuSlice) else item.resource if isinstance(item, Queued) else item
     numbers = "enum-encoding=int" in call.query_params.get("$alt", "")
     pure = raw(message) if isinstance(message, proto.Message) else message
-    made = json_format.MessageToDict(pure, use_integers_for_enums=numbers)
+    fields = json_format.MessageToDict(pure, use_integers_for_enums=numbers)
     kind = "type.googleapis.com/google.cloud.common.OperationMetadata"  # google-cloud-tpu has a type of its own for it
-    return made | {"metadata": {**made["metadata"], "@type": kind}} if "@type" in made.get("metadata", ()) else made
+    return fields | {"metadata": {**fields["metadata"], "@type": kind}} if "@type" in fields.get("metadata", ()) else fields
 
 
-def page(key: str, found: list[Any], call: Call, usual: int = 500) -> dict[str, Any]:
-    items, token = call.page(found, call.integer("pageSize") or usual)
+def page(key: str, entries: list[Any], call: Call, usual: int = 500) -> dict[str, Any]:
+    items, token = call.page(entries, call.integer("pageSize") or usual)
     return ({key: [as_dict(item, call) for item in items]} if items else {}) | ({"nextPageToken": token} if token else {})
 
 
@@ -220,9 +220,9 @@ def _listed(key: str, table: Table[Any]) -> Callable[[Call, str], Any]:
     return lambda call, name: page(key, table.within(name), call)
 
 
-def _type(name: str, found: Accelerator) -> dict[str, Any]:
-    config = {"type": CONFIG_TYPES[found.generation], "topology": found.topology}
-    return {"name": name, "type": found.name, "acceleratorConfigs": [config]}
+def _type(name: str, accelerator: Accelerator) -> dict[str, Any]:
+    config = {"type": CONFIG_TYPES[accelerator.generation], "topology": accelerator.topology}
+    return {"name": name, "type": accelerator.name, "acceleratorConfigs": [config]}
 
 
 def _location(name: str) -> dict[str, Any]:

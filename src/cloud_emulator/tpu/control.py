@@ -18,7 +18,7 @@ from cloud_emulator.faults import Faults, validated
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.machines import Machine, Machines
 from cloud_emulator.projects import Projects
-from cloud_emulator.tpu.nodes import OVER, Nodes, NodeState, Slice, power_off, state_named
+from cloud_emulator.tpu.nodes import OVER, Nodes, NodeState, TpuSlice, power_off, state_named
 from cloud_emulator.tpu.queue import Queue, Queued
 from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
@@ -66,8 +66,8 @@ class Tpu:
         """No process of any machine is left when this returns."""
         self.clock.close()
         with self.clock.lock:
-            for found in list(self.node_table.values()):
-                self.node_table.remove_machines(found)
+            for node in list(self.node_table.values()):
+                self.node_table.remove_machines(node)
         self.state.machines.close()
 
     def set(self, **settings: bool | float | None) -> None:
@@ -116,24 +116,24 @@ class Tpu:
 
     def maintenance(self, node: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
         """Set `instance/maintenance-event` from now on; "NONE" ends the maintenance."""
-        found, health = self._node(node), types.Node.Health
-        for machine in found.machines:
+        tpu_slice, health = self._node(node), types.Node.Health
+        for machine in tpu_slice.machines:
             machine.metadata.set("instance/maintenance-event", event)
-        found.node.health = health.HEALTHY if event == "NONE" else health.UNHEALTHY_MAINTENANCE
-        self.state.record("maintenance", found.name, event)
+        tpu_slice.node.health = health.HEALTHY if event == "NONE" else health.UNHEALTHY_MAINTENANCE
+        self.state.record("maintenance", tpu_slice.name, event)
 
     def repair(self, node: str, seconds: float = 1.0, state: str = "REPAIRING") -> None:
         """REPAIRING (or RESTARTING, …) for `seconds`, then READY: the startup script runs again with the same folders."""
-        found, wanted = self._living(node), state_named(state)
-        power_off(found)
-        self.node_table.set_state(found, wanted, state.lower(), "maintenance")
+        tpu_slice, target = self._living(node), state_named(state)
+        power_off(tpu_slice)
+        self.node_table.set_state(tpu_slice, target, state.lower(), "maintenance")
 
         def end() -> None:
-            if self.node_table.get(found.name) is found and found.node.state == wanted:
-                for machine in found.machines:
+            if self.node_table.get(tpu_slice.name) is tpu_slice and tpu_slice.node.state == target:
+                for machine in tpu_slice.machines:
                     machine.metadata.set("instance/maintenance-event", "NONE")
-                self.node_table.boot(found)
-                self.node_table.set_state(found, NodeState.READY, "ready", "rebooted")
+                self.node_table.boot(tpu_slice)
+                self.node_table.set_state(tpu_slice, NodeState.READY, "ready", "rebooted")
 
         self.clock.after(seconds, end)
 
@@ -161,8 +161,8 @@ class Tpu:
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
         """Cancel answers that were ordered and not given yet; None: any."""
         self.state.orders.take_back(name, zone)
-        for found in list(self.queue.values()):
-            self.queue.retry(found)
+        for queued in list(self.queue.values()):
+            self.queue.retry(queued)
 
     def stock_out(self, zone: str, count: int | None = None) -> None:
         """Have no capacity for `count` creations, or until `restock`: creations fail with code 8, queued resources wait."""
@@ -176,19 +176,19 @@ class Tpu:
         self._queued(queued).held = True
 
     def release(self, queued: str) -> None:
-        found = self._queued(queued)
-        found.held = False
-        self.queue.retry(found)
+        resource = self._queued(queued)
+        resource.held = False
+        self.queue.retry(resource)
 
     def suspend(self, queued: str) -> None:
         self.queue.suspend(self._queued(queued))
 
     def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
         """Fail one with the `failedData` of a recorded answer; it is SUSPENDING first, if it was PROVISIONING or ACTIVE."""
-        found = self._queued(queued)
-        first = found.wanted[0]
+        resource = self._queued(queued)
+        first = resource.slices[0]
         values = {"zone": first.zone, "region": region_of(first.zone), "project": first.project, "type": first.accelerator.name}
-        self.queue.fail(found, Failure.recorded(name, **values))
+        self.queue.fail(resource, Failure.recorded(name, **values))
 
     # Projects: None is the one that the emulator started with
 
@@ -230,13 +230,13 @@ class Tpu:
 
     def nodes(self) -> dict[str, str]:
         """State by id (by full name if two nodes have the same id)."""
-        found = {each.name: each.node.state.name for each in list(self.node_table.values())}
-        return {shortest(name, found): state for name, state in found.items()}
+        states = {each.name: each.node.state.name for each in list(self.node_table.values())}
+        return {shortest(name, states): state for name, state in states.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
-        found = {each.name: each.state.name for each in list(self.queue.values())}
-        return {shortest(name, found): state for name, state in found.items()}
+        states = {each.name: each.state.name for each in list(self.queue.values())}
+        return {shortest(name, states): state for name, state in states.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
         """One worker: its `folder`, `home`, `console()`, `processes()` and `metadata`."""
@@ -267,14 +267,14 @@ class Tpu:
             "injected": self.faults.injected,
         }
 
-    def _node(self, name: str) -> Slice:
+    def _node(self, name: str) -> TpuSlice:
         return named("node", name, self.node_table)
 
-    def _living(self, name: str) -> Slice:
-        found = self._node(name)
-        if found.node.state in OVER:
-            raise EmulatorError(f"node '{name}' is {found.node.state.name} already")
-        return found
+    def _living(self, name: str) -> TpuSlice:
+        node = self._node(name)
+        if node.node.state in OVER:
+            raise EmulatorError(f"node '{name}' is {node.node.state.name} already")
+        return node
 
     def _queued(self, name: str) -> Queued:
         return named("queued resource", name, self.queue)

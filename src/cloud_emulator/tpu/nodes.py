@@ -40,7 +40,7 @@ SCOPES = [
 
 
 @dataclass(eq=False)
-class Slice:
+class TpuSlice:
     """A node with its machines, the workers in order; there are none before the first boot."""
 
     node: types.Node
@@ -66,36 +66,36 @@ class Slice:
         return Demand(self.accelerator, self.spot, self.zone)
 
 
-class Nodes(Table[Slice]):
+class Nodes(Table[TpuSlice]):
     """Nodes by full name; callers hold the clock's lock. `watchers` are called on every change of a node's state."""
 
     def __init__(self, state: State):
         self._state = state
-        self.watchers: list[Callable[[Slice], None]] = []
+        self.watchers: list[Callable[[TpuSlice], None]] = []
         state.holders.append(self.demands)
 
     def demands(self, project: str) -> list[Demand]:
         """Without nodes of queued resources, which are counted with those."""
-        return [found.demand for found in self.values() if found.project == project and not found.queued]
+        return [node.demand for node in self.values() if node.project == project and not node.queued]
 
     # Creation
 
-    def prepared(self, name: str, wanted: types.Node, *, spot: bool = False, queued: str = "") -> Slice:
+    def prepared(self, name: str, requested: types.Node, *, spot: bool = False, queued: str = "") -> TpuSlice:
         """The node that a request asks for; nothing is created. Raises ApiError if it is invalid."""
         _, project_name, _, zone, _, node_id = name.split("/")
         check_identifier("node", node_id)
-        accelerator = self._checked(wanted, zone)
+        accelerator = self._checked(requested, zone)
         if name in self:
             raise resource_refusal("name-taken", name)
-        project, email = self._state.projects.known(project_name), wanted.service_account.email
+        project, email = self._state.projects.known(project_name), requested.service_account.email
         if not project.has_account(email) or not project.is_granted("iam.serviceAccounts.actAs"):
             raise refused("account", account=email or project.default_account)
-        spot = spot or wanted.scheduling_config.spot or wanted.scheduling_config.preemptible
-        return Slice(self._filled(name, wanted, accelerator, spot, queued), accelerator, spot, queued)
+        spot = spot or requested.scheduling_config.spot or requested.scheduling_config.preemptible
+        return TpuSlice(self._filled(name, requested, accelerator, spot, queued), accelerator, spot, queued)
 
-    def _checked(self, wanted: types.Node, zone: str) -> Accelerator:
+    def _checked(self, requested: types.Node, zone: str) -> Accelerator:
         """The accelerator of a valid request. Raises ApiError."""
-        catalogue, config, name = self._state.projects.catalogue, wanted.accelerator_config, wanted.accelerator_type
+        catalogue, config, name = self._state.projects.catalogue, requested.accelerator_config, requested.accelerator_type
         if name and config.topology:
             raise refused("type-and-topology")
         by_topology = catalogue.with_topology(config.type_.name, config.topology) if config.topology else None
@@ -104,19 +104,19 @@ class Nodes(Table[Slice]):
             raise refused("type", type=name or config.topology)
         if zone not in accelerator.zones:
             raise recorded.refusal("type-not-in-zone", type=accelerator.name, zone=zone)
-        if wanted.runtime_version not in catalogue.runtime_versions():
-            raise refused("runtime-version", version=wanted.runtime_version)
-        check_labels(dict(wanted.labels))
-        for key, value in wanted.metadata.items():
+        if requested.runtime_version not in catalogue.runtime_versions():
+            raise refused("runtime-version", version=requested.runtime_version)
+        check_labels(dict(requested.labels))
+        for key, value in requested.metadata.items():
             if len(value.encode()) > METADATA_BYTES:
                 raise refused("large-metadata", key=key)
-        if wanted.scheduling_config.preemptible and wanted.scheduling_config.spot:
+        if requested.scheduling_config.preemptible and requested.scheduling_config.spot:
             raise refused("preemptible-and-spot")
         return accelerator
 
-    def _filled(self, name: str, wanted: types.Node, accelerator: Accelerator, spot: bool, queued: str) -> types.Node:
+    def _filled(self, name: str, requested: types.Node, accelerator: Accelerator, spot: bool, queued: str) -> types.Node:
         project = self._state.projects.known(name.split("/")[1])
-        node = types.Node(wanted)
+        node = types.Node(requested)
         node.name = name
         node.state = NodeState.CREATING
         node.accelerator_type = accelerator.name
@@ -139,207 +139,207 @@ class Nodes(Table[Slice]):
         node.cidr_block = node.cidr_block or "10.20.30.0/24"
         return node
 
-    def create(self, name: str, wanted: types.Node) -> Operation:
-        made = self.prepared(name, wanted)
-        self._state.check_quota(made.project, [made.demand])
+    def create(self, name: str, requested: types.Node) -> Operation:
+        node = self.prepared(name, requested)
+        self._state.check_quota(node.project, [node.demand])
         operation = self._state.operations.begin(name, "create")
-        values = {"type": made.accelerator.name, "project": made.project}
-        failure = self._state.orders.failure("operation", "CREATE node", made.zone, **values)
-        failure = failure or self.lacks_addresses([made])
+        values = {"type": node.accelerator.name, "project": node.project}
+        failure = self._state.orders.failure("operation", "CREATE node", node.zone, **values)
+        failure = failure or self.lacks_addresses([node])
         if failure is None:
-            self.begin(made, operation)
+            self.begin(node, operation)
             return operation
-        self[made.name] = made  # CREATING until the operation fails, then gone
+        self[node.name] = node  # CREATING until the operation fails, then gone
 
         def fail() -> None:
-            if self.get(made.name) is made:
-                self.forget(made, "failed", failure.message)
+            if self.get(node.name) is node:
+                self.forget(node, "failed", failure.message)
             self._state.operations.end(operation, failure)
 
         self._state.clock.after(self._state.behaviour.create_seconds, fail)
         return operation
 
-    def lacks_addresses(self, wanted: list[Slice]) -> Failure | None:
-        """The failure if hosts with external addresses, including those of `wanted`, exceed a region's quota."""
-        limit, first = self._state.behaviour.addresses, wanted[0]
+    def lacks_addresses(self, requested: list[TpuSlice]) -> Failure | None:
+        """The failure if hosts with external addresses, including those of `requested`, exceed a region's quota."""
+        limit, first = self._state.behaviour.addresses, requested[0]
         region = region_of(first.zone)
         held = [
-            found.accelerator.hosts
-            for found in {*self.values(), *wanted}
-            if found.project == first.project
-            and region_of(found.zone) == region
-            and found.node.network_config.enable_external_ips
-            and (found in wanted or found.node.state not in (*OVER, NodeState.STOPPED))
+            node.accelerator.hosts
+            for node in {*self.values(), *requested}
+            if node.project == first.project
+            and region_of(node.zone) == region
+            and node.node.network_config.enable_external_ips
+            and (node in requested or node.node.state not in (*OVER, NodeState.STOPPED))
         ]
-        asks = any(found.node.network_config.enable_external_ips for found in wanted)
+        asks = any(node.node.network_config.enable_external_ips for node in requested)
         lacks = limit is not None and asks and sum(held) > limit
         return Failure.recorded("failed-addresses", limit=limit, region=region) if lacks else None
 
-    def begin(self, made: Slice, operation: Operation | None, will_fail: bool = False) -> None:
+    def begin(self, node: TpuSlice, operation: Operation | None, will_fail: bool = False) -> None:
         """Start to create a prepared node; `operation` ends when it is READY. `will_fail`: it stays CREATING."""
-        self[made.name] = made
-        self._state.record("created", made.name, made.accelerator.name + (" spot" if made.spot else ""))
+        self[node.name] = node
+        self._state.record("created", node.name, node.accelerator.name + (" spot" if node.spot else ""))
         behaviour, clock = self._state.behaviour, self._state.clock
         if will_fail:
             return
 
         def boot() -> None:
-            if self._is(made, NodeState.CREATING):
-                self.boot(made)
+            if self._is(node, NodeState.CREATING):
+                self.boot(node)
 
         def ready() -> None:
             boot()
-            if self._is(made, NodeState.CREATING):
-                self.set_state(made, NodeState.READY, "ready")
+            if self._is(node, NodeState.CREATING):
+                self.set_state(node, NodeState.READY, "ready")
             if operation is not None:
-                whole = self._is(made, NodeState.READY)
-                self._state.operations.end(operation, made.node if whole else Failure(1, "The operation was cancelled."))
+                whole = self._is(node, NodeState.READY)
+                self._state.operations.end(operation, node.node if whole else Failure(1, "The operation was cancelled."))
 
         if behaviour.boot_seconds is not None and behaviour.boot_seconds < behaviour.create_seconds:
             clock.after(behaviour.boot_seconds, boot)
         clock.after(behaviour.create_seconds, ready)
 
-    def _is(self, found: Slice, state: NodeState) -> bool:
-        return self.get(found.name) is found and found.node.state == state
+    def _is(self, node: TpuSlice, state: NodeState) -> bool:
+        return self.get(node.name) is node and node.node.state == state
 
     # What is done to nodes
 
-    def set_state(self, found: Slice, state: NodeState, what: str, reason: str = "") -> None:
-        found.node.state = state
-        found.node.health = types.Node.Health.HEALTHY if state == NodeState.READY else types.Node.Health.HEALTH_UNSPECIFIED
-        self._changed(found, what, reason)
+    def set_state(self, node: TpuSlice, state: NodeState, what: str, reason: str = "") -> None:
+        node.node.state = state
+        node.node.health = types.Node.Health.HEALTHY if state == NodeState.READY else types.Node.Health.HEALTH_UNSPECIFIED
+        self._changed(node, what, reason)
 
-    def _changed(self, found: Slice, what: str, reason: str) -> None:
-        self._state.record(what, found.name, reason)
+    def _changed(self, node: TpuSlice, what: str, reason: str) -> None:
+        self._state.record(what, node.name, reason)
         for watcher in self.watchers:
-            watcher(found)
+            watcher(node)
 
-    def forget(self, found: Slice, what: str, reason: str) -> None:
+    def forget(self, node: TpuSlice, what: str, reason: str) -> None:
         """Remove a node with its machines; only the history keeps it."""
-        del self[found.name]
-        self.remove_machines(found)
-        self._changed(found, what, reason)
+        del self[node.name]
+        self.remove_machines(node)
+        self._changed(node, what, reason)
 
     def delete(self, name: str, *, by_queue: bool = False) -> Operation:
-        found = self.find(name)
-        if found.queued and not by_queue:
-            raise refused("node-of-queue", node=name, queued=found.queued)
-        if found.node.state == NodeState.DELETING:
+        node = self.find(name)
+        if node.queued and not by_queue:
+            raise refused("node-of-queue", node=name, queued=node.queued)
+        if node.node.state == NodeState.DELETING:
             raise refused("being-deleted")
         operation = self._state.operations.begin(name, "delete")
-        self.set_state(found, NodeState.DELETING, "deleting")
+        self.set_state(node, NodeState.DELETING, "deleting")
         seconds = self._state.behaviour.delete_seconds
 
         def end() -> None:
-            if self.get(name) is found:
-                self.forget(found, "deleted", "asked for")
+            if self.get(name) is node:
+                self.forget(node, "deleted", "asked for")
             self._state.operations.end(operation)
 
         if seconds:
-            self._state.clock.after(seconds / 2, lambda: signal_all(found, signal.SIGTERM))
+            self._state.clock.after(seconds / 2, lambda: signal_all(node, signal.SIGTERM))
         self._state.clock.after(seconds, end)
         return operation
 
-    def _pass_through(self, found: Slice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
+    def _pass_through(self, node: TpuSlice, verb: str, state: NodeState, then: Callable[[], None]) -> Operation:
         """Put a node into `state` for a while; then, if it is still in it, call `then`."""
-        operation = self._state.operations.begin(found.name, verb)
-        self.set_state(found, state, state.name.lower())
+        operation = self._state.operations.begin(node.name, verb)
+        self.set_state(node, state, state.name.lower())
 
         def end() -> None:
-            if self._is(found, state):
+            if self._is(node, state):
                 then()
-            self._state.operations.end(operation, found.node)
+            self._state.operations.end(operation, node.node)
 
         self._state.clock.after(self._state.behaviour.stop_seconds, end)
         return operation
 
     def stop(self, name: str) -> Operation:
-        found = self.find(name)
-        if found.accelerator.hosts > 1 or found.spot or found.node.state != NodeState.READY:
-            raise refused("not-stoppable", node=name, state=found.node.state.name)
+        node = self.find(name)
+        if node.accelerator.hosts > 1 or node.spot or node.node.state != NodeState.READY:
+            raise refused("not-stoppable", node=name, state=node.node.state.name)
 
         def stopped() -> None:
-            power_off(found)
-            self.set_state(found, NodeState.STOPPED, "stopped")
+            power_off(node)
+            self.set_state(node, NodeState.STOPPED, "stopped")
 
-        return self._pass_through(found, "stop", NodeState.STOPPING, stopped)
+        return self._pass_through(node, "stop", NodeState.STOPPING, stopped)
 
     def start(self, name: str) -> Operation:
-        found = self.find(name)
-        if found.node.state != NodeState.STOPPED:
-            raise refused("not-stopped", node=name, state=found.node.state.name)
+        node = self.find(name)
+        if node.node.state != NodeState.STOPPED:
+            raise refused("not-stopped", node=name, state=node.node.state.name)
 
         def started() -> None:
-            self.boot(found)
-            self.set_state(found, NodeState.READY, "ready", "started again")
+            self.boot(node)
+            self.set_state(node, NodeState.READY, "ready", "started again")
 
-        return self._pass_through(found, "start", NodeState.STARTING, started)
+        return self._pass_through(node, "start", NodeState.STARTING, started)
 
     def patch(self, name: str, changes: types.Node, mask: list[str]) -> Operation:
-        found = self.find(name)
+        node = self.find(name)
         for path in mask:
             if path not in CHANGEABLE:
                 raise refused("update-mask", field=path, fields=", ".join(CHANGEABLE))
         check_labels(dict(changes.labels))
         for path in mask:
-            setattr(found.node, path, getattr(changes, path))
-        for worker, machine in enumerate(found.machines):
-            tree = self._metadata(found, worker, [machine.address for machine in found.machines])
+            setattr(node.node, path, getattr(changes, path))
+        for worker, machine in enumerate(node.machines):
+            tree = self._metadata(node, worker, [machine.address for machine in node.machines])
             machine.metadata.set("instance/attributes", tree["instance"]["attributes"])
         operation = self._state.operations.begin(name, "update")
-        self._state.operations.end(operation, found.node)
+        self._state.operations.end(operation, node.node)
         return operation
 
     # Preemption, loss and maintenance
 
-    def preempt(self, found: Slice, grace_seconds: float) -> None:
+    def preempt(self, node: TpuSlice, grace_seconds: float) -> None:
         """Notify the machines and send SIGTERM; the node is PREEMPTED once all processes ended, or after `grace_seconds`."""
         clock = self._state.clock
-        for machine in found.machines:
+        for machine in node.machines:
             machine.metadata.set("instance/preempted", "TRUE")
-        self._state.record("notified", found.name, f"preemption, {grace_seconds:g} s of grace")
-        signal_all(found, signal.SIGTERM)
+        self._state.record("notified", node.name, f"preemption, {grace_seconds:g} s of grace")
+        signal_all(node, signal.SIGTERM)
         until = clock.now() + grace_seconds
 
         def look() -> None:
-            if self.get(found.name) is not found or found.node.state in OVER:
+            if self.get(node.name) is not node or node.node.state in OVER:
                 return
-            if clock.now() >= until or not any(machine.processes() for machine in found.machines):
-                self.lose(found, "preempted")
+            if clock.now() >= until or not any(machine.processes() for machine in node.machines):
+                self.lose(node, "preempted")
             else:
                 clock.after(LOOK_SECONDS, look)
 
         clock.after(min(LOOK_SECONDS, grace_seconds), look)
 
-    def lose(self, found: Slice, reason: str) -> None:
+    def lose(self, node: TpuSlice, reason: str) -> None:
         """End all processes at once. The node keeps its name and its quota until it is deleted."""
-        power_off(found)
-        state = NodeState.PREEMPTED if found.spot else NodeState.TERMINATED
-        self.set_state(found, state, state.name.lower(), reason)
+        power_off(node)
+        state = NodeState.PREEMPTED if node.spot else NodeState.TERMINATED
+        self.set_state(node, state, state.name.lower(), reason)
 
     # Machines
 
-    def boot(self, found: Slice) -> None:
+    def boot(self, node: TpuSlice) -> None:
         """Run the startup script on every worker that is off."""
-        if not found.machines:
-            node_id, hosts = found.name.rpartition("/")[2], found.accelerator.hosts
+        if not node.machines:
+            node_id, hosts = node.name.rpartition("/")[2], node.accelerator.hosts
             create = self._state.machines.create
-            found.machines = create(node_id, hosts, lambda worker, addresses: self._metadata(found, worker, addresses))
-            ends, outside = found.node.network_endpoints, found.node.network_config.enable_external_ips
-            for number, machine in enumerate(found.machines):
+            node.machines = create(node_id, hosts, lambda worker, addresses: self._metadata(node, worker, addresses))
+            ends, outside = node.node.network_endpoints, node.node.network_config.enable_external_ips
+            for number, machine in enumerate(node.machines):
                 access = types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else "")
                 ends.append(types.NetworkEndpoint(ip_address=machine.address, port=TPU_PORT, access_config=access))
-        for machine in found.machines:
-            machine.boot(found.node.metadata.get("startup-script", ""))
+        for machine in node.machines:
+            machine.boot(node.node.metadata.get("startup-script", ""))
 
-    def remove_machines(self, found: Slice) -> None:
-        for machine in found.machines:
+    def remove_machines(self, node: TpuSlice) -> None:
+        for machine in node.machines:
             machine.remove()
 
-    def _metadata(self, found: Slice, worker: int, addresses: list[str]) -> Tree:
+    def _metadata(self, of_node: TpuSlice, worker: int, addresses: list[str]) -> Tree:
         """A worker's metadata: a Compute Engine VM's, but in Google's project and by another name, as recorded."""
-        node, accelerator = found.node, found.accelerator
-        project = self._state.projects.known(found.project)
+        node, accelerator = of_node.node, of_node.accelerator
+        project = self._state.projects.known(of_node.project)
         home, number = project.name, project.number
         if self._state.behaviour.tenant_project:
             home = _tenant(project)
@@ -353,7 +353,7 @@ class Nodes(Table[Slice]):
             "node": node.name.rpartition("/")[2],
             "short": f"{zlib.crc32(node.name.encode()):08x}",
             "worker": worker,
-            "zone": found.zone,
+            "zone": of_node.zone,
             "type": node.accelerator_type,
             "generation": CONFIG_TYPES[accelerator.generation],
             "topology": accelerator.topology,
@@ -361,15 +361,15 @@ class Nodes(Table[Slice]):
             "host_bounds": ",".join(str(whole // part) for whole, part in zip(sides, of_host, strict=True)),
             "wrap": ",".join("true" if side > 1 and side % 4 == 0 else "false" for side in sides),
             "ici_resiliency": "true" if accelerator.dimensions == 3 and accelerator.chips >= 64 else "false",
-            "preemptible": "true" if found.spot else "false",
-            "PREEMPTIBLE": "TRUE" if found.spot else "FALSE",
+            "preemptible": "true" if of_node.spot else "false",
+            "PREEMPTIBLE": "TRUE" if of_node.spot else "FALSE",
             "uid": node.id,
         }
-        told = {path: entry["value"] for path, entry in recorded.load("metadata")["keys"].items()}
-        own: dict[str, Any] = recorded.filled(told, **values)
+        entries = {path: entry["value"] for path, entry in recorded.load("metadata")["keys"].items()}
+        own: dict[str, Any] = recorded.filled(entries, **values)
         ends = ATTRIBUTES + "worker-network-endpoints"
-        own[ends] = ",".join(recorded.filled(told[ends], address=address) for address in addresses)
-        scheduling = {"automatic-restart": "FALSE" if found.spot else "TRUE", "on-host-maintenance": "TERMINATE"}
+        own[ends] = ",".join(recorded.filled(entries[ends], address=address) for address in addresses)
+        scheduling = {"automatic-restart": "FALSE" if of_node.spot else "TRUE", "on-host-maintenance": "TERMINATE"}
         values |= {"name": own["instance/name"], "home": home, "home_number": number, "address": addresses[worker]}
         values |= {"id": 10**18 + zlib.crc32(f"{node.name}/{node.id}/{worker}".encode()), "machine": "n1-standard-96"}
         email = node.service_account.email or project.default_account
@@ -384,10 +384,10 @@ def check_identifier(kind: str, name: str) -> None:
         raise refused("bad-id", kind=kind, id=name)
 
 
-def check_labels(given: dict[str, str]) -> None:
-    if len(given) > 64:
-        raise refused("many-labels", count=len(given))
-    for key, value in given.items():
+def check_labels(labels: dict[str, str]) -> None:
+    if len(labels) > 64:
+        raise refused("many-labels", count=len(labels))
+    for key, value in labels.items():
         if not LABEL_KEY.fullmatch(key):
             raise refused("label-key", key=key)
         if not LABEL_VALUE.fullmatch(value):
@@ -400,13 +400,13 @@ def state_named(name: str) -> NodeState:
     return NodeState[name]
 
 
-def signal_all(found: Slice, number: signal.Signals) -> None:
-    for machine in found.machines:
+def signal_all(node: TpuSlice, number: signal.Signals) -> None:
+    for machine in node.machines:
         machine.signal(number)
 
 
-def power_off(found: Slice) -> None:
-    for machine in found.machines:
+def power_off(node: TpuSlice) -> None:
+    for machine in node.machines:
         machine.power_off()
 
 

@@ -13,7 +13,7 @@ from cloud_emulator import recorded
 from cloud_emulator.catalogue import region_of
 from cloud_emulator.errors import ApiError
 from cloud_emulator.projects import Demand
-from cloud_emulator.tpu.nodes import Nodes, NodeState, Slice, check_identifier
+from cloud_emulator.tpu.nodes import Nodes, NodeState, TpuSlice, check_identifier
 from cloud_emulator.tpu.state import Failure, Table, raw, refused, resource_refusal, timestamp
 from cloud_emulator.tpu.state import State as Shared
 
@@ -28,7 +28,7 @@ LOST = (NodeState.PREEMPTED, NodeState.TERMINATED)
 @dataclass(eq=False)
 class Queued:
     resource: types.QueuedResource
-    wanted: list[Slice] = field(default_factory=list)
+    slices: list[TpuSlice] = field(default_factory=list)
     held: bool = False  # by an order to the emulator, until it is released
     not_before: float = 0.0  # seconds since 1970 by the emulator's clock
 
@@ -52,40 +52,40 @@ class Queue(Table[Queued]):
 
     def demands(self, project: str) -> list[Demand]:
         """A queued resource counts until it is deleted, in any state."""
-        return [wanted.demand for found in self.values() for wanted in found.wanted if wanted.project == project]
+        return [node.demand for queued in self.values() for node in queued.slices if node.project == project]
 
     def create(self, name: str, resource: types.QueuedResource) -> Operation:
         check_identifier("queued resource", name.rpartition("/")[2])
         if name in self:
             raise resource_refusal("name-taken", name)
-        made = Queued(types.QueuedResource(resource))
-        made.resource.name = name
+        queued = Queued(types.QueuedResource(resource))
+        queued.resource.name = name
         project = self._shared.projects.known(name.split("/")[1])
-        made.wanted = self._wanted(name, resource)
-        self._shared.check_quota(name.split("/")[1], [wanted.demand for wanted in made.wanted])
+        queued.slices = self._slices_of(name, resource)
+        self._shared.check_quota(name.split("/")[1], [node.demand for node in queued.slices])
         operation = self._shared.operations.begin(name, "create")
-        values = {"type": made.wanted[0].accelerator.name, "project": made.wanted[0].project}
-        failure = self._shared.orders.failure("operation", "CREATE queued", made.wanted[0].zone, **values)
+        values = {"type": queued.slices[0].accelerator.name, "project": queued.slices[0].project}
+        failure = self._shared.orders.failure("operation", "CREATE queued", queued.slices[0].zone, **values)
         if failure is not None:
             create_seconds = self._shared.behaviour.create_seconds
             self._shared.clock.after(create_seconds, lambda: self._shared.operations.end(operation, failure))
             return operation
         now = self._shared.clock.now()
-        made.resource.create_time = timestamp(now)
-        for spec in made.resource.tpu.node_spec:
+        queued.resource.create_time = timestamp(now)
+        for spec in queued.resource.tpu.node_spec:
             spec.parent = project.numbered(spec.parent)
             spec.node.queued_resource = project.numbered(name)
-        self[name] = made
-        self._shared.record("queued", name, made.wanted[0].accelerator.name)
-        self._enter(made, State.CREATING)
-        until = _valid_until(made.resource, now)
+        self[name] = queued
+        self._shared.record("queued", name, queued.slices[0].accelerator.name)
+        self._enter(queued, State.CREATING)
+        until = _valid_until(queued.resource, now)
         if until is not None:
-            self._shared.clock.at(until, lambda: self._expire(made))
-        self._wait(made)
-        self._shared.operations.end(operation, made.resource)
+            self._shared.clock.at(until, lambda: self._expire(queued))
+        self._wait(queued)
+        self._shared.operations.end(operation, queued.resource)
         return operation
 
-    def _wanted(self, name: str, resource: types.QueuedResource) -> list[Slice]:
+    def _slices_of(self, name: str, resource: types.QueuedResource) -> list[TpuSlice]:
         location = name.rpartition("/queuedResources/")[0]
         specs = list(resource.tpu.node_spec)
         if len(specs) != 1:
@@ -101,115 +101,115 @@ class Queue(Table[Queued]):
         spot = "spot" in resource
         return [self._all_nodes.prepared(f"{location}/nodes/{node}", spec.node, spot=spot, queued=name) for node in ids]
 
-    def _enter(self, found: Queued, state: State, initiator: Initiator = Initiator.STATE_INITIATOR_UNSPECIFIED) -> None:
-        made = types.QueuedResourceState(state=state, state_initiator=initiator)
+    def _enter(self, queued: Queued, state: State, initiator: Initiator = Initiator.STATE_INITIATOR_UNSPECIFIED) -> None:
+        new_state = types.QueuedResourceState(state=state, state_initiator=initiator)
         data = f"{state.name.lower()}_data"
         if state not in (State.WAITING_FOR_RESOURCES, State.FAILED):
-            getattr(raw(made), data).SetInParent()
-        found.resource.state = made
-        self._shared.record(state.name.lower(), found.name)
+            getattr(raw(new_state), data).SetInParent()
+        queued.resource.state = new_state
+        self._shared.record(state.name.lower(), queued.name)
 
-    def _wait(self, found: Queued) -> None:
-        self._enter(found, State.ACCEPTED)
-        self._enter(found, State.WAITING_FOR_RESOURCES)
+    def _wait(self, queued: Queued) -> None:
+        self._enter(queued, State.ACCEPTED)
+        self._enter(queued, State.WAITING_FOR_RESOURCES)
         queue_seconds = self._shared.behaviour.queue_seconds
-        found.not_before = self._shared.clock.now() + queue_seconds
-        self._shared.clock.after(queue_seconds, lambda: self.retry(found))
+        queued.not_before = self._shared.clock.now() + queue_seconds
+        self._shared.clock.after(queue_seconds, lambda: self.retry(queued))
 
-    def retry(self, found: Queued) -> None:
-        """Provision `found`, if it waits and nothing holds it back."""
-        zone = found.wanted[0].zone
-        here = self.get(found.name) is found and found.state == State.WAITING_FOR_RESOURCES
-        if not here or found.held or self._shared.clock.now() < found.not_before or self._shared.orders.is_out_of_stock(zone):
+    def retry(self, queued: Queued) -> None:
+        """Provision `queued`, if it waits and nothing holds it back."""
+        zone = queued.slices[0].zone
+        here = self.get(queued.name) is queued and queued.state == State.WAITING_FOR_RESOURCES
+        if not here or queued.held or self._shared.clock.now() < queued.not_before or self._shared.orders.is_out_of_stock(zone):
             return None
-        self._enter(found, State.PROVISIONING)
+        self._enter(queued, State.PROVISIONING)
         try:
-            for index, wanted in enumerate(found.wanted):
-                bare = types.Node(wanted.node)
+            for index, node in enumerate(queued.slices):
+                bare = types.Node(node.node)
                 raw(bare).ClearField("accelerator_config")
-                found.wanted[index] = self._all_nodes.prepared(wanted.name, bare, spot=wanted.spot, queued=found.name)
+                queued.slices[index] = self._all_nodes.prepared(node.name, bare, spot=node.spot, queued=queued.name)
         except ApiError as error:  # such as a name that was taken meanwhile
-            return self.fail(found, Failure(9, str(error)))
-        first, region = found.wanted[0], region_of(zone)
+            return self.fail(queued, Failure(9, str(error)))
+        first, region = queued.slices[0], region_of(zone)
         values = {"type": first.accelerator.name, "project": first.project, "region": region}
         failure = self._shared.orders.failure("failed_data", "CREATE queued", zone, **values)
-        failure = failure or self._all_nodes.lacks_addresses(found.wanted)
-        for made in found.wanted:
-            self._all_nodes.begin(made, None, will_fail=failure is not None)
+        failure = failure or self._all_nodes.lacks_addresses(queued.slices)
+        for node in queued.slices:
+            self._all_nodes.begin(node, None, will_fail=failure is not None)
         if failure is not None:
-            self._shared.clock.after(self._shared.behaviour.create_seconds, lambda: self._fail_if(found, failure))
+            self._shared.clock.after(self._shared.behaviour.create_seconds, lambda: self._fail_if(queued, failure))
         return None
 
-    def _fail_if(self, found: Queued, failure: Failure) -> None:
-        if self.get(found.name) is found and found.state == State.PROVISIONING:
-            self.fail(found, failure)
+    def _fail_if(self, queued: Queued, failure: Failure) -> None:
+        if self.get(queued.name) is queued and queued.state == State.PROVISIONING:
+            self.fail(queued, failure)
 
-    def _expire(self, found: Queued) -> None:
-        if self.get(found.name) is found and found.state in WAITING:
-            self.fail(found, Failure.recorded("failed-expired"))
+    def _expire(self, queued: Queued) -> None:
+        if self.get(queued.name) is queued and queued.state in WAITING:
+            self.fail(queued, Failure.recorded("failed-expired"))
 
-    def fail(self, found: Queued, failure: Failure) -> None:
-        """If `found` has nodes, they are deleted first, while it is SUSPENDING."""
-        if found.state in (State.PROVISIONING, State.ACTIVE):
-            self._suspend(found, Initiator.SERVICE, lambda: self._failed(found, failure))
+    def fail(self, queued: Queued, failure: Failure) -> None:
+        """If `queued` has nodes, they are deleted first, while it is SUSPENDING."""
+        if queued.state in (State.PROVISIONING, State.ACTIVE):
+            self._suspend(queued, Initiator.SERVICE, lambda: self._failed(queued, failure))
         else:
-            self._failed(found, failure)
+            self._failed(queued, failure)
 
-    def _failed(self, found: Queued, failure: Failure) -> None:
-        self._enter(found, State.FAILED, Initiator.SERVICE)
-        raw(found.resource).state.failed_data.error.CopyFrom(Status(code=failure.code, message=failure.message))
+    def _failed(self, queued: Queued, failure: Failure) -> None:
+        self._enter(queued, State.FAILED, Initiator.SERVICE)
+        raw(queued.resource).state.failed_data.error.CopyFrom(Status(code=failure.code, message=failure.message))
 
-    def suspend(self, found: Queued, initiator: Initiator = Initiator.SERVICE) -> None:
-        """Delete the nodes of `found`, which keeps its name and its quota, and is never served again."""
-        self._suspend(found, initiator, lambda: self._enter(found, State.SUSPENDED, initiator))
+    def suspend(self, queued: Queued, initiator: Initiator = Initiator.SERVICE) -> None:
+        """Delete the nodes of `queued`, which keeps its name and its quota, and is never served again."""
+        self._suspend(queued, initiator, lambda: self._enter(queued, State.SUSPENDED, initiator))
 
-    def _suspend(self, found: Queued, initiator: Initiator, then: Callable[[], None]) -> None:
-        self._enter(found, State.SUSPENDING, initiator)
-        for node in self._nodes(found):
+    def _suspend(self, queued: Queued, initiator: Initiator, then: Callable[[], None]) -> None:
+        self._enter(queued, State.SUSPENDING, initiator)
+        for node in self._nodes(queued):
             if node.node.state != NodeState.DELETING:
                 self._all_nodes.set_state(node, NodeState.DELETING, "deleting", "its queued resource is being suspended")
 
         def end() -> None:
-            if self.get(found.name) is found and found.state == State.SUSPENDING:
-                self._forget_nodes(found, "suspended")
+            if self.get(queued.name) is queued and queued.state == State.SUSPENDING:
+                self._forget_nodes(queued, "suspended")
                 then()
 
         self._shared.clock.after(self._shared.behaviour.delete_seconds, end)
 
-    def _nodes(self, found: Queued) -> list[Slice]:
-        return [node for node in self._all_nodes.values() if node.queued == found.name]
+    def _nodes(self, queued: Queued) -> list[TpuSlice]:
+        return [node for node in self._all_nodes.values() if node.queued == queued.name]
 
-    def _forget_nodes(self, found: Queued, what: str) -> None:
-        for node in self._nodes(found):
+    def _forget_nodes(self, queued: Queued, what: str) -> None:
+        for node in self._nodes(queued):
             self._all_nodes.forget(node, "deleted", f"its queued resource was {what}")
 
-    def _node_changed(self, node: Slice) -> None:
+    def _node_changed(self, node: TpuSlice) -> None:
         """A node entered another state, or is gone."""
-        found = self.get(node.queued)
-        if found is None:
+        queued = self.get(node.queued)
+        if queued is None:
             return
-        nodes = self._nodes(found)
+        nodes = self._nodes(queued)
         ready = [each for each in nodes if each.node.state == NodeState.READY]
-        if found.state == State.PROVISIONING and len(ready) == len(found.wanted):
-            self._enter(found, State.ACTIVE)
-        gone = len(nodes) < len(found.wanted)
-        if found.state in (State.PROVISIONING, State.ACTIVE) and (gone or node.node.state in LOST):
-            self.suspend(found)
+        if queued.state == State.PROVISIONING and len(ready) == len(queued.slices):
+            self._enter(queued, State.ACTIVE)
+        gone = len(nodes) < len(queued.slices)
+        if queued.state in (State.PROVISIONING, State.ACTIVE) and (gone or node.node.state in LOST):
+            self.suspend(queued)
 
     def delete(self, name: str, force: bool) -> Operation:
-        found = self.find(name)
-        nodes = self._nodes(found)
+        queued = self.find(name)
+        nodes = self._nodes(queued)
         by_force = (State.ACTIVE, *IN_BETWEEN) if self._shared.behaviour.force_in_provisioning else (State.ACTIVE,)
-        if found.state not in DELETABLE and not (force and found.state in by_force):
-            raise recorded.refusal("delete-refused", state=found.state.name)
+        if queued.state not in DELETABLE and not (force and queued.state in by_force):
+            raise recorded.refusal("delete-refused", state=queued.state.name)
         operation = self._shared.operations.begin(name, "delete")
-        self._enter(found, State.DELETING)
+        self._enter(queued, State.DELETING)
         for node in nodes:
             if node.node.state != NodeState.DELETING:
                 self._all_nodes.delete(node.name, by_queue=True)
 
         def end() -> None:
-            self._forget_nodes(found, "deleted")
+            self._forget_nodes(queued, "deleted")
             del self[name]
             self._shared.record("deleted", name, "asked for")
             self._shared.operations.end(operation)
@@ -218,14 +218,14 @@ class Queue(Table[Queued]):
         return operation
 
     def reset(self, name: str) -> Operation:
-        found = self.find(name)
-        if found.state != State.ACTIVE:
-            raise refused("not-active", queued=name, state=found.state.name)
+        queued = self.find(name)
+        if queued.state != State.ACTIVE:
+            raise refused("not-active", queued=name, state=queued.state.name)
         operation = self._shared.operations.begin(name, "reset")
-        self._enter(found, State.ACCEPTED)
-        self._forget_nodes(found, "reset")
-        self._wait(found)
-        self._shared.operations.end(operation, found.resource)
+        self._enter(queued, State.ACCEPTED)
+        self._forget_nodes(queued, "reset")
+        self._wait(queued)
+        self._shared.operations.end(operation, queued.resource)
         return operation
 
 

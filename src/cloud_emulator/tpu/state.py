@@ -24,7 +24,7 @@ from cloud_emulator.machines import Machines
 from cloud_emulator.projects import Demand, Projects
 
 STOCK_OUT = "stock-out"
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 # Events after which a node costs nothing.
 UNPAID = ("creating", "preempted", "terminated", "stopped", "deleted", "failed", "vanished")
 
@@ -34,9 +34,9 @@ def raw(message: proto.Message) -> Any:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    made = Timestamp()
-    made.FromMilliseconds(round(seconds * 1000))
-    return made
+    proto = Timestamp()
+    proto.FromMilliseconds(round(seconds * 1000))
+    return proto
 
 
 def refused(name: str, **values: object) -> ApiError:
@@ -51,15 +51,15 @@ def resource_refusal(answer: str, name: str) -> ApiError:
     return recorded.refusal(answer, project=project, zone=zone, resource=resource)
 
 
-class Table(dict[str, Found]):
+class Table(dict[str, Item]):
     """Resources by their full names."""
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> Item:
         if name not in self:
             raise resource_refusal("not-found", name)
         return self[name]
 
-    def within(self, collection: str) -> list[Found]:
+    def within(self, collection: str) -> list[Item]:
         return [self[name] for name in sorted(self) if name.startswith(f"{collection}/")]
 
 
@@ -87,8 +87,8 @@ class Failure(NamedTuple):
     @classmethod
     def recorded(cls, name: str, **values: object) -> Failure:
         """The error of an operation, or of a queued resource that failed, in Google's words."""
-        found = recorded.answer(name, **values)
-        error = (found.get("operation") or found["failed_data"])["error"]
+        response = recorded.answer(name, **values)
+        error = (response.get("operation") or response["failed_data"])["error"]
         return cls(error["code"], error["message"])
 
 
@@ -99,7 +99,7 @@ class Order:
     name: str
     requests: str
     zone: str | None
-    left: int | None  # None: until taken back
+    remaining: int | None  # None: until taken back
 
 
 class Orders:
@@ -111,11 +111,11 @@ class Orders:
 
     def add(self, name: str, zone: str | None, count: int | None, requests: str | None = None) -> None:
         """`requests` None: as recorded, or all that create something; for errors of operations all that create a node."""
-        found = recorded.answer(name, self._file)
-        usual = "CREATE node" if "operation" in found else "CREATE queued" if "failed_data" in found else "CREATE"
+        response = recorded.answer(name, self._file)
+        usual = "CREATE node" if "operation" in response else "CREATE queued" if "failed_data" in response else "CREATE"
         if count is not None and (isinstance(count, bool) or count < 1):
             raise EmulatorError(f"count is a whole number, 1 or more, or none for no end; found {count!r}")
-        self._orders.append(Order(name, found.get("requests", usual) if requests is None else requests, zone, count))
+        self._orders.append(Order(name, response.get("requests", usual) if requests is None else requests, zone, count))
 
     def take_back(self, name: str | None = None, zone: str | None = None) -> None:
         """Remove orders by name and zone; None: any."""
@@ -134,9 +134,9 @@ class Orders:
         for order in self._orders:
             fits = request.startswith(order.requests) and (order.zone is None or order.zone == zone)
             if fits and form in recorded.answer(order.name, self._file):
-                if order.left is not None:
-                    order.left -= 1
-                    if order.left == 0:
+                if order.remaining is not None:
+                    order.remaining -= 1
+                    if order.remaining == 0:
                         self._orders.remove(order)
                 return order.name
         return None
@@ -216,9 +216,9 @@ class State:
         now = self.clock.now()
         return {name: spent.get(name, 0.0) + now - since.get(name, now) for name in {**spent, **since}}
 
-    def check_quota(self, project: str, wanted: list[Demand]) -> None:
+    def check_quota(self, project: str, demands: list[Demand]) -> None:
         """Raises ApiError (429). Preempted nodes and suspended queued resources count."""
         held = [demand for holder in self.holders for demand in holder(project)]
-        for demand in wanted:
+        for demand in demands:
             self.projects.known(project).quotas.check(demand, held)
             held.append(demand)

@@ -193,7 +193,7 @@ def evaluate(
         raise ConfigError("--on is for one host; leave out what is for several")
     with drawn_progress() as progress:
         if on or (member is None and holder(workdir) is not None):
-            result = pipeline.look(config, workdir, on=sources, progress=progress)
+            result = pipeline.evaluate_read_only(config, workdir, on=sources, progress=progress)
         else:
             with working_in(config, workdir, stage="evaluate", member=member, progress=progress) as folder:
                 result = pipeline.evaluate(config, folder.path, hosts=folder.hosts, progress=progress)

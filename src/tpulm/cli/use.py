@@ -41,9 +41,9 @@ def load(model: PurePath, *, reads: bool = False) -> LoadedModel:
 
 def warn_of_unknown_text(tokenization: Tokenization, texts: list[str], name: str = "the texts given") -> None:
     """A note if much of the texts is unknown to the vocabulary."""
-    from tpulm.tokenization import vocabulary_doubts
+    from tpulm.tokenization import vocabulary_warnings
 
-    for doubt in vocabulary_doubts(tokenization.reading_added, texts, name):
+    for doubt in vocabulary_warnings(tokenization.reading_added, texts, name):
         say_note(doubt)
 
 

@@ -59,8 +59,8 @@ def stage(
         progress.start("packing tpulm with all it needs" if offline else "packing tpulm")
         packed = build(temporary, python=python, offline=offline, extras=extras)
         path = folder / packed.name
-        found = storage.info(path)
-        if found is None or found.size != packed.stat().st_size:
+        info = storage.info(path)
+        if info is None or info.size != packed.stat().st_size:
             progress.start(f"uploading {packed.stat().st_size / 1e6:,.0f} MB")
             storage.publish(packed, path)
     return path
@@ -79,11 +79,7 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False, ext
     500 MB, for VMs that reach no package index. `extras`: those of tpulm besides what every run needs. Raises MissingExtra, and
     TpulmError if something cannot be fetched.
     """
-    described = {
-        "digest": digest(source_folder()),
-        "python": python,
-        "python_version": _PYTHON,
-    }
+    described = {"digest": digest(source_folder()), "python": python, "python_version": _PYTHON}
     needed = pins(extras)
     with storage.explain("write to", folder):
         files: dict[str, bytes | Path] = {
@@ -119,25 +115,25 @@ def _installed(waiting: list[Requirement]) -> list[str]:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    found: dict[str, str] = {}
-    seen: set[tuple[str, str]] = set()
+    versions: dict[str, str] = {}
+    visited: set[tuple[str, str]] = set()
     while waiting:
-        wanted = waiting.pop()
-        for extra in ("", *wanted.extras):
-            name = canonicalize_name(wanted.name)
-            if (name, extra) in seen:
+        requirement = waiting.pop()
+        for extra in ("", *requirement.extras):
+            name = canonicalize_name(requirement.name)
+            if (name, extra) in visited:
                 continue
-            seen.add((name, extra))
+            visited.add((name, extra))
             try:
-                installed = metadata.distribution(wanted.name)
+                installed = metadata.distribution(requirement.name)
             except metadata.PackageNotFoundError:
                 continue
             if name not in ("tpulm", "jax"):
-                found[name] = installed.version
+                versions[name] = installed.version
             needed = [Requirement(text) for text in installed.requires or ()]
-            there = {**MARKERS, "extra": extra}
-            waiting += [one for one in needed if one.marker is None or one.marker.evaluate(there)]
-    return [f"{name}=={version}" for name, version in sorted(found.items())]
+            environment = {**MARKERS, "extra": extra}
+            waiting += [one for one in needed if one.marker is None or one.marker.evaluate(environment)]
+    return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 
 def _source() -> dict[str, bytes]:
@@ -195,8 +191,8 @@ def fetch_wheels(pins: Sequence[str], folder: Path) -> list[Path]:
     """The wheels of `pins` and their dependencies on a TPU VM. Raises TpulmError if one cannot be fetched."""
     folder.mkdir(exist_ok=True)
     (folder / "pins.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")
-    wanted = ["--python-platform", f"x86_64-manylinux_2_{_GLIBC}", "--python-version", _PYTHON, "--no-header", "--no-annotate"]
-    resolved = _run([_uv(), "pip", "compile", "--quiet", *wanted, folder / "pins.txt"], "find the packages for the VMs")
+    options = ["--python-platform", f"x86_64-manylinux_2_{_GLIBC}", "--python-version", _PYTHON, "--no-header", "--no-annotate"]
+    resolved = _run([_uv(), "pip", "compile", "--quiet", *options, folder / "pins.txt"], "find the packages for the VMs")
     return _download([line for line in resolved.splitlines() if line.strip()], folder)
 
 

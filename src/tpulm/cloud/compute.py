@@ -18,7 +18,7 @@ _UNLISTED = "Compute Engine"  # in place of a zone, if its instances cannot be l
 
 
 class AllResources(TpuApi):
-    """The TPUs and the labelled VMs of all zones: everything of ours that may be billed."""
+    """The TPUs and the labelled VMs of all zones: everything of tpulm's that may be billed."""
 
     def __init__(self, project: str, rest: GoogleRest | None = None):
         super().__init__(project, rest)
@@ -33,8 +33,8 @@ class AllResources(TpuApi):
         except (CloudRefused, Unavailable) as error:
             self._unlisted = error
         self._tpu_zones = super().zones()
-        found = {*self._tpu_zones, *(zone for _, zone in self._vms)}
-        return [*sorted(found), *([_UNLISTED] if self._unlisted else [])]
+        listed = {*self._tpu_zones, *(zone for _, zone in self._vms)}
+        return [*sorted(listed), *([_UNLISTED] if self._unlisted else [])]
 
     def resources(self, zone: str) -> Iterator[Resource]:
         if zone == _UNLISTED and self._unlisted is not None:
@@ -43,12 +43,12 @@ class AllResources(TpuApi):
             yield from super().resources(zone)
         yield from (vm for vm in self._vms.values() if vm.zone == zone)
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         if (name, zone) not in self._vms:
-            return super().look(name, zone)
+            return super().node_status(name, zone)
         with explained(_UNLISTED):
-            found = self.rest.find("compute", self._path(name, zone))
-        return NodeStatus(None) if found is None else NodeStatus(_resource(found).state)
+            instance = self.rest.find("compute", self._path(name, zone))
+        return NodeStatus(None) if instance is None else NodeStatus(_resource(instance).state)
 
     def delete(self, name: str, zone: str) -> str:
         if (name, zone) not in self._vms:
@@ -63,7 +63,7 @@ class AllResources(TpuApi):
 
     def _instances(self) -> list[Resource]:
         """In all zones; none if Compute Engine's API is disabled."""
-        path, found = f"compute/v1/projects/{self.project}/aggregated/instances", list[Resource]()
+        path, resources = f"compute/v1/projects/{self.project}/aggregated/instances", list[Resource]()
         with explained(_UNLISTED):
             try:
                 for page in self.rest.pages("compute", path, filter=f"labels.{LABEL}:*", returnPartialSuccess="true"):
@@ -71,26 +71,26 @@ class AllResources(TpuApi):
                     silent = [zone for zone in zones if zones[zone].get("warning", {}).get("code") == "UNREACHABLE"]
                     if silent := [*silent, *page.get("unreachables", ())]:
                         raise Unavailable(f"Compute Engine cannot list {', '.join(map(last_part, silent))}")
-                    found += [_resource(item) for scope in zones.values() for item in scope.get("instances", ())]
+                    resources += [_resource(item) for scope in zones.values() for item in scope.get("instances", ())]
             except GoogleError as error:
                 if not error.is_off:
                     raise
-        return found
+        return resources
 
     def _path(self, name: str, zone: str) -> str:
         return f"compute/v1/projects/{self.project}/zones/{zone}/instances/{name}"
 
 
-def _resource(found: Mapping[str, Any]) -> Resource:
-    state = str(found.get("status", ""))
-    metadata = {item["key"]: item.get("value", "") for item in found.get("metadata", {}).get("items", ())}
+def _resource(instance: Mapping[str, Any]) -> Resource:
+    state = str(instance.get("status", ""))
+    metadata = {item["key"]: item.get("value", "") for item in instance.get("metadata", {}).get("items", ())}
     return Resource(
         KIND,
-        found["name"],
-        last_part(found["zone"]),
+        instance["name"],
+        last_part(instance["zone"]),
         "DELETING" if state == "STOPPING" else state,
-        dict(found.get("labels", {})),
-        last_part(found.get("machineType", "")),
+        dict(instance.get("labels", {})),
+        last_part(instance.get("machineType", "")),
         metadata.get(WORKDIR, ""),
-        created_at=moment(found.get("creationTimestamp")),
+        created_at=moment(instance.get("creationTimestamp")),
     )

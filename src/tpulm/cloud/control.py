@@ -71,15 +71,15 @@ class Control:
 
     def job(self) -> Job:
         """The job. Raises ConfigError if the work folder has none."""
-        found = self.read()
-        if found is None:
+        versioned = self.read()
+        if versioned is None:
             raise self.no_run()
-        return found[0]
+        return versioned[0]
 
     def read(self) -> tuple[Job, str] | None:
         """The job and its version; None if the work folder has none."""
-        found = storage.read_versioned(self.path)
-        return None if found is None else (_parsed(found[0], self.path), found[1])
+        versioned = storage.read_versioned(self.path)
+        return None if versioned is None else (_parsed(versioned[0], self.path), versioned[1])
 
     def create(self, job: Job) -> bool:
         """Write the job; False if there is one already."""
@@ -92,11 +92,11 @@ class Control:
     def change(self, how: Callable[[Job], Job]) -> Job:
         """Apply a change, retried if the job changes meanwhile. Raises ConfigError if there is no job."""
         while True:
-            found = self.read()
-            if found is None:
+            versioned = self.read()
+            if versioned is None:
                 raise self.no_run()
-            changed = how(found[0])
-            if changed == found[0] or self.replace(changed, found[1]) is not None:
+            changed = how(versioned[0])
+            if changed == versioned[0] or self.replace(changed, versioned[1]) is not None:
                 return changed
 
     def no_run(self) -> ConfigError:
@@ -111,10 +111,10 @@ class Control:
 
     def beat(self, attempt: int, worker: int) -> Heartbeat | None:
         """A worker's newest heartbeat; None if it cannot be read."""
-        found = read_object(self.attempt(attempt) / f"beat-{worker}.json")
-        if not isinstance(found.get("time"), int | float):
+        record = read_object(self.attempt(attempt) / f"beat-{worker}.json")
+        if not isinstance(record.get("time"), int | float):
             return None
-        return Heartbeat(worker, found["time"], str(found.get("state", "")), _step(found), str(found.get("stage", "train")))
+        return Heartbeat(worker, record["time"], str(record.get("state", "")), _step(record), str(record.get("stage", "train")))
 
     def heard(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat, which changes with each one, whatever the clocks say."""
@@ -142,21 +142,21 @@ class Control:
 def read_object(path: PurePath) -> dict[str, Any]:
     """A JSON object that a VM has written; empty if it cannot be parsed."""
     try:
-        found = storage.parse_json(storage.read_bytes(path))
+        content = storage.parse_json(storage.read_bytes(path))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def _outcome(found: Mapping[str, Any]) -> Outcome:
-    code, failure = found.get("exit_code"), found.get("failure")
+def _outcome(record: Mapping[str, Any]) -> Outcome:
+    code, failure = record.get("exit_code"), record.get("failure")
     if not isinstance(code, int) or isinstance(code, bool) or not isinstance(failure, str | None):
         return Outcome(1, None, "the VM's report of its end cannot be read")
-    return Outcome(code, failure, str(found.get("message", "")), _step(found))
+    return Outcome(code, failure, str(record.get("message", "")), _step(record))
 
 
-def _step(found: Mapping[str, Any]) -> int | None:
-    step = found.get("step")
+def _step(record: Mapping[str, Any]) -> int | None:
+    step = record.get("step")
     return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 

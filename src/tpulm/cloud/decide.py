@@ -139,7 +139,7 @@ class Policy:
     unknown: float = 600.0  # for which an unknown state may last
     save: float = 300.0  # in which a trainer must save and stop when asked
     teardown: float = 600.0  # for which a deletion may take; with `save`, the margin before budget and deadline
-    fruitless: int = 3  # attempts in a row without a new checkpoint or an external cause
+    attempts_without_progress: int = 3  # attempts in a row without a new checkpoint or an external cause
     pause: float = 60.0  # before the attempt after a refusal; doubled with each further one
     longest_pause: float = 1800.0
     quota_patience: float = 3600.0  # for which a zone may refuse for lack of quota, until it is closed
@@ -208,21 +208,22 @@ _EXTERNAL_FAILURES = frozenset([None, "PeerLost", "StorageError", "StorageUnavai
 _USER_EXIT_CODES = frozenset([2, 3, 4])  # exit codes that blame the run, its data or its permissions
 
 
-def decide(job: Job, seen: Observation, now: float, policy: Policy) -> Action:
+def decide(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     """The action due for the node; for the spare nodes while the node only waits or is being deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
         alive = [node.name for node in job.spare if node.ending is None]
         if alive:
-            up = [name for name in alive if _is_up(seen.spare.get(name, Observation()))]
+            up = [name for name in alive if _is_up(observed.spare.get(name, Observation()))]
             return Promote((up or alive)[0])
-    action = _of_node(job, seen, now, policy)
+    action = _of_node(job, observed, now, policy)
     if isinstance(action, Wait | Delete | GiveUp) and job.spare:
-        return _for_spare_nodes(job, seen, now, policy, action)
+        return _for_spare_nodes(job, observed, now, policy, action)
     return action
 
 
-def recorded(job: Job, action: Action, seen: Observation, now: float) -> Job:
+def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job:
     """The job after an action; for a request to the cloud, after the cloud accepted it."""
+    heard, created_at = bool(observed.silence), observed.created_at
     match action:
         case RecordAttempt():
             return jobs.intended(job, now=now)
@@ -231,22 +232,22 @@ def recorded(job: Job, action: Action, seen: Observation, now: float) -> Job:
         case Adopt():  # it may have been billed since long before this look
             return jobs.with_node(job, requested=True, since=job.node and job.node.intended_at)
         case RecordNodeState(state):
-            return jobs.seen(job, state, now=now, unseen=seen.unseen, heard=bool(seen.silence), created_at=seen.created_at)
+            return jobs.observed(job, state, now=now, unseen=observed.unseen, heard=heard, created_at=created_at)
         case AskToStop(because):
             return jobs.with_node(job, asked_to_stop=now, asked_because=because)
         case MarkForDeletion(why, detail, step):
-            heard = bool(seen.silence) or seen.outcome is not None
-            came_and_went = why in ("lost", "preempted") or (why == "withdrawn" and seen.state is None)
-            billed_from = now - min(seen.unseen, jobs.UNHEARD_SECONDS) if came_and_went else None
-            return jobs.ending(job, why, detail, heard=heard, created_at=seen.created_at, billed_from=billed_from, step=step)
+            heard = heard or observed.outcome is not None
+            came_and_went = why in ("lost", "preempted") or (why == "withdrawn" and observed.state is None)
+            billed_from = now - min(observed.unseen, jobs.UNHEARD_SECONDS) if came_and_went else None
+            return jobs.ending(job, why, detail, heard=heard, created_at=created_at, billed_from=billed_from, step=step)
         case Promote(name):
             return jobs.promoted(job, name)
         case ForSpareNode(name, RecordEnd()):
             return jobs.dropped(job, name, now=now)
         case ForSpareNode(name, same):
-            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, seen.spare.get(name, Observation()), now))
+            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, observed.spare.get(name, Observation()), now))
         case RecordEnd(pause):
-            return jobs.ended(job, now=now, newest_step=seen.newest_step, pause=pause)
+            return jobs.ended(job, now=now, newest_step=observed.newest_step, pause=pause)
         case Close(status, message):
             assert not job.nodes
             return job.model_copy(update={"status": status, "message": message})
@@ -263,33 +264,33 @@ def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, polic
     return MarkForDeletion(kind, because)
 
 
-def _of_node(job: Job, seen: Observation, now: float, policy: Policy) -> Action:
+def _of_node(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     if job.node is None:
-        action = _without_node(job, seen, now, policy)
+        action = _without_node(job, observed, now, policy)
         return (
             Wait("what was queued elsewhere is being deleted") if job.spare and isinstance(action, Close | Finished) else action
         )
     if job.node.ending is not None:
-        return _deleting(job, job.node, job.node.ending, seen, now, policy)
+        return _deleting(job, job.node, job.node.ending, observed, now, policy)
     if not job.node.requested:
-        return _intended(job, job.node, seen, policy)
-    return _with_node(job, job.node, seen, now, policy)
+        return _intended(job, job.node, observed, policy)
+    return _with_node(job, job.node, observed, now, policy)
 
 
-def _for_spare_nodes(job: Job, seen: Observation, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
+def _for_spare_nodes(job: Job, observed: Observation, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
     """Of the nodes queued in several zones, keep the first that is up. `action` is the one due for the node itself."""
-    served = job.node is not None and job.node.ending is None and _is_up(seen)
-    over = _is_over(job) or job.wanted != "running" or seen.complete or _out_of_means(job, now, policy)
+    served = job.node is not None and job.node.ending is None and _is_up(observed)
+    over = _is_over(job) or job.wanted != "running" or observed.complete or _out_of_means(job, now, policy)
     for node in job.spare:
-        its = seen.spare.get(node.name, Observation())
+        of_spare = observed.spare.get(node.name, Observation())
         due: Action
         if node.ending is None and (served or over):
             why = f"{job.node.name} in {job.node.zone} came first" if served and job.node else "the run does not need it"
             due = MarkForDeletion("withdrawn", why)
-        elif node.ending is None and _is_up(its):
+        elif node.ending is None and _is_up(of_spare):
             return Promote(node.name)
         else:
-            due = _of_node(jobs.of_spare(job, node.name), its, now, policy)
+            due = _of_node(jobs.of_spare(job, node.name), of_spare, now, policy)
         match due:
             case RecordAttempt() | Create() | Adopt() | RecordNodeState() | MarkForDeletion() | RecordEnd():
                 return ForSpareNode(node.name, due)
@@ -307,14 +308,14 @@ def _is_over(job: Job) -> bool:
     return job.status != "active" or (job.node is not None and job.node.ending in FINAL)
 
 
-def _is_up(seen: Observation) -> bool:
-    return not seen.foreign and (seen.state in _READY_STATES or bool(seen.silence))
+def _is_up(observed: Observation) -> bool:
+    return not observed.foreign and (observed.state in _READY_STATES or bool(observed.silence))
 
 
-def _without_node(job: Job, seen: Observation, now: float, policy: Policy) -> Action:
+def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     if job.status != "active":
         return Finished()
-    if seen.complete:
+    if observed.complete:
         return Close("done", "the run is complete")
     if job.wanted != "running":
         return Close("stopped", "stopped on request; launching it again continues")
@@ -323,7 +324,7 @@ def _without_node(job: Job, seen: Observation, now: float, policy: Policy) -> Ac
     if not job.open_zones:
         reasons = [f"{zone}: {job.closed[zone]}" for zone in job.zones]
         return Close("refused", reasons[0] if len(reasons) == 1 else "no zone takes the run:\n" + "\n".join(reasons))
-    if job.fruitless >= policy.fruitless:
+    if job.fruitless >= policy.attempts_without_progress:
         last = job.attempts[-1]
         return Close(
             "failed",
@@ -334,15 +335,15 @@ def _without_node(job: Job, seen: Observation, now: float, policy: Policy) -> Ac
     return RecordAttempt()
 
 
-def _intended(job: Job, node: Node, seen: Observation, policy: Policy) -> Action:
-    if seen.state is not None:
+def _intended(job: Job, node: Node, observed: Observation, policy: Policy) -> Action:
+    if observed.state is not None:
         return (
             MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
-            if seen.foreign
+            if observed.foreign
             else Adopt()
         )
-    if seen.silence or seen.outcome is not None:  # a supervisor created it, and was killed before it recorded that
-        if _answers(seen, policy):
+    if observed.silence or observed.outcome is not None:  # a supervisor created it, and was killed before it recorded that
+        if _answers(observed, policy):
             return Wait(f"{node.name} is heard, and not seen yet")
         return MarkForDeletion("lost", f"{node.name} is gone from {node.zone}")
     if job.status != "active":
@@ -352,31 +353,31 @@ def _intended(job: Job, node: Node, seen: Observation, policy: Policy) -> Action
     return Create()
 
 
-def _deleting(job: Job, node: Node, why: Ending, seen: Observation, now: float, policy: Policy) -> Action:
-    if seen.state is not None and not seen.foreign:
-        patience = policy.provision if seen.state in _CREATING_STATES and job.wanted == "running" else policy.teardown
-        if seen.deleting > patience:
+def _deleting(job: Job, node: Node, why: Ending, observed: Observation, now: float, policy: Policy) -> Action:
+    if observed.state is not None and not observed.foreign:
+        patience = policy.provision if observed.state in _CREATING_STATES and job.wanted == "running" else policy.teardown
+        if observed.deleting > patience:
             return GiveUp()
-        return Wait(f"{node.name} is being deleted") if seen.state == "DELETING" else Delete()
-    if seen.pending or _may_appear(node, seen, now, policy):
+        return Wait(f"{node.name} is being deleted") if observed.state == "DELETING" else Delete()
+    if observed.pending or _may_appear(node, observed, now, policy):
         return Wait(f"whether {node.name} will be created is not known yet")
-    return RecordEnd(0.0 if why in FINAL else _pause(job, why, seen, policy))
+    return RecordEnd(0.0 if why in FINAL else _pause(job, why, observed, policy))
 
 
-def _may_appear(node: Node, seen: Observation, now: float, policy: Policy) -> bool:
+def _may_appear(node: Node, observed: Observation, now: float, policy: Policy) -> bool:
     """Whether a missing node may still appear: it was requested, not refused, and never seen."""
-    came = node.state or seen.deleting or seen.outcome is not None
-    return node.requested and not came and seen.refusal is None and now - node.since <= policy.appear
+    came = node.state or observed.deleting or observed.outcome is not None
+    return node.requested and not came and observed.refusal is None and now - node.since <= policy.appear
 
 
-def _pause(job: Job, why: Ending, seen: Observation, policy: Policy) -> float:
+def _pause(job: Job, why: Ending, observed: Observation, policy: Policy) -> float:
     """Seconds to the next attempt: doubled per round of all zones without capacity, and while attempts make no checkpoint."""
     if why in NO_CAPACITY:
         rounds, rest = divmod(job.refusals + 1, 1 if job.queued else max(1, len(job.open_zones)))
         return 0.0 if rest else min(policy.pause * 2.0 ** (rounds - 1), policy.longest_pause)
     if why == "zone":
         return 0.0
-    doublings = 0 if seen.newest_step > job.newest_step else job.idle
+    doublings = 0 if observed.newest_step > job.newest_step else job.idle
     if why not in ("cloud", "taken", "silent", "trainer"):
         if doublings == 0:
             return 0.0
@@ -384,22 +385,22 @@ def _pause(job: Job, why: Ending, seen: Observation, policy: Policy) -> float:
     return min(policy.pause * 2.0 ** min(doublings, 30), policy.longest_pause)
 
 
-def _with_node(job: Job, node: Node, seen: Observation, now: float, policy: Policy) -> Action:
-    if seen.refusal is not None:
-        return refused(job, node, seen.refusal, seen.refused_because, now, policy)
-    if seen.foreign:
+def _with_node(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action:
+    if observed.refusal is not None:
+        return refused(job, node, observed.refusal, observed.refused_because, now, policy)
+    if observed.foreign:
         return MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
-    if seen.complete and (seen.outcome is not None or not _answers(seen, policy)):
+    if observed.complete and (observed.outcome is not None or not _answers(observed, policy)):
         return MarkForDeletion("done", "the run is complete")
-    if seen.outcome is not None:
-        return _judged(job, node, seen.outcome)
-    if (state := seen.state) is None:
-        if (seen.pending and now - node.intended_at <= policy.create) or _may_appear(node, seen, now, policy):
+    if observed.outcome is not None:
+        return _judged(job, node, observed.outcome)
+    if (state := observed.state) is None:
+        if (observed.pending and now - node.intended_at <= policy.create) or _may_appear(node, observed, now, policy):
             return Wait(f"{node.name} was asked for")
         return MarkForDeletion("lost", f"{node.name} is gone from {node.zone}")
     if state in _GONE_STATES:
         return MarkForDeletion("preempted", f"{node.name} is {state}")
-    if state == "SUSPENDED" or (state == "SUSPENDING" and seen.silence):
+    if state == "SUSPENDED" or (state == "SUSPENDING" and observed.silence):
         return MarkForDeletion("preempted", f"the queued resource of {node.name} is {state}")
     if state == "FAILED":
         return MarkForDeletion("cloud", f"the queued resource of {node.name} is {state}, and does not say why")
@@ -407,17 +408,17 @@ def _with_node(job: Job, node: Node, seen: Observation, now: float, policy: Poli
         return MarkForDeletion("lost", f"{node.name} is being deleted by someone else")
     if state != node.state:
         return RecordNodeState(state)
-    if asked := _asked_to_stop(job, node, seen, now, policy):
+    if asked := _asked_to_stop(job, node, observed, now, policy):
         return asked
-    return _lives(job, node, seen, now, policy)
+    return _lives(job, node, observed, now, policy)
 
 
-def _asked_to_stop(job: Job, node: Node, seen: Observation, now: float, policy: Policy) -> Action | None:
+def _asked_to_stop(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action | None:
     """The action if the run is over or complete, was asked to stop, or is out of budget or time; else None."""
     reason: tuple[Ending, str] | None = None
     if job.status != "active":
         reason = "withdrawn", f"the run is over ({job.status})"
-    elif seen.complete:  # its trainer still has to close its files, and its worker to upload the log
+    elif observed.complete:  # its trainer still has to close its files, and its worker to upload the log
         reason = "done", "the run is complete"
     elif job.wanted != "running":
         reason = "stopped", "stopped on request; launching it again continues"
@@ -425,18 +426,18 @@ def _asked_to_stop(job: Job, node: Node, seen: Observation, now: float, policy: 
         reason = _out_of_means(job, now, policy)
     if reason is None:
         return None
-    if not _answers(seen, policy):
+    if not _answers(observed, policy):
         return MarkForDeletion(*reason)
     if node.asked_to_stop is None:
         return AskToStop(reason[0])
     if now - node.asked_to_stop > policy.save:
         return MarkForDeletion(reason[0], f"{reason[1]} (its trainer did not answer within {policy.save:.0f} s)")
-    return Wait("the trainer ends by itself" if seen.complete else "the trainer saves and stops")
+    return Wait("the trainer ends by itself" if observed.complete else "the trainer saves and stops")
 
 
-def _answers(seen: Observation, policy: Policy) -> bool:
+def _answers(observed: Observation, policy: Policy) -> bool:
     """Whether workers were heard, all of them recently."""
-    return bool(seen.silence) and max(seen.silence) <= policy.stale
+    return bool(observed.silence) and max(observed.silence) <= policy.stale
 
 
 def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | None:
@@ -477,17 +478,17 @@ def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
     return MarkForDeletion("failed", f"the trainer hung twice {where}: {message}")
 
 
-def _lives(job: Job, node: Node, seen: Observation, now: float, policy: Policy) -> Action:
+def _lives(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action:
     """The action for a node that should be working."""
-    waited, state = now - node.since, seen.state or ""
-    dead = [silence for silence in seen.silence if silence > policy.stale]
-    heard = f"{len(seen.silence)} of {seen.workers} workers were heard"
+    waited, state = now - node.since, observed.state or ""
+    dead = [silence for silence in observed.silence if silence > policy.stale]
+    heard = f"{len(observed.silence)} of {observed.workers} workers were heard"
     why: Ending = "lost"
     if state in _REPAIR_STATES:
         bound, detail = policy.repair, f"{node.name} was {state} for more than {policy.repair:.0f} s"
     elif dead:
-        return MarkForDeletion("silent", f"{len(dead)} of {seen.workers} workers were not heard for {max(dead):.0f} s")
-    elif state in _CREATING_STATES and not seen.silence:  # with a heartbeat it works, whatever the cloud says
+        return MarkForDeletion("silent", f"{len(dead)} of {observed.workers} workers were not heard for {max(dead):.0f} s")
+    elif state in _CREATING_STATES and not observed.silence:  # with a heartbeat it works, whatever the cloud says
         why, bound = "slow", policy.create
         if state in _QUEUED_STATES:
             bound = policy.queue
@@ -496,16 +497,16 @@ def _lives(job: Job, node: Node, seen: Observation, now: float, policy: Policy) 
         if state in _QUEUED_STATES or not job.queued:
             waited = now - node.intended_at
         detail = f"{node.name} was still {state} after {duration(bound)}"
-    elif state in _CREATING_STATES or (state == "READY" and len(seen.silence) >= seen.workers):
-        if seen.rate.seconds_since_step <= policy.hangs_after(seen.rate.seconds_per_step):
+    elif state in _CREATING_STATES or (state == "READY" and len(observed.silence) >= observed.workers):
+        if observed.rate.seconds_since_step <= policy.hangs_after(observed.rate.seconds_per_step):
             return Wait("working")
-        step = seen.rate.step
+        step = observed.rate.step
         after = "no step was made" if step is None else f"no step was made after {step}"
-        return _hung(job, step, f"{after} for {duration(seen.rate.seconds_since_step)}, though {heard}")
+        return _hung(job, step, f"{after} for {duration(observed.rate.seconds_since_step)}, though {heard}")
     elif state == "READY":
         why, bound, detail = "silent", policy.boot, f"{heard} within {policy.boot:.0f} s of READY"
-        if seen.boot:
-            detail += f"; it got as far as '{seen.boot}'"
+        if observed.boot:
+            detail += f"; it got as far as '{observed.boot}'"
     else:
         bound, detail = policy.unknown, f"{node.name} was {state} for more than {policy.unknown:.0f} s"
     return MarkForDeletion(why, detail) if waited > bound else Wait(f"{node.name} is {state}")

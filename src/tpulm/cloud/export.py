@@ -65,14 +65,14 @@ class Nodes:
 def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, progress: Progress = SILENT) -> Staged:
     """Put the bundle and the run file into the work folder.
 
-    Raises ConfigError for a folder that is not in a bucket, and for a run that has a node of ours; InUse for a supervised run.
+    Raises ConfigError for a folder that is not in a bucket, and for a run that has a node; InUse for a supervised run.
     """
     check_folder(workdir)
     check_trackers(config, settings)
     control = Control(workdir)
     with storage.held(control.folder, note=progress.note):
-        if (found := control.read()) is not None and found[0].nodes:
-            name = found[0].nodes[0].name
+        if (versioned := control.read()) is not None and versioned[0].nodes:
+            name = versioned[0].nodes[0].name
             raise ConfigError(f"{name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
         offline, extras = not settings.external_addresses, config.track.to
         packed = bundle.stage(control.folder / "bundles", offline=offline, extras=extras, progress=progress)
@@ -106,12 +106,12 @@ def jobset(staged: Staged, settings: CloudSettings, nodes: Nodes, *, image: str 
 
 
 def _rendered(template: str, staged: Staged, **values: Any) -> str:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("tpulm"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["yaml"] = lambda value: yaml.safe_dump([value], width=10_000, allow_unicode=True)[2:-1]  # one scalar
-    return made.get_template(template).render(staged=staged, restarts=_RESTARTS, stopped=EXIT_STOPPED, **values)
+    environment.filters["yaml"] = lambda value: yaml.safe_dump([value], width=10_000, allow_unicode=True)[2:-1]  # one scalar
+    return environment.get_template(template).render(staged=staged, restarts=_RESTARTS, stopped=EXIT_STOPPED, **values)

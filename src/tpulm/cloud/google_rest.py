@@ -86,8 +86,8 @@ class GoogleError(Exception):
     @property
     def permission(self) -> str:
         """The missing one, if the service names it; Compute Engine does so in its message only."""
-        found = re.match(r"(?:Required|Permission) '([\w.]+)' (?:permission for|denied on) ", self.message)
-        return self.details.get("permission", found[1] if found else "")
+        match = re.match(r"(?:Required|Permission) '([\w.]+)' (?:permission for|denied on) ", self.message)
+        return self.details.get("permission", match[1] if match else "")
 
 
 class GoogleRest:
@@ -161,10 +161,10 @@ class GoogleRest:
             import google.auth
             from google.auth import exceptions
         try:
-            found, _ = google.auth.default(scopes=[SCOPE], quota_project_id=self.project)
+            default, _ = google.auth.default(scopes=[SCOPE], quota_project_id=self.project)
         except exceptions.DefaultCredentialsError as error:
             raise CloudRefused(no_login()) from error
-        return found
+        return default
 
     def close(self) -> None:
         """Have the next request read the credentials anew: somebody may have logged in again."""
@@ -226,8 +226,8 @@ def _error(service: str, answer: Response) -> GoogleError:
         reason = str(error.get("status") or next((item["reason"] for item in error.get("errors", ())), ""))
         for detail in error.get("details", ()):
             if str(detail.get("@type", "")).endswith("google.rpc.ErrorInfo"):
-                found = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
-                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), message, found)
+                metadata = {str(name): str(value) for name, value in detail.get("metadata", {}).items()}
+                return GoogleError(service, answer.status_code, str(detail.get("reason") or reason), message, metadata)
     except (ValueError, KeyError, TypeError, AttributeError):  # such as a proxy's page
         message, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
     return GoogleError(service, answer.status_code, reason, message)
@@ -272,7 +272,7 @@ def identity(rest: GoogleRest) -> Identity:
         email = getattr(credentials, name, None)
         if isinstance(email, str) and "@" in email:
             return Identity(_source(kind), email)
-    return Identity(_source(kind), getattr(credentials, "account", "") or _asked(rest))
+    return Identity(_source(kind), getattr(credentials, "account", "") or _fetch_email(rest))
 
 
 def _source(kind: str) -> str:
@@ -285,7 +285,7 @@ def _source(kind: str) -> str:
     return "gcloud's login (application-default)"
 
 
-def _asked(rest: GoogleRest) -> str:
+def _fetch_email(rest: GoogleRest) -> str:
     """The e-mail address of gcloud's login, which may read it."""
     try:
         return str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
@@ -316,8 +316,8 @@ def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:
     """API -> whether it is enabled."""
     names = list(apis)
     path = f"v1/projects/{rest.project}/services"
-    found = rest.get("serviceusage", f"{path}:batchGet", names=[f"projects/{rest.project}/services/{name}" for name in names])
-    on = {item["config"]["name"] for item in found.get("services", ()) if item.get("state") == "ENABLED"}
+    answer = rest.get("serviceusage", f"{path}:batchGet", names=[f"projects/{rest.project}/services/{name}" for name in names])
+    on = {item["config"]["name"] for item in answer.get("services", ()) if item.get("state") == "ENABLED"}
     return {name: name in on for name in names}
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT = 2
 
-Wanted = Literal["running", "stopped"]
+DesiredState = Literal["running", "stopped"]
 Status = Literal["active", "done", "failed", "refused", "stopped"]
 Ending = Literal[
     "done",  # the run is complete
@@ -106,7 +106,7 @@ class Job(_Value):
     prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; missing: not known
     budget: float | None = None  # dollars; a VM keeps to it by itself, even without a supervisor
     created_at: float
-    wanted: Wanted = "running"
+    wanted: DesiredState = "running"
     status: Status = "active"
     message: str = ""
     attempt: int = 0  # the newest one's number
@@ -188,7 +188,7 @@ def with_node(job: Job, **changes: object) -> Job:
     return job.model_copy(update={"node": job.node.model_copy(update=changes)})
 
 
-def seen(job: Job, state: str, *, now: float, heard: bool, created_at: float | None = None, unseen: float = 0.0) -> Job:
+def observed(job: Job, state: str, *, now: float, heard: bool, created_at: float | None = None, unseen: float = 0.0) -> Job:
     """The node was seen in a new state. `heard`: its workers were heard, so it was READY before this look."""
     assert job.node is not None
     ready_at = job.node.ready_at
@@ -233,16 +233,16 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
     assert node is not None and node.ending is not None
     job = _archived(job, node, now=now, newest_step=newest_step)
     fruitful, outside = job.newest_step > job.attempts[-1].first_step, node.ending in NO_CAPACITY | {"zone", "taken"}
-    idle = 0 if fruitful else job.idle + (not outside)
+    idle_attempts = 0 if fruitful else job.idle + (not outside)
     next_zone = job.next_zone
-    if node.zone in job.zones:  # a zone that preempts at once has little capacity
+    if node.zone in job.zones:  # a zone that preempts immediately has little capacity
         next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending == "preempted" and not fruitful))
     return job.model_copy(
         update={
             "node": None,
             "next_zone": next_zone % len(job.zones),
             "refusals": job.refusals + 1 if node.ending in NO_CAPACITY else 0,
-            "idle": idle,
+            "idle": idle_attempts,
             "fruitless": 0 if fruitful else job.fruitless + (node.ending in FAULTS),
             "not_before": now + pause,
             "status": FINAL.get(node.ending, job.status),

@@ -63,9 +63,9 @@ def launch(
         "project": settings.project,
     }
     with storage.held(control.folder, note=progress.note):
-        if (found := control.read()) is not None and found[0].nodes:
-            name = found[0].nodes[0].name
-            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' goes on with it")
+        if (versioned := control.read()) is not None and versioned[0].nodes:
+            name = versioned[0].nodes[0].name
+            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' continues it")
         offline = not settings.external_addresses and python is None
         extras, bundles = config.track.to, control.folder / "bundles"
         staged = bundle.stage(bundles, python=python, offline=offline, extras=extras, progress=progress)
@@ -89,7 +89,7 @@ def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Jo
             changes.append(f"{name}: {before} -> {now}")
     if changes:
         raise ConfigError(
-            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud supervise' goes on "
+            f"{workdir} was launched with other settings (there -> now):\n{listed(changes)}\n'tpulm cloud supervise' continues "
             "with those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
         )
     return job if job.wanted == "running" else control.change(reopened)
@@ -119,7 +119,7 @@ def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
 
 
 def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
-    """Raises CloudRefused for a budget that would end the run at once, ConfigError for one without a price."""
+    """Raises CloudRefused for a budget that would end the run immediately, ConfigError for one without a price."""
     if settings.budget is None:
         return
     check_known(settings, settings.zones, prices)
@@ -127,7 +127,7 @@ def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: 
     if settings.budget <= least:
         was = f"{dollars(spent)} of it are spent, and " if spent else ""
         raise CloudRefused(
-            f"a budget of {dollars(settings.budget)} ends the run at once: {was}{Policy().margin / 60:.0f} minutes "
+            f"a budget of {dollars(settings.budget)} ends the run immediately: {was}{Policy().margin / 60:.0f} minutes "
             f"({dollars(least - spent)}) are kept for saving and deleting; raise it with --budget"
         )
 
@@ -154,8 +154,8 @@ def settings_of(workdir: PurePath) -> CloudSettings:
     """The settings that the run in a work folder was launched with."""
     control = Control(workdir)
     dropped = ("bundle", "supervise")  # the latter of earlier versions
-    given = {name: value for name, value in _launched_with(control).items() if name not in dropped}
-    return validated(CloudSettings, given, str(control.settings_file))
+    values = {name: value for name, value in _launched_with(control).items() if name not in dropped}
+    return validated(CloudSettings, values, str(control.settings_file))
 
 
 def _launched_with(control: Control) -> dict[str, Any]:

@@ -41,12 +41,12 @@ class Place:
 
     def tested(self, permissions: Iterable[str]) -> set[str]:
         """Which of the permissions the caller has here."""
-        wanted = list(permissions)
+        requested = list(permissions)
         if self.service == "storage":
-            found = self.rest.get("storage", f"{self.path}/iam/testPermissions", permissions=wanted)
+            response = self.rest.get("storage", f"{self.path}/iam/testPermissions", permissions=requested)
         else:
-            found = self.rest.post(self.service, f"{self.path}:testIamPermissions", {"permissions": wanted})
-        return set(found.get("permissions", ()))
+            response = self.rest.post(self.service, f"{self.path}:testIamPermissions", {"permissions": requested})
+        return set(response.get("permissions", ()))
 
 
 def project(rest: GoogleRest) -> Place:
@@ -75,12 +75,12 @@ def secret(rest: GoogleRest, name: str) -> Place:
 
 def roles_of(policy: dict[str, Any], member: str) -> list[str]:
     """The roles granted to a member directly and unconditionally; those of its groups are not visible here."""
-    found = [
+    roles = [
         binding["role"]
         for binding in policy.get("bindings", ())
         if member in binding.get("members", ()) and not binding.get("condition")
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(roles))
 
 
 def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, Any]:
@@ -124,8 +124,8 @@ class Roles:
     def permissions(self, role: str) -> frozenset[str]:
         """The permissions of "roles/tpu.admin" or "projects/my-project/roles/mine"; none if the role is deleted."""
         if role not in self._known:
-            found = self._rest.get("iam", f"v1/{role}")
-            self._known[role] = frozenset(() if found.get("deleted") else found.get("includedPermissions", ()))
+            definition = self._rest.get("iam", f"v1/{role}")
+            self._known[role] = frozenset(() if definition.get("deleted") else definition.get("includedPermissions", ()))
         return self._known[role]
 
     def of(self, roles: Iterable[str]) -> frozenset[str]:

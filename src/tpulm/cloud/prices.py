@@ -33,7 +33,7 @@ _IN_CLOUD_TPU = ("v2", "v3", "v4")  # priced per 8 cores; later ones belong to C
 _CHIPS_OF_8_CORES = 4
 _NAME = re.compile(r"(?:Preemptible )?T(?:puV|pu-v|PU)(?P<generation>2|3|4|5e|5p|6e|7x)\b")
 _OTHER_TERMS = re.compile(r"Reserved|Calendar|Commitment|Sole Tenancy|Custom|Premium|Capacity Optimized|DWS")
-_KEPT_SECONDS = 86_400.0  # of the catalogue's cache on this machine
+_CACHE_SECONDS = 86_400.0  # of the catalogue's cache on this machine
 _PATIENCE_SECONDS = 20.0
 _FILE = "prices.json"  # in the CONTROL folder of a run: the prices of its launch
 
@@ -71,19 +71,19 @@ def of(
     if settings.dollars_per_hour is not None:
         return {zone: Price(settings.dollars_per_hour, zone, settings.spot, "cloud.toml", "") for zone in zones}
     rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
-    found = of_type(settings.kind, zones, spot=settings.spot, rest=rest, note=note)
-    if settings.budget is not None and found and settings.zones == settings.kind.zones:
-        if unknown := [zone for zone in zones if zone not in found]:
+    prices = of_type(settings.kind, zones, spot=settings.spot, rest=rest, note=note)
+    if settings.budget is not None and prices and settings.zones == settings.kind.zones:
+        if unknown := [zone for zone in zones if zone not in prices]:
             note(f"no price is known in {', '.join(unknown)}: left out, since a budget needs one")
     else:
-        check_known(settings, zones, found)
-    return found
+        check_known(settings, zones, prices)
+    return prices
 
 
-def check_known(settings: CloudSettings, zones: Iterable[str], found: Collection[str]) -> None:
+def check_known(settings: CloudSettings, zones: Iterable[str], priced: Collection[str]) -> None:
     """Raises ConfigError if there is a budget and a zone is not among those with a known price."""
-    if settings.budget is not None and (unknown := [zone for zone in zones if zone not in found]):
-        others = f', or zones = ["{next(iter(found))}"]' if found else ""
+    if settings.budget is not None and (unknown := [zone for zone in zones if zone not in priced]):
+        others = f', or zones = ["{next(iter(priced))}"]' if priced else ""
         raise ConfigError(
             f"a budget needs a price, and none is known for {'spot ' * settings.spot}{settings.kind.name} in "
             f"{', '.join(unknown)}: write dollars_per_hour = … in cloud.toml{others}, or leave the budget out"
@@ -91,12 +91,7 @@ def check_known(settings: CloudSettings, zones: Iterable[str], found: Collection
 
 
 def of_type(
-    kind: Accelerator,
-    zones: Sequence[str],
-    *,
-    spot: bool,
-    rest: GoogleRest,
-    note: Callable[[str], None] = lambda message: None,
+    kind: Accelerator, zones: Sequence[str], *, spot: bool, rest: GoogleRest, note: Callable[[str], None] = lambda message: None
 ) -> dict[str, Price]:
     """Prices of a type by zone, independent of settings; a user's own price for it holds in every zone."""
     own = kind.spot_dollars_per_hour if spot else kind.dollars_per_hour
@@ -110,17 +105,17 @@ def of_type(
         rates |= _catalog(_CLOUD_TPU if kind.generation in _IN_CLOUD_TPU else _COMPUTE_ENGINE, rest)
     except (GoogleError, CloudRefused) as error:
         note(f"the {CATALOG} could not be read ({error}); the prices are those that come with tpulm, of the dates given")
-    found = {zone: rates.get(_key(family, region_of(zone), spot)) for zone in zones}
+    by_zone = {zone: rates.get(_key(family, region_of(zone), spot)) for zone in zones}
     return {
         zone: Price(kind.chips * rate.dollars, zone, spot, rate.source, rate.as_of)
-        for zone, rate in found.items()
+        for zone, rate in by_zone.items()
         if rate is not None
     }
 
 
-def save(folder: PurePath, found: Mapping[str, Price]) -> None:
+def save(folder: PurePath, prices: Mapping[str, Price]) -> None:
     """Record the prices of a launch in the run's CONTROL folder."""
-    storage.write_json(folder / _FILE, {zone: asdict(price) for zone, price in found.items()})
+    storage.write_json(folder / _FILE, {zone: asdict(price) for zone, price in prices.items()})
 
 
 def saved(folder: PurePath) -> dict[str, Price] | None:
@@ -168,23 +163,23 @@ def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
     file = (Path(root) if root else Path.home() / ".cache") / "tpulm" / "prices" / f"{service}.json"
     keep = not is_anonymous("cloudbilling")  # an emulator's prices are not Google's
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        kept = json.loads(file.read_text(encoding="utf-8")) if keep else {}
-        if 0 <= time.time() - kept["at"] < _KEPT_SECONDS:
-            return _dated({str(key): float(value) for key, value in kept["dollars"].items()}, kept["at"])
-    found: dict[str, float] = {}
+        cached = json.loads(file.read_text(encoding="utf-8")) if keep else {}
+        if 0 <= time.time() - cached["at"] < _CACHE_SECONDS:
+            return _dated({str(key): float(value) for key, value in cached["dollars"].items()}, cached["at"])
+    prices: dict[str, float] = {}
     for page in rest.pages("cloudbilling", f"v1/services/{service}/skus", pageSize=5000):
         for key, value in itertools.chain.from_iterable(_read(sku, service).items() for sku in page.get("skus", ())):
-            found[key] = max(value, found.get(key, 0.0))  # the higher of two prices, so that no budget is exceeded
+            prices[key] = max(value, prices.get(key, 0.0))  # the higher of two prices, so that no budget is exceeded
     now = time.time()
-    if keep and found:
+    if keep and prices:
         with contextlib.suppress(OSError, TpulmError):
-            storage.write_json(file, {"at": now, "dollars": found})
-    return _dated(found, now)
+            storage.write_json(file, {"at": now, "dollars": prices})
+    return _dated(prices, now)
 
 
-def _dated(found: Mapping[str, float], at: float) -> dict[str, _Rate]:
+def _dated(prices: Mapping[str, float], at: float) -> dict[str, _Rate]:
     as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
-    return {key: _Rate(value, CATALOG, as_of) for key, value in found.items()}
+    return {key: _Rate(value, CATALOG, as_of) for key, value in prices.items()}
 
 
 def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:

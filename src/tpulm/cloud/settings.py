@@ -169,13 +169,13 @@ class CloudSettings(Settings):
 
     def expanded(self, known: Iterable[str]) -> Self:
         """The settings with "us-east5-*" replaced by the known zones of that region. Raises ConfigError if there are none."""
-        known, found = sorted(known), []
+        known, zones = sorted(known), []
         for zone in self.zones:
             named = [other for other in known if other.startswith(zone[:-1])] if zone.endswith("*") else [zone]
             if not named:
                 raise ConfigError(f"zones: no zone with TPUs begins with '{zone[:-1]}'.{suggest(zone, known)}")
-            found += named
-        return self.model_copy(update={"zones": tuple(dict.fromkeys(found))})
+            zones += named
+        return self.model_copy(update={"zones": tuple(dict.fromkeys(zones))})
 
 
 def _account(name: str, project: str) -> str:
@@ -205,12 +205,12 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
     file = find(path)
     origin = str(file) if file else "the options"
     values: dict[str, Any] = {} if file is None else _parsed(file)
-    given = {name: value for name, value in options.items() if value is not None and value != ()}
-    if not (values.get("project") or given.get("project")):
+    overrides = {name: value for name, value in options.items() if value is not None and value != ()}
+    if not (values.get("project") or overrides.get("project")):
         values["project"] = default_project()
     if file is not None:
         validated(CloudSettings, {"project": "not-named-yet", **_set(values)}, origin)  # so that errors name the file
-    merged = _set({**values, **given})
+    merged = _set({**values, **overrides})
     missing = [name for name in ("project", *require) if not merged.get(name)]
     if "accelerator" in merged and "zones" in missing:
         missing.remove("zones")
@@ -220,7 +220,7 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
         raise ConfigError(
             "\n".join(f"{key} is not set: write {key} = {value} in {where}, or give {other}" for key, value, other in examples)
         )
-    return validated(CloudSettings, merged, "the options" if given and file is not None else origin)
+    return validated(CloudSettings, merged, "the options" if overrides and file is not None else origin)
 
 
 def find(path: str | PurePath | None = None) -> PurePath | None:

@@ -31,7 +31,7 @@ _NO_OBSTACLES = ("zones", "quota", "bucket: location", "data bucket: location", 
 Answer = TypeVar("Answer")
 
 
-class Step(NamedTuple):
+class SetupStep(NamedTuple):
     what: str  # "make the bucket gs://runs in us-central1"
     detail: str
     act: Callable[[], object]
@@ -43,7 +43,7 @@ class Check(NamedTuple):
     ok: bool | None  # None: not checked
     found: str
     remedy: str = ""  # a command, a page, or what to change in cloud.toml
-    steps: tuple[Step, ...] = ()  # that make what is missing
+    steps: tuple[SetupStep, ...] = ()  # that make what is missing
     name: str = ""
 
 
@@ -58,16 +58,16 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     project = Project(settings, rest)
     checks: list[Check] = []
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
-    for name, look, after in _table(project):
+    for name, run_check, after in _table(project):
         cause = causes.get(after)
-        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(look, project)
+        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(run_check, project)
         checks.append(check._replace(name=name))
         if cause or check.ok is False:
             causes[name] = cause or name
     return checks
 
 
-def steps(checks: Iterable[Check]) -> list[Step]:
+def steps(checks: Iterable[Check]) -> list[SetupStep]:
     """What is missing and can be made, in order. Raises CloudRefused for what has to be mended first, such as billing."""
     checks = list(checks)
     for check in checks:
@@ -76,9 +76,9 @@ def steps(checks: Iterable[Check]) -> list[Step]:
     return [step for check in checks for step in check.steps]
 
 
-def apply(found: Iterable[Step], *, log: Callable[[Step], None] = lambda step: None) -> None:
+def apply(steps: Iterable[SetupStep], *, log: Callable[[SetupStep], None] = lambda step: None) -> None:
     """Take the steps in order. Raises CloudRefused with the missing permission; TpulmError for transient errors."""
-    for step in found:
+    for step in steps:
         log(step)
         try:
             google_rest.when_enabled(step.act)
@@ -90,7 +90,7 @@ def apply(found: Iterable[Step], *, log: Callable[[Step], None] = lambda step: N
                 ) from error
             if error.is_final:
                 raise CloudRefused(f"cannot {step.what}: {error}") from error
-            raise TpulmError(f"cannot {step.what}: {error}; run the same command again, it goes on where it stopped") from error
+            raise TpulmError(f"cannot {step.what}: {error}; run the same command again to continue where it stopped") from error
 
 
 def require(settings: CloudSettings) -> None:
@@ -99,7 +99,7 @@ def require(settings: CloudSettings) -> None:
     if wrong:
         listed = "\n".join(f"  {check.name}: {check.found}" + (f"; {check.remedy}" if check.remedy else "") for check in wrong)
         raise CloudRefused(
-            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all that is looked at; --no-check launches even so"
+            f"nothing was launched:\n{listed}\n'tpulm cloud doctor' shows all checks; --no-check launches regardless"
         )
 
 
@@ -124,10 +124,10 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "your rights", _own_rights, "project"
 
 
-def _looked(look: Callable[[Project], Check], project: Project) -> Check:
+def _looked(examine: Callable[[Project], Check], project: Project) -> Check:
     """What the check found; errors are findings, too, so that all other checks still run."""
     try:
-        return look(project)
+        return examine(project)
     except ConfigError as error:  # a zone pattern that matches nothing
         return Check(None, f"not checked: {error}")
     except CloudRefused as error:  # the credentials
@@ -187,7 +187,7 @@ def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
         raise
 
 
-def _if_there(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+def _get_or_default(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
     """The answer; `otherwise` for what does not exist yet, or is of an API that is off."""
     try:
         return ask()
@@ -197,7 +197,7 @@ def _if_there(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
         raise
 
 
-def _unless_there(act: Callable[[], object]) -> bool:
+def _create_once(act: Callable[[], object]) -> bool:
     """Create something; False if it already exists."""
     try:
         act()
@@ -222,7 +222,7 @@ def _credentials(project: Project) -> Check:
 
 def _project(project: Project) -> Check:
     try:
-        found = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
+        resource = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
     except GoogleError as error:
         if error.status == 0:
             return Check(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
@@ -236,15 +236,15 @@ def _project(project: Project) -> Check:
             remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
             return Check(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
         return Check(True, project.id)
-    if found.get("state") != "ACTIVE":
-        return Check(False, f"{project.id} is in the state {found.get('state')}", f"gcloud projects undelete {project.id}")
+    if resource.get("state") != "ACTIVE":
+        return Check(False, f"{project.id} is in the state {resource.get('state')}", f"gcloud projects undelete {project.id}")
     return Check(True, project.id)
 
 
 def _billing(project: Project) -> Check:
-    found = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
-    if found.get("billingEnabled"):
-        return Check(True, found.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+    info = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
+    if info.get("billingEnabled"):
+        return Check(True, info.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
     lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
     return Check(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
 
@@ -256,19 +256,19 @@ def _apis(project: Project) -> Check:
     if not off:
         return Check(True, f"on: {shown}")
     act = partial(google_rest.enable_apis, project.rest, off)
-    step = Step(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
+    step = SetupStep(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
     return Check(not needed & set(off), f"off: {shown}", SETUP, (step,))
 
 
 def _own_rights(project: Project) -> Check:
     rest, settings = project.rest, project.settings
-    wanted = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
-    wanted += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
+    grants = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
+    grants += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
     account = policies.account(rest, settings.service_account)
-    wanted.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
+    grants.append(_Grant(account, ("iam.serviceAccounts.actAs",), "roles/iam.serviceAccountUser"))
     lacking, roles = [], []
-    for place, permissions, role in wanted:
-        granted = _if_there(partial(place.tested, permissions), set(permissions))
+    for place, permissions, role in grants:
+        granted = _get_or_default(partial(place.tested, permissions), set(permissions))
         if missing := [permission for permission in permissions if permission not in granted]:
             lacking.append(f"{', '.join(missing)} on {place.name}")
             roles.append(f"{role} on {place.name}")
@@ -288,13 +288,13 @@ def _no_accelerator(project: Project) -> Check:
 def zones(project: Project) -> Check:
     kind = project.settings.kind
     try:
-        wanted = project.zones
+        requested = project.zones
     except ConfigError as error:
         return Check(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
     known = project.known_zones
-    missing = [zone for zone in wanted if zone not in known]
-    without = [zone for zone in wanted if zone in known and kind.name not in project.types(zone)]
-    good = [zone for zone in wanted if zone not in (*missing, *without)]
+    missing = [zone for zone in requested if zone not in known]
+    without = [zone for zone in requested if zone in known and kind.name not in project.types(zone)]
+    good = [zone for zone in requested if zone not in (*missing, *without)]
     wrong = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
     wrong += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if wrong:
@@ -309,7 +309,7 @@ def quota(project: Project) -> Check:
     of_region, of_zone = (f"{stem}PerProjectPer{place}ForTPUAPI" for place in ("Region", "Zone"))
     path = f"v1/projects/{project.id}/locations/global/services/tpu.googleapis.com/quotaInfos"
     pages = project.rest.pages("cloudquotas", path, pageSize=500)
-    infos = {info.get("quotaId"): info for found in pages for info in found.get("quotaInfos", ())}
+    infos = {info.get("quotaId"): info for answer in pages for info in answer.get("quotaInfos", ())}
     page = f"{_CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
         return Check(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
@@ -351,7 +351,7 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
 
 def _bucket(project: Project, name: str) -> Check:
     try:
-        found = _if_there(partial(project.bucket, name), None)
+        bucket = _get_or_default(partial(project.bucket, name), None)
     except GoogleError as error:
         if not error.refused:
             raise
@@ -361,16 +361,16 @@ def _bucket(project: Project, name: str) -> Check:
             "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
             f"roles/storage.admin on gs://{name}",
         )
-    if found is None:
+    if bucket is None:
         missing = f"there is no bucket gs://{name}"
         if not project.settings.zones:
             return Check(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
         region = region_of(project.settings.zones[0])
         what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
-        return Check(False, missing, SETUP, (Step(what, detail, partial(_make_bucket, project, name, region)),))
-    days = int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
+        return Check(False, missing, SETUP, (SetupStep(what, detail, partial(_make_bucket, project, name, region)),))
+    days = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{name}"
-    if found.get("versioning", {}).get("enabled"):
+    if bucket.get("versioning", {}).get("enabled"):
         waste = "it keeps old versions: every deleted checkpoint is billed for good"
         return Check(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
     if days:
@@ -389,7 +389,7 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
-    if not _unless_there(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
+    if not _create_once(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
         project.bucket(bucket)  # ours from an earlier attempt, else this raises
 
 
@@ -417,17 +417,17 @@ def _bucket_location(project: Project, name: str) -> Check:
 def _worker_account(project: Project) -> Check:
     """One of another project is used but never created, and may be invisible."""
     email, path = project.settings.service_account, policies.account_path(project.settings.service_account)
-    found = _if_there(lambda: project.rest.find("iam", path), None)
-    if found is None:
+    account = _get_or_default(lambda: project.rest.find("iam", path), None)
+    if account is None:
         if not path.startswith(f"v1/projects/{project.id}/"):
             remedy = "correct service_account in cloud.toml, or make it in its own project"
             return Check(False, f"there is no account {email}", remedy)
         described = {"displayName": "tpulm worker", "description": "What tpulm's TPU VMs run as"}
         body = {"accountId": email.partition("@")[0], "serviceAccount": described}
         make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
-        step = Step(f"make the account {email}", "the VMs' own; there is no key of it to lose", partial(_unless_there, make))
+        step = SetupStep(f"make the account {email}", "the VMs' own; it has no key to lose", partial(_create_once, make))
         return Check(False, f"there is no account {email}", SETUP, (step,))
-    if found.get("disabled"):
+    if account.get("disabled"):
         return Check(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
     return Check(True, email)
 
@@ -457,7 +457,7 @@ def _secrets(project: Project) -> Check:
             command = f"gcloud secrets create {source} --data-file=FILE --project={project.id}"
             place = policies.secret(project.rest, source)
             grant = _Grant(place, ("secretmanager.versions.access",), "roles/secretmanager.secretAccessor")
-        if _if_there(find, {}) is None:
+        if _get_or_default(find, {}) is None:
             missing.append(source)
             remedies.append(command)
         else:
@@ -465,8 +465,8 @@ def _secrets(project: Project) -> Check:
     rights = _granted(project, *grants)
     if not missing:
         return rights
-    there = "" if rights.ok else f"; {rights.found}"
-    return Check(False, f"there is no {', '.join(missing)}{there}", "; ".join(remedies), rights.steps)
+    suffix = "" if rights.ok else f"; {rights.found}"
+    return Check(False, f"there is no {', '.join(missing)}{suffix}", "; ".join(remedies), rights.steps)
 
 
 def _granted(project: Project, *grants: _Grant) -> Check:
@@ -474,10 +474,10 @@ def _granted(project: Project, *grants: _Grant) -> Check:
     member = f"serviceAccount:{project.settings.service_account}"
 
     def permitted(place: policies.Place) -> frozenset[str]:
-        return _if_there(lambda: project.roles.of(policies.roles_of(place.read(), member)), frozenset())
+        return _get_or_default(lambda: project.roles.of(policies.roles_of(place.read(), member)), frozenset())
 
     of_project = permitted(policies.project(project.rest))
-    lacking, steps = list[str](), list[Step]()
+    lacking, steps = list[str](), list[SetupStep]()
     for place, permissions, role in grants:
         may = of_project if of_project.issuperset(permissions) else of_project | permitted(place)
         if missing := [permission for permission in permissions if permission not in may]:
@@ -485,12 +485,12 @@ def _granted(project: Project, *grants: _Grant) -> Check:
             name = role
             if role.startswith("projects/"):
                 name = role.rpartition("/")[2]
-                known = _if_there(partial(project.roles.permissions, role), frozenset())
+                known = _get_or_default(partial(project.roles.permissions, role), frozenset())
                 if not known.issuperset(permissions):
                     detail = f"lets a TPU VM delete its own TPU: {', '.join(permissions)}"
-                    steps.append(Step(f"make the role {name}", detail, partial(_make_role, project, role, permissions)))
+                    steps.append(SetupStep(f"make the role {name}", detail, partial(_make_role, project, role, permissions)))
             what = f"grant the VMs {name} on {place.name}"
-            steps.append(Step(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
+            steps.append(SetupStep(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
     if lacking:
         return Check(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
     return Check(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
@@ -500,12 +500,12 @@ def _make_role(project: Project, path: str, permissions: tuple[str, ...]) -> Non
     described = {"title": "tpulm worker", "description": "Lets a TPU VM of tpulm delete its own TPU", "stage": "GA"}
     rest, body = project.rest, {**described, "includedPermissions": list(permissions)}
     new = {"roleId": path.rpartition("/")[2], "role": body}
-    if _unless_there(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", new)):
+    if _create_once(lambda: rest.post("iam", f"v1/projects/{project.id}/roles", new)):
         return
-    found = rest.get("iam", f"v1/{path}")
-    if found.get("deleted"):  # it can be undeleted for a week, and keeps its name until then
+    role = rest.get("iam", f"v1/{path}")
+    if role.get("deleted"):  # it can be undeleted for a week, and keeps its name until then
         rest.post("iam", f"v1/{path}:undelete", {})
-    changed = {"includedPermissions": sorted({*found.get("includedPermissions", ()), *permissions})}
+    changed = {"includedPermissions": sorted({*role.get("includedPermissions", ()), *permissions})}
     rest.request("PATCH", "iam", f"v1/{path}", body=changed, query={"updateMask": "includedPermissions"})
 
 

@@ -91,12 +91,12 @@ class Smoke:
 
     def run(self) -> None:
         """Run all checks. Raises ConfigError if the budget buys too little, CloudRefused if no zone has a VM."""
-        found = prices.of(self.settings.model_copy(update={"budget": None}), self.settings.zones, rest=self.rest)
-        if not found:
+        zone_prices = prices.of(self.settings.model_copy(update={"budget": None}), self.settings.zones, rest=self.rest)
+        if not zone_prices:
             raise ConfigError(f"no price is known for a {self.settings.accelerator}; write dollars_per_hour = … in cloud.toml")
-        zones = tuple(found)
-        self._prices = {zone: price.dollars_per_hour for zone, price in found.items()}
-        dearest = max(found.values(), key=lambda price: price.dollars_per_hour)
+        zones = tuple(zone_prices)
+        self._prices = {zone: price.dollars_per_hour for zone, price in zone_prices.items()}
+        dearest = max(zone_prices.values(), key=lambda price: price.dollars_per_hour)
         self._check_budget(dearest.dollars_per_hour)
         self.log(SmokeCheck("price", dearest.source == prices.CATALOG, str(dearest)))
         self.log(self._quota())
@@ -124,8 +124,8 @@ class Smoke:
 
     def _seconds(self, vms: int) -> float:
         """How many seconds each of so many VMs may live on the rest of the budget."""
-        left, price = (self.settings.budget or 0.0) - self.spent, max(self._prices.values())
-        return min(LONGEST_SECONDS, left / vms / price * 3600) if price else LONGEST_SECONDS
+        remaining, price = (self.settings.budget or 0.0) - self.spent, max(self._prices.values())
+        return min(LONGEST_SECONDS, remaining / vms / price * 3600) if price else LONGEST_SECONDS
 
     # -- before anything is created -------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Smoke:
                 refusals.append(f"{zone}: {refused}")
                 continue
             until = self.clock() + seconds
-            while (creation := self.api.progress(operation)).pending and self._look(zone) != "READY" and self.clock() < until:
+            while (creation := self.api.progress(operation)).pending and self._state(zone) != "READY" and self.clock() < until:
                 self._pause()
             if creation.refused is None:
                 return request
@@ -187,7 +187,7 @@ class Smoke:
         raise CloudRefused("no zone gave a VM:\n" + "\n".join(refusals))
 
     def _request(self, zone: str, seconds: float, staged: str) -> Request:
-        made = launch.vm_request(
+        request = launch.vm_request(
             self.settings,
             self.name,
             zone,
@@ -197,15 +197,15 @@ class Smoke:
             until=self.clock() + seconds,
             metadata={"tpulm-attempt": "0", "tpulm-program": "probe", "enable-guest-attributes": "TRUE"},
         )
-        return replace(made, valid_seconds=seconds)
+        return replace(request, valid_seconds=seconds)
 
     def _of_vm(self, request: Request) -> Iterator[SmokeCheck]:
         begun = self.clock()
         ends = begun + request.valid_seconds
         facts, log = self.workdir / "smoke" / "facts.json", self.workdir / "cloud" / "attempts" / "0" / "log-0.txt"
         self.progress.start("the VM boots")
-        told = ""
-        while storage.info(facts) is None and self.clock() < ends and self._look(request.zone) is not None:
+        answer = ""
+        while storage.info(facts) is None and self.clock() < ends and self._state(request.zone) is not None:
             self._pause()
         if storage.info(facts) is None:
             message = f"nothing of the VM in the bucket after {duration(self.clock() - begun)}"
@@ -213,13 +213,13 @@ class Smoke:
             return
         yield SmokeCheck("boot", True, f"its facts were in the bucket {duration(self.clock() - begun)} after it was created")
         until = self.clock() + 60
-        while told != "probed" and self.clock() < until and self._look(request.zone) not in (None, "DELETING"):
-            told = self.api.boot_progress(request.name, request.zone) or told
+        while answer != "probed" and self.clock() < until and self._state(request.zone) not in (None, "DELETING"):
+            answer = self.api.boot_progress(request.name, request.zone) or answer
             self._pause()
-        yield SmokeCheck("guest attributes", told == "probed", f"'{told}' was read" if told else "none could be read")
-        found = storage.parse_json(storage.read_bytes(facts))
-        self.facts.update(found)
-        yield from of_metadata(found.get("metadata") or {}, request, self.settings.project)
+        yield SmokeCheck("guest attributes", answer == "probed", f"'{answer}' was read" if answer else "none could be read")
+        facts_of_vm = storage.parse_json(storage.read_bytes(facts))
+        self.facts.update(facts_of_vm)
+        yield from of_metadata(facts_of_vm.get("metadata") or {}, request, self.settings.project)
         text = storage.read_bytes(log).decode(errors="replace") if storage.info(log) else ""
         yield SmokeCheck(
             "log", "this line came from the VM" in text, f"{log.name} in the bucket" if text else "no log in the bucket"
@@ -227,7 +227,7 @@ class Smoke:
         self.progress.start("the VM deletes itself")
         asked = self.clock()
         until = min(asked + _GONE_SECONDS, ends)
-        while (state := self._look(request.zone)) is not None and self.clock() < until:
+        while (state := self._state(request.zone)) is not None and self.clock() < until:
             self._pause()
         took = duration(self.clock() - asked)
         message = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
@@ -273,7 +273,7 @@ class Smoke:
             for (name, zone), asked in list(self._asked.items()):
                 now = self.clock()
                 with contextlib.suppress(TpulmError):
-                    if self.api.look(name, zone).state is not None:
+                    if self.api.node_status(name, zone).state is not None:
                         self.api.delete(name, zone)
                     elif now >= asked.at + self.appear_seconds:
                         self._count(self._asked.pop((name, zone)))
@@ -295,12 +295,12 @@ class Smoke:
         finally:
             for asked in self._asked.values():
                 self._count(asked)
-            self.log(self._left(removed))
+            self.log(self._remaining(removed))
 
     def _count(self, asked: _Asked) -> None:
         self.spent += (self.clock() - asked.at) / 3600 * asked.dollars_per_hour
 
-    def _left(self, removed: bool) -> SmokeCheck:
+    def _remaining(self, removed: bool) -> SmokeCheck:
         commands = [
             deletion_command(name, zone, self.settings.project, queued=asked.queued)
             for (name, zone), asked in self._asked.items()
@@ -313,9 +313,9 @@ class Smoke:
             "nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
         )
 
-    def _look(self, zone: str) -> str | None:
+    def _state(self, zone: str) -> str | None:
         try:
-            return self.api.look(self.name, zone).state
+            return self.api.node_status(self.name, zone).state
         except Unavailable:
             return "unknown"
 
@@ -324,23 +324,23 @@ class Smoke:
         self.wait(self.pause_seconds)
 
 
-def of_metadata(found: Mapping[str, str | None], request: Request, project: str) -> Iterator[SmokeCheck]:
+def of_metadata(metadata: Mapping[str, str | None], request: Request, project: str) -> Iterator[SmokeCheck]:
     """The metadata server's answers, compared with cloud_emulator/recorded/metadata.json."""
-    own = {key: found.get(f"instance/attributes/{key}") for key in ("tpulm-project", "tpulm-zone", "tpulm-node")}
+    own = {key: metadata.get(f"instance/attributes/{key}") for key in ("tpulm-project", "tpulm-zone", "tpulm-node")}
     yield SmokeCheck("metadata: our own", own == {key: request.metadata[key] for key in own}, _spoken(own))
-    env = dict(re.findall(r"^(\w+): '(.*)'$", found.get("instance/attributes/tpu-env") or "", re.MULTILINE))
+    env = dict(re.findall(r"^(\w+): '(.*)'$", metadata.get("instance/attributes/tpu-env") or "", re.MULTILINE))
     named = {key: env.get(key) for key in ("CONSUMER_PROJECT_ID", "ZONE", "NODE_ID")}
     yield SmokeCheck("metadata: tpu-env", list(named.values()) == [project, request.zone, request.name], _spoken(named))
-    name = found.get("instance/name") or "nothing"
+    name = metadata.get("instance/name") or "nothing"
     yield SmokeCheck("metadata: name", bool(re.fullmatch(r"t1v-n-[0-9a-f]+-w-\d+", name)), f"{name}, which is not the node's")
-    place = found.get("project/project-id") or "nothing"
+    place = metadata.get("project/project-id") or "nothing"
     whose = "the project itself" if place == project else "a project of Google's"
     yield SmokeCheck("metadata: project", bool(re.fullmatch(r"[a-z][0-9a-f]+-tp", place)), f"{place}: {whose}")
-    worker = found.get("instance/attributes/agent-worker-number") or ""
-    endpoints = (found.get("instance/attributes/worker-network-endpoints") or "").split(",")
+    worker = metadata.get("instance/attributes/agent-worker-number") or ""
+    endpoints = (metadata.get("instance/attributes/worker-network-endpoints") or "").split(",")
     fits = worker == "0" and all(entry.count(":") == 2 for entry in endpoints)
     yield SmokeCheck("metadata: workers", fits, f"number {worker or '?'} of {len(endpoints)}, {endpoints[0] or 'no endpoints'}")
-    preempted = found.get("instance/preempted")
+    preempted = metadata.get("instance/preempted")
     message = f"instance/preempted is {preempted}; whether it turns TRUE is seen in a preemption only"
     yield SmokeCheck("preemption flag", preempted in ("FALSE", "TRUE"), message)
 
@@ -374,5 +374,5 @@ def hidden(text: str, known: Mapping[str, str]) -> str:
     return text
 
 
-def _spoken(found: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{key} {value or 'is missing'}" for key, value in found.items())
+def _spoken(values: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{key} {value or 'is missing'}" for key, value in values.items())

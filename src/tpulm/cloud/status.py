@@ -88,8 +88,8 @@ def project_of(workdir: PurePath, project: str | None) -> str:
     """
     control, recorded = Control(workdir), ""
     with contextlib.suppress(StorageError):  # a damaged job
-        found = control.read()
-        recorded = found[0].project if found else ""
+        versioned = control.read()
+        recorded = versioned[0].project if versioned else ""
     recorded = recorded or str(control.launched_with().get("project") or "")
     if project and recorded and project != recorded:
         raise ConfigError(f"{workdir} was launched in the project {recorded}, not in {project}; leave --project out")
@@ -106,8 +106,8 @@ def total_steps(workdir: PurePath) -> int | None:
 
 def last_pass(control: Control) -> float | None:
     """When the last supervisor ended, in seconds since 1970; None: never."""
-    found = storage.info(control.memory_file)
-    return None if found is None else found.modified_ns / 1e9
+    info = storage.info(control.memory_file)
+    return None if info is None else info.modified_ns / 1e9
 
 
 def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None = None) -> RunStatus:
@@ -119,7 +119,7 @@ def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | Non
         unseen = "the project is not known; name it with --project"
     elif job.node is not None and provider is not None:
         try:
-            node = provider.look(job.node.name, job.node.zone)
+            node = provider.node_status(job.node.name, job.node.zone)
         except TpulmError as error:
             unseen = str(error)
     return RunStatus(
@@ -205,7 +205,7 @@ def cost_of(status: RunStatus, workdir: PurePath, *, now: float) -> Cost:
     hours_left = None if seconds_left is None else seconds_left / 3600
     zone = job.zones[0] if job.node is None else job.node.zone
     per_hour = None if zone in _unknown(job, prices) else job.price(zone)
-    left = None if hours_left is None else 0.0 if not hours_left else None if per_hour is None else hours_left * per_hour
+    remaining = None if hours_left is None else 0.0 if not hours_left else None if per_hour is None else hours_left * per_hour
     zones = dict.fromkeys(item.zone for item in attempts)
     return Cost(
         dollars=so_far,
@@ -217,7 +217,7 @@ def cost_of(status: RunStatus, workdir: PurePath, *, now: float) -> Cost:
         attempts=attempts,
         stored=stored(workdir, region_of(job.zones[0])),
         hours_left=hours_left,
-        dollars_at_end=None if left is None or at_least else so_far + left,
+        dollars_at_end=None if remaining is None or at_least else so_far + remaining,
     )
 
 
@@ -271,17 +271,17 @@ class Tail:
     """A log as it grows."""
 
     path: PurePath
-    _seen: bytes = b""
+    _content: bytes = b""
     _version: tuple[int, int] | None = field(default=None)
 
     def more(self) -> tuple[bytes, bool]:
         """What is new, and whether something before it is missing."""
-        found = storage.info(self.path)
-        if found is None or (found.size, found.modified_ns) == self._version:
+        info = storage.info(self.path)
+        if info is None or (info.size, info.modified_ns) == self._version:
             return b"", False
         content = storage.read_bytes(self.path).removesuffix(_UNREADABLE)
-        new = following(self._seen, content)
-        self._version, self._seen = (found.size, found.modified_ns), content
+        new = following(self._content, content)
+        self._version, self._content = (info.size, info.modified_ns), content
         return (content, True) if new is None else (new, False)
 
 

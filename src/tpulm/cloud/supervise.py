@@ -54,8 +54,8 @@ class Progress(BaseModel):
     @property
     def seconds_per_step(self) -> float:
         """0.0 before a step is made."""
-        made = (self.newest or 0) - (self.first or 0)
-        return (self.since - self.begun) / made if made > 0 else 0.0
+        steps = (self.newest or 0) - (self.first or 0)
+        return (self.since - self.begun) / steps if steps > 0 else 0.0
 
 
 class Memory(BaseModel):
@@ -78,8 +78,8 @@ class Memory(BaseModel):
                 if int(key.partition("/")[0]) in attempts
             },
             progress={
-                attempt: seen.model_copy(update={"begun": seen.begun + moved, "since": seen.since + moved})
-                for attempt, seen in progress.items()
+                attempt: value.model_copy(update={"begun": value.begun + moved, "since": value.since + moved})
+                for attempt, value in progress.items()
             },
             last_seen={name: at + moved for name, at in self.last_seen.items() if name in nodes},
             deletion_requested={name: at + moved for name, at in self.deletion_requested.items() if name in nodes},
@@ -179,46 +179,46 @@ class Supervisor:
         """One look and one action. Raises TpulmError for nodes that could not be deleted in time."""
         job, version = self._read()
         now = self.clock()
-        seen = self.look(job, now)
-        action = decide(job, seen, now, self.policy)
+        observed = self.observe(job, now)
+        action = decide(job, observed, now, self.policy)
         if isinstance(action, GiveUp):
             raise TpulmError(self._give_up_deleting(job, now))
         self._log(in_words(job, action))
-        changed = self._act(job, action, seen, now)
+        changed = self._act(job, action, observed, now)
         if changed != job:
             self.control.replace(changed, version)  # fails if somebody changed it meanwhile; the next look reads theirs
         return changed, action
 
-    def look(self, job: Job, now: float) -> Observation:
+    def observe(self, job: Job, now: float) -> Observation:
         """The state of a job's nodes and of its run."""
-        spare = {node.name: self._look(job, node, now) for node in job.spare}
+        spare = {node.name: self._observe_node(job, node, now) for node in job.spare}
         if job.node is None:
             return Observation(newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
-        seen = self._look(job, job.node, now)  # before the result: an outcome must not be seen without the result it leads to
-        return replace(seen, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
+        observed = self._observe_node(job, job.node, now)  # before the result, so that an outcome comes with its result
+        return replace(observed, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
 
-    def _look(self, job: Job, node: Node, now: float) -> Observation:
+    def _observe_node(self, job: Job, node: Node, now: float) -> Observation:
         creation = self.provider.progress(node.operation)
-        sight = self.provider.look(node.name, node.zone)
-        refusal = creation.refused or sight.refused
+        status = self.provider.node_status(node.name, node.zone)
+        refusal = creation.refused or status.refused
         unseen = now - self.memory.last_seen.get(node.name, node.since or node.intended_at)
-        if sight.state is not None:
+        if status.state is not None:
             self.memory.last_seen[node.name] = now
         silence = self._silence(node.attempt, now)
-        is_ready = sight.state == "READY" and node.ending is None
-        unheard = is_ready and len(silence) < sight.workers and node.state == "READY" and now - node.since > self.policy.boot
+        is_ready = status.state == "READY" and node.ending is None
+        unheard = is_ready and len(silence) < status.workers and node.state == "READY" and now - node.since > self.policy.boot
         return Observation(
-            state=sight.state,
+            state=status.state,
             pending=creation.pending,
-            foreign=sight.state is not None and sight.labels.get(LABEL) != job.run,
+            foreign=status.state is not None and status.labels.get(LABEL) != job.run,
             refusal=refusal.kind if refusal else None,
             refused_because=str(refusal or ""),
-            workers=sight.workers,
+            workers=status.workers,
             silence=silence,
             outcome=self.control.outcome(node.attempt),
             rate=self._rate(node.attempt, now) if is_ready and silence else StepRate(),
             boot=self.provider.boot_progress(node.name, node.zone) if unheard else "",
-            created_at=None if sight.created_at is None else min(sight.created_at, now),
+            created_at=None if status.created_at is None else min(status.created_at, now),
             unseen=unseen,
             deleting=now - self.memory.deletion_requested.get(node.name, now),
         )
@@ -237,26 +237,26 @@ class Supervisor:
 
     def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
         """For each worker heard, seconds since its newest heartbeat was first seen here, as VMs' clocks may differ."""
-        found = []
+        silence = []
         for worker, version in self.control.heard(attempt).items():
             known, since = self.memory.heartbeats.get(key := f"{attempt}/{worker}", (None, now))
             if version != known:
                 since = now
                 self.memory.heartbeats[key] = (version, now)
-            found.append(max(0.0, now - since))
-        return tuple(found)
+            silence.append(max(0.0, now - since))
+        return tuple(silence)
 
-    def _act(self, job: Job, action: Action, seen: Observation, now: float) -> Job:
+    def _act(self, job: Job, action: Action, observed: Observation, now: float) -> Job:
         if isinstance(action, Delete):
-            self._delete(job, seen, now)
+            self._delete(job, observed, now)
         if isinstance(action, ForSpareNode) and isinstance(action.action, Create):
             view = jobs.of_spare(job, action.node)
-            return jobs.with_spare(job, self._create(view, action.action, seen.spare[action.node], now))
+            return jobs.with_spare(job, self._create(view, action.action, observed.spare[action.node], now))
         if isinstance(action, Create):
-            return self._create(job, action, seen, now)
-        return recorded(job, action, seen, now)
+            return self._create(job, action, observed, now)
+        return recorded(job, action, observed, now)
 
-    def _create(self, job: Job, action: Action, seen: Observation, now: float) -> Job:
+    def _create(self, job: Job, action: Action, observed: Observation, now: float) -> Job:
         assert job.node is not None
         try:
             operation = self.provider.create(self.request(job, job.node))
@@ -265,13 +265,13 @@ class Supervisor:
                 raise CloudRefused(f"the TPU API refused: {error}") from error  # it was allowed before, and may be again
             action = refused(job, job.node, error.kind, str(error), now, self.policy)
             self._log(in_words(job, action))
-            return recorded(job, action, seen, now)
-        return jobs.with_node(recorded(job, action, seen, now), operation=operation)
+            return recorded(job, action, observed, now)
+        return jobs.with_node(recorded(job, action, observed, now), operation=operation)
 
-    def _delete(self, job: Job, seen: Observation, now: float) -> None:
+    def _delete(self, job: Job, observed: Observation, now: float) -> None:
         """Delete every existing node that is given up. What cannot be deleted now is retried at the next look."""
         for node in job.nodes:
-            observation = seen if node is job.node else seen.spare[node.name]
+            observation = observed if node is job.node else observed.spare[node.name]
             exists = observation.state not in (None, "DELETING") and not observation.foreign
             if node.ending is not None and exists:
                 self.memory.deletion_requested.setdefault(node.name, now)
@@ -290,27 +290,27 @@ class Supervisor:
             if any(node.ending is not None for node in job.nodes):
                 return (
                     f"what is being deleted may still be there, and bill. {deletion_commands(job)}\n"
-                    "'tpulm cloud supervise' goes on"
+                    "'tpulm cloud supervise' continues"
                 )
-        return "the run goes on in the cloud; 'tpulm cloud supervise' takes it up again"
+        return "the run continues in the cloud; 'tpulm cloud supervise' supervises it again"
 
     def _describe_what_may_bill(self) -> str:
         with contextlib.suppress(TpulmError):
             job, _ = self._read()
             if not job.nodes:
-                return "nothing of the run was left in the cloud when it was last looked at"
+                return "nothing of the run was left in the cloud when it was last checked"
             named = " and ".join(f"{node.name} in {node.zone}" for node in job.nodes)
             return (
-                f"{named} of {job.project} may be there, and bill; with the permission 'tpulm cloud supervise' goes on, "
+                f"{named} of {job.project} may be there, and bill; with the permission 'tpulm cloud supervise' continues, "
                 f"or 'tpulm cloud down' ends it. {deletion_commands(job)}"
             )
         return "what may bill is found by 'tpulm cloud audit'"
 
     def _read(self) -> tuple[Job, str]:
-        found = self.control.read()
-        if found is None:
+        versioned = self.control.read()
+        if versioned is None:
             raise StorageError(f"{self.control.path} is gone; what the run had in the cloud is found by 'tpulm cloud audit'")
-        return found
+        return versioned
 
     def _log(self, line: str) -> None:
         """Log a line, unless it repeats the last one."""

@@ -88,49 +88,49 @@ def listed(api: TpuApi, *, progress: Progress = SILENT) -> Listing:
     """The resources of all zones. A zone that cannot be listed hides no other; raises CloudRefused if all refuse."""
     zones = api.zones()
     progress.start("looking", total=len(zones), unit="zone")
-    found: list[Resource] = []
+    resources: list[Resource] = []
     silent: dict[str, TpulmError] = {}
 
-    def look(zone: str) -> list[Resource] | TpulmError:
+    def list_zone(zone: str) -> list[Resource] | TpulmError:
         try:
             return list(api.resources(zone))
         except TpulmError as error:
             return error
 
     with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
-        for zone, answer in zip(zones, pool.map(look, zones), strict=True):
+        for zone, answer in zip(zones, pool.map(list_zone, zones), strict=True):
             progress.advance(1)
             if isinstance(answer, TpulmError):
                 silent[zone] = answer
             else:
-                found += answer
+                resources += answer
     if zones and len(silent) == len(zones):
         raise next((error for error in silent.values() if isinstance(error, CloudRefused)), silent[zones[0]])
     reasons = {zone: str(error) for zone, error in silent.items()}
-    return Listing(tuple(found), reasons, len(zones) - len(silent))
+    return Listing(tuple(resources), reasons, len(zones) - len(silent))
 
 
 def audit(api: TpuApi, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
     """Judge our resources, with prices if `rest` is given. Raises CloudRefused if nothing can be listed."""
-    seen = listed(api, progress=progress)
-    ours = [resource for resource in seen.resources if LABEL in resource.labels]
-    findings = judged(ours, now=time.time() if now is None else now)
+    listing = listed(api, progress=progress)
+    labelled = [resource for resource in listing.resources if LABEL in resource.labels]
+    findings = judged(labelled, now=time.time() if now is None else now)
     if rest is not None:
         findings = list(_priced(findings, rest, progress))
-    return Audit(tuple(findings), seen.silent, seen.zones, len(seen.resources) - len(ours))
+    return Audit(tuple(findings), listing.silent, listing.zones, len(listing.resources) - len(labelled))
 
 
 def _priced(findings: Sequence[Finding], rest: GoogleRest, progress: Progress) -> Iterator[Finding]:
-    found: dict[tuple[str, bool], dict[str, prices.Price]] = {}
+    by_type: dict[tuple[str, bool], dict[str, prices.Price]] = {}
     for finding in findings:
         resource = finding.resource
         key = (resource.accelerator, resource.spot)
-        if finding.bills and key not in found:
+        if finding.bills and key not in by_type:
             zones = [item.resource.zone for item in findings]
             with contextlib.suppress(ConfigError):  # an unknown type
                 kind = accelerators.find(resource.accelerator)
-                found[key] = prices.of_type(kind, zones, spot=resource.spot, rest=rest, note=progress.note)
-        yield replace(finding, price=found.get(key, {}).get(resource.zone))
+                by_type[key] = prices.of_type(kind, zones, spot=resource.spot, rest=rest, note=progress.note)
+        yield replace(finding, price=by_type.get(key, {}).get(resource.zone))
 
 
 def judged(resources: Iterable[Resource], *, now: float) -> list[Finding]:
@@ -150,10 +150,10 @@ def _job(workdir: str) -> Job | str | None:
     if not storage.is_remote(workdir):
         return f"its work folder {workdir} is on another machine" if workdir else "it does not say which work folder it is of"
     try:
-        found = Control(workdir).read()
+        versioned = Control(workdir).read()
     except TpulmError as error:
         return str(error)
-    return None if found is None else found[0]
+    return None if versioned is None else versioned[0]
 
 
 def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Verdict, str]:
@@ -200,26 +200,26 @@ def delete(
     """
     again = judged([finding.resource for finding in findings], now=time.time())
     targets = [now.resource for now in again if now.verdict != "live"]
-    left = list(dict.fromkeys((target.name, target.zone) for target in targets))  # a queued resource and its node are one
-    progress.start("deleting", total=len(left), unit="TPU")
-    for name, zone in left:
+    remaining = list(dict.fromkeys((target.name, target.zone) for target in targets))  # a queued resource and its node are one
+    progress.start("deleting", total=len(remaining), unit="TPU")
+    for name, zone in remaining:
         api.delete(name, zone)
     give_up_at = time.monotonic() + seconds
-    while left:
-        progress.status(", ".join(name for name, _ in left[:3]))
-        for name, zone in list(left):
-            state = api.look(name, zone).state
+    while remaining:
+        progress.status(", ".join(name for name, _ in remaining[:3]))
+        for name, zone in list(remaining):
+            state = api.node_status(name, zone).state
             if state is None:
-                left.remove((name, zone))
+                remaining.remove((name, zone))
                 progress.advance(1)
             elif state not in _GOING:
                 api.delete(name, zone)  # a node that was still being created, or that its queued resource left behind
-        if left and time.monotonic() > give_up_at:
+        if remaining and time.monotonic() > give_up_at:
             break
-        if left:
+        if remaining:
             wait(pause_seconds)
-    there = [target for target in targets if (target.name, target.zone) in left]
-    return Deleted(tuple(target for target in targets if target not in there), tuple(there))
+    not_deleted = [target for target in targets if (target.name, target.zone) in remaining]
+    return Deleted(tuple(target for target in targets if target not in not_deleted), tuple(not_deleted))
 
 
 # -- the end of one run -------------------------------------------------------------------------------------------------
@@ -245,24 +245,24 @@ def stop(
     """
     control, shown = Control(workdir), set[str]()
 
-    def say(line: str) -> None:
+    def log_once(line: str) -> None:
         if line not in shown:
             shown.add(line)
             log(line)
 
-    supervisor = Supervisor(control, provider, Policy(), _never, log=say, pause_seconds=pause_seconds)
+    supervisor = Supervisor(control, provider, Policy(), _never, log=log_once, pause_seconds=pause_seconds)
     give_up_at = time.monotonic() + seconds
     while not (job := control.change(stopped)).is_over:
         try:
             return supervisor.run()
         except InUse as error:
-            say(f"the run is supervised by {error.owner}, which now ends it")
+            log_once(f"the run is supervised by {error.owner}, which now ends it")
             if time.monotonic() > give_up_at:
                 minutes = f"{seconds / 60:.0f} minutes"
                 raise TpulmError(
                     f"{error.owner} has not ended the run in {minutes}; stop that process, and run this again"
                 ) from error
-        interrupt.check("the run was asked to stop, and whoever supervises it goes on with that")
+        interrupt.check("the run was asked to stop, and its supervisor continues with that")
         wait(pause_seconds)
     return job
 
@@ -273,14 +273,14 @@ def _never(job: Job, node: Node) -> NoReturn:
 
 def list_remaining(api: TpuApi, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
     """The run's resources in all zones: those with its work folder, and those with its label that name no folder."""
-    seen = listed(api, progress=progress)
+    listing = listed(api, progress=progress)
     mine = [
         resource
-        for resource in seen.resources
+        for resource in listing.resources
         if LABEL in resource.labels
         and (resource.workdir == str(workdir) if resource.workdir else run is not None and resource.labels[LABEL] == run)
     ]
-    return replace(seen, resources=tuple(mine))
+    return replace(listing, resources=tuple(mine))
 
 
 def end(
@@ -297,15 +297,15 @@ def end(
         with interrupt.handled():
             job = stop(workdir, api, log=log)
         log(f"{job.run} is over: {job.message or job.status}")
-    seen = list_remaining(api, workdir, run, progress=progress)
-    vms = [Finding(item, "orphan", "") for item in seen.resources if item.kind == compute.KIND]
-    left = [*(item for item in seen.resources if item.kind != compute.KIND), *delete(api, vms, progress=progress).left]
-    if left:
-        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in left])
+    listing = list_remaining(api, workdir, run, progress=progress)
+    vms = [Finding(item, "orphan", "") for item in listing.resources if item.kind == compute.KIND]
+    remaining = [*(item for item in listing.resources if item.kind != compute.KIND), *delete(api, vms, progress=progress).left]
+    if remaining:
+        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in remaining])
         raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
-    if seen.silent:
-        raise TpulmError(f"{some_of(list(seen.silent))} could not be looked at, so something of {workdir} may be left there")
-    return seen.zones
+    if listing.silent:
+        raise TpulmError(f"{some_of(list(listing.silent))} could not be listed, so something of {workdir} may be left there")
+    return listing.zones
 
 
 @dataclass(frozen=True)
@@ -323,16 +323,16 @@ class Files:
 
 def work_files(workdir: PurePath) -> Files:
     """The whole work folder; the job last, so that an interrupted deletion can be continued."""
-    found = storage.walk(workdir)
-    found.pop(f"cloud/{LEASE}", None)  # see `unused`
-    names = sorted(found, key=lambda name: (name.startswith("cloud/"), name == "cloud/job.json", name))
-    return Files(workdir, tuple(names), sum(file.size for file in found.values()))
+    files = storage.walk(workdir)
+    files.pop(f"cloud/{LEASE}", None)  # see `unused`
+    names = sorted(files, key=lambda name: (name.startswith("cloud/"), name == "cloud/job.json", name))
+    return Files(workdir, tuple(names), sum(file.size for file in files.values()))
 
 
 def data_files(workdir: PurePath) -> Files:
     """What was prepared from the text."""
-    found = {name: file for name, file in storage.walk(workdir).items() if name.partition("/")[0] in DATA}
-    return Files(workdir, tuple(found), sum(file.size for file in found.values()))
+    files = {name: file for name, file in storage.walk(workdir).items() if name.partition("/")[0] in DATA}
+    return Files(workdir, tuple(files), sum(file.size for file in files.values()))
 
 
 def bucket_of(workdir: PurePath) -> str:
@@ -355,7 +355,7 @@ def unused(workdir: PurePath) -> Iterator[None]:
     control = Control(workdir)
     with storage.held(control.folder):
         with contextlib.suppress(StorageError):  # a damaged job; all zones were looked through
-            if (found := control.read()) is not None and not found[0].is_over:
+            if (versioned := control.read()) is not None and not versioned[0].is_over:
                 raise ConfigError(f"{workdir} was launched again meanwhile; nothing was deleted")
         if holder := storage.holder(workdir, by_bucket=True):
             raise ConfigError(f"{workdir} is in use by {holder}; stop it first, nothing was deleted")

@@ -53,14 +53,14 @@ class TpuApi:
                 raise Refused(refusal_of_http(error.status, error.reason, message), with_advice(message)) from error
 
     def progress(self, operation: str) -> Creation:
-        found = self._find(f"v2/{operation}") if operation else None  # Google forgets it after a while
-        if found is None:
+        status = self._find(f"v2/{operation}") if operation else None  # Google forgets it after a while
+        if status is None:
             return Creation()
-        if not found.get("done"):
+        if not status.get("done"):
             return Creation(pending=True)
-        return Creation(refused=_failed(found.get("error")))
+        return Creation(refused=_failed(status.get("error")))
 
-    def look(self, name: str, zone: str) -> NodeStatus:
+    def node_status(self, name: str, zone: str) -> NodeStatus:
         """A node's status; while it is deleted with its queued resource, the state of the latter, which says more."""
         node = self._find(f"{self._place(zone)}/nodes/{name}") or {}
         state, labels = node.get("state"), node.get("labels", {})
@@ -91,10 +91,10 @@ class TpuApi:
         """What a node's agents write into guest attributes: "0: installing, 1: training" for two workers."""
         with contextlib.suppress(Exception):  # informational
             path = f"{self._place(zone)}/nodes/{name}:getGuestAttributes"
-            found = self.rest.post("tpu", path, {"queryPath": "tpulm/boot"})["guestAttributes"]
-            items = [worker.get("queryValue", {}).get("items", ()) for worker in found]
-            told = [next((item["value"] for item in of_worker), "nothing") for of_worker in items]
-            return told[0] if len(told) == 1 else ", ".join(f"{worker}: {value}" for worker, value in enumerate(told))
+            attributes = self.rest.post("tpu", path, {"queryPath": "tpulm/boot"})["guestAttributes"]
+            items = [worker.get("queryValue", {}).get("items", ()) for worker in attributes]
+            reports = [next((item["value"] for item in of_worker), "nothing") for of_worker in items]
+            return reports[0] if len(reports) == 1 else ", ".join(f"{worker}: {value}" for worker, value in enumerate(reports))
         return ""
 
     def queued_state(self, name: str, zone: str) -> str | None:
@@ -115,7 +115,7 @@ class TpuApi:
 
     def zones(self) -> list[str]:
         """The zones with TPUs that the project may use."""
-        return sorted(found["locationId"] for found in self._listed(f"v2/projects/{self.project}/locations", "locations"))
+        return sorted(location["locationId"] for location in self._listed(f"v2/projects/{self.project}/locations", "locations"))
 
     def types(self, zone: str) -> set[str]:
         """The accelerator types offered in a zone; empty if the zone does not exist or is closed to the project."""
@@ -170,18 +170,18 @@ def _planned(queued: Mapping[str, Any]) -> dict[str, Any]:
     return next((spec.get("node", {}) for spec in queued.get("tpu", {}).get("nodeSpec", ())), {})
 
 
-def _resource(kind: str, found: Mapping[str, Any], zone: str, state: str, node: Mapping[str, Any], spot: bool) -> Resource:
+def _resource(kind: str, item: Mapping[str, Any], zone: str, state: str, node: Mapping[str, Any], spot: bool) -> Resource:
     """`node` is what was found, or what it will become."""
     return Resource(
         kind,
-        last_part(found["name"]),
+        last_part(item["name"]),
         zone,
         state,
         node.get("labels", {}),
         node.get("acceleratorType", ""),
         workdir=node.get("metadata", {}).get(WORKDIR, ""),
         spot=bool(spot),
-        created_at=moment(found.get("createTime")),
+        created_at=moment(item.get("createTime")),
     )
 
 

@@ -186,8 +186,8 @@ def model_type_of(config: ModelConfig, head: Head) -> str:
 def class_name(model_type: str, head: Head) -> str:
     """The transformers class. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
     name = next(layout.class_name for layout in LAYOUTS if layout.model_type == model_type)
-    prefix, found, _ = name.partition("For")
-    return prefix + _CLASS_SUFFIXES[head] if found else name  # GPT2LMHeadModel
+    prefix, separator, _ = name.partition("For")
+    return prefix + _CLASS_SUFFIXES[head] if separator else name  # GPT2LMHeadModel
 
 
 def to_config_json(
@@ -296,15 +296,15 @@ def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) 
             )
     if values.get("classifier_activation", "gelu") != values["hidden_activation"]:
         raise DataError("classifier_activation and hidden_activation differ; only one for both is supported", location=origin)
-    found: dict[str, Any] = {"global_every": every, "depth_scaled_init": True}
+    fields: dict[str, Any] = {"global_every": every, "depth_scaled_init": True}
     defaults = {
         "rotary_theta": (_GLOBAL, "global_rope_theta", 160_000.0),
         "local_theta": (_LOCAL, "local_rope_theta", 10_000.0),
     }
     for ours, (kind, older, default) in defaults.items():
         own = {"rope_parameters": rope.get(kind), "rope_theta": values.get(older, default)}
-        found[ours] = _rotary(own, origin, known=("default",))["rotary_theta"]
-    return found
+        fields[ours] = _rotary(own, origin, known=("default",))["rotary_theta"]
+    return fields
 
 
 def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
@@ -366,7 +366,7 @@ def _rope_parameters(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return rope
 
 
-# What each type of RoPE needs beside its theta.
+# What each type of RoPE needs in addition to its theta.
 _SCALED = {
     "default": (),
     "linear": ("factor",),
@@ -470,12 +470,12 @@ def head_from_json(values: Mapping[str, Any], *, origin: str, head: Head = "clas
         )
     pooled, pooling = _POOLINGS.get(values.get("model_type", "")), None
     if head in ("classification", "choice") and pooled is not None:
-        theirs = values.get("classifier_pooling", pooled[1])
-        if theirs not in (pooled[0], "mean"):
+        configured = values.get("classifier_pooling", pooled[1])
+        if configured not in (pooled[0], "mean"):
             raise DataError(
-                f"classifier_pooling is {brief(theirs)}; only '{pooled[0]}' and 'mean' are supported", location=origin
+                f"classifier_pooling is {brief(configured)}; only '{pooled[0]}' and 'mean' are supported", location=origin
             )
-        pooling = "mean" if theirs == "mean" else None
+        pooling = "mean" if configured == "mean" else None
     if head in ("spans", "choice"):
         wrong = [key for key, only in _SUMMARY.items() if values.get(key, only) != only and head == "choice"]
         if wrong:

@@ -98,21 +98,21 @@ def starting_params(
         params = loaded.params
         params = without_head(params) if isinstance(params, SequenceClassifier | TokenClassifier) else params
     check_trainable(path, loaded.tokenization)
-    found, vocabulary = named_leaves(params), None
+    arrays, vocabulary = named_leaves(params), None
     if loaded.tokenization.vocabulary() != tokenization.vocabulary():
         if not other_vocabulary:
-            given = model_folder(path) / TOKENIZER
-            raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{given}'")
+            source = model_folder(path) / TOKENIZER
+            raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{source}'")
         vocabulary = new_vocabulary(loaded.tokenization, tokenization)
         for name, leaf in named_leaves(spec).items():
-            if leaf.axes[0] == "vocab" and name in found:
-                found[name] = vocabulary.rows(found[name], leaf.shape[0])
-    left_out = tuple(name for name in found if _is_unwanted_head(name, spec))
+            if leaf.axes[0] == "vocab" and name in arrays:
+                arrays[name] = vocabulary.rows(arrays[name], leaf.shape[0])
+    left_out = tuple(name for name in arrays if _is_unwanted_head(name, spec))
     heads = {name: name.partition("_head/")[0] + "_head" for name in named_leaves(spec) if "_head/" in name}
-    fresh = tuple(sorted({head for head in heads.values() if not any(name.startswith(f"{head}/") for name in found)}))
+    fresh = tuple(sorted({head for head in heads.values() if not any(name.startswith(f"{head}/") for name in arrays)}))
     drawn = {name: leaf for name, leaf in named_leaves(spec).items() if heads.get(name) in fresh}
-    found |= jax.device_get(initialize(drawn, jax.random.key(_HEAD_SEED, impl="threefry2x32")))
-    tree = _fitted({name: leaf for name, leaf in found.items() if name not in left_out}, spec, path)
+    arrays |= jax.device_get(initialize(drawn, jax.random.key(_HEAD_SEED, impl="threefry2x32")))
+    tree = _fitted({name: leaf for name, leaf in arrays.items() if name not in left_out}, spec, path)
     return Params(tree, left_out, vocabulary, fresh)
 
 
@@ -149,9 +149,9 @@ def _is_unwanted_head(name: str, spec: Any) -> bool:
     return name.startswith(f"{NEXT_SENTENCE}/") and getattr(spec, NEXT_SENTENCE, None) is None
 
 
-def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
+def check_trainable(path: str | PurePath, tokenization: Tokenization) -> None:
     """Raise ConfigError for a model whose tokenizer is for generation only."""
-    if isinstance(theirs, CausalTokenization):
+    if isinstance(tokenization, CausalTokenization):
         raise ConfigError(
             f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or begins and ends texts in "
             "another way than tpulm's rows, which have [SEP] between them. 'tpulm generate' uses it; a run can continue from a "
@@ -159,25 +159,25 @@ def check_trainable(path: str | PurePath, theirs: Tokenization) -> None:
         )
 
 
-def _fitted(found: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> Any:
+def _fitted(arrays: dict[str, np.ndarray], spec: Any, path: str | PurePath) -> Any:
     """The tree of `spec`. Rows that pad a larger vocabulary, and stand for no token, are cut off."""
-    wanted = named_leaves(spec)
-    for name, leaf in wanted.items():
-        if name in found and leaf.axes[0] == "vocab" and len(found[name]) > leaf.shape[0]:
-            found[name] = found[name][: leaf.shape[0]]
-    if any(name.startswith(f"{NEXT_SENTENCE}/") and name not in found for name in wanted):
+    expected = named_leaves(spec)
+    for name, leaf in expected.items():
+        if name in arrays and leaf.axes[0] == "vocab" and len(arrays[name]) > leaf.shape[0]:
+            arrays[name] = arrays[name][: leaf.shape[0]]
+    if any(name.startswith(f"{NEXT_SENTENCE}/") and name not in arrays for name in expected):
         raise ConfigError(f"the model of {path} has no next-sentence head; set data.next_sentence=false")
-    wrong = [f"{name} is missing there" for name in wanted if name not in found]
-    wrong += [f"{name} has no place here" for name in found if name not in wanted]
+    wrong = [f"{name} is missing there" for name in expected if name not in arrays]
+    wrong += [f"{name} has no place here" for name in arrays if name not in expected]
     wrong += [
-        f"{name} is {list(found[name].shape)} there and {list(wanted[name].shape)} here"
-        for name in wanted
-        if name in found and found[name].shape != wanted[name].shape
+        f"{name} is {list(arrays[name].shape)} there and {list(expected[name].shape)} here"
+        for name in expected
+        if name in arrays and arrays[name].shape != expected[name].shape
     ]
     if wrong:
         shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         raise ConfigError(f"the model of {path} is not the one this run trains: {shown}. Give [model] the same settings")
-    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [found[name] for name in wanted])
+    return jax.tree.unflatten(jax.tree.structure(spec, is_leaf=is_spec), [arrays[name] for name in expected])
 
 
 FineTuned = SequenceClassifier | TokenClassifier | TextEncoder
@@ -208,8 +208,8 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
     elif isinstance(params, Bert) and kind is SequenceClassifier and params.next_sentence is not None:
         head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
     elif isinstance(params, kind):
-        found = _head(params)
-        head = found if again else replace(head, dense=found.dense, norm=found.norm)
+        old_head = _head(params)
+        head = old_head if again else replace(head, dense=old_head.dense, norm=old_head.norm)
     return kind(params.embeddings, params.projection, params.layers, params.final_norm, head)
 
 
@@ -234,21 +234,21 @@ def starting_point(path: str | os.PathLike[str]) -> Start:
 
     Raises ConfigError if a run cannot continue from it, and whatever `load_model` raises.
     """
-    given = storage.absolute(path)
-    folder = model_folder(given)
+    source = storage.absolute(path)
+    folder = model_folder(source)
     if storage.read_given_object(folder / CONFIG).get("model_type") == "electra":
-        folder, loaded, config = _electra(given)
+        folder, loaded, config = _electra(source)
         head: Head = "detection"
     else:
         loaded = load_model(folder)
         config, head = loaded.config, loaded.head
-    check_trainable(given, loaded.tokenization)
+    check_trainable(source, loaded.tokenization)
     return Start(
-        folder=str(given),
+        folder=str(source),
         model=config.model_dump(mode="json"),
         tokenizer=_tokenizer(folder, loaded),
         next_sentence=head == "next_sentence",
-        moments=storage.exists(given / OPTIMIZER_FILE),
+        moments=storage.exists(source / OPTIMIZER_FILE),
     )
 
 
@@ -262,15 +262,15 @@ def _tokenizer(folder: PurePath, loaded: LoadedModel) -> dict[str, Any]:
     return {"path": str(folder / VOCABULARY), "vocab_size": vocab_size, **rules, **morphemes}
 
 
-def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
+def _electra(source: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
     """The discriminator's folder, the discriminator, and the joint settings of both halves."""
-    root = model_folder(given).parent
+    root = model_folder(source).parent
     missing = [half for half in HALVES if not storage.exists(root / half / CONFIG)]
     if missing:
-        raise ConfigError(f"{given}: training an ELECTRA needs both halves, {' and '.join(HALVES)}; {missing[0]} is not there")
+        raise ConfigError(f"{source}: training an ELECTRA needs both halves, {' and '.join(HALVES)}; {missing[0]} is not there")
     small, large = (load_model(root / half) for half in HALVES)
     if small.tokenization.vocabulary() != large.tokenization.vocabulary():
-        raise ConfigError(f"{given}: generator and discriminator have different vocabularies; they are not of one ELECTRA")
+        raise ConfigError(f"{source}: generator and discriminator have different vocabularies; they are not of one ELECTRA")
     own_layers = not (_same(small, large, "layers") and _same(small, large, "projection"))
     generator = {
         "width": small.config.hidden_size / large.config.hidden_size,
@@ -279,14 +279,14 @@ def _electra(given: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
         "own_layers": own_layers,
     }
     if generator["width"] > 1.0 or generator["depth"] > 1.0:
-        raise ConfigError(f"{given}: the generator is larger than the discriminator, which an ELECTRA of ours cannot have")
+        raise ConfigError(f"{source}: the generator is larger than the discriminator, which tpulm's ELECTRA models cannot have")
     config = ModelConfig.model_validate({**large.config.model_dump(), "generator": generator})
     ours, theirs = generator_config(config).model_dump(), small.config.model_dump()
     wrong = [name for name in theirs if name not in {*FREE, "generator"} and theirs[name] != ours[name]]
     if wrong:
         listed = ", ".join(f"{name} {theirs[name]!r} (not {ours[name]!r})" for name in wrong)
         raise ConfigError(
-            f"{given}: the generator has {listed}; ours, of that width beside this discriminator, has the latter, as in the "
+            f"{source}: the generator has {listed}; ours, of that width beside this discriminator, has the latter, as in the "
             "authors' code"
         )
     return root / "discriminator", large, config

@@ -37,7 +37,7 @@ from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.causal import GPT2_VOCABULARY
 from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY
-from tpulm.tokenization.given import TOKENIZER_CONFIG, read_settings
+from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
 
 WEIGHTS = "model.safetensors"
@@ -202,11 +202,11 @@ def load_weights(folder: PurePath) -> Weights:
     """The contents of a folder's config.json and weights. Raises DataError if they contradict each other."""
     values, file = storage.read_given_object(folder / CONFIG), weights_file(folder) or folder / WEIGHTS
     described, origin = from_config_json(values, origin=str(folder / CONFIG)), str(file)
-    config, found = described.config, _read_shards(file) if file.name == SHARDS else read_tensors(file)
+    config, tensors = described.config, _read_shards(file) if file.name == SHARDS else read_tensors(file)
     head_size = config.hidden_size // config.num_heads
-    found = ungrouped(found, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
-    kept = tidy(found, values["model_type"], tied=config.tied_output, origin=origin)
-    head: Head = "causal" if config.architecture == "decoder" else head_in(kept.tensors)
+    tensors = ungrouped(tensors, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
+    tidied = tidy(tensors, values["model_type"], tied=config.tied_output, origin=origin)
+    head: Head = "causal" if config.architecture == "decoder" else head_in(tidied.tensors)
     if head == "classification":  # whose tensors may be named like another head's
         for one in FINE_TUNED:
             if class_name(values["model_type"], one) in described.classes:
@@ -214,31 +214,31 @@ def load_weights(folder: PurePath) -> Weights:
                 break
     masked = names(values["model_type"], spec_of(config, "masked", vocab_size=described.vocab_size))
     of_head = {row.theirs for row in masked if row.ours.startswith("masked_head/")}  # none if tied and without biases
-    headless = head in ("masked", "next_sentence") and of_head and of_head.isdisjoint(kept.tensors)
+    headless = head in ("masked", "next_sentence") and of_head and of_head.isdisjoint(tidied.tensors)
     head_config = None if head == "causal" else read_embedder(folder)
     if headless or head_config is not None:
-        head, kept = "embedding", without_heads(kept, values["model_type"])
+        head, tidied = "embedding", without_heads(tidied, values["model_type"])
     if head in FINE_TUNED:
         head_config = head_from_json(values, origin=str(folder / CONFIG), head=head)
     outputs = head_config.num_outputs if head_config is not None else 0
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree, head)
-    params = from_theirs(kept.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    return Weights(params, config, described.vocab_size, head, kept.dropped, head_config)
+    params = from_theirs(tidied.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
+    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config)
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
     """The folder that holds the model: `path` itself, or its export if `path` is a work folder. Raises ConfigError."""
-    given = storage.as_path(path)
-    if not storage.exists(given):
-        raise ConfigError(f"{given}: no such folder; name the folder of a model, or a work folder with an export")
-    if not storage.is_folder(given):
-        raise ConfigError(f"{given} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
-    is_workdir = storage.exists(given / "run.json")
-    folder = given / "export" if is_workdir else given
+    source = storage.as_path(path)
+    if not storage.exists(source):
+        raise ConfigError(f"{source}: no such folder; name the folder of a model, or a work folder with an export")
+    if not storage.is_folder(source):
+        raise ConfigError(f"{source} is a file; name the folder that holds {CONFIG} and {WEIGHTS}")
+    is_workdir = storage.exists(source / "run.json")
+    folder = source / "export" if is_workdir else source
     folder = next((folder / half for half in preferred if storage.exists(folder / half / CONFIG)), folder)
     if is_workdir and not storage.exists(folder / CONFIG):
-        raise ConfigError(f"{given} is a work folder without an exported model; make one with: tpulm export {given}")
+        raise ConfigError(f"{source} is a work folder without an exported model; make one with: tpulm export {source}")
     missing = [CONFIG] if not storage.exists(folder / CONFIG) else []
     missing += [WEIGHTS] if weights_file(folder) is None else []
     if not any(storage.exists(folder / name) for name in TOKENIZERS):

@@ -1,4 +1,4 @@
-"""Import a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of ours.
+"""Import a Hugging Face folder or one of Google's TF1 checkpoints as a model folder of tpulm.
 
 The weights first become our parameters, so that every name and shape is checked, and are then written like an export.
 Nothing is ever unpickled.
@@ -45,11 +45,11 @@ from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
 from tpulm.tokenization.causal import GPT2_MERGES, GPT2_VOCABULARY
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
-from tpulm.tokenization.given import ADDED_TOKENS, SETTINGS_FILES
+from tpulm.tokenization.hf_files import ADDED_TOKENS, SETTINGS_FILES
 
 AnyPath = str | os.PathLike[str]
-CONFIGS = ("bert_config.json", CONFIG)  # beside a TF1 checkpoint; the first that is there
-# Files beside the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
+CONFIGS = ("bert_config.json", CONFIG)  # next to a TF1 checkpoint; the first that exists
+# Files next to the tokenizer.json of a foreign model, and all files of a tokenizer that only transformers can use.
 _SETTINGS = (*SETTINGS_FILES, "generation_config.json")
 _FOREIGN_TOKENIZERS = (TOKENIZER, GPT2_VOCABULARY, SENTENCEPIECE)
 _FOREIGN = (*_FOREIGN_TOKENIZERS, GPT2_MERGES, ADDED_TOKENS, *_SETTINGS)
@@ -88,18 +88,18 @@ def import_model(
 
     The options are for TF1 checkpoints. Raises ConfigError for wrong arguments, DataError for wrong files.
     """
-    given, folder = storage.as_path(source), storage.as_path(target)
+    checkpoint, folder = storage.as_path(source), storage.as_path(target)
     _check_target(folder)
-    base = given / "export" if storage.exists(given / "run.json") else given
+    base = checkpoint / "export" if storage.exists(checkpoint / "run.json") else checkpoint
     parts = _parts_of(base)
     if parts:
         options = {"--vocab": vocab, "--lowercase/--cased": lowercase, "--strip-accents/--keep-accents": strip_accents}
         wrong = [name for name, value in (options | {"--kind": kind, "--config": config}).items() if value is not None]
         if wrong:
             raise ConfigError(f"{', '.join(wrong)}: for TF1 checkpoints; {base} is a Hugging Face folder, which says it itself")
-    prefix = None if parts else find_checkpoint(given)
+    prefix = None if parts else find_checkpoint(checkpoint)
     if prefix is None and not parts:
-        raise _not_a_model(given)
+        raise _not_a_model(checkpoint)
     with storage.built_aside(folder, last=REPORT) as temporary:
         storage.make_folder(temporary)
         if prefix is None:
@@ -108,7 +108,7 @@ def import_model(
             imported = _from_tensorflow1(prefix, temporary, vocab, (lowercase, strip_accents), kind, config)
         imported = imported._replace(folder=str(folder))
         report = {name: value for name, value in imported._asdict().items() if name != "folder"}
-        storage.write_json(temporary / REPORT, report | {"imported_from": str(given)})
+        storage.write_json(temporary / REPORT, report | {"imported_from": str(checkpoint)})
     return imported
 
 
@@ -155,7 +155,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         model = load_model(folder) if note is None else load_weights(folder)
         if isinstance(model, LoadedModel) and not isinstance(model.tokenization, CausalTokenization):
             save_loaded(target / part, model)
-            notes += tokenization.doubts(model.tokenization, folder) if part == parts[0] else []
+            notes += tokenization.normalization_warnings(model.tokenization, folder) if part == parts[0] else []
         else:
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
             _save_foreign(folder, target / part, model, tokenizer)
@@ -210,9 +210,9 @@ def _save_foreign(source: PurePath, target: Path, model: LoadedModel | Weights, 
         check_vocabulary(tokens, values["vocab_size"], source)
     elif not storage.exists(source / TOKENIZER):
         storage.write_atomic(target / TOKENIZER, tokenizer.canonical_json)
-    kept = _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS)
+    copied = _FOREIGN if tokenizer is None else (TOKENIZER, *_SETTINGS)
     for name in storage.walk(source):
-        if PurePath(name).parts[0] in (*kept, *EMBEDDER_FILES):
+        if PurePath(name).parts[0] in (*copied, *EMBEDDER_FILES):
             storage.make_folder((target / name).parent)
             storage.write_atomic(target / name, storage.read_bytes(source / name))
     storage.write_json(
@@ -232,36 +232,36 @@ def _from_tensorflow1(
     kind: Kind | None,
     config: AnyPath | None,
 ) -> Imported:
-    beside = prefix.parent
-    config_path = next((beside / name for name in CONFIGS if storage.exists(beside / name)), None)
+    folder = prefix.parent
+    config_path = next((folder / name for name in CONFIGS if storage.exists(folder / name)), None)
     config_path = config_path if config is None else storage.as_path(config)
-    vocab_path = beside / VOCABULARY if vocab is None else storage.as_path(vocab)
+    vocab_path = folder / VOCABULARY if vocab is None else storage.as_path(vocab)
     if storage.info(vocab_path) is None:
         raise ConfigError(f"{vocab_path}: no such file; name the vocabulary of the checkpoint with --vocab vocab.txt")
-    given = None if config_path is None else Given(storage.read_given_object(config_path), str(config_path))
-    found = load_checkpoint(prefix, given=given, kind=kind)
+    original = None if config_path is None else Given(storage.read_given_object(config_path), str(config_path))
+    loaded = load_checkpoint(prefix, given=original, kind=kind)
     notes: list[str] = []
     tokenizer, lowercase = _vocabulary(vocab_path, *normalization, notes)
-    _check_vocabulary(tokenizer.vocab_size, found.vocab_size, vocab_path, prefix, notes)
-    for half, part in found.parts.items():
-        save_loaded(target / half, LoadedModel(part.params, part.config, found.vocab_size, tokenizer, head_of(part.params)))
-    if found.moments:
-        storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(found.moments)))
-    elif any(name.endswith(("/adam_m", "/adam_v")) for name in found.dropped):
+    _check_vocabulary(tokenizer.vocab_size, loaded.vocab_size, vocab_path, prefix, notes)
+    for half, part in loaded.parts.items():
+        save_loaded(target / half, LoadedModel(part.params, part.config, loaded.vocab_size, tokenizer, head_of(part.params)))
+    if loaded.moments:
+        storage.write_atomic(target / OPTIMIZER_FILE, safetensors.numpy.save(dict(loaded.moments)))
+    elif any(name.endswith(("/adam_m", "/adam_v")) for name in loaded.dropped):
         notes.append("the optimizer's moments were left out: the checkpoint lacks those of some parameters")
     return Imported(
         str(target),
         "tf1",
-        found.kind,
-        tuple(found.parts),
-        sum(_count(part.params, found.vocab_size) for part in found.parts.values()),
-        found.vocab_size,
+        loaded.kind,
+        tuple(loaded.parts),
+        sum(_count(part.params, loaded.vocab_size) for part in loaded.parts.values()),
+        loaded.vocab_size,
         lowercase,
-        found.step,
-        bool(found.moments),
-        found.dropped,
+        loaded.step,
+        bool(loaded.moments),
+        loaded.dropped,
         tuple(notes),
-        head_of(list(found.parts.values())[-1].params),  # of an ELECTRA the generator's
+        head_of(list(loaded.parts.values())[-1].params),  # of an ELECTRA the generator's
     )
 
 
@@ -270,20 +270,20 @@ def _vocabulary(path: PurePath, lowercase: bool | None, strip: bool | None, note
     if lowercase is None:
         tokens = tokenization.load(path).vocabulary()
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
-        found = "no token has" if lowercase else "some tokens have"
+        tokens_with = "no token has" if lowercase else "some tokens have"
         notes.append(
-            f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {found} upper-case letters; "
+            f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {tokens_with} upper-case letters; "
             f"{'--cased' if lowercase else '--lowercase'} says otherwise"
         )
     # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
-    wanted = [strip] if strip is not None else [True, False] if lowercase else [False]
-    made = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in wanted]
-    found = [tokenization.doubts(one, path) for one in made]
-    kept = len(made) > 1 and bool(found[0]) and not found[1]
+    choices = [strip] if strip is not None else [True, False] if lowercase else [False]
+    tokenizers = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in choices]
+    warnings = [tokenization.normalization_warnings(one, path) for one in tokenizers]
+    kept = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
     notes += (
-        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else found[0]
+        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else warnings[0]
     )
-    return made[kept], lowercase
+    return tokenizers[kept], lowercase
 
 
 def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:

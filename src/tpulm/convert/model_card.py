@@ -185,37 +185,37 @@ def _examples(examples: Sequence[Mapping[str, Any]]) -> _Table:
 
 def data_rows(facts: CardFacts) -> list[Row]:
     """Counts of what was read and what was trained on."""
-    made = facts.dataset
-    if made is None:
+    dataset = facts.dataset
+    if dataset is None:
         return []
-    counts, length, batch = made.train.counts, facts.config.data.sequence_length, facts.config.train.batch_size
+    counts, length, batch = dataset.train.counts, facts.config.data.sequence_length, facts.config.train.batch_size
     tokens_per_row = (counts.tokens + counts.copied_tokens) / max(1, counts.rows)
     rows = [
-        *(_import_rows(made) if facts.imported else _corpus_rows(made)),
+        *(_import_rows(dataset) if facts.imported else _corpus_rows(dataset)),
         ("tokens", f"{counts.tokens:,}"),
         (f"training rows of {length:,} tokens", f"{counts.rows:,}"),
-        ("held-out rows", f"{made.holdout.counts.rows:,}"),
+        ("held-out rows", f"{dataset.holdout.counts.rows:,}"),
         ("characters of a document", _quantiles(counts.length_quantiles(counts.character_lengths))),
         ("tokens of a document", _quantiles(counts.length_quantiles(counts.token_lengths))),
         ("tokens of text in a row", f"{tokens_per_row:,.1f}" if counts.tokens else ""),
-        ("padding", percent(made.train.padding_fraction, 2)),
-        ("unknown characters", percent(made.train.unknown_fraction, 2)),
-        ("tokens per character", f"{made.train.tokens_per_character:.3f}" if counts.characters else ""),
+        ("padding", percent(dataset.train.padding_fraction, 2)),
+        ("unknown characters", percent(dataset.train.unknown_fraction, 2)),
+        ("tokens per character", f"{dataset.train.tokens_per_character:.3f}" if counts.characters else ""),
         ("passes over the rows", f"{facts.steps * batch / counts.rows:.2f}" if counts.rows else ""),
     ]
     return [(name, value) for name, value in rows if value]
 
 
-def _import_rows(made: DatasetManifest) -> list[Row]:
+def _import_rows(dataset: DatasetManifest) -> list[Row]:
     return [
-        (f"records of {_SCRIPTS[made.corpus['imported']]} read", f"{made.corpus['records']:,}"),
-        ("exact duplicate rows left out", f"{made.corpus['duplicates']:,}"),
+        (f"records of {_SCRIPTS[dataset.corpus['imported']]} read", f"{dataset.corpus['records']:,}"),
+        ("exact duplicate rows left out", f"{dataset.corpus['duplicates']:,}"),
     ]
 
 
-def _corpus_rows(made: DatasetManifest) -> list[Row]:
+def _corpus_rows(dataset: DatasetManifest) -> list[Row]:
     """Documents as they were read; characters are those of the documents kept, after cleaning."""
-    corpus, train, held_out = made.corpus, made.train.counts, made.holdout.counts
+    corpus, train, held_out = dataset.corpus, dataset.train.counts, dataset.holdout.counts
     languages, templates = corpus.get("languages", {}), corpus.get("removed_templates", {})
     templates, whole = {code(name): count for name, count in templates.items()}, sum(languages.values())
     return [
@@ -237,9 +237,9 @@ def _most(counts: Mapping[str, int], shown: int) -> list[tuple[str, int]]:
     return [*ordered[:shown], *([("others", rest)] if rest else [])]
 
 
-def _quantiles(found: Sequence[tuple[float, int]]) -> str:
+def _quantiles(quantiles: Sequence[tuple[float, int]]) -> str:
     """ "10% ≤ 12, 50% ≤ 36, 100% ≤ 160"."""
-    return ", ".join(f"{share:.0%} ≤ {length:,}" for share, length in found)
+    return ", ".join(f"{share:.0%} ≤ {length:,}" for share, length in quantiles)
 
 
 def _training_rows(facts: CardFacts) -> list[Row]:
@@ -300,7 +300,7 @@ def _steps_shown(curves: Sequence[Mapping[int, str]]) -> list[int]:
 
 def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     """(score, value, meaning) of each score on held-out text."""
-    objective, found = facts.config.train.objective, {name: value for name, value in facts.scores.items() if value is not None}
+    objective, scores = facts.config.train.objective, {name: value for name, value in facts.scores.items() if value is not None}
     is_electra = facts.config.model.architecture == "electra"
     loss = "mean cross-entropy of the predicted tokens, in nats"
     if is_electra:
@@ -311,16 +311,16 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     if facts.head == "causal":
         bits = "loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code"
     of = {"loss": loss, "bits": bits, "whose": "the generator's " * is_electra}
-    of["replaced"] = percent(found.get("replaced_fraction", 0.0), 2)
+    of["replaced"] = percent(scores.get("replaced_fraction", 0.0), 2)
     return [
-        (name, percent(found[key], 2) if form == "%" else format(found[key], form), meaning.format(**of))
+        (name, percent(scores[key], 2) if form == "%" else format(scores[key], form), meaning.format(**of))
         for key, (name, form, meaning) in _SCORES.items()
-        if key in found
+        if key in scores
     ] + [
         (
             f"minimal pairs of {plain(name)}",
             percent(score["accuracy"], 1),
-            f"share of {score['pairs']:,} pairs whose acceptable sentence is likelier, by {score['method']}; mean of paradigms",
+            f"share of {score['pairs']:,} pairs whose acceptable sentence is likelier ({score['method']}), mean over paradigms",
         )
         for name, score in sorted(facts.pairs.items())
     ]

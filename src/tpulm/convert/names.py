@@ -186,9 +186,9 @@ _POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
 # How the first conversions, bert-base-uncased among them, name a norm's scale and bias.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _FUSED = {".c_attn.weight": (3, -1), ".c_attn.bias": (3, -1), ".Wqkv.weight": (3, 0), ".Wi.weight": (2, 0)}  # parts, axis
-# Parameters of ours that are unused and that their files lack: a tensor of the same shape.
+# Parameters of tpulm's models that are unused and that their files lack: a tensor of the same shape.
 _UNUSED = {"model.layers.0.attn_norm.weight": "model.embeddings.norm.weight"}
-_ENCODER = ("embeddings/", "projection/", "layers/", "final_norm/")  # our paths of all that is no head
+_ENCODER = ("embeddings/", "projection/", "layers/", "final_norm/")  # our paths of everything but heads
 
 # TF1: exceptions to the rule.
 _TF1_NAMES = {
@@ -258,14 +258,14 @@ def head_in(tensors: Iterable[str]) -> Head:
     return "masked"
 
 
-class Kept(NamedTuple):
+class Tidied(NamedTuple):
     """Tensors under the names of the tables, and the names of those left out that held weights."""
 
     tensors: dict[str, np.ndarray]
     dropped: tuple[str, ...]
 
 
-def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Kept:
+def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Tidied:
     """Rename tensors of bare encoders and old conversions, split fused ones, and leave out buffers, a pooler that nothing reads
     and, if the output is `tied`, repeats of other tensors.
 
@@ -274,27 +274,27 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
     known = {row.theirs for row in TABLES[model_type]}
     bare = _bare_names(model_type)
     renamed = {_current_name(name, bare): tensor for name, tensor in tensors.items()}
-    kept = {name: tensor for name, tensor in renamed.items() if not name.endswith(_BUFFERS)}
+    tidied = {name: tensor for name, tensor in renamed.items() if not name.endswith(_BUFFERS)}
     for name, source in _TIED if tied else ():
-        if name not in kept or source not in known:
+        if name not in tidied or source not in known:
             continue
-        repeat = kept.pop(name)
-        if not np.array_equal(repeat, kept.setdefault(source, repeat)):
+        repeat = tidied.pop(name)
+        if not np.array_equal(repeat, tidied.setdefault(source, repeat)):
             raise DataError(
                 f"{name} differs from {source}: an output with weights of its own is not supported where config.json ties the "
                 "two",
                 location=origin,
             )
-    for name, tensor in list(kept.items()):
+    for name, tensor in list(tidied.items()):
         parts, axis = _fusion_of(name)
         if parts > 1 and tensor.ndim and tensor.shape[axis] % parts == 0:
-            kept |= {f"{name}[{number}]": part for number, part in enumerate(np.split(kept.pop(name), parts, axis=axis))}
+            tidied |= {f"{name}[{number}]": part for number, part in enumerate(np.split(tidied.pop(name), parts, axis=axis))}
     for name, like in _UNUSED.items() if model_type == "modernbert" else ():
-        if like in kept and name not in kept:
-            kept[name] = np.ones_like(kept[like])
-    reads_pooler = head_in(kept) in ("next_sentence", "classification")
-    dropped = () if reads_pooler else tuple(name for name in _POOLER if name in kept)
-    return Kept({name: tensor for name, tensor in kept.items() if name not in dropped}, dropped)
+        if like in tidied and name not in tidied:
+            tidied[name] = np.ones_like(tidied[like])
+    reads_pooler = head_in(tidied) in ("next_sentence", "classification")
+    dropped = () if reads_pooler else tuple(name for name in _POOLER if name in tidied)
+    return Tidied({name: tensor for name, tensor in tidied.items() if name not in dropped}, dropped)
 
 
 def ungrouped(
@@ -317,11 +317,11 @@ def ungrouped(
     return {name: repeated(name, tensor) for name, tensor in tensors.items()}
 
 
-def without_heads(kept: Kept, model_type: str) -> Kept:
+def without_heads(tidied: Tidied, model_type: str) -> Tidied:
     """The encoder's tensors alone."""
     heads = {row.theirs for row in TABLES[model_type] if not row.ours.startswith(_ENCODER)}
-    dropped = tuple(name for name in kept.tensors if name in heads)
-    return Kept({name: tensor for name, tensor in kept.tensors.items() if name not in heads}, (*kept.dropped, *dropped))
+    dropped = tuple(name for name in tidied.tensors if name in heads)
+    return Tidied({name: tensor for name, tensor in tidied.tensors.items() if name not in heads}, (*tidied.dropped, *dropped))
 
 
 def _bare_names(model_type: str) -> Mapping[str, str]:

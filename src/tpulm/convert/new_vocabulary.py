@@ -28,34 +28,34 @@ class NewVocabulary(NamedTuple):
 
     def rows(self, old: np.ndarray, count: int) -> np.ndarray:
         """A parameter [V, …] of the old vocabulary for the new one, with `count` rows; rows beyond its tokens are 0."""
-        found = np.zeros((count, *old.shape[1:]), old.dtype)
-        found[: len(self.sources)] = old[self.ordinary].mean(axis=0)
+        result = np.zeros((count, *old.shape[1:]), old.dtype)
+        result[: len(self.sources)] = old[self.ordinary].mean(axis=0)
         for index, ids in enumerate(self.sources):
             if ids:
-                found[index] = old[list(ids)].mean(axis=0)
-        return found
+                result[index] = old[list(ids)].mean(axis=0)
+        return result
 
 
 def new_vocabulary(old: Tokenization, new: Tokenization) -> NewVocabulary:
     """Match tokens that read the same in the same place, at the beginning of a word or within one, however the vocabularies
     write them, and special tokens by role. Raises ConfigError if the two share only special tokens."""
-    theirs = {form: index for index, form in forms(old).items()}
-    texts = {index: form.text for form, index in theirs.items()}
-    ours, special = forms(new), tuple(old.special)
+    old_ids = {form: index for index, form in forms(old).items()}
+    texts = {index: form.text for form, index in old_ids.items()}
+    new_forms, special = forms(new), tuple(old.special)
     sources: list[tuple[int, ...]] = [() for _ in range(new.vocab_size)]
     for mine, their in zip(new.special, old.special, strict=True):
         sources[mine] = (their,)
-    kept = composed = 0
-    for index, form in ours.items():
-        if form in theirs:
-            sources[index], kept = (theirs[form],), kept + 1
+    copied = composed = 0
+    for index, form in new_forms.items():
+        if form in old_ids:
+            sources[index], copied = (old_ids[form],), copied + 1
         elif pieces := _pieces(old, form, special):
             if not form.begins_word:  # its first piece, too, within a word
-                pieces[0] = theirs.get(Form(texts.get(pieces[0], ""), False), pieces[0])
+                pieces[0] = old_ids.get(Form(texts.get(pieces[0], ""), False), pieces[0])
             sources[index], composed = tuple(pieces), composed + 1
-    if not kept:
+    if not copied:
         raise ConfigError("the two vocabularies have no token in common; begin without --init")
-    return NewVocabulary(sources, kept + len(special), composed, np.array(sorted(texts), np.int64))
+    return NewVocabulary(sources, copied + len(special), composed, np.array(sorted(texts), np.int64))
 
 
 def _pieces(old: Tokenization, form: Form, special: tuple[int, ...]) -> list[int]:

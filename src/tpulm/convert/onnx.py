@@ -27,7 +27,7 @@ from tpulm.nn.layers import Activation, Dense, Norm
 from tpulm.nn.transformer import Layer, layer_kind
 
 OPSET, IR_VERSION = 17, 8  # of 2022: the first with LayerNormalization
-FILE = "onnx/model.onnx"  # beside the weights, where sentence-transformers and transformers.js look for it
+FILE = "onnx/model.onnx"  # next to the weights, where sentence-transformers and transformers.js look for it
 _UNSEEN = -1e9  # added to the scores of masked positions
 _MOST_BYTES = 2_000_000_000  # a protobuf message is smaller than 2 GiB
 
@@ -70,8 +70,8 @@ class _Graph:
         from onnx import helper  # pyright: ignore[reportMissingImports]
 
         names = [f"{kind}_{len(self._nodes)}_{number}" for number in range(outputs)]
-        given = [one if isinstance(one, str) else self.constant(one) for one in inputs]
-        self._nodes.append(helper.make_node(kind, given, names, **attributes))
+        operands = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        self._nodes.append(helper.make_node(kind, operands, names, **attributes))
         return names[0] if outputs == 1 else names
 
     def constant(self, value: Any) -> str:
@@ -94,11 +94,11 @@ class _Graph:
         gives = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs]
         weights = [numpy_helper.from_array(array, one) for one, array in self._constants.items()]
         graph = helper.make_graph(self._nodes, "tpulm", takes, gives, weights)
-        made = helper.make_model(
+        model = helper.make_model(
             graph, producer_name="tpulm", opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
         )
-        onnx.checker.check_model(made, full_check=True)
-        return made.SerializeToString()
+        onnx.checker.check_model(model, full_check=True)
+        return model.SerializeToString()
 
     # -- what tpulm.nn.layers computes ------------------------------------------------------------------------------------
 
@@ -143,8 +143,8 @@ def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str
         x = add("Add", x, add("Gather", own.types, "token_type_ids"))
     x = graph.norm(own.norm, x, config)
     x = x if params.projection is None else graph.dense(params.projection, x)
-    seen = add("Unsqueeze", add("Cast", "attention_mask", to=1), [1, 2])
-    masks: dict[int | None, str] = {None: add("Mul", add("Sub", 1.0, seen), _UNSEEN)}
+    mask = add("Unsqueeze", add("Cast", "attention_mask", to=1), [1, 2])
+    masks: dict[int | None, str] = {None: add("Mul", add("Sub", 1.0, mask), _UNSEEN)}
     turns = dict[float, tuple[str, str]]()
     for number in range(config.num_layers):
         kind = layer_kind(number, config, causal=False)
@@ -194,8 +194,8 @@ def _layer(
 def _pooled(graph: _Graph, x: str, *, mean: bool) -> str:
     if not mean:
         return graph.add("Gather", x, 0, axis=1)
-    seen = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=1), [2])
-    sums = (graph.add("ReduceSum", one, [1], keepdims=0) for one in (graph.add("Mul", x, seen), seen))
+    mask = graph.add("Unsqueeze", graph.add("Cast", "attention_mask", to=1), [2])
+    sums = (graph.add("ReduceSum", one, [1], keepdims=0) for one in (graph.add("Mul", x, mask), mask))
     return graph.add("Div", *sums)
 
 

@@ -1,4 +1,4 @@
-"""What sentence-transformers reads beside a model: how a text becomes one vector.
+"""What sentence-transformers reads next to a model: how a text becomes one vector.
 
 The format is that of its versions 2 to 6: modules.json lists the modules, each of which has its settings.
 """
@@ -110,8 +110,8 @@ def _pooling(path: PurePath, prompts: Mapping[str, str]) -> Pooling:
 
 
 def text_length(folder: PurePath, tokenization: Tokenization) -> int | None:
-    """The `max_seq_length` of an embedding model, if its folder says one. Raises DataError for one that is no length, and if
-    texts are to be made lower-case beside the tokenizer."""
+    """The `max_seq_length` of an embedding model, if its folder says one. Raises DataError for an invalid length, and if
+    texts are to be made lower-case next to the tokenizer."""
     path = folder / _TEXTS
     values = _read(path)
     if values.get("do_lower_case") and tokenization.encode_one("A") != tokenization.encode_one("a"):

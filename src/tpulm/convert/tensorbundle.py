@@ -39,21 +39,21 @@ def find_checkpoint(path: PurePath) -> PurePath | None:
         return prefix
     if storage.is_folder(path):
         return _in_folder(path)
-    beside = {file.name for file in storage.list_folder(path.parent)}
-    if any(name.startswith(prefix.name + ".") and _DATA.search(name) for name in beside):
+    siblings = {file.name for file in storage.list_folder(path.parent)}
+    if any(name.startswith(prefix.name + ".") and _DATA.search(name) for name in siblings):
         raise DataError(
             f"the checkpoint's data is there, but not its index; copy {prefix.name}{INDEX} there too", location=str(prefix)
         )
-    there = storage.info(path)
-    if there is not None:
-        if is_table(bytes(storage.open_ranges(path).read(max(there.size - 8, 0), there.size))):
+    info = storage.info(path)
+    if info is not None:
+        if is_table(bytes(storage.open_ranges(path).read(max(info.size - 8, 0), info.size))):
             raise DataError(
                 "a checkpoint of version 1, a single file, which is not read; load it with TensorFlow and save it again with "
                 "tf.compat.v1.train.Saver(), which writes .index and .data files",
                 location=str(path),
             )
         return None
-    prefixes = sorted(name.removesuffix(INDEX) for name in beside if name.endswith(INDEX))
+    prefixes = sorted(name.removesuffix(INDEX) for name in siblings if name.endswith(INDEX))
     if prefixes:
         hint = suggest(prefix.name, prefixes) or f" Those of the folder: {', '.join(prefixes[:8])}"
         raise ConfigError(f"{path}: no such checkpoint: there is no {prefix.name}{INDEX}.{hint}")
@@ -203,14 +203,14 @@ class Bundle(Mapping[str, StoredTensor]):
     def read_range(self, entry: Any, where: str) -> bytes:
         path, end = self.shard(entry.shard_id), entry.offset + entry.size
         if entry.shard_id not in self._opened:
-            there = storage.info(path)
-            if there is None:
+            info = storage.info(path)
+            if info is None:
                 raise DataError(
                     f"the data file is not there; a checkpoint is {self.prefix.name}{INDEX} and {self._shards:,} data "
                     f"file{'s' * (self._shards > 1)}, all in one folder. Copy {path.name} there too",
                     location=where,
                 )
-            self._opened[entry.shard_id] = (there.size, storage.open_ranges(path))
+            self._opened[entry.shard_id] = (info.size, storage.open_ranges(path))
         size, ranges = self._opened[entry.shard_id]
         if end > size:
             raise DataError(

@@ -93,10 +93,10 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
         )
     extras = {name: role for name in bundle for role, pattern in TF1_EXTRAS if fnmatchcase(name, pattern)}
     weights = [name for name in bundle if name not in extras]
-    found = _kind_in(weights, bundle)
-    if kind not in (None, found):
-        raise ConfigError(f"{prefix} holds {found.upper()}, not {kind}: leave --kind out, or name another checkpoint")
-    if found == "bert":
+    actual = _kind_in(weights, bundle)
+    if kind not in (None, actual):
+        raise ConfigError(f"{prefix} holds {actual.upper()}, not {kind}: leave --kind out, or name another checkpoint")
+    if actual == "bert":
         dropped = [] if TF1_NEXT_SENTENCE in weights else [name for name in TF1_POOLER if name in weights]
         layouts = {"": _bert(bundle, [name for name in weights if name not in dropped], given)}
     else:
@@ -106,7 +106,7 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
     dropped += [name for name, role in extras.items() if role is None or (role.startswith("adam") and not moments)]
     step = int(bundle["global_step"].read()) if "global_step" in bundle else None
     vocab_size = next(iter(layouts.values())).described.vocab_size
-    return Checkpoint(found, parts, vocab_size, step, moments, tuple(dropped))
+    return Checkpoint(actual, parts, vocab_size, step, moments, tuple(dropped))
 
 
 def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
@@ -122,21 +122,21 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
     )
 
 
-def _bert(bundle: Bundle, weights: Sequence[str], given: Given | None) -> _Layout:
-    if given is None:
+def _bert(bundle: Bundle, weights: Sequence[str], config: Given | None) -> _Layout:
+    if config is None:
         raise ConfigError(
-            f"{bundle.prefix}: no bert_config.json is beside the checkpoint, and only that has the number of heads; name "
+            f"{bundle.prefix}: no bert_config.json is next to the checkpoint, and only that has the number of heads; name "
             "it with --config"
         )
     head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"
-    described = _described("bert", given.values, given.origin)
+    described = _described("bert", config.values, config.origin)
     spec = spec_of(described.config, head, vocab_size=described.vocab_size)
     return _Layout(described, spec, tf1_names("bert", spec), tuple(weights), ("",))
 
 
-def _electra(bundle: Bundle, weights: Sequence[str], given: Given | None) -> dict[str, _Layout]:
+def _electra(bundle: Bundle, weights: Sequence[str], config: Given | None) -> dict[str, _Layout]:
     """Both halves; the generator may have its own embeddings and layers, or share them."""
-    settings, origin = ({}, bundle.index) if given is None else given
+    settings, origin = ({}, bundle.index) if config is None else config
     own_layers = any(name.startswith("generator/encoder/") for name in weights)
     own_embeddings = any(name.startswith("generator/embeddings/") for name in weights)
     body, embeddings = "generator" if own_layers else "electra", "generator" if own_embeddings else "electra"
@@ -170,7 +170,7 @@ def _sizes(bundle: Bundle, weights: Sequence[str], *, body: str, embeddings: str
         if full not in bundle or len(bundle[full].shape) != 2:
             raise DataError(f"missing: {full}, a matrix whose shape gives {key}", location=bundle.index)
         sizes[key] = bundle[full].shape[axis]
-    numbers = [int(found.group(1)) for name in weights if (found := re.match(rf"{body}/encoder/layer_(\d+)/", name))]
+    numbers = [int(match.group(1)) for name in weights if (match := re.match(rf"{body}/encoder/layer_(\d+)/", name))]
     return sizes | {"num_hidden_layers": 1 + max(numbers)}
 
 
@@ -179,7 +179,7 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
         return {}
     if size % HEAD_SIZE:
         raise ConfigError(
-            f"{bundle.prefix}: the layers are {size} wide, which is no multiple of a head's {HEAD_SIZE}, so the number of "
+            f"{bundle.prefix}: the layers are {size} wide, which is not a multiple of a head's {HEAD_SIZE}, so the number of "
             "heads is not known; write a JSON file with num_attention_heads and name it with --config"
         )
     return {"num_attention_heads": size // HEAD_SIZE}
@@ -196,7 +196,7 @@ def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
     return from_config_json({**_DEFAULTS, **values, **fixed}, origin=origin)
 
 
-def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str = "") -> ImportedModel:
+def _read(bundle: Bundle, layout: _Layout, config: Given | None, *, moment: str = "") -> ImportedModel:
     """The parameters of one part, or one of their two `moment`s in the same shapes."""
     params = from_theirs(
         {name: bundle[name + moment] for name in layout.tensors},
@@ -204,15 +204,15 @@ def _read(bundle: Bundle, layout: _Layout, given: Given | None, *, moment: str =
         layout.table,
         vocab_size=layout.described.vocab_size,
         origin=str(bundle.prefix),
-        description="the model's layout" if given is None else PurePath(given.origin).name,
+        description="the model's layout" if config is None else PurePath(config.origin).name,
     )
     return ImportedModel(params, layout.described.config)
 
 
 def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
     """Both moments of all trained parameters, or none if one is missing; for shared parameters the discriminator's."""
-    wanted = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
-    if not all(name in extras for name in wanted):
+    required = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
+    if not all(name in extras for name in required):
         return {}
     moments: dict[str, np.ndarray] = {}
     for half, layout in layouts.items():

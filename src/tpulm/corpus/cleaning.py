@@ -92,29 +92,29 @@ class Cleaner:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
         data = (text + separator).encode()
         sizes, characters = _lengths(data, separator)
-        kept = self._by_length(text, separator, characters, skipped)
+        keep = self._by_length(text, separator, characters, skipped)
         if self._languages is not None:
-            kept &= self._by_language(text, separator, kept, self._languages, skipped)
+            keep &= self._by_language(text, separator, keep, self._languages, skipped)
         documents = data.split(separator.encode())[:-1]
-        if kept.all():
+        if keep.all():
             return Cleaned(documents, text.replace(separator, "\0"), sizes, characters)
-        documents = list(compress(documents, kept.tolist()))
-        return Cleaned(documents, b"\0".join(documents).decode(), sizes[kept], characters[kept])
+        documents = list(compress(documents, keep.tolist()))
+        return Cleaned(documents, b"\0".join(documents).decode(), sizes[keep], characters[keep])
 
     def _without(self, pattern: re.Pattern[str], text: str, separator: str, name: str = "") -> str:
         """Delete the matches of `pattern`, document by document: no match spans two of them."""
         documents, name = text.split(separator), name or pattern.pattern
         with time_limit(_MATCHING_SECONDS, f"corpus.cleaning.remove: '{name}' {_TOO_SLOW}"):
-            found = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
+            matching = [(index, document) for index, document in enumerate(documents) if pattern.search(document)]
             reason = f"/{name}/"
             if self.samples.wants(reason):
-                shown = (_with_context(text, match) for _, text in found for match in pattern.finditer(text))
+                shown = (_with_context(text, match) for _, text in matching for match in pattern.finditer(text))
                 self.samples.add(reason, islice(shown, 3))
-            for index, document in found:
+            for index, document in matching:
                 documents[index], number = pattern.subn("", document)
                 self.removed_matches[name] += number
                 self.removed_characters[name] += len(document) - len(documents[index])
-        return separator.join(documents) if found else text
+        return separator.join(documents) if matching else text
 
     def _by_length(self, text: str, separator: str, lengths: np.ndarray, skipped: Counter[str]) -> np.ndarray:
         """Which documents are kept, bool [N]; the others are counted under the first reason that applies."""
@@ -125,32 +125,32 @@ class Cleaner:
         reasons: list[tuple[Reason, np.ndarray]] = [("empty", empty), ("too_short", lengths < config.min_characters)]
         if config.max_characters is not None:
             reasons.append(("too_long", lengths > config.max_characters))
-        kept = np.ones(len(lengths), bool)
+        keep = np.ones(len(lengths), bool)
         for reason, holds in reasons:
-            found = np.flatnonzero(kept & holds)
-            if len(found):
-                skipped[reason] += len(found)
-                kept &= ~holds
+            selected = np.flatnonzero(keep & holds)
+            if len(selected):
+                skipped[reason] += len(selected)
+                keep &= ~holds
                 if reason != "empty" and self.samples.wants(reason):
                     documents = text.split(separator)
-                    self.samples.add(reason, (documents[index] for index in found.tolist()))
-        return kept
+                    self.samples.add(reason, (documents[index] for index in selected.tolist()))
+        return keep
 
     def _by_language(
-        self, text: str, separator: str, kept: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
+        self, text: str, separator: str, keep: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
     ) -> np.ndarray:
-        """Which documents are in a wanted or uncertain language, bool [N]; only those in `kept` are examined."""
+        """Which documents are in a wanted or uncertain language, bool [N]; only those in `keep` are examined."""
         reason: Reason = "other_language"
-        documents, wanted = text.split(separator), np.ones(len(kept), bool)
-        for index in np.flatnonzero(kept).tolist():
-            found = languages.recognized(documents[index])
-            certain = found.probability >= _CERTAIN
-            self.languages[found.language if certain else _UNCERTAIN] += 1
-            if certain and found.language not in self._config.languages:
-                wanted[index] = False
+        documents, is_wanted = text.split(separator), np.ones(len(keep), bool)
+        for index in np.flatnonzero(keep).tolist():
+            recognized = languages.recognized(documents[index])
+            certain = recognized.probability >= _CERTAIN
+            self.languages[recognized.language if certain else _UNCERTAIN] += 1
+            if certain and recognized.language not in self._config.languages:
+                is_wanted[index] = False
                 skipped[reason] += 1
-                self.samples.add(reason, [f"{found.language} {found.probability:.2f}: {documents[index]}"])
-        return wanted
+                self.samples.add(reason, [f"{recognized.language} {recognized.probability:.2f}: {documents[index]}"])
+        return is_wanted
 
 
 def _normalized(text: str, separator: str, form: _Form) -> str:
@@ -219,18 +219,18 @@ def replaced(text: str, kinds: Sequence[str], counts: Counter[str], samples: Sam
         form, sign, placeholder = _FORMS[kind]
         if sign in text:
             if samples.wants(kind):
-                samples.add(kind, (_with_context(text, found) for found in form.finditer(text)))
+                samples.add(kind, (_with_context(text, match) for match in form.finditer(text)))
             text, number = form.subn(placeholder, text)
             if number:
                 counts[kind] += number
     return text
 
 
-def _with_context(text: str, found: re.Match[str]) -> str:
+def _with_context(text: str, match: re.Match[str]) -> str:
     """The match in brackets, with nearby text of its line."""
-    before = _LINE_END.split(text[max(0, found.start() - _CONTEXT) : found.start()])[-1]
-    after = _LINE_END.split(text[found.end() : found.end() + _CONTEXT])[0]
-    return f"{before}[{found[0]}]{after}"
+    before = _LINE_END.split(text[max(0, match.start() - _CONTEXT) : match.start()])[-1]
+    after = _LINE_END.split(text[match.end() : match.end() + _CONTEXT])[0]
+    return f"{before}[{match[0]}]{after}"
 
 
 _CHARACTERS: Final = 1_000  # examined per document: enough to tell, and 97 languages are compared

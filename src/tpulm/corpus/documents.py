@@ -84,10 +84,10 @@ class Samples:
     """Keeps the first few samples of each reason."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, list[str]] = {}
+        self._samples: dict[str, list[str]] = {}
 
     def wants(self, reason: str) -> bool:
-        return len(self._kept.get(reason, ())) < _OF_A_PIECE
+        return len(self._samples.get(reason, ())) < _OF_A_PIECE
 
     def add(self, reason: str, texts: Iterable[str]) -> None:
         """Keep the beginnings of texts of the corpus."""
@@ -95,11 +95,11 @@ class Samples:
 
     def keep(self, reason: str, shown: Iterable[str]) -> None:
         """Keep samples unchanged."""
-        kept = self._kept.setdefault(reason, [])
-        kept.extend(islice(shown, _OF_A_PIECE - len(kept)))
+        samples = self._samples.setdefault(reason, [])
+        samples.extend(islice(shown, _OF_A_PIECE - len(samples)))
 
     def removed(self) -> Removed:
-        return {reason: tuple(texts) for reason, texts in sorted(self._kept.items()) if texts}
+        return {reason: tuple(texts) for reason, texts in sorted(self._samples.items()) if texts}
 
 
 def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> Removed:

@@ -88,8 +88,8 @@ def letters(text: str) -> list[bytes]:
         folded = table.take(codes)
     else:
         folded = np.where(codes < _TABLE, table.take(np.minimum(codes, _TABLE - 1)), codes * (codes < _LAST_LETTER))
-    kept = np.compress((folded > 0) | (codes == 0), folded)
-    return kept.tobytes().decode("utf-32-le").encode().split(b"\0")
+    remaining = np.compress((folded > 0) | (codes == 0), folded)
+    return remaining.tobytes().decode("utf-32-le").encode().split(b"\0")
 
 
 @functools.cache

@@ -138,7 +138,7 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     if version != FORMAT_VERSION:
         raise StorageError(
             f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; "
-            "begin in a new work folder, or go on with the tpulm that began this one"
+            "begin in a new work folder, or continue with the tpulm version that began this one"
         )
     return recorded(CorpusManifest, value, path)
 
@@ -177,20 +177,20 @@ def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.Pat
     try:
         files = find_files(config.sources, away=away)
     except ConfigError:
-        if any(_is_there(source) for source in config.sources):
+        if any(_exists(source) for source in config.sources):
             raise
         files = None
-    found: list[object] = list(_settings_changes(manifest, config, part_bytes))
+    changes: list[object] = list(_settings_changes(manifest, config, part_bytes))
     if files is not None:
-        found.extend(_file_changes(manifest, config, files, away))
-    if found:
+        changes.extend(_file_changes(manifest, config, files, away))
+    if changes:
         raise WorkFolderMismatch(
-            f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n{listed(found)}\n"
+            f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n{listed(changes)}\n"
             "Use another --workdir, or delete this one to begin again."
         )
 
 
-def _is_there(source: SourceConfig) -> bool:
+def _exists(source: SourceConfig) -> bool:
     """Whether this machine has the source's files; False for a dataset on the Hub, which any machine can reach."""
     if source.format == "hub" and not is_folder(source.path):
         return False
@@ -202,8 +202,8 @@ def _is_there(source: SourceConfig) -> bool:
 
 def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[object]:
     # The sources are compared file by file: neither their location nor the pattern that names them matters.
-    theirs, ours = (RunConfig(corpus=item.model_copy(update={"sources": ()})) for item in (manifest.config, config))
-    yield from differences(theirs, ours)
+    old, new = (RunConfig(corpus=item.model_copy(update={"sources": ()})) for item in (manifest.config, config))
+    yield from differences(old, new)
     if manifest.part_bytes != part_bytes:
         yield f"data.part_bytes: {manifest.part_bytes} -> {part_bytes}"
 
@@ -221,11 +221,11 @@ def _file_changes(
         yield from (f"gone: {path}" for path in sorted(before - now))
         return
     for record, file in zip(records, files, strict=True):
-        theirs = reading_settings(manifest.config, record.source, record)
-        ours = reading_settings(config, file.source, file)
+        old = reading_settings(manifest.config, record.source, record)
+        new = reading_settings(config, file.source, file)
         name = file.name if file.within == record.within else f"{file.name} (was {record.within})"
-        yield from (f"{name}, {key}: {theirs.get(key)} -> {ours.get(key)}" for key in ours if theirs.get(key) != ours.get(key))
-        if theirs == ours and file.format != "python" and not is_unchanged(record, file):
+        yield from (f"{name}, {key}: {old.get(key)} -> {new.get(key)}" for key in new if old.get(key) != new.get(key))
+        if old == new and file.format != "python" and not is_unchanged(record, file):
             yield f"{file.name}: {_difference(record, file)}"
 
 

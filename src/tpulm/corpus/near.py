@@ -43,8 +43,8 @@ from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import Hosts
 from tpulm.runtime.workers import Runner, report
 
-_DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at once
-_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at once: 24 bytes each, and as much for sorting
+_DOCUMENT_BYTES: Final = 1 << 20  # of text, hashed at a time
+_MOST_ENTRIES: Final = 8 << 20  # of a band, sorted at a time: 24 bytes each, and as much for sorting
 _RANGES_WRITTEN: Final = 64  # in which the union of all bands is written
 
 
@@ -87,7 +87,7 @@ class _Band(NamedTuple):
 
     def build(self) -> bool:
         ranges = max(1, -(-sum(piece.amount for piece in self.pieces) // _MOST_ENTRIES))
-        found = []
+        parts = []
         for number in range(ranges):
             first, last = number * RANGE // ranges, (number + 1) * RANGE // ranges
             entries = [_entries(piece, self.number, first, last) for piece in self.pieces]
@@ -98,9 +98,9 @@ class _Band(NamedTuple):
             new = np.ones(len(hashes), bool)
             new[1:] = hashes[1:] != hashes[:-1]
             leader = keys.take(np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0)))
-            found.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
+            parts.append(_distinct(keys.take((keys.high != leader.high) | (keys.low != leader.low))))
             report(1 / ranges)
-        storage.write_atomic(self.files[0], _to_bytes(_distinct(joined(found))))
+        storage.write_atomic(self.files[0], _to_bytes(_distinct(joined(parts))))
         return True
 
 
@@ -145,9 +145,9 @@ def contains(known: Keys, keys: Keys) -> np.ndarray:
     order = both.order()  # stable: of equal keys a known one comes first
     new = both.take(order).are_new()
     first = order[np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))]
-    found = np.empty(len(order), bool)
-    found[order] = first < len(known.high)
-    return found[len(known.high) :]
+    result = np.empty(len(order), bool)
+    result[order] = first < len(known.high)
+    return result[len(known.high) :]
 
 
 def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
@@ -162,14 +162,14 @@ class _Entries(NamedTuple):
 def _entries(piece: _SpilledPiece, band: int, first: int, last: int) -> _Entries:
     """The hashes of one band in [first, last), and the keys of their documents, in the piece's order."""
     ranges = storage.open_ranges(piece.files[0])
-    found, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
+    entries, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
     for run, item in zip(piece.runs, SpillReader(piece.spill, piece.runs).slices(), strict=True):
         start = 8 * (piece.bands.bands * before + band * run.documents)
         hashes = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
         chosen = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last - 1))
-        found.append(_Entries(hashes[chosen], item.keys.take(chosen)))
+        entries.append(_Entries(hashes[chosen], item.keys.take(chosen)))
         before += run.documents
-    return _Entries(np.concatenate([entry.hashes for entry in found]), joined([entry.keys for entry in found]))
+    return _Entries(np.concatenate([entry.hashes for entry in entries]), joined([entry.keys for entry in entries]))
 
 
 def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
@@ -230,16 +230,16 @@ class Banding(NamedTuple):
 def banding(threshold: float) -> Banding:
     """The banding whose probability is closest to a step at the threshold, by the area between the two."""
     similarity = (np.arange(2000) + 0.5) / 2000
-    wanted = similarity >= threshold
+    is_similar = similarity >= threshold
     choices = [Banding(bands, rows) for rows in range(1, 33) for bands in range(1, MOST_HASHES // rows + 1)]
-    return min(choices, key=lambda choice: float(np.abs(choice.probability(similarity) - wanted).sum()))
+    return min(choices, key=lambda choice: float(np.abs(choice.probability(similarity) - is_similar).sum()))
 
 
 def band_hashes(documents: Sequence[str], banding: Banding) -> np.ndarray:
     """Hashes, uint64 [bands, N]. A document without letters and digits resembles only its exact copies."""
     shingles, ends = _shingles(documents)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    found = np.zeros((banding.bands, len(documents)), np.uint64)
+    result = np.zeros((banding.bands, len(documents)), np.uint64)
     full = ends > starts
     if full.any():
         factors, offsets = _hash_family()
@@ -250,10 +250,10 @@ def band_hashes(documents: Sequence[str], banding: Banding) -> np.ndarray:
                 np.multiply(shingles, factors[row], out=hashes)
                 hashes += offsets[row]
                 mixed = mix(mixed * np.uint64(_BASE) + (np.minimum.reduceat(hashes, starts) >> np.uint64(32)))
-            found[band, full] = mixed
+            result[band, full] = mixed
     for index in np.flatnonzero(~full).tolist():
-        found[:, index] = int.from_bytes(hashlib.blake2b(documents[index].encode(), digest_size=8).digest(), "big")
-    return found
+        result[:, index] = int.from_bytes(hashlib.blake2b(documents[index].encode(), digest_size=8).digest(), "big")
+    return result
 
 
 def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -269,21 +269,21 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(points))
     is_word = kinds[first] != _APART
-    words = _hash_stretches(points, first[is_word], last[is_word])
+    word_hashes = _hash_stretches(points, first[is_word], last[is_word])
     ends = np.searchsorted(first[is_word], np.cumsum(sizes))
     counts = np.diff(ends, prepend=0)
 
     # Sums run on into the next document. Those are dropped, except a short document's only one, less the words of the next.
-    hashes, kept = np.zeros(len(words), np.uint64), np.ones(len(words), bool)
+    hashes, is_last = np.zeros(len(word_hashes), np.uint64), np.ones(len(word_hashes), bool)
     for place in range(SHINGLE_WORDS):
-        mixed = mix(words[place:] + np.uint64(place + 1))
+        mixed = mix(word_hashes[place:] + np.uint64(place + 1))
         hashes[: len(mixed)] += mixed
         short = (ends - counts)[(counts > 0) & (counts <= place)]
         short = short[short < len(mixed)]
         hashes[short] -= mixed[short]
         if place:
-            kept[(ends - place)[counts > place]] = False
-    return mix(hashes[kept]), np.cumsum(np.where(counts > 0, np.maximum(1, counts - SHINGLE_WORDS + 1), 0))
+            is_last[(ends - place)[counts > place]] = False
+    return mix(hashes[is_last]), np.cumsum(np.where(counts > 0, np.maximum(1, counts - SHINGLE_WORDS + 1), 0))
 
 
 def _hash_stretches(points: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from tpulm.corpus.documents import Removed, Samples
 from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, joined, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.near import contains, keys_between
-from tpulm.corpus.spill import Slice, SpillReader
+from tpulm.corpus.spill import SpillReader, SpillSlice
 from tpulm.errors import DataError
 
 _REQUESTS: Final = 8
@@ -43,7 +43,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     """
     low, high = part_range(part, manifest.num_parts)
     slices, weights = _slices(workdir, manifest, low, high)
-    documents = [document for found in _each(Slice.documents, slices, workdir) for document in found]
+    documents = [document for batch in _each(SpillSlice.documents, slices, workdir) for document in batch]
     keys, order, repeat = _merged([item.keys for item in slices])
     duplicates, samples = 0, Samples()
     if manifest.config.deduplicate:
@@ -93,9 +93,9 @@ def sample_texts(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_
         chosen = [np.flatnonzero(_in_sample(item.keys, manifest, threshold)) for item in slices]
         keys, order, repeat = _merged([item.keys.take(index) for item, index in zip(slices, chosen, strict=True)])
         documents = [text for item, index in zip(slices, chosen, strict=True) for text in item.some_documents(index)]
-        kept = (repeat == 0) & ~_near(keys, workdir, manifest, low, high)
-        if kept.any():
-            yield [documents[index] for index in order[kept].tolist()]
+        keep = (repeat == 0) & ~_near(keys, workdir, manifest, low, high)
+        if keep.any():
+            yield [documents[index] for index in order[keep].tolist()]
 
 
 def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int, high: int) -> np.ndarray:
@@ -107,17 +107,17 @@ def _near(keys: Keys, workdir: str | os.PathLike[str], manifest: CorpusManifest,
 
 def _slices(
     workdir: str | os.PathLike[str], manifest: CorpusManifest, low: int = 0, high: int = RANGE
-) -> tuple[list[Slice], list[float]]:
+) -> tuple[list[SpillSlice], list[float]]:
     """The slices of a range of keys, in source order, and the weight of each slice."""
 
-    def slices_of(index: int) -> list[Slice]:
+    def slices_of(index: int) -> list[SpillSlice]:
         return list(SpillReader(spill_path(workdir, index), manifest.pieces[index].runs).slices(low, high))
 
-    slices: list[Slice] = []
+    slices: list[SpillSlice] = []
     weights: list[float] = []
-    for piece, found in zip(manifest.pieces, _each(slices_of, range(len(manifest.pieces)), workdir), strict=True):
-        slices.extend(found)
-        weights.extend([manifest.config.sources[piece.source].weight] * len(found))
+    for piece, of_piece in zip(manifest.pieces, _each(slices_of, range(len(manifest.pieces)), workdir), strict=True):
+        slices.extend(of_piece)
+        weights.extend([manifest.config.sources[piece.source].weight] * len(of_piece))
     return slices, weights
 
 

@@ -16,7 +16,7 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage.paths import ESCAPES, bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
-_NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write beside the data
+_NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write next to the data
 # About the data: what the library `datasets` ignores (FILES_TO_IGNORE), licences, and what desktops write.
 _ABOUT: Final = re.compile(
     r"(readme|licen[cs]e|copying)(\.(md|txt|rst))?|(dataset_infos?|dataset_dict|config)\.json|dummy_data\.zip|thumbs\.db|desktop\.ini",
@@ -31,30 +31,30 @@ def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None)
     there are none.
     """
     try:
-        found = _find_paths(storage.as_path(pattern))
+        files = _find_paths(storage.as_path(pattern))
     except ConfigError as error:
         advice = f" {ESCAPES}." if re.search(r"[\x00-\x1f]", pattern) else ""
         raise ConfigError(printable(str(error)) + advice) from error
-    kept = {path: info for path, info in found.items() if not _ABOUT.fullmatch(PurePath(path).name)}
-    if not kept or len(kept) == len(found):
-        return found
-    left_out = [name_within(path, pattern) for path in found if path not in kept]
+    data_files = {path: info for path, info in files.items() if not _ABOUT.fullmatch(PurePath(path).name)}
+    if not data_files or len(data_files) == len(files):
+        return files
+    left_out = [name_within(path, pattern) for path in files if path not in data_files]
     note(
         f"left out of {printable(pattern)}, as not part of the text: {_some(left_out)} To read such a file, name it as a source"
     )
-    return kept
+    return data_files
 
 
 def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:
     if not isinstance(path, Path):
         return _in_cloud(path)
-    found: dict[str, storage.FileInfo] = {}
+    files: dict[str, storage.FileInfo] = {}
     for name in (f"./{name}" if name.startswith("~") else name for name in _on_disk(path)):
         info = storage.info(name)
         if info is None:
             raise ConfigError(f"{name} was there a moment ago and is gone; let nothing remove files while they are read")
-        found[name] = info
-    return found
+        files[name] = info
+    return files
 
 
 def name_within(path: str, pattern: str) -> str:
@@ -79,13 +79,13 @@ def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
     root = _without_wildcards(path)
     matches = _matcher(path.relative_to(root).parts) if magic else lambda parts: True
     beginning = re.split(r"[*?[]", path.relative_to(root).as_posix())[0] if magic else ""  # limits the listing
-    below = {name: found for name, found in storage.walk(root, beginning=beginning).items() if not _is_hidden(name)}
-    found = {f"{root}/{name}": below[name] for name in sorted(below, key=lambda name: name.split("/")) if matches(name)}
-    if not found:
+    below = {name: listed for name, listed in storage.walk(root, beginning=beginning).items() if not _is_hidden(name)}
+    listed = {f"{root}/{name}": below[name] for name in sorted(below, key=lambda name: name.split("/")) if matches(name)}
+    if not listed:
         raise ConfigError(
             f"{path} matches no file.{_near(path)}" if magic else f"there is no file or folder {path}.{_near(path)}"
         )
-    return found
+    return listed
 
 
 def _matcher(parts: Sequence[str]) -> Callable[[str], bool]:
@@ -114,12 +114,12 @@ def _on_disk(path: Path) -> list[str]:
         if path.is_file():
             return [str(path)]
         if path.is_dir():
-            found = sorted(_below(path), key=lambda item: Path(item).parts)
-            if not found:
+            names = sorted(_below(path), key=lambda item: Path(item).parts)
+            if not names:
                 raise ConfigError(
                     f"the folder {path} holds no files (hidden ones are ignored); put text into it or name another"
                 )
-            return found
+            return names
         if path.exists():
             raise ConfigError(f"{path} is neither a file nor a folder; copy its text to a file first")
         if path.is_symlink():
@@ -174,18 +174,18 @@ def _near(path: PurePath) -> str:
     if parent is None:
         return ""
     names = [item.name for item in storage.list_folder(parent) if not item.name.startswith(".")]
-    wanted = path.relative_to(parent).parts[0]
-    if not glob.has_magic(wanted) and (hint := _alike(wanted, names)):
+    missing = path.relative_to(parent).parts[0]
+    if not glob.has_magic(missing) and (hint := _alike(missing, names)):
         return f" In {parent}:{hint}"
     return f" {parent} holds {_some(names)}" if names else f" The folder {parent} is empty."
 
 
-def _alike(wanted: str, names: Sequence[str]) -> str:
+def _alike(missing: str, names: Sequence[str]) -> str:
     """`suggest` from the names that are similar up to their first dot; a shared suffix would make all .tsv files similar."""
-    stem = normalize("NFC", wanted.partition(".")[0])
+    stem = normalize("NFC", missing.partition(".")[0])
     stems = {name: normalize("NFC", name.partition(".")[0]) for name in names}
     near = [name for name in names if SequenceMatcher(None, stem, stems[name]).ratio() >= _LEAST_ALIKE]
-    return suggest(wanted, near)
+    return suggest(missing, near)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -211,8 +211,8 @@ def _empty(config: CorpusConfig, counts: Counts) -> str:
     names = ", ".join(printable(source.path) or source.format for source in config.sources)
     reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
     setting = "encoding of the source" if "undecodable" in counts.skipped else "corpus.cleaning"
-    found = f"all documents were left out: {reasons}. Check {setting}" if reasons else "no text was found. Check corpus.sources"
-    return f"the corpus is empty: {found} ({names})"
+    cause = f"all documents were left out: {reasons}. Check {setting}" if reasons else "no text was found. Check corpus.sources"
+    return f"the corpus is empty: {cause} ({names})"
 
 
 class Limits(NamedTuple):
@@ -361,14 +361,14 @@ class _PieceWriter:
 
     def _fitting(self, sizes: np.ndarray) -> int:
         """How many of the next documents the limits allow."""
-        left = self._piece.limits.after(self._counts)
+        remaining = self._piece.limits.after(self._counts)
         count = len(sizes)
-        if left.documents is not None:
-            count = min(count, left.documents)
-            self.limit_reached |= count == left.documents
-        if left.bytes is not None:
-            count = min(count, int(np.searchsorted(np.cumsum(sizes), left.bytes, "right")))
-            self.limit_reached |= count < len(sizes) or int(sizes.sum()) == left.bytes
+        if remaining.documents is not None:
+            count = min(count, remaining.documents)
+            self.limit_reached |= count == remaining.documents
+        if remaining.bytes is not None:
+            count = min(count, int(np.searchsorted(np.cumsum(sizes), remaining.bytes, "right")))
+            self.limit_reached |= count < len(sizes) or int(sizes.sum()) == remaining.bytes
         return count
 
     def record(self, inputs: tuple[InputRecord, ...]) -> PieceRecord:

@@ -43,7 +43,7 @@ _UNREAD: Final = {
 def find_files(
     sources: Sequence[SourceConfig], *, away: set[int] | None = None, note: Callable[[str], None] = lambda message: None
 ) -> list[InputFile]:
-    """Every file of every source; datasets are prepared if necessary. `note` is told which files are ignored.
+    """Every file of every source; datasets are prepared if necessary. `note` receives the names of ignored files.
 
     With `away`, for a corpus that was read before, nothing is prepared or downloaded; sources that this machine cannot access
     now (no network, or a missing package) are left out, and their indices added to the set. Raises ConfigError for what is
@@ -57,13 +57,13 @@ def find_files(
     reached: dict[str, InputFile] = {}
     for index, source in enumerate(sources):
         try:
-            found = _files_of(source, index, note, first_time=away is None)
+            of_source = _files_of(source, index, note, first_time=away is None)
         except (Unavailable, MissingExtra):
             if away is None or source.format not in DATASETS:
                 raise
             away.add(index)
             continue
-        for file in found:
+        for file in of_source:
             if file.format != "python":
                 where = file.path if _is_elsewhere(file.path) else os.path.realpath(file.path)
                 other = reached.setdefault(f"{where} {source.split}" if source.format in DATASETS else where, file)
@@ -83,8 +83,8 @@ def _files_of(source: SourceConfig, index: int, note: Callable[[str], None], *, 
     if reader is not None and reader.find is not None:
         return reader.find(source, index, first_time)
     return [
-        InputFile(path, name_within(path, source.path), index, *_kind(path, source), encoding, found.size, found.modified_ns)
-        for path, found in find_paths(source.path, note).items()
+        InputFile(path, name_within(path, source.path), index, *_kind(path, source), encoding, info.size, info.modified_ns)
+        for path, info in find_paths(source.path, note).items()
     ]
 
 

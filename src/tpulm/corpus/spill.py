@@ -21,8 +21,8 @@ from tpulm.errors import StorageError
 
 _RUN_BYTES: Final = 96 << 20  # of memory, for texts and for sorting them
 _DOCUMENT_OVERHEAD: Final = 100  # bytes of memory per document besides its text
-_WRITE_DOCUMENTS: Final = 1 << 16  # put in order at once
-_WRITE_BYTES: Final = 4 << 20  # put in order at once, or one document
+_WRITE_DOCUMENTS: Final = 1 << 16  # sorted at a time
+_WRITE_BYTES: Final = 4 << 20  # sorted at a time, or one document
 
 
 class Run(NamedTuple):
@@ -127,12 +127,12 @@ class SpillReader:
             what = "gone" if info is None else f"damaged ({info.size} bytes, not {size})"
             raise StorageError(
                 f"the documents in {path} are {what}; delete {path.parent.parent / 'manifest.json'} and run the same command "
-                "again: it reads the corpus anew"
+                "again: it reads the corpus once more"
             )
         self._bytes = storage.open_ranges(path)
         self._runs = runs
 
-    def slices(self, low: int = 0, high: int = RANGE) -> Iterator[Slice]:
+    def slices(self, low: int = 0, high: int = RANGE) -> Iterator[SpillSlice]:
         """The documents with low <= first half < high, one slice per run, runs in source order."""
         for run in self._runs:
             first, last = self._place(run, low), self._place(run, high)
@@ -140,7 +140,7 @@ class SpillReader:
                 ends = self._column(run, 2, max(first - 1, 0), last)
                 start, ends = (int(ends[0]), ends[1:]) if first else (0, ends)
                 keys = Keys(self._column(run, 0, first, last), self._column(run, 1, first, last))
-                yield Slice(keys, ends - np.uint64(start), self._bytes, run.offset + start)
+                yield SpillSlice(keys, ends - np.uint64(start), self._bytes, run.offset + start)
 
     def _place(self, run: Run, key: int) -> int:
         return place_of(key, run.documents, lambda first, last: self._column(run, 0, first, last))
@@ -167,7 +167,7 @@ def place_of(key: int, count: int, read: Callable[[int, int], np.ndarray]) -> in
         reach *= 4
 
 
-class Slice(NamedTuple):
+class SpillSlice(NamedTuple):
     """Documents in the order of their keys; their text is read on request."""
 
     keys: Keys

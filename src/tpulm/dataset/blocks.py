@@ -47,8 +47,8 @@ class BlockReader:
         self.versions = [sum(-(-rows // block_rows) for _, _, rows in of_version) for of_version in sources]  # blocks of each
         self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _INDEX_CACHE_BYTES}})
         self._arrays: dict[tuple[int, str], tensorstore.TensorStore] = {}
-        self._kept: OrderedDict[int, dict[str, tensorstore.Future | np.ndarray]] = OrderedDict()  # an array once it is checked
-        self._keep_rows, self._kept_rows = keep_rows, 0
+        self._cached: OrderedDict[int, dict[str, tensorstore.Future | np.ndarray]] = OrderedDict()  # an array once checked
+        self._keep_rows, self._cached_rows = keep_rows, 0
         self._lock = threading.Lock()
         self.rows_read = 0
         self.rows_delivered = 0
@@ -85,19 +85,19 @@ class BlockReader:
 
     def _start(self, block: int) -> dict[str, tensorstore.Future | np.ndarray]:
         with self._lock:
-            if block in self._kept:
-                self._kept.move_to_end(block)
-                return self._kept[block]
+            if block in self._cached:
+                self._cached.move_to_end(block)
+                return self._cached[block]
             source = int(self.blocks.array[block])
             first = int(self.blocks.first_row[block] - self.blocks.array_first_row[source])
             count = int(self.blocks.num_rows[block])
             read: dict[str, Any] = {name: self._array(source, name)[first : first + count].read() for name in self.columns}
-            self._kept[block] = read
-            self._kept_rows += count
+            self._cached[block] = read
+            self._cached_rows += count
             self.rows_read += count
-            while self._kept_rows > self._keep_rows:
-                oldest, _ = self._kept.popitem(last=False)
-                self._kept_rows -= int(self.blocks.num_rows[oldest])
+            while self._cached_rows > self._keep_rows:
+                oldest, _ = self._cached.popitem(last=False)
+                self._cached_rows -= int(self.blocks.num_rows[oldest])
             return read
 
     def _array(self, source: int, column: str) -> tensorstore.TensorStore:
@@ -109,22 +109,22 @@ class BlockReader:
                 raise self._damaged(source, error) from error
             expected = (self._sources[source][2], *self._format.column_shape(column))
             if array.shape != expected or array.dtype.numpy_dtype != self._format.column_dtype(column):
-                found = f"{array.dtype.name} {array.shape}, expected {self._format.column_dtype(column)} {expected}"
-                raise self._damaged(source, StorageError(f"{path} holds {found}"))
+                actual = f"{array.dtype.name} {array.shape}, expected {self._format.column_dtype(column)} {expected}"
+                raise self._damaged(source, StorageError(f"{path} holds {actual}"))
             self._arrays[source, column] = array
         return self._arrays[source, column]
 
     def _wait(self, block: int, column: str, read: dict[str, Any]) -> np.ndarray:
         """The rows, once compared with their checksum, if the dataset has it."""
-        if isinstance(found := read[column], np.ndarray):
-            return found
+        if isinstance(array := read[column], np.ndarray):
+            return array
         source = int(self.blocks.array[block])
         part, version, _ = self._sources[source]
         number = int(self.blocks.first_row[block] - self.blocks.array_first_row[source]) // self._format.read_rows
         sums = base64.b64decode(part.checksums.get(array_path(column, version), ""))[4 * number : 4 * number + 4]
         try:
             with store.explain("read", self._path(source, column)):
-                rows: np.ndarray = found.result()
+                rows: np.ndarray = array.result()
             if sums and google_crc32c.value(rows.tobytes()) != int.from_bytes(sums):
                 raise StorageError(f"{self._path(source, column)} holds other rows than were written")
         except StorageError as error:

@@ -48,9 +48,9 @@ def floats(feature: Any) -> Sequence[float]:
 
 
 def _values(feature: Any, kind: str) -> Sequence[Any]:
-    found = feature.WhichOneof("kind")
-    if found != kind:
-        raise NotAnExample(f"holds {_KINDS[found]}, not {_KINDS[kind]}")
+    value_kind = feature.WhichOneof("kind")
+    if value_kind != kind:
+        raise NotAnExample(f"holds {_KINDS[value_kind]}, not {_KINDS[kind]}")
     return getattr(feature, kind).value
 
 

@@ -1,6 +1,6 @@
 """Importing a dataset: TFRecords written by Google's scripts become W/dataset, whose rows are then like any others.
 
-There are three restartable passes: scan the frames of all files, which finds truncated ones; read stretches of them, each into
+There are three restartable passes: scan the frames of all files, which finds truncated ones; read ranges of them, each into
 a piece on disk; build the parts, where equal rows meet and one of them is kept. A row's part and position follow from its hash,
 and its split from its file's content or, with a single file, from its hash too. So neither names nor order of the files matter:
 the same files give the same bytes.
@@ -20,7 +20,7 @@ from tpulm import storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus.identity import HASH, RANGE, Purpose, below, draw, holdout_threshold
 from tpulm.dataset.batches import evaluation_batches
-from tpulm.dataset.layouts import EMPTY, Layout
+from tpulm.dataset.layouts import EMPTY, RowLayout
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -36,9 +36,9 @@ from tpulm.dataset.manifest import (
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
 from tpulm.dataset.prepare import row_format
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
-from tpulm.dataset.stretch import (
+from tpulm.dataset.record_ranges import (
     PieceIndex,
-    StretchTask,
+    RangeTask,
     keys_in,
     read_index,
     row_dtype,
@@ -87,7 +87,7 @@ def import_tfrecords(
     """
     if not 0.0 < holdout_fraction < 1.0:
         raise ConfigError(f"the holdout fraction is {holdout_fraction}; it must lie between 0 and 1, such as 0.01")
-    rows, shape = _first_look(paths, kind, tokenizer)
+    rows, shape = _peek(paths, kind, tokenizer)
     files = _survey(paths, progress)
     held = _held_files(files, holdout_fraction) if hold_out == "files" else []
     inputs = _inputs(files, shape, tokenizer, holdout_fraction, held)
@@ -97,7 +97,7 @@ def import_tfrecords(
     pieces = folder / "pieces"
     tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces, held)
     num_records = sum(file.survey.records for file in files)
-    size = sum(task.stretch.bytes for task in tasks)
+    size = sum(task.span.bytes for task in tasks)
     with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(run_here) as runner:
         threshold = _read(tasks, holdout_fraction, runner, progress)
         path = storage.as_path(workdir) / "tokenizer"
@@ -135,7 +135,7 @@ def import_tfrecords(
 class RecordSource(NamedTuple):
     """The distinct rows of all pieces for a part, divided between the splits. Memory: the part's rows, twice."""
 
-    pieces: str  # the folder of the stretches, with its index
+    pieces: str  # the folder of the ranges, with its index
     tokenization_path: str
     inputs: str  # digest of inputs.json
     holdout_below: int  # the threshold of holdout draws
@@ -144,18 +144,18 @@ class RecordSource(NamedTuple):
         """The part's rows by split. Rows with equal ids and label occur once; rows with equal ids are in the same split."""
         pieces = storage.as_path(self.pieces)
         index = _index(self.pieces, self.inputs)
-        found, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
-        key = found[["high", "low", "random_next"]]
-        first = np.ones(len(found), bool)
+        matrix, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
+        key = matrix[["high", "low", "random_next"]]
+        first = np.ones(len(matrix), bool)
         first[1:] = key[1:] != key[:-1]
-        duplicates = len(found) - int(first.sum())
-        held_out = below(draw(keys_in(found), Purpose.HOLDOUT), self.holdout_below) | of_held_file
-        if len(found):  # equal ids stay together: a row that is also in a training file is trained on
-            starts = np.flatnonzero(keys_in(found).are_new())
-            held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(found)))
-        found, held_out = found[first], held_out[first]
+        duplicates = len(matrix) - int(first.sum())
+        held_out = below(draw(keys_in(matrix), Purpose.HOLDOUT), self.holdout_below) | of_held_file
+        if len(matrix):  # equal ids stay together: a row that is also in a training file is trained on
+            starts = np.flatnonzero(keys_in(matrix).are_new())
+            held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(matrix)))
+        matrix, held_out = matrix[first], held_out[first]
         for split, chosen, left_out in zip(SPLITS, (~held_out, held_out), (duplicates, 0), strict=True):
-            some = found[chosen]
+            some = matrix[chosen]
             tokens = np.ascontiguousarray(some["tokens"])
             layout = _layout(tokens, some["random_next"], rows)
             counts = _count(tokens.reshape(-1), layout, _tokenization(self.tokenization_path, self.inputs))
@@ -163,13 +163,13 @@ class RecordSource(NamedTuple):
             yield SplitRows(split, [Version(layout, tokens.reshape(-1))], counts)
 
 
-def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> Layout:
+def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> RowLayout:
     if not len(tokens):
         return EMPTY
     return layout_of(tokens, random_next.astype(bool) if "next_sentence" in rows.columns else None, rows.special)
 
 
-def _count(tokens: np.ndarray, layout: Layout, tokenizer: Tokenization) -> Counts:
+def _count(tokens: np.ndarray, layout: RowLayout, tokenizer: Tokenization) -> Counts:
     """Counts of the text as decoded from the segments; the characters of unknown words are lost."""
     ends = layout.start + layout.length
     texts = [tokenizer.decode(tokens[first:end]) for first, end in zip(layout.start.tolist(), ends.tolist(), strict=True)]
@@ -191,7 +191,7 @@ def _index(folder: str, inputs: str) -> PieceIndex:
     return read_index(storage.as_path(folder))
 
 
-def _first_look(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
+def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
     """The format that the first record implies, checked, so that a wrong vocabulary or format fails now and not in an hour."""
     for path in paths:
         record = next(read_records(path), None)
@@ -216,12 +216,12 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
     """All files, sorted by fingerprint, so that a piece's number does not depend on file names."""
     sizes = 0
     for path in paths:
-        found = storage.info(path)
-        sizes += found.size if found else 0
+        info = storage.info(path)
+        sizes += info.size if info else 0
     progress.start("Looking through the records", sizes, "B")
     files = []
     for path in paths:
-        files.append(ImportedFile(path, survey(path, stretch_bytes=STRETCH_BYTES, advance=progress.advance)))
+        files.append(ImportedFile(path, survey(path, range_bytes=STRETCH_BYTES, advance=progress.advance)))
         interrupt.check("nothing was begun")
     if empty := sum(not file.survey.records for file in files):
         progress.note(f"{empty:,} of {len(files):,} files hold no record")
@@ -257,7 +257,7 @@ def _inputs(
         "imported": shape.kind,
         "holdout_fraction": holdout_fraction,
         "held_out": digest(list(held)) if held else "rows",
-        "sizes": {"stretch_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
+        "sizes": {"range_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
         "tokenizer": tokenizer.fingerprint,
         "files": {
             "count": len(files),
@@ -269,18 +269,18 @@ def _inputs(
 
 def _stretch_tasks(
     files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath, held: Sequence[str]
-) -> list[StretchTask]:
-    stretches = [(file, stretch) for file in files for stretch in file.survey.stretches]
-    num_parts = -(-sum(stretch.bytes for _, stretch in stretches) // PART_BYTES)
+) -> list[RangeTask]:
+    ranges = [(file, span) for file in files for span in file.survey.ranges]
+    num_parts = -(-sum(span.bytes for _, span in ranges) // PART_BYTES)
     return [
-        StretchTask(str(pieces), number, file.path, name, stretch, shape, rows, num_parts, inputs, name in held)
-        for number, (file, stretch) in enumerate(stretches)
+        RangeTask(str(pieces), number, file.path, name, span, shape, rows, num_parts, inputs, name in held)
+        for number, (file, span) in enumerate(ranges)
         for name in (file.survey.fingerprint,)
     ]
 
 
-def _read(tasks: Sequence[StretchTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
-    """Write all stretches as pieces, and their index; return the threshold of holdout draws."""
+def _read(tasks: Sequence[RangeTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
+    """Write all ranges as pieces, and their index; return the threshold of holdout draws."""
     stage.sweep(tasks)
     records = stage.gather(tasks, stage.run(tasks, "Reading the records", "B", runner=runner, progress=progress))
     write_index(tasks[0].piece.parent, [(task.piece.name, record) for task, record in zip(tasks, records, strict=True)])
@@ -342,11 +342,11 @@ def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float
     progress.start("Comparing the splits", train.counts.rows, "row")
     held = np.concatenate([np.empty(0, np.uint64), *_grams(folder, holdout, below, SILENT)])
     known = np.unique(held)
-    found = np.zeros(len(known), bool)
+    is_shared = np.zeros(len(known), bool)
     for grams in _grams(folder, train, below, progress):
         place = np.minimum(np.searchsorted(known, grams), len(known) - 1) if len(known) else grams[:0].astype(np.int64)
-        found[place[known[place] == grams[: len(place)]]] = True
-    return float(found[np.searchsorted(known, held)].mean()) if len(held) else 0.0
+        is_shared[place[known[place] == grams[: len(place)]]] = True
+    return float(is_shared[np.searchsorted(known, held)].mean()) if len(held) else 0.0
 
 
 def _grams(folder: PurePath, split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from tpulm import corpus, storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.manifest import READ_ROWS, WORD_START, Counts, load_manifest, load_split
+from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.errors import DataError
 
 
@@ -40,7 +40,7 @@ def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Su
     """The counts of a split and figures derived from them, from its manifest alone."""
     manifest = load_split(_split_folder(workdir, split))
     counts = manifest.counts
-    disk_bytes = sum(found.bytes for part in manifest.parts for found in part.objects.values())
+    disk_bytes = sum(file.bytes for part in manifest.parts for file in part.objects.values())
     return Summary(
         counts=counts,
         parts=len(manifest.parts),
@@ -59,9 +59,9 @@ def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, 
     manifest = load_split(folder)
     reader = BlockReader(folder, manifest, keep_rows=READ_ROWS)
     total = manifest.counts.rows
-    places = Draws(seed, Purpose.INSPECTION).uniform(4 * count + 16) * total
+    places = RandomStream(seed, StreamPurpose.INSPECTION).uniform(4 * count + 16) * total
     chosen = np.arange(total) if total <= 2 * count else np.unique(places.astype(np.int64))
-    order = Draws(seed, Purpose.INSPECTION, 1).permutation(chosen.size)
+    order = RandomStream(seed, StreamPurpose.INSPECTION, 1).permutation(chosen.size)
     rows = []
     for number in np.sort(chosen[order[:count]]).tolist():
         place = reader.locations(number, number + 1)
@@ -90,8 +90,8 @@ def removed(workdir: str | PurePath) -> list[Removed]:
     counts |= Counter(whole.corpus.get("removed_templates", {})).most_common(20)
     counts |= {name: getattr(train.counts, name) for name in ("duplicates", "near_duplicates", "left_out_by_weight")}
     samples = corpus.load_removed(workdir) | corpus.merge_samples(part.removed for part in train.parts)
-    found = [Removed(reason, count, samples.get(reason, ())) for reason, count in counts.items() if count]
-    return sorted(found, key=lambda item: (-item.times, item.reason))
+    result = [Removed(reason, count, samples.get(reason, ())) for reason, count in counts.items() if count]
+    return sorted(result, key=lambda item: (-item.times, item.reason))
 
 
 def _split_folder(workdir: str | PurePath, split: str) -> PurePath:

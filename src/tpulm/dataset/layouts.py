@@ -1,7 +1,7 @@
 """Rows of token ids, filled from runs of corpus tokens.
 
 Rows of every kind consist of runs of corpus tokens, some with a [CLS] before, some with a [SEP] after, and [PAD] at the end. A
-`Layout` says which run goes where: `lay_packed` and `lay_causal` here and `segments.lay_segments` make layouts, `fill` turns
+`RowLayout` says which run goes where: `lay_packed` and `lay_causal` here and `segments.lay_segments` make layouts, `fill` turns
 them into arrays.
 """
 
@@ -25,7 +25,7 @@ class Tokens(NamedTuple):
     word_start: np.ndarray | None = None  # int8 [T]: 1 where an analyser's word begins
 
 
-class Layout(NamedTuple):
+class RowLayout(NamedTuple):
     """Where R runs of tokens go in N rows, ordered by row and column."""
 
     num_rows: int
@@ -38,10 +38,10 @@ class Layout(NamedTuple):
     random_next: np.ndarray | None = None  # bool [N]: the second segment is from another document
 
 
-EMPTY = Layout(0, *(np.empty(0, np.int64) for _ in range(4)), opens=np.empty(0, bool), closes=np.empty(0, bool))
+EMPTY = RowLayout(0, *(np.empty(0, np.int64) for _ in range(4)), opens=np.empty(0, bool), closes=np.empty(0, bool))
 
 
-class Marks(NamedTuple):
+class SpecialIds(NamedTuple):
     """The ids of the special tokens that rows add to the text."""
 
     pad: int
@@ -60,17 +60,17 @@ def shuffle(documents: Tokens, order: np.ndarray) -> Tokens:
     return Tokens(documents.ids[chosen], ends, ends, word_start)
 
 
-def reorder(layout: Layout, order: np.ndarray) -> Layout:
+def reorder(layout: RowLayout, order: np.ndarray) -> RowLayout:
     """The layout with row `order[i]` as row i; `order` is int64 [N]."""
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
     row = place[layout.row]
     sort = np.argsort(row, kind="stable")
     random_next = None if layout.random_next is None else layout.random_next[order]
-    return Layout(layout.num_rows, row[sort], *(field[sort] for field in layout[2:7]), random_next=random_next)
+    return RowLayout(layout.num_rows, row[sort], *(field[sort] for field in layout[2:7]), random_next=random_next)
 
 
-def fill(layout: Layout, first: int, last: int, tokens: np.ndarray, sequence_length: int, marks: Marks) -> np.ndarray:
+def fill(layout: RowLayout, first: int, last: int, tokens: np.ndarray, sequence_length: int, marks: SpecialIds) -> np.ndarray:
     """Rows [first, last) of the layout as an array [last - first, L] of the tokens' dtype."""
     rows = np.full((last - first, sequence_length), marks.pad, tokens.dtype)
     step = max(1, _SLOTS_AT_ONCE // sequence_length)
@@ -88,7 +88,7 @@ def fill(layout: Layout, first: int, last: int, tokens: np.ndarray, sequence_len
     return rows
 
 
-def lay_packed(tokens: Tokens, *, sequence_length: int) -> Layout:
+def lay_packed(tokens: Tokens, *, sequence_length: int) -> RowLayout:
     """Packed rows: several documents per row, each `[CLS] … [SEP]`; for short documents the cheapest kind to train on.
 
     Documents are packed one after another. One that does not fit the rest of the row is cut there and continues in the next
@@ -113,7 +113,7 @@ def lay_packed(tokens: Tokens, *, sequence_length: int) -> Layout:
     length = np.where(is_cut, cuts[row], ends[document] - start)
     slots = np.cumsum(length + 2) - (length + 2)
     column = 1 + slots - slots[before][row]
-    return Layout(num_rows, row, column, start, length, opens=np.ones(row.size, bool), closes=np.ones(row.size, bool))
+    return RowLayout(num_rows, row, column, start, length, opens=np.ones(row.size, bool), closes=np.ones(row.size, bool))
 
 
 def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.nd
     return np.array(documents, np.int64), np.array(offsets, np.int64), np.array(cuts, np.int64)
 
 
-def lay_causal(tokens: Tokens, *, sequence_length: int) -> Layout:
+def lay_causal(tokens: Tokens, *, sequence_length: int) -> RowLayout:
     """Causal rows: documents joined by the end-of-text token, cut wherever a row is full.
 
     The documents of a part form one tape: [SEP] document [SEP] document [SEP] … document [SEP]. The tokenizer's [SEP] ends a
@@ -161,7 +161,7 @@ def lay_causal(tokens: Tokens, *, sequence_length: int) -> Layout:
     begin = np.maximum(starts[number], row_starts[row])
     end = np.minimum(ends[number], row_ends[row])
     closes = end == ends[number]
-    return Layout(
+    return RowLayout(
         row_starts.size,
         row,
         column=begin - row_starts[row],

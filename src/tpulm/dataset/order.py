@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.dataset.draws import Draws, Purpose
+from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 
 WINDOW_ROWS = 16_384  # 4 MB of rows of 128 tokens, 17 MB of 512: many batches, little memory
 
@@ -72,7 +72,7 @@ class Order:
 
     def locations(self, first: int, last: int) -> RowLocations:
         """Where samples [first, last) are."""
-        found: list[RowLocations] = []
+        result: list[RowLocations] = []
         sample = first
         while sample < last:
             number, place = self._find(sample)
@@ -81,9 +81,9 @@ class Order:
             window = self._window(number, index)
             begin = place - (int(epoch.ends[index - 1]) if index else 0)
             end = min(window.block.size, begin + last - sample)
-            found.append(RowLocations(window.block[begin:end], window.offset[begin:end]))
+            result.append(RowLocations(window.block[begin:end], window.offset[begin:end]))
             sample += end - begin
-        return RowLocations(*(np.concatenate(field) for field in zip(*found, strict=True)))
+        return RowLocations(*(np.concatenate(field) for field in zip(*result, strict=True)))
 
     def rows(self, first: int, last: int) -> np.ndarray:
         """The rows of samples [first, last), counted through all arrays; int64."""
@@ -99,7 +99,7 @@ class Order:
     def _draw_epoch(self, number: int) -> _Epoch:
         first, last = self._first_blocks[number % self._ends.size :][:2].tolist()
         count = last - first
-        blocks = first + Draws(self._seed, Purpose.BLOCK_ORDER, number).permutation(count)
+        blocks = first + RandomStream(self._seed, StreamPurpose.BLOCK_ORDER, number).permutation(count)
         ends = np.cumsum(self._blocks.num_rows[blocks], dtype=np.int64)
         windows = min(count, max(1, round(int(ends[-1]) / self._window_rows)))
         cuts = np.arange(windows + 1) * count // windows
@@ -110,5 +110,5 @@ class Order:
         blocks = drawn.blocks[drawn.cuts[number] : drawn.cuts[number + 1]]
         counts = self._blocks.num_rows[blocks]
         before = np.cumsum(counts) - counts
-        order = Draws(self._seed, Purpose.ROW_SHUFFLE, epoch, number).permutation(int(counts.sum()))
+        order = RandomStream(self._seed, StreamPurpose.ROW_SHUFFLE, epoch, number).permutation(int(counts.sum()))
         return RowLocations(np.repeat(blocks, counts)[order], (np.arange(order.size) - np.repeat(before, counts))[order])

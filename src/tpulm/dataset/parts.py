@@ -20,7 +20,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import changes, listed
 from tpulm.dataset import store
-from tpulm.dataset.layouts import Layout, Marks, fill
+from tpulm.dataset.layouts import RowLayout, SpecialIds, fill
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -45,13 +45,13 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner
 
 _RECORD = "part.json"
-_NO_WORDS = Marks(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
+_NO_WORDS = SpecialIds(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
 
 
 class Version(NamedTuple):
     """One version of a part's rows: a layout of its tokens."""
 
-    layout: Layout
+    layout: RowLayout
     tokens: np.ndarray  # [T]
     word_start: np.ndarray | None = None  # int8 [T]
 
@@ -89,22 +89,22 @@ class PartTask(NamedTuple):
 
     def finished(self) -> dict[str, PartRecord] | None:
         """The records by split, if both exist, are complete by their sizes, and made from these inputs."""
-        found = {split: _read_record(folder, self.inputs) for split, folder in zip(SPLITS, self.files, strict=True)}
-        return {split: record for split, record in found.items() if record} if all(found.values()) else None
+        records = {split: _read_record(folder, self.inputs) for split, folder in zip(SPLITS, self.files, strict=True)}
+        return {split: record for split, record in records.items() if record} if all(records.values()) else None
 
     def build(self) -> dict[str, PartRecord]:
         with _without_cycle_search():
             return {
-                found.split: write_part(
-                    storage.as_path(self.folder) / found.split,
+                batch.split: write_part(
+                    storage.as_path(self.folder) / batch.split,
                     number=self.number,
                     inputs=self.inputs,
-                    versions=found.versions,
-                    counts=found.counts,
+                    versions=batch.versions,
+                    counts=batch.counts,
                     rows=self.rows,
-                    removed=found.removed,
+                    removed=batch.removed,
                 )
-                for found in self.source.read(self.number, self.rows)
+                for batch in self.source.read(self.number, self.rows)
             }
 
 
@@ -182,8 +182,8 @@ def write_part(
             number=number,
             counts=written[0],
             objects={
-                name: ObjectRecord(bytes=found.size, sha256=storage.sha256(temporary / name))
-                for name, found in storage.walk(temporary).items()
+                name: ObjectRecord(bytes=info.size, sha256=storage.sha256(temporary / name))
+                for name, info in storage.walk(temporary).items()
             },
             removed=dict(removed),
             checksums=checksums,
@@ -208,9 +208,9 @@ def _without_cycle_search() -> Iterator[None]:
 def _read_record(folder: PurePath, inputs: str) -> PartRecord | None:
     """The record of a part that exists, complete by its sizes, and made from these inputs; else None."""
     record = stage.read_record(PartRecord, folder / _RECORD, format_version=FORMAT_VERSION, inputs=inputs)
-    there = storage.walk(folder) if record else {}
-    sizes = {name: found.size for name, found in there.items()}
-    return record if record and {name: found.bytes for name, found in record.objects.items()}.items() <= sizes.items() else None
+    files = storage.walk(folder) if record else {}
+    sizes = {name: info.size for name, info in files.items()}
+    return record if record and {name: info.bytes for name, info in record.objects.items()}.items() <= sizes.items() else None
 
 
 def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None:
@@ -232,7 +232,7 @@ def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None
     storage.write_json(path, inputs)
 
 
-def with_rows(counts: Counts, layout: Layout, sequence_length: int) -> Counts:
+def with_rows(counts: Counts, layout: RowLayout, sequence_length: int) -> Counts:
     """The counts of the text, completed with those of its rows."""
     in_rows = int(layout.length.sum())
     slots = layout.num_rows * sequence_length
@@ -250,7 +250,7 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
     """Write the array; return the checksums of its rows (`PartRecord.checksums`)."""
     layout, tokens, word_start = version
     dtype, step = rows.column_dtype(column), rows.read_rows
-    marks = Marks(rows.special.pad, rows.special.cls, rows.special.sep)
+    marks = SpecialIds(rows.special.pad, rows.special.cls, rows.special.sep)
     sums = [google_crc32c.Checksum() for _ in range(0, layout.num_rows, step)]
 
     def values(first: int, last: int) -> np.ndarray:
@@ -263,11 +263,11 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
         return layout.random_next[first:last].astype(dtype)
 
     def summed(first: int, last: int) -> np.ndarray:
-        found = values(first, last)
+        block = values(first, last)
         for number in range(first // step, -(-last // step)):  # a shard may end within what is read at once
             begin, end = max(first, number * step), min(last, (number + 1) * step)
-            sums[number].update(found[begin - first : end - first].tobytes())
-        return found
+            sums[number].update(block[begin - first : end - first].tobytes())
+        return block
 
     store.write_array(
         path,

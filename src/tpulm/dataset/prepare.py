@@ -12,9 +12,8 @@ import numpy as np
 from tpulm import corpus, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus import CorpusManifest
-from tpulm.dataset.draws import Draws, Purpose
 from tpulm.dataset.encode import WordEncoder, encode_documents
-from tpulm.dataset.layouts import EMPTY, Layout, Tokens, lay_causal, lay_packed, reorder, shuffle
+from tpulm.dataset.layouts import EMPTY, RowLayout, Tokens, lay_causal, lay_packed, reorder, shuffle
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -31,6 +30,7 @@ from tpulm.dataset.manifest import (
     write_split,
 )
 from tpulm.dataset.parts import SplitRows, Version, begin, build_splits, with_rows, write_part
+from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.dataset.segments import lay_segments
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
@@ -70,11 +70,11 @@ def prepare(
     """
     tokenizer = tokenization.load(tokenization_path)
     analyser = _analyser(config, tokenizer, workdir)
-    unsaid = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
-    unsaid |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
+    excluded = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
+    excluded |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
     inputs = {
         "format_version": FORMAT_VERSION,
-        "config": config.model_dump(mode="json", exclude=unsaid),
+        "config": config.model_dump(mode="json", exclude=excluded),
         "tokenizer": tokenizer.fingerprint,
         "corpus": corpus_manifest.fingerprint,
         **({"analyser": analyser} if analyser else {}),
@@ -121,7 +121,7 @@ def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConf
     for number, documents in enumerate(texts):
         sentences = config.rows == "segments"
         tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
-        layout = _lay(tokens, config, Draws(config.seed, Purpose.LAYOUT, number, SPLITS.index("holdout")))
+        layout = _lay(tokens, config, RandomStream(config.seed, StreamPurpose.LAYOUT, number, SPLITS.index("holdout")))
         versions = [Version(layout, tokens.ids)]
         records.append(write_part(folder, number=number, inputs="", versions=versions, counts=counts, rows=rows))
     manifest = split_manifest("holdout", {}, rows, records)
@@ -143,7 +143,7 @@ def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, blo
     )
     records = []
     for number in range(2):
-        draws = Draws(0, Purpose.LAYOUT, number)
+        draws = RandomStream(0, StreamPurpose.LAYOUT, number)
         size = num_rows // 2 * (sequence_length - 2)
         ids = np.floor(5 + 31_995 ** draws.uniform(size)).astype(np.uint16)
         ends = np.arange(1, num_rows // 2 + 1) * (sequence_length - 2)
@@ -199,16 +199,16 @@ def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], coun
     for version in range(count):
         own = (*numbers, version) if version else numbers
         if version and config.rows != "segments":
-            order = Draws(config.seed, Purpose.DOCUMENT_ORDER, *own).permutation(tokens.document_ends.size)
+            order = RandomStream(config.seed, StreamPurpose.DOCUMENT_ORDER, *own).permutation(tokens.document_ends.size)
             documents = shuffle(tokens, order)
         else:
             documents = tokens
-        layout = _lay(documents, config, Draws(config.seed, Purpose.LAYOUT, *own))
-        rows = Draws(config.seed, Purpose.ROW_ORDER, *own).permutation(layout.num_rows)
+        layout = _lay(documents, config, RandomStream(config.seed, StreamPurpose.LAYOUT, *own))
+        rows = RandomStream(config.seed, StreamPurpose.ROW_ORDER, *own).permutation(layout.num_rows)
         yield Version(reorder(layout, rows), documents.ids, documents.word_start)
 
 
-def _lay(tokens: Tokens, config: DataConfig, draws: Draws) -> Layout:
+def _lay(tokens: Tokens, config: DataConfig, draws: RandomStream) -> RowLayout:
     if not tokens.ids.size:
         return EMPTY
     if config.rows == "packed":
@@ -250,12 +250,12 @@ def _tokenization(path: str, fingerprint: str) -> Tokenization:
     """The tokenizer at `path`. Raises WorkFolderMismatch if it is not the one that the dataset was begun with."""
     if _loaded(path).fingerprint != fingerprint:  # cached by a long-lived process, and replaced since
         _loaded.cache_clear()
-    if (found := _loaded(path)).fingerprint != fingerprint:
+    if (tokenization := _loaded(path)).fingerprint != fingerprint:
         raise WorkFolderMismatch(
-            f"{path} holds another tokenizer (fingerprint {found.fingerprint[:12]}) than the dataset was begun with "
+            f"{path} holds another tokenizer (fingerprint {tokenization.fingerprint[:12]}) than the dataset was begun with "
             f"({fingerprint[:12]}); put the first one back, or delete the dataset and run again"
         )
-    return found
+    return tokenization
 
 
 @lru_cache(maxsize=1)
@@ -336,7 +336,7 @@ def _early_warning(
         return ""
     texts = corpus.some_texts(corpus_workdir, manifest, _GLANCE_BYTES)
     tokens, counts = encode_documents(texts, tokenizer, sentences=True, dtype=rows.token_dtype)
-    layout = _lay(tokens, config, Draws(config.seed, Purpose.LAYOUT))
+    layout = _lay(tokens, config, RandomStream(config.seed, StreamPurpose.LAYOUT))
     return _one_sentence_warning(with_rows(counts, layout, rows.sequence_length), rows)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tpulm.dataset import example, tfrecord
-from tpulm.dataset.layouts import Layout
+from tpulm.dataset.layouts import RowLayout
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
@@ -85,14 +85,14 @@ def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vo
     return Rows(tokens, batch.labels.astype(np.int8))
 
 
-def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> Layout:
+def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> RowLayout:
     """The layout that `layouts.fill` turns into these rows [N, L], each [CLS] A [SEP] or [CLS] A [SEP] B [SEP], and padding."""
     length = tokens.shape[1]
     row, end = np.nonzero(tokens == special.sep)
     opens = np.diff(row, prepend=-1) > 0
     column = np.where(opens, 1, np.concatenate([[0], end[:-1]]) + 1)
     closes = np.ones(row.size, bool)
-    return Layout(len(tokens), row, column, row * length + column, end - column, opens, closes, random_next)
+    return RowLayout(len(tokens), row, column, row * length + column, end - column, opens, closes, random_next)
 
 
 def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
@@ -106,15 +106,15 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
     for number, record in enumerate(records):
         features = _features(record, path)
         for names, values in ((_IDS, ids), (_MASK, mask), (_TYPES, types)):
-            found = _integers(features, names, record, path)
-            if len(found) != shape.sequence_length:
+            ints = _integers(features, names, record, path)
+            if len(ints) != shape.sequence_length:
                 raise _error(
                     record,
                     path,
-                    f"{names[0]} has {len(found)} values, and the first record has rows of {shape.sequence_length}: all must "
+                    f"{names[0]} has {len(ints)} values, and the first record has rows of {shape.sequence_length}: all must "
                     "have one length; import those of another length into a work folder of their own",
                 )
-            values.extend(found)
+            values.extend(ints)
         labels.append(_label(features, shape, record, path))
         if shape.kind == "electra":
             continue
@@ -251,8 +251,8 @@ def _values(features: Mapping[str, Any], names: Sequence[str], read: Callable[[A
     """The values of the feature that has one of these names."""
     name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
     if name is None:
-        there = ", ".join(sorted(features)) or "none"
-        raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {there}; check --format")
+        present = ", ".join(sorted(features)) or "none"
+        raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {present}; check --format")
     try:
         return read(features[name])
     except example.NotAnExample as error:

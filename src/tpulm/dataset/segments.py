@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.dataset.draws import Draws
-from tpulm.dataset.layouts import Layout, Tokens
+from tpulm.dataset.layouts import RowLayout, Tokens
+from tpulm.dataset.random_streams import RandomStream
 
 
 class _Rows(NamedTuple):
@@ -53,8 +53,8 @@ def lay_segments(
     short_fraction: float,
     single_segment_fraction: float,
     next_sentence: bool,
-    draws: Draws,
-) -> Layout:
+    draws: RandomStream,
+) -> RowLayout:
     """The layout of a part's rows, in the order of its text."""
     if next_sentence:
         rows = _next_sentence_rows(tokens, sequence_length - 3, short_fraction, draws)
@@ -65,7 +65,7 @@ def lay_segments(
     return _layout(rows, next_sentence)
 
 
-def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fraction: float, draws: Draws) -> _Rows:
+def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fraction: float, draws: RandomStream) -> _Rows:
     """ELECTRA's rows. All documents advance together, one row per turn, so that the work is vectorized."""
     ends = tokens.sentence_ends
     position, limit = _starts(tokens.document_ends), tokens.document_ends
@@ -88,7 +88,7 @@ def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fractio
     return _Rows(start, middle, middle, end, np.zeros(start.size, bool))
 
 
-def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws: Draws) -> _Rows:
+def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws: RandomStream) -> _Rows:
     """BERT's rows; as above, all documents advance together."""
     ends = _cut_long(tokens.sentence_ends, room // 2)
     document_ends = tokens.document_ends
@@ -113,8 +113,8 @@ def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws:
         other = (document + step) % num_documents
         piece = first_pieces[other] + np.floor(coin[5] * piece_counts[other]).astype(np.int64)
         other_start = np.where(piece == 0, 0, ends[piece - 1])
-        wanted = np.maximum(1, target - (middle - position))
-        other_end = np.minimum(_reaching(ends, other_start + wanted), document_ends[other])
+        length = np.maximum(1, target - (middle - position))
+        other_end = np.minimum(_reaching(ends, other_start + length), document_ends[other])
 
         second = np.where(is_random, other_start, middle)
         end = np.minimum(np.where(is_random, other_end, reached), second + room - (middle - position))
@@ -126,7 +126,7 @@ def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws:
     return _Rows(start, middle, second, end, is_random.astype(bool))
 
 
-def _layout(rows: _Rows, next_sentence: bool) -> Layout:
+def _layout(rows: _Rows, next_sentence: bool) -> RowLayout:
     """The layout of these rows: two runs per row, or one where there is no B."""
     number = np.arange(rows.start.size)
     length_a, length_b = rows.middle - rows.start, rows.end - rows.second
@@ -139,7 +139,7 @@ def _layout(rows: _Rows, next_sentence: bool) -> Layout:
     ).reshape(5, -1)
     row, column, start, length, opens = runs[:, runs[3] > 0]
     closes, random_next = np.ones(row.size, bool), rows.random_next if next_sentence else None
-    return Layout(number.size, row, column, start, length, opens.astype(bool), closes, random_next)
+    return RowLayout(number.size, row, column, start, length, opens.astype(bool), closes, random_next)
 
 
 def _cut_long(ends: np.ndarray, longest: int) -> np.ndarray:

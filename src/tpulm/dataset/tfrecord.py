@@ -36,7 +36,7 @@ class Record(NamedTuple):
     data: bytes
 
 
-class Stretch(NamedTuple):
+class RecordRange(NamedTuple):
     """Consecutive records of a file."""
 
     first: int  # number of the first record, from 1
@@ -49,11 +49,11 @@ class Survey(NamedTuple):
     """What the frames alone say about a file."""
 
     fingerprint: str  # sha256 of all lengths and checksums, and through these of the file
-    stretches: tuple[Stretch, ...]
+    ranges: tuple[RecordRange, ...]
 
     @property
     def records(self) -> int:
-        return sum(stretch.records for stretch in self.stretches)
+        return sum(span.records for span in self.ranges)
 
 
 class _Frame(NamedTuple):
@@ -71,9 +71,9 @@ def masked_crc32c(data: bytes) -> int:
 
 def check_crc32c(data: bytes, recorded: int, what: str, where: str, *, because: str = "the file is damaged") -> None:
     """Raise DataError unless the data have this masked checksum; `what` begins the message, such as "its 8 bytes have"."""
-    if (found := masked_crc32c(data)) != recorded:
+    if (actual := masked_crc32c(data)) != recorded:
         raise DataError(
-            f"{what} the checksum {found:#010x} (masked crc32c), and {recorded:#010x} is recorded: {because}. {AGAIN}",
+            f"{what} the checksum {actual:#010x} (masked crc32c), and {recorded:#010x} is recorded: {because}. {AGAIN}",
             location=where,
         )
 
@@ -89,50 +89,50 @@ def place(path: str, number: int, offset: int) -> str:
     return f"{path}, record {number:,} (byte {offset:,})"
 
 
-def read_records(path: str, stretch: Stretch | None = None) -> Iterator[Record]:
-    """The records of a stretch (None: of the whole file), one in memory at a time.
+def read_records(path: str, span: RecordRange | None = None) -> Iterator[Record]:
+    """The records of a span (None: of the whole file), one in memory at a time.
 
     Raises DataError naming file, record and byte for a wrong checksum, a truncated file, or a compressed one.
     """
     with storage.open_read(path) as stream, storage.explain("read", path):
-        for found in _frames(stream, path, stretch):
-            data = stream.read(found.length)
+        for frame in _frames(stream, path, span):
+            data = stream.read(frame.length)
             (recorded,) = _TAIL.unpack(stream.read(_TAIL.size))
-            check_crc32c(data, recorded, f"its {found.length:,} bytes have", place(path, found.number, found.offset))
-            yield Record(found.number, found.offset, data)
+            check_crc32c(data, recorded, f"its {frame.length:,} bytes have", place(path, frame.number, frame.offset))
+            yield Record(frame.number, frame.offset, data)
 
 
-def survey(path: str, *, stretch_bytes: int, advance: Callable[[float], None] = lambda amount: None) -> Survey:
-    """Scan the frames without reading the data, and divide the file into stretches of about `stretch_bytes`.
+def survey(path: str, *, range_bytes: int, advance: Callable[[float], None] = lambda amount: None) -> Survey:
+    """Scan the frames without reading the data, and divide the file into ranges of about `range_bytes`.
 
     Raises like `read_records`, but does not detect damage within the data.
     """
     digest = hashlib.sha256()
-    stretches: list[Stretch] = []
+    ranges: list[RecordRange] = []
     first = offset = records = size = 0
     with storage.open_read(path) as stream, storage.explain("read", path):
-        for found in _frames(stream, path, None):
+        for frame in _frames(stream, path, None):
             if not records:
-                first, offset = found.number, found.offset
-            stream.seek(found.length, io.SEEK_CUR)
-            digest.update(found.head + stream.read(_TAIL.size))
-            records, size = records + 1, size + found.length + _FRAME_BYTES
-            if size >= stretch_bytes:
-                stretches.append(Stretch(first, offset, records, size))
+                first, offset = frame.number, frame.offset
+            stream.seek(frame.length, io.SEEK_CUR)
+            digest.update(frame.head + stream.read(_TAIL.size))
+            records, size = records + 1, size + frame.length + _FRAME_BYTES
+            if size >= range_bytes:
+                ranges.append(RecordRange(first, offset, records, size))
                 advance(size)
                 records = size = 0
     if records:
-        stretches.append(Stretch(first, offset, records, size))
+        ranges.append(RecordRange(first, offset, records, size))
         advance(size)
-    return Survey(digest.hexdigest(), tuple(stretches))
+    return Survey(digest.hexdigest(), tuple(ranges))
 
 
-def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_Frame]:
+def _frames(stream: BinaryIO, path: str, span: RecordRange | None) -> Iterator[_Frame]:
     """The records' frames, with lengths checked and the data known to be in the file. The stream is at the data of each; the
     consumer must leave it at the end of the record.
     """
     end = stream.seek(0, io.SEEK_END)
-    number, offset, last = (stretch.first, stretch.offset, stretch.first + stretch.records) if stretch else (1, 0, None)
+    number, offset, last = (span.first, span.offset, span.first + span.records) if span else (1, 0, None)
     stream.seek(offset)
     while offset < end and number != last:
         where = place(path, number, offset)
@@ -145,8 +145,8 @@ def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_F
         damaged = "the file is damaged, or compressed, or no TFRecord" if number == 1 else "the file is damaged"
         check_crc32c(head[:8], recorded, f"its length, {length:,}, has", where, because=damaged)
         if offset + length + _FRAME_BYTES > end:
-            there = end - offset - _HEAD.size
-            raise _cut_off(f"{there:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
+            available = end - offset - _HEAD.size
+            raise _cut_off(f"{available:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
         if length > _LARGEST_BYTES:
             raise DataError(
                 f"it has {length:,} bytes, more than the {_LARGEST_BYTES:,} that a row can need: this is no file of "
@@ -157,7 +157,7 @@ def _frames(stream: BinaryIO, path: str, stretch: Stretch | None) -> Iterator[_F
         number, offset = number + 1, offset + length + _FRAME_BYTES
 
 
-def _cut_off(there: str, where: str) -> DataError:
+def _cut_off(rest: str, where: str) -> DataError:
     return DataError(
-        f"the file ends within the record, after {there}: it was cut off, or is still being written. {AGAIN}", location=where
+        f"the file ends within the record, after {rest}: it was cut off, or is still being written. {AGAIN}", location=where
     )

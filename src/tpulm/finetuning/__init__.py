@@ -1,5 +1,10 @@
 """Fine-tuning a pretrained encoder on labelled texts: tasks by name, `Classifier` in memory, `finetune` on files,
-`bench` on the tasks of a benchmark."""
+`bench` on the tasks of a benchmark.
+
+`run` reads examples (`tpulm.labelled`), lets a task (`tasks`, and a module for each further one) check and label them, fits a
+`Classifier` per seed with the training loop of `tpulm.train`, and saves the best one with a `summary`. `predict.classify` uses
+a saved model without any of this.
+"""
 
 from tpulm.finetuning.benchmark import BenchReport, bench
 from tpulm.finetuning.choices import ChoiceOfAnswers

@@ -85,19 +85,19 @@ class BenchReport:
 
     def rows(self) -> list[list[str]]:
         """In percent: task and metric, our score with its deviation over the seeds, and the published ones."""
-        found, bases = list[list[str]](), self.described.baselines
+        table, bases = list[list[str]](), self.described.baselines
         for one in self.results:
             name = one.title.partition(",")[0]
             for number, metric in enumerate(self.described.tasks[one.name].metrics):
-                ours = percent(one.scores[metric]) if one.state == "done" else one.state
+                score = percent(one.scores[metric]) if one.state == "done" else one.state
                 others = [_published(base.scores.get(one.name, ()), number) for base in bases]
-                found.append([f"{name}, {_shown(metric)}", ours, *others])
+                table.append([f"{name}, {_format_metric(metric)}", score, *others])
             for part, scores in one.also.items():
-                found += [
-                    [f"{name} {part}, {_shown(metric)}", percent([value]), *("" for _ in bases)]
+                table += [
+                    [f"{name} {part}, {_format_metric(metric)}", percent([value]), *("" for _ in bases)]
                     for metric, value in scores.items()
                 ]
-        return found
+        return table
 
     def remarks(self) -> list[str]:
         """Notes on each task and on the table, one per line."""
@@ -108,7 +108,7 @@ class BenchReport:
                 lines.append(f"{name}: {one.state}, {one.why}")
                 continue
             tried = ", ".join(f"{rate} ({100 * value:.2f})" for rate, value in one.tried.items())
-            by = _shown(one.chosen_by)
+            by = _format_metric(one.chosen_by)
             seeds = len(next(iter(one.scores.values())))
             counts = ", ".join(f"{part} {count:,}" for part, count in one.examples.items())
             rates = f"learning rate {one.learning_rate:g}" + (f" of {tried}" if len(one.tried) > 1 else "")
@@ -197,18 +197,18 @@ class _Bench(NamedTuple):
     def run(self, name: str, task: BenchTask, folder: PurePath, names: Sequence[str]) -> TaskResult:
         if task.why_not:
             return TaskResult(name, task.title, "not supported", task.why_not)
-        found = find_files(task, folder, names)
-        if found.missing:
-            return TaskResult(name, task.title, "missing", found.missing)
+        files = find_files(task, folder, names)
+        if files.missing:
+            return TaskResult(name, task.title, "missing", files.missing)
         config, notes = self._config(task)
-        self._check_inputs(name, config, found.files)
+        self._check_inputs(name, config, files.files)
         rates = self.learning_rates or self.suite.rates(task, self.loaded.config.architecture)
         parts: dict[str, Examples] | None = None
         results = dict[float, tuple[SeedResult, ...]]()
         for rate in rates:
             output = self._output(name, rate)
             if len(read_results(output)) < self.seeds:
-                parts = parts or read_parts(task, find_task(config), found.files)
+                parts = parts or read_parts(task, find_task(config), files.files)
                 self.progress.note(f"{task.title}, learning rate {rate:g}")
                 self._finetune(parts, output, config.model_copy(update={"learning_rate": rate}))
             results[rate] = read_results(output)
@@ -224,15 +224,15 @@ class _Bench(NamedTuple):
             title=task.title,
             state="done",
             scores=scores,
-            also=self._also(name, task, config, best, found.files),
+            also=self._also(name, task, config, best, files.files),
             learning_rate=best,
             tried={f"{rate:g}": value for rate, value in tried.items()},
             chosen_by=config.chosen_by,
             chosen_on="dev" if self.select == "dev" else f"{config.dev_fraction:.0%} of train",
             examples=_named(summary["examples"], self.select),
-            files={part: str(path) for part, path in found.files.items()},
+            files={part: str(path) for part, path in files.files.items()},
             settings=config.model_dump(mode="json", exclude_unset=True),
-            notes=[*notes, *([found.note] if found.note else []), *skipped],
+            notes=[*notes, *([files.note] if files.note else []), *skipped],
             health=summary["health"],
         )
 
@@ -244,15 +244,15 @@ class _Bench(NamedTuple):
     def _config(self, task: BenchTask) -> tuple[FinetuneConfig, list[str]]:
         """The settings, and where they differ from the published ones."""
         positions, notes = self.loaded.config.max_positions, list[str]()
-        wanted: dict[str, Any] = {"metric": task.metrics[0], **task.settings}
-        if wanted["max_length"] > positions and "max_length" not in self.settings:
-            notes.append(f"texts of {positions} tokens, which is all that the model reads, not of {wanted['max_length']}")
-            wanted["max_length"] = positions
-        given = {name: value for name, value in self.settings.items() if name.partition(".")[0] not in OPERATIONAL}
-        changed = {name: value for name, value in given.items() if wanted.get(name) != value}
+        fields: dict[str, Any] = {"metric": task.metrics[0], **task.settings}
+        if fields["max_length"] > positions and "max_length" not in self.settings:
+            notes.append(f"texts of {positions} tokens, which is all that the model reads, not of {fields['max_length']}")
+            fields["max_length"] = positions
+        overrides = {name: value for name, value in self.settings.items() if name.partition(".")[0] not in OPERATIONAL}
+        changed = {name: value for name, value in overrides.items() if fields.get(name) != value}
         if changed:
             notes.append("not as published: " + ", ".join(f"{name} = {value}" for name, value in changed.items()))
-        return finetune_settings(None, {"task": task.task, "seeds": self.seeds, **wanted, **self.settings}), notes
+        return finetune_settings(None, {"task": task.task, "seeds": self.seeds, **fields, **self.settings}), notes
 
     def _output(self, name: str, rate: float) -> PurePath:
         return self.root / name / f"lr-{rate:g}"
@@ -265,9 +265,9 @@ class _Bench(NamedTuple):
             "files": {part: storage.sha256(file) for part, file in files.items()},
             "settings": config.model_dump(mode="json", exclude_unset=True, exclude=OPERATIONAL),
         }
-        if storage.exists(path) and (found := changes(storage.read_json(path), inputs)):
+        if storage.exists(path) and (changed := changes(storage.read_json(path), inputs)):
             raise WorkFolderMismatch(
-                f"{path.parent} was begun with other inputs (there -> now):\n{listed(found)}\n"
+                f"{path.parent} was begun with other inputs (there -> now):\n{listed(changed)}\n"
                 "Set them back, use another --workdir, or delete this one to begin again."
             )
         storage.write_json(path, inputs)
@@ -285,19 +285,19 @@ class _Bench(NamedTuple):
     def _also(
         self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
     ) -> dict[str, dict[str, float]]:
-        """The scores of the best seed's model on further parts, cached beside it."""
+        """The scores of the best seed's model on further parts, cached next to it."""
         if not task.also:
             return {}
         output = self._output(name, rate)
         path, trained = self.root / name / "also.json", hashlib.sha256(storage.read_bytes(output / SUMMARY)).hexdigest()
-        kept = storage.read_json(path) if storage.exists(path) else {}
-        if kept.get("of") != trained:
-            wanted = {part: files[part] for part in ("train", "dev", *task.also)}
-            parts, classifier = read_parts(task, find_task(config), wanted), Classifier(load_model(output))
+        cached = storage.read_json(path) if storage.exists(path) else {}
+        if cached.get("of") != trained:
+            inputs = {part: files[part] for part in ("train", "dev", *task.also)}
+            parts, classifier = read_parts(task, find_task(config), inputs), Classifier(load_model(output))
             scores = {part: classifier.evaluate(parts[part]) for part in task.also}
-            kept = {"of": trained, "scores": {part: {one: of[one] for one in task.metrics} for part, of in scores.items()}}
-            storage.write_json(path, kept)
-        return kept["scores"]
+            cached = {"of": trained, "scores": {part: {one: of[one] for one in task.metrics} for part, of in scores.items()}}
+            storage.write_json(path, cached)
+        return cached["scores"]
 
 
 def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
@@ -309,7 +309,7 @@ def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
     return float(2 * np.diagonal(confusion)[classes].sum() / said_or_true) if said_or_true else 0.0
 
 
-def _shown(metric: str) -> str:
+def _format_metric(metric: str) -> str:
     return _SHOWN.get(metric, metric.replace("_", " "))
 
 
@@ -318,10 +318,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _means(result: TaskResult) -> dict[str, Any]:
-    found = {metric: summarize(values) for metric, values in result.scores.items()}
+    summaries = {metric: summarize(values) for metric, values in result.scores.items()}
     return {
-        "means": {metric: one.mean for metric, one in found.items()},
-        "deviations": {m: one.deviation for m, one in found.items()},
+        "means": {metric: one.mean for metric, one in summaries.items()},
+        "deviations": {m: one.deviation for m, one in summaries.items()},
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.labels import labels_of
@@ -42,7 +42,7 @@ class ChoiceOfAnswers(Task):
         """The columns "question" and "choices", from JCommonsenseQA's choice0, …; from SWAG's sent1, sent2 and ending0, …; and
         from HellaSwag's ctx_a, ctx_b and endings. Trailing empty columns are not choices.
         """
-        names = {int(found[1]): name for name in values if (found := _NUMBERED.fullmatch(name))}
+        names = {int(match[1]): name for name in values if (match := _NUMBERED.fullmatch(name))}
         choices = values.get("choices", values.get("endings"))
         if choices is None and names:
             choices = [values[name] for _, name in sorted(names.items())]
@@ -51,8 +51,8 @@ class ChoiceOfAnswers(Task):
         lead = values.get("sent2", values.get("ctx_b"))
         if lead and isinstance(choices, list):
             choices = [f"{lead} {choice}" if isinstance(choice, str) else choice for choice in choices]
-        found = {"question": values.get("sent1", values.get("ctx_a")), "choices": choices}
-        return {**{name: value for name, value in found.items() if value is not None}, **values}
+        fields = {"question": values.get("sent1", values.get("ctx_a")), "choices": choices}
+        return {**{name: value for name, value in fields.items() if value is not None}, **values}
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         if (fault := text_fault(values["text"], "question")) is not None:
@@ -82,7 +82,7 @@ class ChoiceOfAnswers(Task):
         return Rows(rows.ids, rows.starts, rows.whole_lengths, of=of)
 
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
-        counts = np.unique(np.diff(Groups.made_of(data.rows).starts), return_counts=True)
+        counts = np.unique(np.diff(Groups.from_rows(data.rows).starts), return_counts=True)
         return [f"{count:,} questions have {choices} choices" for choices, count in zip(*counts, strict=True)]
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
@@ -94,11 +94,11 @@ class ChoiceOfAnswers(Task):
     def predictions(
         self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
     ) -> list[dict[str, Any]]:
-        found = list[dict[str, Any]]()
+        result = list[dict[str, Any]]()
         for choices, row in zip(examples.pairs or [], np.exp(_chances(outputs, rows)), strict=True):
             scores, best = row[: len(choices)].tolist(), int(row.argmax())
-            found.append({"label": best, "choice": choices[best], "score": scores[best], "scores": scores})
-        return found
+            result.append({"label": best, "choice": choices[best], "score": scores[best], "scores": scores})
+        return result
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         chances, choices = _chances(outputs, data.rows), examples.pairs or []
@@ -107,20 +107,20 @@ class ChoiceOfAnswers(Task):
         shown = dataclasses.replace(examples, pairs=[" / ".join(some) for some in choices])
         return ordered_mistakes(shown, np.flatnonzero(predicted != data.labels), true, wrong_ones, np.exp(chances.max(axis=1)))
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        found, count = list[str](), len(data.labels)
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+        warnings, count = list[str](), len(data.labels)
         counts = np.bincount(_chances(outputs, data.rows).argmax(axis=1))
         only, right = int(counts.argmax()), float(np.mean(data.labels == counts.argmax()))
         if counts[only] >= NEARLY_ALL * count and right < counts[only] / count:
-            found.append(f"it takes choice {only} for {counts[only] / count:.0%} of dev, where it is right for {right:.0%}")
+            warnings.append(f"it takes choice {only} for {counts[only] / count:.0%} of dev, where it is right for {right:.0%}")
         accuracy = self.scores(outputs, data, names)["accuracy"]
-        chance = float(np.mean(1 / np.diff(Groups.made_of(data.rows).starts)))
+        chance = float(np.mean(1 / np.diff(Groups.from_rows(data.rows).starts)))
         spread = float(np.sqrt(chance * (1 - chance) / count))
         if accuracy <= chance + 2 * spread:
-            found.append(
-                f"its {shown_score('accuracy', accuracy)} is within two standard errors of chance ({chance:.4f} ± {spread:.4f})"
+            warnings.append(
+                f"its {score_text('accuracy', accuracy)} is within two standard errors of chance ({chance:.4f} ± {spread:.4f})"
             )
-        return found
+        return warnings
 
 
 def _number(label: Any) -> int | None:
@@ -134,7 +134,7 @@ def _chances(outputs: np.ndarray, rows: Rows) -> np.ndarray:
     if not len(rows):
         return np.zeros((0, 1))
     assert rows.of is not None
-    groups = Groups.made_of(rows)
+    groups = Groups.from_rows(rows)
     table = np.full((len(groups), groups.most), -np.inf)
     table[rows.of, np.arange(len(rows)) - groups.starts[rows.of]] = outputs[:, 0]
     return log_probabilities(table)

@@ -25,10 +25,10 @@ from tpulm.notebook import shown
 from tpulm.predict.classify import Outputs
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.tokenization.given import TOKENIZER_CONFIG
+from tpulm.tokenization.hf_files import TOKENIZER_CONFIG
 from tpulm.train import loop
-from tpulm.train.loop import History, Selection, Step, steps_of
-from tpulm.train.program import fastest_compute_dtype, kept_compute_dtype
+from tpulm.train.loop import History, Selection, TrainStep, steps_of
+from tpulm.train.program import fastest_compute_dtype, recorded_compute_dtype
 from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import FinetuningProgram, Labelled
@@ -75,18 +75,18 @@ class Classifier:
         **settings: Any,
     ):
         self.model = model if isinstance(model, LoadedModel) else load_model(model, preferred=READS)
-        found = self.model.head_config
-        if config is None and found is not None:
+        head_config = self.model.head_config
+        if config is None and head_config is not None:
             settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
         of_model = self.model.config
         self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
         self.task = find_task(self.config)
-        if self.config.pooling is None and found is not None and self.task.head == self.model.head:
-            self.config = self.config.model_copy(update={"pooling": found.pooling})
+        if self.config.pooling is None and head_config is not None and self.task.head == self.model.head:
+            self.config = self.config.model_copy(update={"pooling": head_config.pooling})
             self.task = find_task(self.config)
         model_type_of(of_model, self.task.head)
-        self.task.null = found is not None and found.null
+        self.task.null = head_config is not None and head_config.null
         if not self.task.has_classes and labels is not None:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
         self.labels: LabelSet | None = None
@@ -97,9 +97,9 @@ class Classifier:
         self._placed: Any = None
         self._tuning: FinetuningProgram | None = None
         if labels is not None:
-            self._take_labels(LabelSet.given(labels))
-        elif found is not None and found.names and self.task.has_classes:
-            self._take_labels(LabelSet.given(found.names))
+            self._take_labels(LabelSet.from_names(labels))
+        elif head_config is not None and head_config.names and self.task.has_classes:
+            self._take_labels(LabelSet.from_names(head_config.names))
         elif not self.task.has_classes:
             self._take_labels(None)
 
@@ -120,8 +120,8 @@ class Classifier:
         examples = self._examples(train)
         examples, held_out = self.split(examples) if dev is None else (examples, self._examples(dev))
         data, dev_data = self.encode(examples, learn=True), self.encode(held_out)
-        with shown(progress) as said:
-            return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=said)
+        with shown(progress) as reporter:
+            return self.fit_encoded(data, dev_data, seed=seed, folder=folder, progress=reporter)
 
     def split(self, examples: Examples) -> tuple[Examples, Examples]:
         """The examples to train on, and those held out as dev if no others are given; the labels are those of both."""
@@ -173,7 +173,7 @@ class Classifier:
         self.params = tuning.gathered(result.best)
         return self
 
-    def steps(self, train: Any) -> Iterator[Step]:
+    def steps(self, train: Any) -> Iterator[TrainStep]:
         """The steps of `fit` one by one, for a user-written loop: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
         tuning = self.tuning_of(data).beginning(seed, self.first_params(seed, data))
@@ -231,8 +231,8 @@ class Classifier:
     def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
         """The scores of the initial parameters of training with this seed."""
         outputs = self._of()
-        found = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
-        return self.task.scores(found, data, self.head_config.names)
+        logits = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
+        return self.task.scores(logits, data, self.head_config.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
         """float32 [N, C]: logits, or for a regression the number; for other tasks as their objective has them."""
@@ -300,8 +300,8 @@ class Classifier:
             raise DataError(f"the texts are one string, {show(texts)}; give a list of texts: [{show(texts)}]")
         if pairs is None and isinstance(texts, Sized) and not isinstance(texts, Mapping) and not len(texts):
             return Examples([], None, None, [])
-        given = texts if pairs is None else {"text": texts, "pair": pairs}
-        return examples_of(given, labelled=False, fault=self.task.fault)
+        columns = texts if pairs is None else {"text": texts, "pair": pairs}
+        return examples_of(columns, labelled=False, fault=self.task.fault)
 
     def _rows(self, examples: Examples) -> Rows:
         assert self.config.max_length is not None
@@ -334,11 +334,11 @@ class Classifier:
         """
         dtype = self.config.compute_dtype
         if dtype == "auto":
-            dtype = fastest_compute_dtype() if folder is None else kept_compute_dtype(folder)
-        groups = Groups.made_of(data.rows) if self.task.objective.several_rows else None
+            dtype = fastest_compute_dtype() if folder is None else recorded_compute_dtype(folder)
+        groups = Groups.from_rows(data.rows) if self.task.objective.grouped_rows else None
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
-        wanted = (num_rows, group, dtype)
-        if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != wanted:
+        key = (num_rows, group, dtype)
+        if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != key:
             self._tuning = FinetuningProgram(
                 self.model.config,
                 self._of_rows.model_copy(update={"compute_dtype": dtype}),
@@ -357,14 +357,14 @@ def _check_replaceable(folder: PurePath) -> None:
 
     Weights without a config.json are a model whose upload was not finished.
     """
-    found = {path.name for path in storage.list_folder(folder)}
-    others = sorted(found - _FILES)
+    names = {path.name for path in storage.list_folder(folder)}
+    others = sorted(names - _FILES)
     if others:
         raise ConfigError(
             f"{folder} holds what is no part of a saved classifier ({some_of(others)}), and saving would remove it; name a new "
             "folder"
         )
-    if CONFIG in found and WEIGHTS not in found:
+    if CONFIG in names and WEIGHTS not in names:
         raise ConfigError(
-            f"{folder} holds {CONFIG} without {WEIGHTS}: this is no model, and saving would replace it; name a new folder"
+            f"{folder} holds {CONFIG} without {WEIGHTS}: this is not a model, and saving would replace it; name a new folder"
         )

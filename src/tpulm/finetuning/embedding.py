@@ -63,7 +63,7 @@ class _Embedding(Task):
         """A vector for each text; for pairs of texts their cosine."""
         return list(outputs[:, 0]) if examples.pairs is None else _cosines(outputs).tolist()
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         alike = float(np.square(outputs[:, 0].mean(axis=0, dtype=np.float64)).sum())
         return [f"all texts get nearly the same vector: the mean cosine of two is {alike:.4f}"] if alike >= _THE_SAME else []
 
@@ -87,8 +87,8 @@ class ScoredSimilarity(_Embedding):
         return labels
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        found = regression_scores(data.labels, _cosines(outputs))
-        return {"spearman": found.spearman, "pearson": found.pearson}
+        result = regression_scores(data.labels, _cosines(outputs))
+        return {"spearman": result.spearman, "pearson": result.pearson}
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """All pairs, those first whose ranks by score and by cosine differ most; the difference is a fraction of all pairs."""
@@ -114,8 +114,8 @@ class Retrieval(_Embedding):
         if isinstance(data, Mapping):
             columns = Columns(pair="pair", negative="negative" if "negative" in data else None)
             return examples_of(data, labelled=False, columns=columns, fault=self.fault)
-        found = super().take(data)
-        return found if found.pairs is not None else replace(found, pairs=found.labels, labels=None)
+        taken = super().take(data)
+        return taken if taken.pairs is not None else replace(taken, pairs=taken.labels, labels=None)
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         roles = {"text": "text", "pair": "second text", "negative": "negative text", "label": "text beside it"}
@@ -130,25 +130,25 @@ class Retrieval(_Embedding):
             raise DataError("retrieve takes pairs of texts that belong together; name the second one with --pair-column.")
         parts = [examples.texts, examples.pairs, *([] if examples.labels is None else [examples.labels])]
         _, ids = np.unique(np.array([text for part in parts for text in part], object), return_inverse=True)
-        found = np.full((len(examples), 3), -1, np.int32)
-        found[:, : len(parts)] = ids.reshape(len(parts), -1).T
-        if learn and len(np.unique(found[:, 1])) < 2:
+        result = np.full((len(examples), 3), -1, np.int32)
+        result[:, : len(parts)] = ids.reshape(len(parts), -1).T
+        if learn and len(np.unique(result[:, 1])) < 2:
             raise DataError(f"one text belongs to all {len(examples):,} anchors; to tell texts apart takes at least two")
-        return found
+        return result
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        found = _ranked(outputs, data.labels)
-        return retrieval_scores(found.query, found.rank)._asdict()
+        ranked = _ranked(outputs, data.labels)
+        return retrieval_scores(ranked.query, ranked.rank)._asdict()
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Anchors with another text nearer than their own."""
-        found, texts = _ranked(outputs, data.labels), dict[int, str]()
+        ranked, texts = _ranked(outputs, data.labels), dict[int, str]()
         for part, column in zip((examples.pairs, examples.labels), data.labels.T[1:], strict=True):
             texts |= dict(zip(column.tolist(), part or [], strict=False))
-        rows = found.row[found.gap >= 0.0]
-        nearest = {row: texts[int(one)] for row, one in zip(found.row.tolist(), found.nearest, strict=True)}
+        rows = ranked.row[ranked.gap >= 0.0]
+        nearest = {row: texts[int(one)] for row, one in zip(ranked.row.tolist(), ranked.nearest, strict=True)}
         gap = np.zeros(len(examples))
-        gap[found.row] = found.gap
+        gap[ranked.row] = ranked.gap
         predicted = [nearest.get(row, "") for row in range(len(examples))]
         return ordered_mistakes(examples, rows, list(examples.pairs or []), predicted, gap)
 

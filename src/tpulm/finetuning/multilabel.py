@@ -12,7 +12,7 @@ from tpulm.convert.config_json import HeadConfig
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
 from tpulm.labelled import Columns, Examples, LabelSet, label_fault, label_set_scores, read_examples
 from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows
@@ -69,13 +69,13 @@ class LabelSets(Task):
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         """float32 [N, C] of 0 and 1."""
         assert classes is not None
-        found = np.zeros((len(examples), len(classes)), np.float32)
+        result = np.zeros((len(examples), len(classes)), np.float32)
         rows = np.repeat(np.arange(len(examples)), [len(labels) for labels in labels_of(examples)])
-        found[rows, classes.encode(_flat(examples))] = 1.0
-        if learn and (found == found[0]).all():
-            only = _listed(found[0] > 0, classes.names) or "no label"
+        result[rows, classes.encode(_flat(examples))] = 1.0
+        if learn and (result == result[0]).all():
+            only = _listed(result[0] > 0, classes.names) or "no label"
             raise DataError(f"all {len(examples):,} examples have the same labels, {only}; there is nothing to tell apart")
-        return found
+        return result
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
         return super().head_config(classes)._replace(several=True)
@@ -114,13 +114,13 @@ class LabelSets(Task):
         labels, answers = ([_listed(row, names) for row in part] for part in (true, predicted))
         return ordered_mistakes(examples, wrong, labels, answers, sure)
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         true, predicted, name = data.labels > 0, outputs > 0, self.config.chosen_by
-        found, (sets, counts) = list[str](), np.unique(predicted, axis=0, return_counts=True)
+        warnings, (sets, counts) = list[str](), np.unique(predicted, axis=0, return_counts=True)
         only = sets[counts.argmax()]
         if counts.max() >= NEARLY_ALL * len(predicted) and len(np.unique(true, axis=0)) > 1:
             share = np.mean((true == only).all(axis=1))
-            found.append(
+            warnings.append(
                 f"it answers {_listed(only, names) or 'no label'} to {counts.max() / len(predicted):.0%} of dev, where "
                 f"{share:.0%} are labelled so"
             )
@@ -129,11 +129,11 @@ class LabelSets(Task):
         value = getattr(label_set_scores(true, predicted), name)
         of_constant = getattr(label_set_scores(true, np.broadcast_to(commonest, true.shape)), name)
         if not self.config.is_better(value, of_constant):
-            found.append(
-                f"its {shown_score(name, value)} is no better than that of always answering "
+            warnings.append(
+                f"its {score_text(name, value)} is no better than that of always answering "
                 f"{_listed(commonest, names) or 'no label'} ({of_constant:.4f})"
             )
-        return found
+        return warnings
 
 
 def _flat(examples: Examples) -> Examples:

@@ -11,7 +11,7 @@ import numpy as np
 from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, shown_score
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.answers import (
     AnswerSpan,
@@ -72,21 +72,21 @@ class QuestionAnswering(Task):
         assert data.examples is not None
         none, state = sum(not label for label in labels_of(data.examples)), Counter(data.labels[:, 2].tolist())
         count = max(1, len(data.examples) - none)
-        found = [
+        messages = [
             f"{len(data.examples):,} questions are {len(data.rows):,} rows" + (f"; {none:,} have no answer" if none else "")
         ]
         if unaligned := state[1]:
-            found.append(
+            messages.append(
                 f"{unaligned:,} answers ({unaligned / count:.2%}) begin or end inside of a token, and are learnt as whole ones"
             )
         if lost := state[2]:
-            found.append(f"{lost:,} answers ({lost / count:.2%}) are whole in no row, and are not learnt; raise max_length")
-        return found
+            messages.append(f"{lost:,} answers ({lost / count:.2%}) are whole in no row, and are not learnt; raise max_length")
+        return messages
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """As `answer_metric` says; loss in nats per position; `unaligned`: fraction of answers that tokens cannot express."""
         assert data.examples is not None
-        each, true = self._scored(self._found(outputs, data.rows, data.examples), data), self._true(data)
+        each, true = self._scored(self._answers(outputs, data.rows, data.examples), data), self._true(data)
         past = np.arange(outputs.shape[1]) >= data.rows.lengths[:, None]
         chances = log_probabilities(np.where(past[:, None], -np.inf, outputs.transpose(0, 2, 1)))
         chosen = np.take_along_axis(chances, data.labels[:, :2, None].astype(np.int64), axis=2)
@@ -102,34 +102,34 @@ class QuestionAnswering(Task):
     def predictions(
         self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
     ) -> list[dict[str, Any]]:
-        return [found._asdict() for found in self._found(outputs, rows, examples)]
+        return [answer._asdict() for answer in self._answers(outputs, rows, examples)]
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Questions without an exact match; the confidence is the answer's probability."""
-        found, true = self._found(outputs, data.rows, examples), self._true(data)
-        wrong = np.flatnonzero(self._scored(found, data)[:, 1] == 0)
+        answers, true = self._answers(outputs, data.rows, examples), self._true(data)
+        wrong = np.flatnonzero(self._scored(answers, data)[:, 1] == 0)
         expected = [" / ".join(dict.fromkeys(texts)) or "(none)" for texts in true]
-        predicted = [one.answer or "(none)" for one in found]
-        return ordered_mistakes(examples, wrong, expected, predicted, np.array([one.score for one in found]))
+        predicted = [one.answer or "(none)" for one in answers]
+        return ordered_mistakes(examples, wrong, expected, predicted, np.array([one.score for one in answers]))
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         assert data.examples is not None
-        true, found = self._true(data), list[str]()
-        answers = self._found(outputs, data.rows, data.examples)
+        true, warnings = self._true(data), list[str]()
+        answers = self._answers(outputs, data.rows, data.examples)
         only, count = Counter(one.answer for one in answers).most_common(1)[0]
         shown, right = f"'{only}'" if only else "that there is no answer", np.mean([only in (texts or [""]) for texts in true])
         if count >= NEARLY_ALL * len(true) and right < count / len(true):
-            found.append(f"it says {shown} to {count / len(true):.0%} of dev, where {right:.0%} have that answer")
+            warnings.append(f"it says {shown} to {count / len(true):.0%} of dev, where {right:.0%} have that answer")
         if self.null:
             name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
             none = [AnswerSpan("", 0, 0, 0.0)] * len(true)
             value, of_none = (float(self._scored(predicted, data)[:, column].mean()) for predicted in (answers, none))
             if value <= of_none:
                 never = f"that of never finding an answer ({of_none:.4f})"
-                found.append(f"its {shown_score(name, value)} is no better than {never}")
-        return found
+                warnings.append(f"its {score_text(name, value)} is no better than {never}")
+        return warnings
 
-    def _found(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[AnswerSpan]:
+    def _answers(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[AnswerSpan]:
         config = self.config
         search = Search(config.max_answer_length or 30, self.null, config.null_score_diff_threshold or 0.0)
         return [best[0] for best in best_answers(outputs, rows, examples.pairs or [], search)]

@@ -26,7 +26,7 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, doubts_about_model, doubts_about_texts, doubts_about_vocabulary
+from tpulm.finetuning.tasks import Mistake, model_warnings, part_vocabulary_warnings, text_warnings
 from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
@@ -81,12 +81,12 @@ def finetune(
     named = [_fingerprint(part) if isinstance(part, Examples) else str(part) for part in paths.values()]
     run = repr((str(model), named, by_file, reading, config))  # the same on all hosts
     with (
-        shown(progress) as said,
+        shown(progress) as reporter,
         interrupt.handled() if member is not None else nullcontext(),  # one host alone saves nothing before it trains
-        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=said) as hosts,
+        joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=reporter) as hosts,
     ):
         initialize(hosts)
-        return _Finetuning(model, paths, output, reading, by_file, config, hosts, said).run()
+        return _Finetuning(model, paths, output, reading, by_file, config, hosts, reporter).run()
 
 
 @dataclasses.dataclass
@@ -135,7 +135,7 @@ class _Finetuning:
             )
             _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts)
             seeds = self._seeds()
-            done = {seed: found for seed in seeds if (found := self._result(seed)) is not None}
+            done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
             complete = len(done) == len(seeds) and self._summarized() == seeds
             self._hosts.barrier("what is done")
             for seed in seeds:
@@ -197,17 +197,17 @@ class _Finetuning:
                 self._progress.note(
                     f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
                 )
-        doubts = doubts_about_texts(
+        warnings = text_warnings(
             rows["train"].rows,
             max_length=self._config.max_length or 0,
             max_positions=self._classifier.model.config.max_positions,
             special=self._classifier.model.tokenization.special,
         )
         for name, part in examples.items():
-            doubts += doubts_about_vocabulary(self._classifier.model.tokenization, name, part)
-        for doubt in doubts:
+            warnings += part_vocabulary_warnings(self._classifier.model.tokenization, name, part)
+        for doubt in warnings:
             self._progress.note(doubt)
-        return _Data(examples, rows, dict(skipped), doubts)
+        return _Data(examples, rows, dict(skipped), warnings)
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
@@ -230,9 +230,9 @@ class _Finetuning:
         assert fitted is not None
         outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
         names = self._classifier.head_config.names
-        scores = {name: self._task.scores(found, data.rows[name], names) for name, found in outputs.items()}
+        scores = {name: self._task.scores(logits, data.rows[name], names) for name, logits in outputs.items()}
         last = "test" if "test" in outputs else "dev"
-        doubts = doubts_about_model(
+        warnings = model_warnings(
             outputs["dev"],
             data.rows["dev"],
             training=data.rows["train"],
@@ -250,7 +250,7 @@ class _Finetuning:
             by_class=self._task.by_class(outputs[last], data.rows[last], names),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
-            doubts=doubts,
+            doubts=warnings,
         )
         self._hosts.barrier(f"scores of seed {seed}")  # no host uses its checkpoints any more
         if self._hosts.is_first:
@@ -303,10 +303,10 @@ class _Finetuning:
         if storage.is_folder(self._work):
             return
         names = [path.name for path in storage.list_folder(self._output)]
-        found = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
-        if found:
+        existing = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
+        if existing:
             raise ConfigError(
-                f"{self._output} is not empty ({some_of(found)}), and no fine-tuning was begun there; name an empty or new "
+                f"{self._output} is not empty ({some_of(existing)}), and no fine-tuning was begun there; name an empty or new "
                 "folder with --output"
             )
 
@@ -363,22 +363,22 @@ def _describe_inputs(
 
 
 def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts) -> None:
-    """Record the inputs beside the results. Raises WorkFolderMismatch, naming what differs, if others have left a checkpoint or
+    """Record the inputs with the results. Raises WorkFolderMismatch, naming what differs, if others have left a checkpoint or
     a result; lesser leftovers are removed. With several hosts the first does this, and the others compare."""
     path = folder / INPUTS
     if not hosts.is_first:
         hosts.barrier("inputs")
-        if found := changes(storage.read_json(path), inputs):
-            raise WorkFolderMismatch(f"host {hosts.index} reads other inputs than the first (there -> here):\n{listed(found)}")
+        if differ := changes(storage.read_json(path), inputs):
+            raise WorkFolderMismatch(f"host {hosts.index} reads other inputs than the first (there -> here):\n{listed(differ)}")
         return
     seeds = [item for item in storage.list_folder(folder) if item.name.startswith("seed-")]
-    found = changes(storage.read_json(path), inputs) if storage.exists(path) else []
-    if found and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
+    differ = changes(storage.read_json(path), inputs) if storage.exists(path) else []
+    if differ and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
         raise WorkFolderMismatch(
-            f"{output} was begun with other inputs (there -> now):\n{listed(found)}\n"
+            f"{output} was begun with other inputs (there -> now):\n{listed(differ)}\n"
             "Set them back, use another --output, or delete this one to begin again."
         )
-    for one in seeds if found else []:
+    for one in seeds if differ else []:
         storage.remove(one)
     storage.write_json(path, inputs)
     hosts.barrier("inputs")

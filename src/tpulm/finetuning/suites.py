@@ -95,10 +95,10 @@ def suites() -> dict[str, Suite]:
 
 
 def find_suite(name: str) -> Suite:
-    found = suites()
-    if name not in found:
-        raise ConfigError(f"no suite is named '{name}'.{suggest(name, found)} There are {', '.join(found)}")
-    return found[name]
+    known = suites()
+    if name not in known:
+        raise ConfigError(f"no suite is named '{name}'.{suggest(name, known)} There are {', '.join(known)}")
+    return known[name]
 
 
 # -- files --------------------------------------------------------------------------------------------------------------------
@@ -114,13 +114,13 @@ class TaskFiles(NamedTuple):
 
 def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> TaskFiles:
     """The task's files; `names` are those of all files below the folder."""
-    wanted = {"train": task.part.train, "dev": task.part.dev, **task.also}
-    left, files = set(names), dict[str, PurePath]()
-    for part, patterns in wanted.items():
-        if (name := _first(patterns, left)) is not None:
+    patterns_by_part = {"train": task.part.train, "dev": task.part.dev, **task.also}
+    unused, files = set(names), dict[str, PurePath]()
+    for part, patterns in patterns_by_part.items():
+        if (name := _first(patterns, unused)) is not None:
             files[part] = folder / name
-            left.remove(name)
-    missing = [patterns[0] for part, patterns in wanted.items() if part not in files]
+            unused.remove(name)
+    missing = [patterns[0] for part, patterns in patterns_by_part.items() if part not in files]
     if "dev" not in files or (missing and "train" in files):
         return TaskFiles({}, f"no {' and no '.join(missing)} (.gz may follow) below {folder}")
     if missing:  # a part of dev is trained on
@@ -132,8 +132,8 @@ def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> TaskF
 
 def _first(patterns: Patterns, names: Iterable[str]) -> str | None:
     for pattern in patterns:
-        if found := [name for name in names if _fits(name, pattern)]:
-            return max(found)
+        if matches := [name for name in names if _fits(name, pattern)]:
+            return max(matches)
     return None
 
 

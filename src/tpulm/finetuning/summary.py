@@ -30,12 +30,12 @@ class SeedResult:
         """Fractions, 0 if nothing was predicted or true; "count" is that of the true ones."""
         return {
             name: {
-                "precision": right / max(said, 1),
+                "precision": right / max(predicted, 1),
                 "recall": right / max(true, 1),
-                "f1": 2 * right / max(said + true, 1),
+                "f1": 2 * right / max(predicted + true, 1),
                 "count": true,
             }
-            for name, (right, said, true) in self.by_class.items()
+            for name, (right, predicted, true) in self.by_class.items()
         }
 
 
@@ -79,9 +79,9 @@ class FinetuneSummary:
         than accuracy, of test if given, else of dev."""
         scores: dict[str, Any] = {}
         for part in ("dev", "test"):
-            found = [part_of for seed in self.seeds if (part_of := getattr(seed, part)) is not None]
-            for name in found[0] if found else ():
-                scores[f"{part}_{name}"], scores[f"{part}_{name}_deviation"] = summarize([one[name] for one in found])
+            by_seed = [part_of for seed in self.seeds if (part_of := getattr(seed, part)) is not None]
+            for name in by_seed[0] if by_seed else ():
+                scores[f"{part}_{name}"], scores[f"{part}_{name}_deviation"] = summarize([one[name] for one in by_seed])
         last = "test" if "test" in self.examples else "dev"
         plain = {name: scores[f"{last}_{name}"] for name in self.seeds[0].dev if name != "accuracy"}
         best = self.seeds[self.best]

@@ -62,9 +62,9 @@ class EntityTagging(Task):
         """The columns "text" and "label", from the Hub's words and their tags, and from doccano's and spaCy's spans."""
         words, tags, spans = (next((values[one] for one in names if one in values), None) for names in _NAMES)
         both = words is not None and tags is not None
-        found = {"text": words, "label": tags if both else spans}
-        found = {name: value for name, value in found.items() if value is not None}
-        return {**found, **values, **(found if both and "label" not in values else {})}
+        columns = {"text": words, "label": tags if both else spans}
+        columns = {name: value for name, value in columns.items() if value is not None}
+        return {**columns, **values, **(columns if both and "label" not in values else {})}
 
     def fault(self, values: Mapping[str, Any]) -> Fault:
         if "label" in values and isinstance(values["text"], list | tuple):
@@ -77,7 +77,7 @@ class EntityTagging(Task):
             raise DataError(
                 f"none of the {len(examples):,} examples has an entity; to learn any takes some", location=examples.places[0]
             )
-        return LabelSet.given(TagScheme.of(types).names)
+        return LabelSet.from_names(TagScheme.of(types).names)
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
         return encode_rows(tokenization, examples.texts, None, max_length=max_length, offsets=True)
@@ -107,12 +107,12 @@ class EntityTagging(Task):
         labels = data.labels
         scheme, best, rows = TagScheme(names), outputs.argmax(axis=-1), data.rows
         assert rows.spans is not None and data.examples is not None
-        found = entity_scores(scheme, labels, best)
+        result = entity_scores(scheme, labels, best)
         of_characters = character_scores(scheme, data.examples.texts, _spans(data.examples), best, rows.starts, rows.spans)
         of_tokens = self._of_tokens(labels, names)
         inside = of_tokens != NO_CLASS
         chosen = log_probabilities(outputs[inside])[np.arange(inside.sum()), of_tokens[inside] % len(names)]
-        of_entities = {f"entity_{name}": value for name, value in found._asdict().items()}
+        of_entities = {f"entity_{name}": value for name, value in result._asdict().items()}
         return {**of_entities, **of_characters._asdict(), "loss": float(-chosen.mean())}
 
     def predictions(
@@ -132,7 +132,7 @@ class EntityTagging(Task):
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:
         """Texts with anything missed or wrong; the confidence is the mean probability of the tokens' classes."""
         true = [[list(span) for span in spans] for spans in _spans(examples)]
-        predicted = self.predictions(outputs, data.rows, examples, LabelSet.given(names))
+        predicted = self.predictions(outputs, data.rows, examples, LabelSet.from_names(names))
         chosen, inside = log_probabilities(outputs).max(axis=-1), self._of_tokens(data.labels, names) != NO_CLASS
         confidence = (np.exp(chosen) * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
         wrong = np.array([number for number in range(len(true)) if true[number] != predicted[number]], np.int64)
@@ -142,7 +142,7 @@ class EntityTagging(Task):
     def _of_tokens(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
         return labels[:, : -len(names)]
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         predicted = outputs.argmax(axis=-1)[self._of_tokens(data.labels, names) != NO_CLASS]
         return [] if np.any(predicted != names.index(OUTSIDE)) else ["it finds no entity on dev"]
 

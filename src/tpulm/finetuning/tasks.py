@@ -38,7 +38,7 @@ from tpulm.labelled import (
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
-from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_doubts
+from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
 from tpulm.train.tuning import Labelled
 
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
@@ -86,10 +86,10 @@ class Task(ABC):
         """The examples of Python objects."""
         return examples_of(data, fault=self.fault)
 
-    def columns_of(self, given: Columns) -> Columns:
+    def columns_of(self, columns: Columns) -> Columns:
         """The given columns, completed by those of the task's files."""
         return Columns(
-            **{**vars(self.columns), **{name: value for name, value in vars(given).items() if value != _GIVEN[name]}}
+            **{**vars(self.columns), **{name: value for name, value in vars(columns).items() if value != _GIVEN[name]}}
         )
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Task(ABC):
         """What the model gets wrong, most confident first."""
         return []
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         """What the outputs on dev say against a model, in words."""
         return []
 
@@ -222,24 +222,24 @@ class TextClassification(Task):
         true, answers = ([names[label] for label in part] for part in (labels, predicted))
         return ordered_mistakes(examples, wrong, true, answers, confidence)
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         labels, name = data.labels, self.config.chosen_by
         if len(np.unique(labels)) < 2:
             return []
-        found, scores, counts = list[str](), self.scores(outputs, data, names), np.bincount(outputs.argmax(axis=1))
+        warnings, scores, counts = list[str](), self.scores(outputs, data, names), np.bincount(outputs.argmax(axis=1))
         only, commonest = int(counts.argmax()), int(np.bincount(training.labels).argmax())
         if counts[only] >= NEARLY_ALL * len(labels):
-            found.append(
+            warnings.append(
                 f"it answers {names[only]} to {counts[only] / len(labels):.0%} of dev, where {np.mean(labels == only):.0%} are "
                 f"labelled so (macro F1 {scores['macro_f1']:.3f})"
             )
         of_constant = getattr(class_scores(labels, np.full_like(labels, commonest), outputs.shape[1]), name)
         if not self.config.is_better(scores[name], of_constant):
-            found.append(
-                f"its {shown_score(name, scores[name])} is no better than that of always answering {names[commonest]} "
+            warnings.append(
+                f"its {score_text(name, scores[name])} is no better than that of always answering {names[commonest]} "
                 f"({of_constant:.4f})"
             )
-        return found
+        return warnings
 
 
 class TextRegression(Task):
@@ -268,10 +268,10 @@ class TextRegression(Task):
         return replace(params, classification_head=replace(head, output=output))
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
-        found, threshold = regression_scores(data.labels, outputs[:, 0])._asdict(), self.config.f1_threshold
+        result, threshold = regression_scores(data.labels, outputs[:, 0])._asdict(), self.config.f1_threshold
         if threshold is not None:
-            found["f1"] = label_set_scores(data.labels[:, None] >= threshold, outputs >= threshold).micro_f1
-        return found
+            result["f1"] = label_set_scores(data.labels[:, None] >= threshold, outputs >= threshold).micro_f1
+        return result
 
     def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
         return outputs[:, 0].tolist()
@@ -281,22 +281,22 @@ class TextRegression(Task):
         distance = np.abs(outputs[:, 0] - data.labels)
         return ordered_mistakes(examples, np.arange(len(distance)), data.labels.tolist(), outputs[:, 0].tolist(), distance)
 
-    def doubts(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
+    def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
         labels = data.labels
-        found, spread, constant = list[str](), float(labels.std()), float(training.labels.mean())
+        warnings, spread, constant = list[str](), float(labels.std()), float(training.labels.mean())
         if outputs.std() <= _HARDLY_ANY * spread:
-            found.append(
+            warnings.append(
                 f"it answers {outputs.mean():.3g} to everything: its answers deviate by {outputs.std():.2g}, the labels by "
                 f"{spread:.2g}"
             )
         error = self.scores(outputs, data, names)["mean_squared_error"]
         of_constant = float(np.mean((labels - constant) ** 2))
         if error >= of_constant:
-            found.append(
+            warnings.append(
                 f"its mean squared error on dev, {error:.4f}, is no better than that of always answering {constant:.3g}, the "
                 f"mean of the training labels ({of_constant:.4f})"
             )
-        return found
+        return warnings
 
 
 _REGISTRY: dict[str, Task] = {"classification": TextClassification(), "regression": TextRegression()}
@@ -330,47 +330,41 @@ def task_of(model: LoadedModel) -> str:
     return "regression" if model.head_config is not None and model.head_config.is_regression else "classification"
 
 
-def doubts_about_model(
-    outputs: np.ndarray,
-    data: Labelled,
-    *,
-    training: Labelled,
-    before: float,
-    task: Task,
-    names: tuple[str, ...],
+def model_warnings(
+    outputs: np.ndarray, data: Labelled, *, training: Labelled, before: float, task: Task, names: tuple[str, ...]
 ) -> list[str]:
     """What the outputs on dev say against a model; `before` is the score that selects, before the first step."""
     name = task.config.chosen_by
-    found = task.doubts(outputs, data, training=training, names=names)
+    warnings = task.warnings(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
     if not task.config.is_better(value, before):
-        found.append(
-            f"training did not help: its {shown_score(name, value)} is no better than before the first step ({before:.4f})"
+        warnings.append(
+            f"training did not help: its {score_text(name, value)} is no better than before the first step ({before:.4f})"
         )
-    return found
+    return warnings
 
 
-def doubts_about_texts(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
+def text_warnings(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
     """A warning if many texts were truncated."""
-    found, share = list[str](), rows.cut / max(1, len(rows))
+    warnings, share = list[str](), rows.cut / max(1, len(rows))
     if share >= _MANY_CUT:
         texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row
         holds = math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
         most = f", and the model reads at most {max_positions}" if holds > max_positions else ""
-        found.append(
+        warnings.append(
             f"{share:.0%} of the texts are longer than {max_length} tokens and were cut; max_length = {holds} would hold 95% "
             f"of them{most}"
         )
-    return found
+    return warnings
 
 
-def doubts_about_vocabulary(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
-    """`vocabulary_doubts` about a part."""
+def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
+    """`vocabulary_warnings` about a part."""
     pairs = ([pair] if isinstance(pair, str) else pair for pair in examples.pairs or [])
-    return vocabulary_doubts(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name)
+    return vocabulary_warnings(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name)
 
 
-def shown_score(metric: str, value: float) -> str:
+def score_text(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} on dev, {value:.4f},"
 
 

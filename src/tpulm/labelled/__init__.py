@@ -1,4 +1,8 @@
-"""Labelled text: reading examples, their classes, a dev split, rows of token ids, and scores. Never imports JAX."""
+"""Labelled text: reading examples, their classes, a dev split, rows of token ids, and scores. Never imports JAX.
+
+`records` reads files, `examples` turns records into texts with labels, `labels` numbers the classes, `split` holds out a dev
+set, `rows` encodes. `scores`, `entities` and `answers` score predictions of classes, of spans in a text, and of answers.
+"""
 
 from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, number_fault, numbers

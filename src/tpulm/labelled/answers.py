@@ -55,11 +55,11 @@ def question_fault(values: Mapping[str, Any]) -> Fault:
     for start, text in answers:
         if type(start) is not int or not isinstance(text, str) or not text.strip():
             return "no_label", f"an answer is {show(text)} at {show(start)}; {_EXPECTED}"
-        there = context[start : start + len(text)] if start >= 0 else ""
-        if there != text:
+        passage = context[start : start + len(text)] if start >= 0 else ""
+        if passage != text:
             at = context.find(text)
             hint = f"it stands at {at}" if at >= 0 else "it stands nowhere in the context"
-            return "no_label", f"the answer {show(text)} is not at {start}, where the context has {show(there)}; {hint}."
+            return "no_label", f"the answer {show(text)} is not at {start}, where the context has {show(passage)}; {hint}."
     return None
 
 
@@ -91,15 +91,15 @@ def best_answers(logits: np.ndarray, rows: Rows, contexts: Sequence[str], search
     the best ones; "no answer" has the lowest score of the windows' [CLS].
     """
     assert rows.of is not None and rows.spans is not None
-    found: list[dict[tuple[int, int], float]] = [{} for _ in contexts]
+    candidates: list[dict[tuple[int, int], float]] = [{} for _ in contexts]
     null = np.full(len(contexts), np.inf)
     for row, (number, begin, end) in enumerate(zip(rows.of, rows.starts[:-1], rows.starts[1:], strict=True)):
         spans, of_row = rows.spans[begin:end], logits[row, : end - begin].astype(np.float64)
         null[number] = min(null[number], of_row[0].sum())
         for first, last, score in _best_spans(of_row, spans[:, 1] > spans[:, 0], search):
             place = int(spans[first, 0]), int(spans[last, 1])
-            found[number][place] = max(score, found[number].get(place, -np.inf))
-    return [_ranked(some, context, float(none), search) for some, context, none in zip(found, contexts, null, strict=True)]
+            candidates[number][place] = max(score, candidates[number].get(place, -np.inf))
+    return [_ranked(some, context, float(none), search) for some, context, none in zip(candidates, contexts, null, strict=True)]
 
 
 def _best_spans(logits: np.ndarray, visible: np.ndarray, search: Search) -> list[tuple[int, int, float]]:
@@ -113,8 +113,8 @@ def _best_spans(logits: np.ndarray, visible: np.ndarray, search: Search) -> list
     return [(int(first), int(first + length), float(score)) for first, length, score in at if np.isfinite(score)]
 
 
-def _ranked(found: dict[tuple[int, int], float], context: str, none: float, search: Search) -> list[AnswerSpan]:
-    best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: search.n_best_size]
+def _ranked(candidates: dict[tuple[int, int], float], context: str, none: float, search: Search) -> list[AnswerSpan]:
+    best = sorted(candidates.items(), key=lambda item: (-item[1], item[0]))[: search.n_best_size]
     places = [place for place, _ in best if place[1] > place[0]]
     scores = [score for place, score in best if place[1] > place[0]]
     if search.null or not places:
@@ -133,7 +133,7 @@ def align(answers: Sequence[Answer | None], rows: Rows) -> np.ndarray:
     The third number, in an example's first row, is 1 if the answer begins or ends inside a token, 2 if no row has all of it.
     """
     assert rows.of is not None and rows.spans is not None
-    found = np.zeros((len(rows), 3), np.int32)
+    labels = np.zeros((len(rows), 3), np.int32)
     bounds = np.searchsorted(rows.of, np.arange(len(answers) + 1))
     for number, answer in enumerate(answers):
         if answer is None:
@@ -148,9 +148,9 @@ def align(answers: Sequence[Answer | None], rows: Rows) -> np.ndarray:
         whole = min(first for first, _ in ends), max(last for _, last in ends)
         held = [(row, at) for row, at in enumerate(own) if len(at) and ends[row] == whole]
         for row, at in held:
-            found[bounds[number] + row, :2] = at[0], at[-1]
-        found[bounds[number], 2] = 2 if not held else whole != (begin, end)
-    return found
+            labels[bounds[number] + row, :2] = at[0], at[-1]
+        labels[bounds[number], 2] = 2 if not held else whole != (begin, end)
+    return labels
 
 
 # -- scores -------------------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def metric_for(texts: Sequence[str]) -> str:
 def answer_scores(predicted: Sequence[str], true: Sequence[Sequence[str]], metric: str) -> np.ndarray:
     """float64 [N, 2]: F1 and exact match of each answer with the best-matching true one, "" if there is none."""
     normalize, f1, keeps_empty = METRICS_OF_ANSWERS[metric]
-    found = np.zeros((len(predicted), 2))
+    scores = np.zeros((len(predicted), 2))
     for number, (one, several) in enumerate(zip(map(normalize, predicted), true, strict=True)):
         golds = [gold for gold in map(normalize, several) if gold or keeps_empty]
-        found[number] = max(f1(one, gold) for gold in golds) if golds else one == "", one in (golds or [""])
-    return found
+        scores[number] = max(f1(one, gold) for gold in golds) if golds else one == "", one in (golds or [""])
+    return scores

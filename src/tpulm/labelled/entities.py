@@ -39,20 +39,20 @@ class Span(NamedTuple):
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
     """The entities of tags (B-X, I-X, O; also E-X and S-X), as conlleval finds them: an I-X that follows no X begins one."""
-    found, begin = list[Span](), 0
+    spans, begin = list[Span](), 0
     for at, (before, here) in enumerate(zip([OUTSIDE, *tags], [*tags, OUTSIDE], strict=True)):
         if before[2:] != here[2:] or here[:1] in "BSO" or before[:1] in "ESO":
             if before != OUTSIDE:
-                found.append(Span(begin, at, before[2:]))
+                spans.append(Span(begin, at, before[2:]))
             begin = at
-    return found
+    return spans
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------------
 
 
 def span_fault(label: Any, text: str) -> Fault:
-    """Why a value is no list of the text's spans, [[0, 5, "PERSON"], …] or as `as_span` takes them."""
+    """Why a value is not a list of the text's spans, [[0, 5, "PERSON"], …] or as `as_span` takes them."""
     if not isinstance(label, list | tuple):
         return "no_label", f'the label is {show(label)}; a list of spans is expected, such as [[0, 5, "PERSON"]].'
     spans = list[Span]()
@@ -85,8 +85,8 @@ def as_span(value: Any) -> Span:
 
 def bare_span(span: Span, text: str) -> Span:
     """A span without blanks at its ends, and its type as types are compared."""
-    there = text[span.begin : span.end]
-    begin, end = span.begin + len(there) - len(there.lstrip()), span.begin + len(there.rstrip())
+    covered = text[span.begin : span.end]
+    begin, end = span.begin + len(covered) - len(covered.lstrip()), span.begin + len(covered.rstrip())
     return Span(begin, end, label_text(span.type))
 
 
@@ -264,8 +264,8 @@ def _sentence(lines: list[_Line], faults: Faults) -> _Sentence | None:
     are_ids = _first_id([row[0] for row in counted]) is not None
     rows = counted if are_ids else every_row
     words, tags = [row[0] for row in rows], [row[-1] for row in rows]
-    found = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text, are_ids)))
-    fault, number = next(found, (None, lines[0].number))
+    line_faults = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text, are_ids)))
+    fault, number = next(line_faults, (None, lines[0].number))
     if fault := fault or words_fault(words, tags):
         return faults.add(*fault, f"line {number}")
     return _Sentence(words, tags, f"{faults.name}, line {number}", rows, every_row)
@@ -320,7 +320,7 @@ _LIKE: Final = str.maketrans("LUMW", "ESIS")  # BILOU and BMEWO as IOBES
 
 
 def _tag(tag: str) -> str:
-    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, B, TYPE-B and TYPE_B with "-" for O; "" if it is no tag."""
+    """O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, also of BILOU, BMEWO, B, TYPE-B and TYPE_B with "-" for O; "" if it is not a tag."""
     tag = tag.strip()
     if tag in (OUTSIDE, "-"):
         return OUTSIDE
@@ -394,8 +394,8 @@ class TagScheme:
     def decode(self, classes: np.ndarray, tokens: np.ndarray) -> list[list[Any]]:
         """[[begin, end, type], …] in characters, from the classes of a text's tokens."""
         visible = np.flatnonzero(tokens[:, 1] > tokens[:, 0])
-        found = spans_of([self.names[index] for index in classes[visible]])
-        return [[int(tokens[visible[a], 0]), int(tokens[visible[b - 1], 1]), kind] for a, b, kind in found]
+        spans = spans_of([self.names[index] for index in classes[visible]])
+        return [[int(tokens[visible[a], 0]), int(tokens[visible[b - 1], 1]), kind] for a, b, kind in spans]
 
     def chunks(self, classes: np.ndarray, first: np.ndarray) -> np.ndarray:
         """int64 [entities, 3]: first token, end (exclusive) and type of the entities in consecutive texts; `first` bool
@@ -441,10 +441,10 @@ def character_scores(
         for (begin, end), chosen in zip(tokens[starts[number] : starts[number + 1]], predicted[number], strict=False):
             if end > begin:
                 both[1, begin:end], both[1, begin] = inside_of[chosen], chosen
-        kept = both[:, visible]
-        true.append(kept[0])
-        predictions.append(kept[1])
-        first.append(np.arange(kept.shape[1]) == 0)
+        visible_ids = both[:, visible]
+        true.append(visible_ids[0])
+        predictions.append(visible_ids[1])
+        first.append(np.arange(visible_ids.shape[1]) == 0)
     gold, answers, begins = np.concatenate(true), np.concatenate(predictions), np.concatenate(first)
     starters = np.array([name.startswith("B") for name in scheme.names])
     chunks = [one[starters[classes[one[:, 0]]]] for classes in (gold, answers) for one in [scheme.chunks(classes, begins)]]
@@ -470,14 +470,14 @@ class EntityScores(NamedTuple):
 def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> EntityScores:
     """`labels` int32 [N, L + C]: in each row the result of `TagScheme.encode`; `predicted` classes [N, L]."""
     counts, aligned = entity_counts(scheme, labels, predicted)
-    hit, found, wanted = counts.sum(axis=0)
+    hit, num_predicted, num_true = counts.sum(axis=0)
     some = counts[counts[:, 1:].any(axis=1)]
     return EntityScores(
-        f1=float(2 * hit / max(found + wanted, 1)),
-        precision=float(hit / max(found, 1)),
-        recall=float(hit / max(wanted, 1)),
+        f1=float(2 * hit / max(num_predicted + num_true, 1)),
+        precision=float(hit / max(num_predicted, 1)),
+        recall=float(hit / max(num_true, 1)),
         macro_f1=float((2 * some[:, 0] / some[:, 1:].sum(axis=1)).mean()) if len(some) else 0.0,
-        unaligned=float(1 - aligned / wanted) if wanted else 0.0,
+        unaligned=float(1 - aligned / num_true) if num_true else 0.0,
     )
 
 
@@ -494,5 +494,5 @@ def entity_counts(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) 
     right = aligned[np.array([tuple(one) in answers for one in aligned.tolist()], bool)]
     kinds = np.array([0 if name == OUTSIDE else scheme.types.index(name[2:]) for name in scheme.names])
     lost = np.bincount(kinds, labels[:, length:].sum(axis=0), types).astype(np.int64)
-    hits, found, there = (np.bincount(some[:, 2], minlength=types) for some in (right, chosen, gold))
-    return np.stack([hits, found, there + lost], axis=1), len(aligned)
+    hits, of_chosen, of_gold = (np.bincount(some[:, 2], minlength=types) for some in (right, chosen, gold))
+    return np.stack([hits, of_chosen, of_gold + lost], axis=1), len(aligned)

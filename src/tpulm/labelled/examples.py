@@ -76,8 +76,8 @@ class Columns:
         names |= {"label": self.label} if labelled else {}
         wrong = [role for role, name in names.items() if not self.header and not (name.isdecimal() and int(name) > 0)]
         if wrong:
-            given = ", ".join(f"--{role}-column is '{names[role]}'" for role in wrong)
-            raise ConfigError(f"without a header columns are numbers from 1, such as --text-column 2, and {given}")
+            options = ", ".join(f"--{role}-column is '{names[role]}'" for role in wrong)
+            raise ConfigError(f"without a header columns are numbers from 1, such as --text-column 2, and {options}")
         return names
 
 
@@ -171,9 +171,9 @@ def read_texts(
     """The rows of a file in order, one at a time. Raises, or counts in `skipped`, like `read_examples`."""
     faults = new_faults(on_error)
     faults.skipped = skipped
-    for record, found in _read_cells(path, columns, format, faults, adapt, labelled=False):
-        if (wrong := fault(found)) is None:
-            yield TextRow(record, found["text"], found.get("pair"))
+    for record, cells in _read_cells(path, columns, format, faults, adapt, labelled=False):
+        if (wrong := fault(cells)) is None:
+            yield TextRow(record, cells["text"], cells.get("pair"))
         else:
             faults.add(*wrong, record.place)
 
@@ -195,7 +195,7 @@ def examples_of(
         return data
     if isinstance(data, (str, os.PathLike)):
         return read_examples(data, columns or Columns(), labelled=labelled, on_error=on_error, fault=fault)
-    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is no Mapping
+    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is not a Mapping
         rows = _rows_of_columns(data, columns, labelled=labelled)
     elif columns is not None:
         raise ConfigError("columns are named for files and mappings; a list has its parts in order: (text, label)")
@@ -209,19 +209,19 @@ def examples_of(
 
 def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: Check, name: str) -> Examples:
     """Examples from values by role, all with the same roles. Raises DataError, naming `name`, if none is left."""
-    kept: dict[str, list[Any]] = {"text": []}
+    columns: dict[str, list[Any]] = {"text": []}
     places: list[str] = []
     for record, row in rows:
-        found = {role: value.item() if isinstance(value, np.generic) else value for role, value in row.items()}
-        fault = check(found)
-        if isinstance(found.get("label"), str):
-            found["label"] = label_text(found["label"])
+        values = {role: value.item() if isinstance(value, np.generic) else value for role, value in row.items()}
+        fault = check(values)
+        if isinstance(values.get("label"), str):
+            values["label"] = label_text(values["label"])
         if fault is not None:
             faults.add(*fault, record.place)
             continue
         places.append(record.place)
-        for role, value in found.items():
-            kept.setdefault(role, []).append(value)
+        for role, value in values.items():
+            columns.setdefault(role, []).append(value)
     if not places:
         reasons = ", ".join(f"{reason} {count}" for reason, count in faults.skipped.most_common())
         message = "it has no examples: the file is empty, or a header without rows."
@@ -231,7 +231,7 @@ def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: C
                 '(on_error="stop" in Python) to see the first.'
             )
         raise DataError(message, location=name)
-    return Examples(kept["text"], kept.get("pair"), kept.get("label", kept.get("negative")), places, faults.skipped)
+    return Examples(columns["text"], columns.get("pair"), columns.get("label", columns.get("negative")), places, faults.skipped)
 
 
 def _rows_of_columns(data: Any, columns: Columns | None, *, labelled: bool) -> Iterable[dict[str, Any]]:
@@ -254,10 +254,10 @@ def _rows_of_tuples(data: Sequence[Any], *, labelled: bool) -> Iterable[dict[str
     rows = [(row,) if isinstance(row, str) or not isinstance(row, Sequence) else tuple(row) for row in data]
     label = ("label",) if labelled else ()
     roles = {len(names): names for names in (("text", *label), ("text", "pair", *label))}
-    wanted = "(text, label) or (text, pair, label)" if labelled else "a text or (text, pair)"
+    form = "(text, label) or (text, pair, label)" if labelled else "a text or (text, pair)"
     for index, row in enumerate(rows):
         if len(row) not in roles:
-            raise DataError(f"it is {show(data[index])}; expected is {wanted}.", location=f"example {index}")
+            raise DataError(f"it is {show(data[index])}; expected is {form}.", location=f"example {index}")
         if len(row) != len(rows[0]):
             raise DataError(
                 f"it has {len(row)} parts and example 0 has {len(rows[0])}; all are pairs or none.", location=f"example {index}"
@@ -290,7 +290,7 @@ def _read_cells(
                 if not checked:
                     _check_columns(record._replace(values=values), file, names, header=columns.header)
                     checked = True
-                found = {
+                cells = {
                     role: values[name] if name in values else find_value(values, name, _advice(role))
                     for role, name in names.items()
                 }
@@ -298,11 +298,11 @@ def _read_cells(
                 faults.add(fault.reason, fault.message, record.place)
             else:
                 rows += 1
-                for role in [role for role, numbers in numbered.items() if not _numbers_row(role, found[role], numbers)]:
+                for role in [role for role, numbers in numbered.items() if not _numbers_row(role, cells[role], numbers)]:
                     del numbered[role]
                 if rows == _MANY_ROWS:  # before later rows are used
                     _check_numbered([role for role in numbered if role != "label"], names, record)
-                yield record, found
+                yield record, cells
         if record is not None:
             in_order = [role for role, of in numbered.items() if of == sorted(of) and len(of) >= _FEW_ROWS]
             _check_numbered([role for role in in_order if role != "label" or rows >= _MANY_ROWS], names, record)
@@ -319,7 +319,7 @@ def _numbers_row(role: str, value: Any, before: list[int]) -> bool:
 
 
 def _check_numbered(roles: list[str], names: dict[str, str], record: Row) -> None:
-    """Raise DataError for a column of row numbers; `record` is the last of the rows that were looked at."""
+    """Raise DataError for a column of row numbers; `record` is the last of the rows that were read."""
     if not roles:
         return
     role = roles[0]

@@ -37,7 +37,7 @@ class LabelSet:
         return len(self.names)
 
     @classmethod
-    def given(cls, names: Iterable[Any]) -> LabelSet:
+    def from_names(cls, names: Iterable[Any]) -> LabelSet:
         """The classes as named by the user, in that order.
 
         Raises ConfigError for fewer than two, for blank or equal names, and for anything but a list: a set has no order.
@@ -63,21 +63,21 @@ class LabelSet:
 
         Raises DataError for a single class, for so many that they are hardly classes, and for two names of one number.
         """
-        found: dict[str, Any] = {}
+        by_name: dict[str, Any] = {}
         for value in labels_of(examples):
-            found.setdefault(label_name(value), value)
-        _check_number(found, examples)
-        numbers = {name: number for name in found if (number := as_number(name)) is not None}
-        names = sorted(found, key=lambda name: numbers[name]) if len(numbers) == len(found) else sorted(found)
-        seen: dict[float, str] = {}
+            by_name.setdefault(label_name(value), value)
+        _check_number(by_name, examples)
+        numbers = {name: number for name in by_name if (number := as_number(name)) is not None}
+        names = sorted(by_name, key=lambda name: numbers[name]) if len(numbers) == len(by_name) else sorted(by_name)
+        known: dict[float, str] = {}
         for name, number in numbers.items():
-            other = seen.setdefault(number, name)
+            other = known.setdefault(number, name)
             if other != name:
                 raise DataError(
                     f"the labels '{other}' and '{name}' are one number written in two ways; write them alike.",
                     location=_file_of(examples),
                 )
-        return cls(tuple(found[name] for name in names), tuple(names))
+        return cls(tuple(by_name[name] for name in names), tuple(names))
 
     def encode(self, examples: Examples) -> np.ndarray:
         """The class of each example, int32 [examples]. Raises DataError for an unknown label."""
@@ -107,7 +107,7 @@ def number_fault(label: Any, task: str = "a regression") -> Fault:
     if (fault := label_fault(label)) is not None or as_number(label_name(label)) is not None:
         return fault
     advice = " Without --regression it is a class." if task == "a regression" else ""
-    return "no_label", f"its label '{label_name(label)}' is no finite number, as {task} needs.{advice}"
+    return "no_label", f"its label '{label_name(label)}' is not a finite number, as {task} needs.{advice}"
 
 
 def numbers(examples: Examples) -> np.ndarray:
@@ -138,17 +138,17 @@ def _file_of(examples: Examples) -> str:
     return examples.places[0].rpartition(", ")[0]  # "reviews.tsv.gz, line 7"
 
 
-def _check_number(found: dict[str, Any], examples: Examples) -> None:
+def _check_number(by_name: dict[str, Any], examples: Examples) -> None:
     count = len(examples)
-    if len(found) == 1:
+    if len(by_name) == 1:
         raise DataError(
-            f"all {count} examples have the label '{next(iter(found))}'; to tell classes apart takes at least two.",
+            f"all {count} examples have the label '{next(iter(by_name))}'; to tell classes apart takes at least two.",
             location=_file_of(examples),
         )
-    if len(found) > _MOST_CLASSES or (count > _FEW_EXAMPLES and len(found) > count / 2):
-        some = ", ".join(shorten(name, 30) for name in list(found)[:3])
+    if len(by_name) > _MOST_CLASSES or (count > _FEW_EXAMPLES and len(by_name) > count / 2):
+        some = ", ".join(shorten(name, 30) for name in list(by_name)[:3])
         fix = "If they are measurements, train with --regression; else name the column of the classes with --label-column."
         raise DataError(
-            f"{count} examples have {len(found)} different labels ({some}, …), too many to be classes. {fix}",
+            f"{count} examples have {len(by_name)} different labels ({some}, …), too many to be classes. {fix}",
             location=_file_of(examples),
         )

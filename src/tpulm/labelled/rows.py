@@ -62,13 +62,13 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 class Groups(NamedTuple):
-    """Rows grouped by example, with the interface of `Rows`; an example has K rows at most."""
+    """Rows grouped by example, with the interface of `Rows`; an example has G rows at most."""
 
     rows: Rows
     starts: np.ndarray  # int64 [N + 1]; example i has the rows from starts[i] to starts[i + 1]
 
     @classmethod
-    def made_of(cls, rows: Rows) -> Groups:
+    def from_rows(cls, rows: Rows) -> Groups:
         assert rows.of is not None
         return cls(rows, np.searchsorted(rows.of, np.arange(rows.of[-1] + 2)))
 
@@ -77,7 +77,7 @@ class Groups(NamedTuple):
 
     @property
     def most(self) -> int:
-        """K"""
+        """G"""
         return int(np.diff(self.starts).max())
 
     @property
@@ -86,7 +86,7 @@ class Groups(NamedTuple):
         return np.maximum.reduceat(self.rows.lengths, self.starts[:-1])
 
     def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
-        """int32 [rows, K, length]; missing rows are padding."""
+        """int32 [rows, G, length]; missing rows are padding."""
         table = np.full((rows, self.most, length), pad, np.int32)
         for place, index in zip(table, indices, strict=False):
             own = np.arange(int(self.starts[index]), int(self.starts[index + 1]))
@@ -129,15 +129,15 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
         kept_a = np.minimum(a, room)
     else:
         b = second.lengths.astype(np.int64)
-        kept_a, kept_b = kept_lengths(a, b, room)
+        kept_a, kept_b = truncated_lengths(a, b, room)
     parts = [(first, _places(a, kept_a))] if second is None else [(first, _places(a, kept_a)), (second, _places(b, kept_b))]
     return _framed(special, parts, a + b + len(parts) + 1, offsets=offsets)
 
 
-def _places(lengths: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """int64 [N, 2]: where the first `kept` tokens of each text begin and end; the texts follow one another."""
+def _places(lengths: np.ndarray, num_kept: np.ndarray) -> np.ndarray:
+    """int64 [N, 2]: where the first `num_kept` tokens of each text begin and end; the texts follow one another."""
     begins = np.cumsum(lengths) - lengths
-    return np.stack([begins, begins + kept], axis=1)
+    return np.stack([begins, begins + num_kept], axis=1)
 
 
 def _framed(
@@ -175,14 +175,14 @@ def window_rows(
     """
     tokenization = tokenization.reading_added
     distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
-    asked, told = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
+    asked, encoded = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
     lengths = asked.lengths.astype(np.int64)
-    kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - 3) // 2))
-    ends = np.cumsum(told.lengths, dtype=np.int64)
+    num_kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - 3) // 2))
+    ends = np.cumsum(encoded.lengths, dtype=np.int64)
     of, windows = list[int](), list[tuple[int, int]]()
     for number, context in enumerate(contexts):
-        end, room = int(ends[distinct[context]]), max_length - 3 - int(kept[number])
-        at = end - int(told.lengths[distinct[context]])
+        end, room = int(ends[distinct[context]]), max_length - 3 - int(num_kept[number])
+        at = end - int(encoded.lengths[distinct[context]])
         while True:
             of.append(number)
             windows.append((at, min(at + room, end)))
@@ -192,7 +192,7 @@ def window_rows(
     rows_of = np.array(of, np.int64)
     places = np.array(windows, np.int64).reshape(-1, 2)
     whole = lengths[rows_of] + places[:, 1] - places[:, 0] + 3
-    parts = [(asked, _places(lengths, kept)[rows_of]), (told, places)]
+    parts = [(asked, _places(lengths, num_kept)[rows_of]), (encoded, places)]
     return _framed(tokenization.special, parts, whole, offsets=True, of=rows_of)
 
 
@@ -201,7 +201,7 @@ def touching(spans: np.ndarray, begin: int, end: int) -> np.ndarray:
     return np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
 
 
-def kept_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+def truncated_lengths(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """How many tokens of each pair's texts to keep, at most `room` together: the longer one is truncated first; if both must
     be, each gets half (an odd token goes to the longer, or to the second of two equal ones)."""
     shorter, longer = np.minimum(a, b), np.maximum(a, b)
@@ -221,8 +221,8 @@ def fixed_lengths(max_length: int) -> tuple[int, ...]:
 
     Random batches of film reviews then compute 13 % more positions than if each length had a program (docs/experiments.md).
     """
-    found = {-(-int(max_length * share) // 8) * 8 for share in _SHARES if max_length * share >= _SHORTEST}
-    return tuple(sorted({length for length in found if length < max_length} | {max_length}))
+    lengths = {-(-int(max_length * share) // 8) * 8 for share in _SHARES if max_length * share >= _SHORTEST}
+    return tuple(sorted({length for length in lengths if length < max_length} | {max_length}))
 
 
 def epoch_batches(

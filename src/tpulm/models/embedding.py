@@ -44,8 +44,8 @@ def vectors(
     execution: Execution,
     randomness: Randomness | None,
     normalized: bool = True,
-) -> Float[Array, "B T D"]:
-    """Float32 vectors of the texts of rows with up to T = `texts` texts, their segments 0, 1, …; zeros for missing texts.
+) -> Float[Array, "B E D"]:
+    """Float32 vectors of the texts of rows with up to E = `texts` texts, their segments 0, 1, …; zeros for missing texts.
 
     normalized: of length 1; mean: over all tokens of a text, special tokens included; cls: its first token.
     """

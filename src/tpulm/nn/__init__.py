@@ -3,7 +3,7 @@
 One alphabet of axes is used in annotations, einsum strings and comments everywhere below nn, models and objectives:
 
     B batch (rows)        L sequence             M sequence of the keys     R all tokens, B * L
-    D model               H heads                K head size
-    F feed-forward        V vocabulary           P predicted positions of a row
-    N layers (stacked)    S positions embedded   T token types            C classes
+    D model               H heads                K head size                G rows of an example
+    F feed-forward        V vocabulary           T token types              P predicted positions of a row
+    N layers (stacked)    S positions embedded   C classes                  E texts of a row, each with a vector
 """

@@ -58,8 +58,8 @@ def rotary_frequencies(head_size: int, theta: float, scaling: RotaryScaling | No
         return frequencies
     turns = scaling.original_max_position_embeddings * frequencies / (2 * np.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0) if scaling.rope_type == "llama3" else 0.0
-    return (frequencies * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
+    blend = np.clip((turns - low) / (high - low), 0.0, 1.0) if scaling.rope_type == "llama3" else 0.0
+    return (frequencies * (blend + (1 - blend) / scaling.factor)).astype(np.float32)
 
 
 @jax.custom_vjp
@@ -250,18 +250,18 @@ def _attention_forward(
     keep_weights: bool,
 ) -> tuple[Array, tuple[Any, ...]]:
     """As `attention`, without blocks; `segments` are the queries' [B, 1 or H, L], `key_segments` the keys' [B, 1 or H, M]."""
-    query, key, value = _laid_out(query), _laid_out(key), _laid_out(value)
+    query, key, value = _row_major(query), _row_major(key), _row_major(value)
     scores = _scores(query, key, segments, key_segments, window)
     highest = jnp.max(scores, axis=-1, keepdims=True)
     unnormalized = jnp.exp(scores - highest)
     normalizer = jnp.sum(unnormalized, axis=-1, keepdims=True)
     weights = dropout(unnormalized / normalizer, rate=rate, seeds=seeds).astype(value.dtype)
     mixed = checkpoint_name(multiply("bhlm,bhmk->bhlk", weights, value), PRODUCT)
-    kept = query, key, value, segments, key_segments
+    residuals = query, key, value, segments, key_segments
     if keep_weights:
-        return mixed, (*kept, (unnormalized, normalizer), mixed, seeds)
+        return mixed, (*residuals, (unnormalized, normalizer), mixed, seeds)
     log_normalizer = checkpoint_name(highest + jnp.log(normalizer), PRODUCT)
-    return mixed, (*kept, log_normalizer, mixed, seeds)
+    return mixed, (*residuals, log_normalizer, mixed, seeds)
 
 
 def _scores(query: Array, key: Array, segments: Array, key_segments: Array, window: AttentionWindow) -> Float[Array, "B H L M"]:
@@ -269,18 +269,18 @@ def _scores(query: Array, key: Array, segments: Array, key_segments: Array, wind
     if window.before is not None or window.after is not None:
         queries, keys = jnp.arange(query.shape[2], dtype=jnp.int32), jnp.arange(key.shape[2], dtype=jnp.int32)
         ahead = keys[None, :] - (queries[:, None] + window.first)
-        seen = ahead >= -window.before if window.before is not None else jnp.ones_like(ahead, jnp.bool_)
-        seen = seen & (ahead <= window.after) if window.after is not None else seen
-        allowed = allowed & seen[None, None]
+        visible = ahead >= -window.before if window.before is not None else jnp.ones_like(ahead, jnp.bool_)
+        visible = visible & (ahead <= window.after) if window.after is not None else visible
+        allowed = allowed & visible[None, None]
     scores = jnp.einsum("bhlk,bhmk->bhlm", query, key, preferred_element_type=jnp.float32)
     return jnp.where(allowed, scores * jnp.float32(query.shape[-1] ** -0.5), jnp.float32(-1e30))
 
 
 def _attention_backward(
-    rate: float, window: AttentionWindow, keep_weights: bool, kept: tuple[Any, ...], g: Array
+    rate: float, window: AttentionWindow, keep_weights: bool, residuals: tuple[Any, ...], g: Array
 ) -> tuple[Any, ...]:
-    query, key, value, segments, key_segments, of_softmax, mixed, seeds = kept
-    g, dtype = _laid_out(g), query.dtype
+    query, key, value, segments, key_segments, of_softmax, mixed, seeds = residuals
+    g, dtype = _row_major(g), query.dtype
     if keep_weights:
         unnormalized, normalizer = of_softmax
         softmax = unnormalized / normalizer
@@ -296,7 +296,7 @@ def _attention_backward(
     return d_query, _sum_over_queries(d_scores, query), d_value, None, None, None
 
 
-def _laid_out(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
+def _row_major(x: Float[Array, "B H L K"]) -> Float[Array, "B H L K"]:
     """x, copied to row-major layout if necessary: XLA's CPU compiler would fold a transpose into the product that follows, and
     then multiply bfloat16 in float32, which takes three times as long."""
 
@@ -393,7 +393,7 @@ def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
         interpreted = {"rows": rows, "interpret": device.platform != platform}
 
         def both(function: Callable[..., Array], **settings: Any) -> list[Array]:
-            found = list[Array]()
+            results = list[Array]()
             for window in _CHECKED[platform]:
                 dropped = (
                     {"seeds": seeds, "dropout_rate": 0.1} if window == EVERYTHING else {"seeds": None, "dropout_rate": 0.0}
@@ -401,8 +401,8 @@ def kernels_agree(device: Any, platform: Literal["tpu", "gpu"]) -> bool:
                 mixed, pull = jax.vjp(
                     partial(function, segments=segments, window=window, **dropped, **settings), query, key, value
                 )
-                found += [mixed, *pull(g)]
-            return found
+                results += [mixed, *pull(g)]
+            return results
 
         of_kernels = jax.jit(partial(both, partial(_by_kernel, platform), **interpreted))()
         pairs = zip(of_kernels, jax.jit(partial(both, attention))(), strict=True)

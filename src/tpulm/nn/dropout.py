@@ -69,7 +69,7 @@ def random_bits(seeds: DropoutSeeds, shape: tuple[int, ...]) -> UInt32[Array, ".
     return mix(counter ^ seeds.first, seeds.second)
 
 
-def is_kept(bits: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
+def keep_mask(bits: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
     """True with probability 1 - `rate`."""
     return bits >= jnp.uint32(round(rate * 2**32))
 
@@ -79,5 +79,5 @@ def dropout(x: Float[Array, "..."], *, rate: float, seeds: DropoutSeeds | None) 
     if seeds is None or rate == 0.0:
         return x
     return jnp.where(
-        is_kept(random_bits(seeds, x.shape), rate), x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype)
+        keep_mask(random_bits(seeds, x.shape), rate), x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype)
     )

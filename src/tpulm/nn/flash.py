@@ -26,7 +26,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 from jaxtyping import Float, Int, Shaped
 
-from tpulm.nn.dropout import DropoutSeeds, is_kept, mix
+from tpulm.nn.dropout import DropoutSeeds, keep_mask, mix
 from tpulm.nn.layers import PRODUCT
 
 _WEIGHTS = 512 * 512  # in a block, at most: 1 MiB in float32, of the chip's 16 MiB or more
@@ -81,14 +81,14 @@ def _flash(*arguments: Any) -> Array:
     return _forward(*arguments)[0]
 
 
-def _forward(*given: Any) -> tuple[Array, tuple[Array, ...]]:
-    *arguments, settings = given
+def _forward(*operands: Any) -> tuple[Array, tuple[Array, ...]]:
+    *arguments, settings = operands
     mixed, log_normalizer = (checkpoint_name(x, PRODUCT) for x in _call(_forward_kernel, arguments, "qkkvcvv", "qn", settings))
     return mixed, (*arguments, mixed, log_normalizer)
 
 
-def _backward(settings: _Settings, kept: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
-    return *_call(_backward_kernel, [*kept, g], "qkkvcvvqnq", "qkk", settings), None, None, None, None
+def _backward(settings: _Settings, residuals: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
+    return *_call(_backward_kernel, [*residuals, g], "qkkvcvvqnq", "qkk", settings), None, None, None, None
 
 
 _flash.defvjp(_forward, _backward)
@@ -111,11 +111,11 @@ def _scores(
     return jnp.where(allowed, scores * jnp.float32(query.shape[0] ** -0.5), jnp.float32(-1e30))
 
 
-def _is_kept(shape: tuple[int, ...], first: Array, second: Array, rate: float) -> Shaped[Array, "M L"]:
+def _keep_mask(shape: tuple[int, ...], first: Array, second: Array, rate: float) -> Shaped[Array, "M L"]:
     """The mask of `dropout.dropout` for weights numbered over heads and keys; True where kept."""
     begin = (pl.program_id(1) * shape[0]).astype(jnp.uint32)
     number = jax.lax.broadcasted_iota(jnp.int32, shape, 0).astype(jnp.uint32) + begin
-    return is_kept(mix(number ^ first, second), rate)
+    return keep_mask(mix(number ^ first, second), rate)
 
 
 def _forward_kernel(settings: _Settings, *refs: Any) -> None:
@@ -126,7 +126,7 @@ def _forward_kernel(settings: _Settings, *refs: Any) -> None:
     weights = jnp.exp(scores - highest)
     normalizer = jnp.sum(weights, axis=0, keepdims=True)
     if settings.rate:
-        weights = jnp.where(_is_kept(weights.shape, first, second, settings.rate), weights, 0.0)
+        weights = jnp.where(_keep_mask(weights.shape, first, second, settings.rate), weights, 0.0)
     scale = jnp.float32(1.0 / (1.0 - settings.rate)) / normalizer
     mixed[...] = (dot(value, weights.astype(value.dtype), (1, 0)) * scale).astype(mixed.dtype)
     log_normalizer[...] = highest + jnp.log(normalizer)
@@ -139,7 +139,7 @@ def _backward_kernel(settings: _Settings, *refs: Any) -> None:
     weights, d_softmax = softmax, dot(value, g, (0, 0))
     if settings.rate:
         scale = jnp.where(
-            _is_kept(softmax.shape, first, second, settings.rate), jnp.float32(1.0 / (1.0 - settings.rate)), jnp.float32(0.0)
+            _keep_mask(softmax.shape, first, second, settings.rate), jnp.float32(1.0 / (1.0 - settings.rate)), jnp.float32(0.0)
         )
         weights, d_softmax = softmax * scale, d_softmax * scale
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=0, keepdims=True)

@@ -26,7 +26,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding
 from jaxtyping import Bool, Float, Int
 
-from tpulm.nn.dropout import DropoutSeeds, is_kept, mix
+from tpulm.nn.dropout import DropoutSeeds, keep_mask, mix
 from tpulm.nn.flash import dot, over_rows
 from tpulm.nn.layers import PRODUCT
 
@@ -81,14 +81,14 @@ def _flash(*arguments: Any) -> Array:
     return _forward(*arguments)[0]
 
 
-def _forward(*given: Any) -> tuple[Array, tuple[Array, ...]]:
-    *arguments, settings = given
+def _forward(*operands: Any) -> tuple[Array, tuple[Array, ...]]:
+    *arguments, settings = operands
     mixed, log_normalizer = (checkpoint_name(x, PRODUCT) for x in _call(_forward_kernel, arguments, "bwwttt", "bn", settings))
     return mixed, (*arguments, mixed, log_normalizer)
 
 
-def _backward(settings: _Settings, kept: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
-    query, key, value, *of_tokens, mixed, log_normalizer = kept
+def _backward(settings: _Settings, residuals: tuple[Array, ...], g: Array) -> tuple[Array | None, ...]:
+    query, key, value, *of_tokens, mixed, log_normalizer = residuals
     row_sums = jnp.sum(g.astype(jnp.float32) * mixed.astype(jnp.float32), axis=-1).swapaxes(1, 2)
     of_queries = *of_tokens, log_normalizer, row_sums
     d_key, d_value = _call(_keys_kernel, (key, value, query, g, *of_queries), "bbwwttthh", "bb", settings)
@@ -123,10 +123,10 @@ def _scores(products: Array, size: int, queries: _Block, keys: _Block, settings:
     return jnp.where(allowed, products * jnp.float32(_LOG2E * size**-0.5), jnp.float32(-1e30))
 
 
-def _is_kept(queries: _Block, keys: _Block, of_head: Array, rate: float) -> Bool[Array, "..."]:
+def _keep_mask(queries: _Block, keys: _Block, of_head: Array, rate: float) -> Bool[Array, "..."]:
     """The mask of `dropout.dropout` for weights numbered over heads and keys; this head's numbers begin at `of_head`."""
     _, first, second = queries.tokens[:3]
-    return is_kept(mix((of_head + keys.place).astype(jnp.uint32) ^ first, second), rate)
+    return keep_mask(mix((of_head + keys.place).astype(jnp.uint32) ^ first, second), rate)
 
 
 def _parts(begin: Array, before: int | None, after: int | None, length: int) -> tuple[Any, Any]:
@@ -150,7 +150,7 @@ def _forward_kernel(settings: _Settings, query: Any, key: Any, value: Any, *refs
         weights, shrink = jnp.exp2(scores - higher[:, None]), jnp.exp2(highest - higher)
         normalizer = shrink * normalizer + jnp.sum(weights, axis=1)
         if settings.rate:
-            weights = jnp.where(_is_kept(queries, keys, of_head, settings.rate), weights, jnp.float32(0.0))
+            weights = jnp.where(_keep_mask(queries, keys, of_head, settings.rate), weights, jnp.float32(0.0))
         return shrink[:, None] * total + dot(weights.astype(value.dtype), value[here, :], (1, 0)), higher, normalizer
 
     zeros = jnp.zeros((_LONG, size), jnp.float32), jnp.full((_LONG,), -1e30, jnp.float32), jnp.zeros((_LONG,), jnp.float32)
@@ -169,10 +169,10 @@ def _weights(
     softmax = jnp.exp2(_scores(products, size, queries, keys, settings) - log_normalizer)
     weights = softmax
     if settings.rate:
-        kept = jnp.where(
-            _is_kept(queries, keys, of_head, settings.rate), jnp.float32(1.0 / (1.0 - settings.rate)), jnp.float32(0.0)
+        retained = jnp.where(
+            _keep_mask(queries, keys, of_head, settings.rate), jnp.float32(1.0 / (1.0 - settings.rate)), jnp.float32(0.0)
         )
-        weights, d_weights = softmax * kept, d_weights * kept
+        weights, d_weights = softmax * retained, d_weights * retained
     return weights, softmax * (d_weights - row_sums) * jnp.float32(size**-0.5)
 
 

@@ -74,8 +74,8 @@ def affine(
 ) -> Float[Array, "R O"]:
     """As `dense`, for parameters outside a `Dense`; without a bias, the product alone."""
     dtype = jnp.dtype(dtype)
-    made = _product(x, kernel, dtype) if bias is None else _affine(x, kernel, bias, dtype)
-    return checkpoint_name(cast("Array", made), PRODUCT)
+    y = _product(x, kernel, dtype) if bias is None else _affine(x, kernel, bias, dtype)
+    return checkpoint_name(cast("Array", y), PRODUCT)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -87,8 +87,8 @@ def _affine_forward(x: Array, kernel: Array, bias: Array, dtype: jnp.dtype) -> t
     return affine(x, kernel, bias, dtype=dtype), (x, kernel)
 
 
-def _affine_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
-    return *_product_backward(dtype, kept, g), column_sums(g)
+def _affine_backward(dtype: jnp.dtype, residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array, Array]:
+    return *_product_backward(dtype, residuals, g), column_sums(g)
 
 
 _affine.defvjp(_affine_forward, _affine_backward)
@@ -99,8 +99,8 @@ def _product(x: Array, kernel: Array, dtype: jnp.dtype) -> Array:
     return multiply("ri,io->ro", x.astype(dtype), kernel.astype(dtype))
 
 
-def _product_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    x, kernel = kept
+def _product_backward(dtype: jnp.dtype, residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, kernel = residuals
     dx = multiply("ro,io->ri", g, kernel.astype(dtype)).astype(x.dtype)
     return dx, kernel_gradient(x.astype(dtype), g)
 
@@ -129,8 +129,8 @@ def _projected(x: Array, table: Array, dtype: jnp.dtype) -> Array:
     return jnp.einsum("rd,vd->rv", x.astype(dtype), table.astype(dtype), preferred_element_type=jnp.float32)
 
 
-def _projected_backward(dtype: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    x, table = kept
+def _projected_backward(dtype: jnp.dtype, residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    x, table = residuals
     g = g.astype(dtype)
     dx = jnp.einsum("rv,vd->rd", g, table.astype(dtype), preferred_element_type=jnp.float32).astype(x.dtype)
     return dx, kernel_gradient(g, x.astype(dtype))

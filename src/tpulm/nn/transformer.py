@@ -32,7 +32,7 @@ class Execution(NamedTuple):
     rows: NamedSharding | None = None
     kernels: NamedSharding | None = None  # sharding of rows over devices that have attention kernels
 
-    def laid(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
+    def shard(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
         """Constrain activations between layers to `rows`: each token whole on one device."""
         return x if self.rows is None else jax.lax.with_sharding_constraint(x, self.rows)
 
@@ -196,8 +196,8 @@ def apply_stack(
                 attention=seeds_at(layer_sites[1], tokens, (rows * length, 1)),
                 feed_forward=seeds_at(layer_sites[2], tokens, (rows * length, 1)),
             )
-        x = apply_layer(*(layer, execution.laid(x), segments, seeds), config=config, execution=execution, rope=rope, kind=kind)
-        return execution.laid(x)
+        x = apply_layer(*(layer, execution.shard(x), segments, seeds), config=config, execution=execution, rope=rope, kind=kind)
+        return execution.shard(x)
 
     if execution.remat != "none":
         policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if execution.remat == "dots" else None

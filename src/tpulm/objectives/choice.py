@@ -26,17 +26,17 @@ from tpulm.objectives.rows import encoder_input
 class MultipleChoice(Classification):
     """Each row has one logit; the loss is the cross-entropy in nats over the rows of a question.
 
-    Training batches have tokens [B, K, L], K rows per question; a question with fewer choices has rows of padding, which are
+    Training batches have tokens [B, G, L], G rows per question; a question with fewer choices has rows of padding, which are
     masked out. For prediction, rows are scored one by one.
     """
 
-    several_rows = True
+    grouped_rows = True
 
     @property
     def columns(self) -> dict[str, Column]:
         return {"labels": Column((), jnp.int32), "weights": Column((), jnp.float32)}
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         questions, choices, length = batch["tokens"].shape
         ids = batch["tokens"].astype(jnp.int32).reshape(-1, length)
         tokens = encoder_input(ids, row_kind="segments", special=self.special)
@@ -51,11 +51,11 @@ class MultipleChoice(Classification):
         drawn = None if randomness is None else Randomness(randomness.key, randomness.rows.reshape(-1, 2))
         return super().apply(params, flat, drawn).reshape(*shape[:-1], 1)
 
-    def sums(self, outputs: Float[Array, "B K 1"], inputs: LabelledInputs) -> dict[str, Array]:
+    def sums(self, outputs: Float[Array, "B G 1"], inputs: LabelledInputs) -> dict[str, Array]:
         empty = inputs.tokens.segments[:, :, 0] < 0
         logits = jnp.where(empty, jnp.finfo(jnp.float32).min, outputs[:, :, 0])
-        found = cross_entropy(logits, inputs.labels, inputs.weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(logits, inputs.labels, inputs.weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
         """The number of questions, [1]."""

@@ -52,7 +52,7 @@ class Classification:
     num_classes: int | None
     pooling: classifier.Pooling = "cls"
 
-    several_rows = False  # True: the rows of an example are trained on together, tokens [B, K, L]
+    grouped_rows = False  # True: the rows of an example are trained on together, tokens [B, G, L]
 
     @property
     def label_shape(self) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class Classification:
             self.model, sequence_length=length, predictions=0, vocab_size=self.vocab_size, next_sentence=True
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         tokens = encoder_input(batch["tokens"].astype(jnp.int32), row_kind="segments", special=self.special)
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys))
 
@@ -107,8 +107,8 @@ class Classification:
         if self.num_classes is None:
             loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels) * inputs.weights)
             return {"loss": loss, "rows": jnp.sum(inputs.weights)}
-        found = cross_entropy(outputs, inputs.labels, inputs.weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(outputs, inputs.labels, inputs.weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
     def loss(
         self,

@@ -73,7 +73,7 @@ class CausalLanguageModel(Setup):
             next_sentence=False,
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> CausalInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> CausalInputs:
         ids = batch["tokens"].astype(jnp.int32)
         following = jnp.pad(ids[:, 1:], ((0, 0), (0, 1)), constant_values=self.special.pad)
         predicted = following != self.special.pad

@@ -43,16 +43,16 @@ class Embedding(Classification):
     def spec(self) -> Any:
         return embedding.spec(self.model, vocab_size=self.vocab_size)
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         return LabelledInputs(self._described(batch["tokens"]), batch["labels"], batch["weights"], row_seeds(row_keys))
 
-    def outputs(self, params: Any, tokens: Int[Array, "B L"]) -> Float[Array, "B T D"]:
+    def outputs(self, params: Any, tokens: Int[Array, "B L"]) -> Float[Array, "B E D"]:
         return self.apply(params, self._described(tokens), None)
 
     def _described(self, tokens: Int[Array, "B L"]) -> bert.Tokens:
         return encoder_input(tokens.astype(jnp.int32), row_kind="packed", special=self.special)
 
-    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B T D"]:
+    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B E D"]:
         settings: Any = {"config": self.model, "execution": self.execution, "normalized": self.normalized}
         return embedding.vectors(params, tokens, texts=self.texts, pooling=self.pooling, randomness=randomness, **settings)
 
@@ -69,7 +69,7 @@ class ScoredPairs(Embedding):
 
     texts: ClassVar[int] = 2
 
-    def sums(self, outputs: Float[Array, "B T D"], inputs: LabelledInputs) -> dict[str, Array]:
+    def sums(self, outputs: Float[Array, "B E D"], inputs: LabelledInputs) -> dict[str, Array]:
         cosines, labels, real = SCALE * jnp.sum(outputs[:, 0] * outputs[:, 1], axis=1), inputs.labels, inputs.weights > 0.0
         counts = (labels[:, None] < labels[None, :]) & real[:, None] & real[None, :]
         excess = jnp.where(counts, cosines[:, None] - cosines[None, :], jnp.float32(-1e30))
@@ -96,7 +96,7 @@ class RankedTexts(Embedding):
     def columns(self) -> dict[str, Column]:
         return {**super().columns, "labels": Column(self.label_shape, jnp.int32)}
 
-    def sums(self, outputs: Float[Array, "B T D"], inputs: LabelledInputs) -> dict[str, Array]:
+    def sums(self, outputs: Float[Array, "B E D"], inputs: LabelledInputs) -> dict[str, Array]:
         anchor, own, other = inputs.labels.T
         rows = jnp.arange(len(anchor), dtype=jnp.int32)
         candidates, ids = jnp.concatenate([outputs[:, 1], outputs[:, 2]]), jnp.concatenate([own, other])
@@ -106,5 +106,5 @@ class RankedTexts(Embedding):
         wrong = real[None, :] & ~known & (ids[None, :] != anchor[:, None])
         allowed = wrong | (jnp.arange(len(ids), dtype=jnp.int32)[None, :] == rows[:, None])
         logits = jnp.where(allowed, SCALE * (outputs[:, 0] @ candidates.T), jnp.float32(-1e30))
-        found = cross_entropy(logits, rows, inputs.weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(logits, rows, inputs.weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}

@@ -59,7 +59,7 @@ class Objective(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What `prepare` reads from a batch besides "tokens"."""
+        """What `make_inputs` reads from a batch besides "tokens"."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Objective(Protocol):
         """FLOPs of one row's matrix products, forward and backward, without recomputation and vocabulary padding."""
         ...
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> Any:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> Any:
         """The inputs of `loss`, a pytree of arrays whose first axis is rows; `row_keys` are typed threefry keys [B]."""
         ...
 

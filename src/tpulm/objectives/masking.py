@@ -9,7 +9,7 @@ These are the rules of Google's BERT (`create_pretraining_data.py`; Devlin et al
 - Each chosen token is independently replaced by [MASK] (80 %), by a token drawn uniformly from the vocabulary without its
   special tokens (10 %; Google's code includes them), or kept (10 %); the model must predict the original in all three cases.
 
-Google's masks are drawn when the data is made, up to ten times a row (`dupe_factor`); here they are drawn anew each time a row
+Google's masks are drawn when the data is made, up to ten times a row (`dupe_factor`); here they are drawn again each time a row
 is seen. For whole-word masking, `draw_words` chooses words instead of single tokens.
 """
 
@@ -100,9 +100,9 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, confi
     choice_key, kind_key, token_key = jax.random.split(key, 3)
 
     candidate = (ids != special.pad) & (ids != special.cls) & (ids != special.sep)
-    wanted = np.array([min(budget, max(1, round(n * config.mask_fraction))) for n in range(length + 1)], np.int32)
+    counts = np.array([min(budget, max(1, round(n * config.mask_fraction))) for n in range(length + 1)], np.int32)
     tokens = jnp.sum((ids != special.pad).astype(jnp.int32))
-    number = jnp.minimum(jnp.asarray(wanted)[tokens], jnp.sum(candidate.astype(jnp.int32)))
+    number = jnp.minimum(jnp.asarray(counts)[tokens], jnp.sum(candidate.astype(jnp.int32)))
 
     lottery = (jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)).astype(jnp.int32)
     if word_start is not None:
@@ -116,9 +116,9 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, confi
 
     kind = jax.random.uniform(kind_key, (budget,), jnp.float32)
     random_tokens = _ordinary_tokens(token_key, budget, config)
-    seen = jnp.where(kind < config.mask_token_fraction + config.random_token_fraction, random_tokens, labels)
-    seen = jnp.where(kind < config.mask_token_fraction, jnp.int32(special.mask), seen)
-    masked = ids.at[jnp.where(used, drawn, length)].set(seen, mode="drop")
+    replaced = jnp.where(kind < config.mask_token_fraction + config.random_token_fraction, random_tokens, labels)
+    replaced = jnp.where(kind < config.mask_token_fraction, jnp.int32(special.mask), replaced)
+    masked = ids.at[jnp.where(used, drawn, length)].set(replaced, mode="drop")
     return MaskedRows(masked, positions, labels, used.astype(jnp.float32))
 
 
@@ -186,13 +186,13 @@ def _first_of_word(word_start: Array, candidate: Array, longest: Array) -> Int[A
 
 
 def _take_what_fits(sizes: Int[Array, " W"], room: Int[Array, ""], most_room: int) -> Bool[Array, " W"]:
-    """Which words of these sizes, in order, the greedy walk takes; a size of 0 is no word. `room` is at most `most_room`."""
+    """Which words of these sizes, in order, the greedy walk takes; a size of 0 is not a word. `room` is at most `most_room`."""
 
     def one_round(_: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        left, taken, room = state
-        left = left & (sizes <= room)
-        now = left & (jnp.cumsum(jnp.where(left, sizes, 0), dtype=jnp.int32) <= room)
-        return left & ~now, taken | now, room - jnp.sum(jnp.where(now, sizes, 0))
+        remaining, taken, room = state
+        remaining = remaining & (sizes <= room)
+        now = remaining & (jnp.cumsum(jnp.where(remaining, sizes, 0), dtype=jnp.int32) <= room)
+        return remaining & ~now, taken | now, room - jnp.sum(jnp.where(now, sizes, 0))
 
     begin = (sizes > 0, jnp.zeros(sizes.shape, bool), room)
     return jax.lax.fori_loop(0, most_rounds(sizes.shape[0], most_room), one_round, begin)[1]

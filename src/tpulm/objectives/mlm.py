@@ -72,10 +72,10 @@ class MaskedLanguageModel(Setup):
 
     @property
     def columns(self) -> dict[str, Column]:
-        found = {"next_sentence": Column((), jnp.int8)} if self.next_sentence else {}
+        result = {"next_sentence": Column((), jnp.int8)} if self.next_sentence else {}
         if self.masking.whole_words:
-            found["word_start"] = Column((self.sequence_length,), jnp.int8, of_tokens=lambda made: made.word_starts())
-        return found
+            result["word_start"] = Column((self.sequence_length,), jnp.int8, of_tokens=lambda made: made.word_starts())
+        return result
 
     @property
     def predictions(self) -> int:
@@ -93,7 +93,7 @@ class MaskedLanguageModel(Setup):
             next_sentence=self.next_sentence,
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
@@ -180,7 +180,7 @@ class NextTokenOfEncoder(MaskedLanguageModel):
     def predictions(self) -> int:
         return self.sequence_length
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)
         tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         follows = (tokens.segments[:, 1:] == tokens.segments[:, :-1]) & (tokens.segments[:, 1:] >= 0)
@@ -198,5 +198,5 @@ class NextTokenOfEncoder(MaskedLanguageModel):
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Loss and accuracy, under the causal objective's names."""
-        found = super().metrics(sums)
-        return {"loss": found["loss"], "accuracy": found["mlm_accuracy"]}
+        result = super().metrics(sums)
+        return {"loss": result["loss"], "accuracy": result["mlm_accuracy"]}

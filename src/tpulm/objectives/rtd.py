@@ -59,11 +59,11 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             vocab_size=self.vocab_size,
         )
 
-    def prepare(self, batch: Mapping[str, Array], row_keys: Array) -> DetectionInputs:  # pyright: ignore
+    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> DetectionInputs:  # pyright: ignore
         originals = batch["tokens"].astype(jnp.int32)
         sample_keys = jax.vmap(lambda key: jax.random.key_data(jax.random.fold_in(key, 2)))(row_keys)
         weights = (originals != self.special.pad).astype(jnp.float32)
-        return DetectionInputs(super().prepare(batch, row_keys), originals, sample_keys, weights)
+        return DetectionInputs(super().make_inputs(batch, row_keys), originals, sample_keys, weights)
 
     def totals(self, inputs: DetectionInputs) -> dict[str, Array]:  # pyright: ignore
         return {"mlm": jnp.sum(inputs.masked.weights), "detection": jnp.sum(inputs.weights)}
@@ -94,7 +94,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         def ratio(over: str, under: str) -> float:
             return float(sums[over]) / float(sums[under]) if float(sums[under]) else 0.0
 
-        found = {
+        result = {
             "detection_loss": ratio("detection_loss", "detection_weight"),
             "detection_accuracy": ratio("detection_correct", "detection_weight"),
             "detection_auc": _area_under_curve(np.asarray(sums["replaced_scores"]), np.asarray(sums["original_scores"])),
@@ -103,8 +103,8 @@ class ReplacedTokenDetection(MaskedLanguageModel):
             "replaced_fraction": ratio("replaced", "detection_weight"),
         }
         weights = self.objective
-        loss = weights.generator_weight * masked["mlm_loss"] + weights.discriminator_weight * found["detection_loss"]
-        return {**masked, **found, "loss": loss}
+        loss = weights.generator_weight * masked["mlm_loss"] + weights.discriminator_weight * result["detection_loss"]
+        return {**masked, **result, "loss": loss}
 
     def _generate(self, generator: electra.Generator, inputs: DetectionInputs, key: Array | None) -> tuple[Any, Array]:
         """The sums of the masked loss, and a sampled token for each predicted position [B, P]."""

@@ -52,8 +52,8 @@ class SpanPrediction(Classification):
     def sums(self, outputs: Float[Array, "B L 2"], inputs: LabelledInputs) -> dict[str, Array]:
         shown = jnp.where(inputs.tokens.segments[:, :, None] < 0, jnp.finfo(jnp.float32).min, outputs)
         weights = jnp.stack([inputs.weights, inputs.weights], axis=1) / 2
-        found = cross_entropy(shown.transpose(0, 2, 1), inputs.labels[:, :2], weights)
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(shown.transpose(0, 2, 1), inputs.labels[:, :2], weights)
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
         """The number of rows, [1]."""

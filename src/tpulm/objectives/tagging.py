@@ -48,8 +48,8 @@ class TokenClassification(Classification):
     def sums(self, outputs: Float[Array, "B L C"], inputs: LabelledInputs) -> dict[str, Array]:
         length = outputs.shape[1]
         labels = jnp.maximum(inputs.labels[:, :length], 0) % (self.num_classes or 1)
-        found = cross_entropy(outputs, labels, self._weights(inputs, length))
-        return {"loss": found.loss, "correct": found.correct, "rows": found.weight}
+        entropy = cross_entropy(outputs, labels, self._weights(inputs, length))
+        return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
     def label_counts(self, inputs: LabelledInputs) -> Array:
         labels = jnp.maximum(inputs.labels[:, : self.sequence_length], 0) % (self.num_classes or 1)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.convert.model_card import CardFacts
     from tpulm.predict.minimal_pairs import PairsReport
     from tpulm.train.evaluate import Evaluation
-    from tpulm.train.loop import Step, TrainResult
-    from tpulm.train.program import Program
+    from tpulm.train.loop import TrainResult, TrainStep
+    from tpulm.train.program import PretrainingProgram
 
 _COUNTED_TOKENS = 4_000_000  # of the training rows, for the token frequencies that scores are compared with
 _ON_THE_CARD = ("name", "description", "language")  # settings after whose change only the export is redone
@@ -79,8 +79,8 @@ def run(
 
     With several hosts each of them calls this, with its own `member` (`tpulm.runtime.hosts.membership`).
     """
-    with shown(progress) as said, working_in(config, workdir, member=member, progress=said) as folder:
-        return _run(config, folder.path, folder.hosts, said)
+    with shown(progress) as reporter, working_in(config, workdir, member=member, progress=reporter) as folder:
+        return _run(config, folder.path, folder.hosts, reporter)
 
 
 def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress) -> Summary:
@@ -150,7 +150,7 @@ def export_revisions(config: RunConfig, workdir: PurePath, *, progress: Progress
     return _trained(config, workdir, ALONE, progress).export_revisions()
 
 
-def look(
+def evaluate_read_only(
     config: RunConfig, workdir: PurePath, *, on: Sequence[SourceConfig] = (), progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Like `evaluate`, while others may work in the folder: the newest checkpoint as it is, on one device, writing nothing.
@@ -164,7 +164,7 @@ def look(
 def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Progress = SILENT) -> LoadedModel:
     """The current model of a work folder: its export unless a checkpoint is newer, else the newest checkpoint.
 
-    `progress` is told which. Raises ConfigError if there is neither.
+    `progress` receives which. Raises ConfigError if there is neither.
     """
     from tpulm.convert.huggingface import load_model
 
@@ -195,7 +195,7 @@ def record_pairs(workdir: PurePath, name: str, report: PairsReport) -> None:
         write(workdir)
 
 
-def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]:
+def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[TrainStep]:
     """Prepare the data, then yield (step, state, metrics) after each compiled step: `own_loop.training_steps`."""
     folder = storage.check_writable(workdir)
     with storage.held(folder):
@@ -288,10 +288,10 @@ class Stages:
     def train(self) -> Trained:
         if (done := read_result(self.workdir, "train")) is not None:
             return Trained(done, "skipped", None)
-        from tpulm.train.metrics import mend, read_metrics
+        from tpulm.train.metrics import read_metrics, repair
 
         if self.hosts.is_first:
-            mend(self.workdir, self.progress)
+            repair(self.workdir, self.progress)
         _check_platform(self.config)
         check_trackers(self.config.track)
         step, resumed_at, result = newest_step(self.workdir) or 0, None, None
@@ -367,7 +367,7 @@ class Stages:
         unknown_fraction = self._dataset(phase).train.unknown_fraction
         return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
-    def _begun(self, phase: Phase) -> Program:
+    def _begun(self, phase: Phase) -> PretrainingProgram:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
         if path is not None and phase.first_step == 0 and not newest_step(self.workdir):
@@ -431,7 +431,7 @@ class Stages:
             texts = corpus.read_texts(sources, self.config.corpus.cleaning, skipped)
             tokenizer = self.data.tokenizer
             first = next(texts, [])
-            for doubt in tokenization.vocabulary_doubts(tokenizer, first, "the beginning of the text"):
+            for doubt in tokenization.vocabulary_warnings(tokenizer, first, "the beginning of the text"):
                 self.progress.note(doubt)
             manifest = dataset.prepare_texts(_in_parts(chain([first], texts), data.part_bytes), folder, data, tokenizer)
             if not manifest.counts.rows:
@@ -445,11 +445,11 @@ class Stages:
     def export(self, model: Model | None = None) -> Exported:
         folder = self.workdir / "export"
         done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
-        wanted = {"step": newest_step(self.workdir), **named}
+        expected = {"step": newest_step(self.workdir), **named}
         pairs = read_result(self.workdir, "pairs") or {}
         if (
             done is not None
-            and wanted.items() <= done.items()
+            and expected.items() <= done.items()
             and self._same_average(done)
             and storage.exists(folder)
             and (done.get("pairs", {}) == pairs or not storage.committed_steps(self.workdir / "checkpoints"))
@@ -457,7 +457,7 @@ class Stages:
             return Exported(folder, "skipped")
         from tpulm.report.facts import gather
         from tpulm.report.history import History
-        from tpulm.train.metrics import mend
+        from tpulm.train.metrics import repair
 
         watchdog.report("export")
         step, params = model or self.newest_model()
@@ -467,7 +467,7 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
-            mend(self.workdir, self.progress)
+            repair(self.workdir, self.progress)
             history, tokenizer = History.read(self.workdir), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
         values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
@@ -491,8 +491,8 @@ class Stages:
         """
         from tpulm.train.checkpoint import weights_at
 
-        there, folder = storage.committed_steps(self.workdir / "checkpoints"), self.workdir / REVISIONS
-        steps = [step for step in self.revisions if step in there]
+        committed, folder = storage.committed_steps(self.workdir / "checkpoints"), self.workdir / REVISIONS
+        steps = [step for step in self.revisions if step in committed]
         if not steps:
             raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
         self.progress.start("Exporting", len(steps), "checkpoint")
@@ -502,7 +502,7 @@ class Stages:
             self.progress.advance(1)
         return {self.revisions[step]: folder / self.revisions[step] for step in steps}
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[TrainStep]:
         from tpulm.train.loop import steps_of
 
         state, cursor = None, 0
@@ -553,12 +553,12 @@ class Stages:
             raise _no_checkpoint(self.workdir)
         program = self._program(phase_at(self.phases, step))
         if self.read_only:
-            if (found := newest_weights(folder, program.abstract_state)) is None:
+            if (newest := newest_weights(folder, program.abstract_state)) is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint any more")
-            return self._final(Model(found.step, program.placed(found.weights)))
+            return self._final(Model(newest.step, program.placed(newest.weights)))
         checkpoints = self.config.train.checkpoint
-        kept: dict[str, Any] = {"kept_steps": self._kept_steps, "hosts": self.hosts, "progress": self.progress}
-        with Checkpoints(folder, checkpoints, **kept) as saved:
+        shared: dict[str, Any] = {"kept_steps": self._kept_steps, "hosts": self.hosts, "progress": self.progress}
+        with Checkpoints(folder, checkpoints, **shared) as saved:
             if saved.last_step is not None:
                 self.progress.start("Loading the checkpoint")
             restored = saved.restore_latest(program.abstract_state, self._identity())
@@ -588,23 +588,23 @@ class Stages:
 
         Words are the dataset's, as white space parts them. Raises ConfigError if they are unknown.
         """
-        wanted, names = sorted(self.config.train.checkpoint.keep_at_words), dict[int, str]()
+        thresholds, names = sorted(self.config.train.checkpoint.keep_at_words), dict[int, str]()
         read = 0.0
-        for phase in self.phases if wanted else ():
+        for phase in self.phases if thresholds else ():
             counts = self._dataset(phase).train.counts
             if not counts.blanks:
                 raise ConfigError(
                     "train.checkpoint.keep_at_words needs a text whose words white space parts: there is none in it"
                 )
             per_step = (counts.blanks + counts.documents) / counts.rows * phase.config.train.batch_size
-            for words in wanted:
+            for words in thresholds:
                 step = phase.first_step + math.ceil((words - read) / per_step)
                 if phase.first_step < step <= phase.last_step:
                     names[step] = f"chck_{words // 1_000_000}M" if words % 1_000_000 == 0 else f"chck_{words}"
             read += per_step * (phase.last_step - phase.first_step)
-        if wanted and wanted[-1] > read:
+        if thresholds and thresholds[-1] > read:
             self.progress.note(
-                f"train.checkpoint.keep_at_words: this run reads {read:,.0f} words, and has no checkpoint at {wanted[-1]:,}"
+                f"train.checkpoint.keep_at_words: this run reads {read:,.0f} words, and has no checkpoint at {thresholds[-1]:,}"
             )
         return names
 
@@ -652,17 +652,17 @@ class Stages:
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         return self.data.datasets[phase.number - 1]
 
-    def _program(self, phase: Phase) -> Program:
-        made = self.data.tokenizer
-        return self.programs.get(phase, tokenization.Vocabulary(made.vocab_size, made.special))
+    def _program(self, phase: Phase) -> PretrainingProgram:
+        tokenizer = self.data.tokenizer
+        return self.programs.get(phase, tokenization.Vocabulary(tokenizer.vocab_size, tokenizer.special))
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must have in common with this run to be resumed from."""
-        made = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
+        fingerprints = dict.fromkeys(manifest.fingerprint for manifest in self.data.datasets)
         return {
             "seed": self.config.train.seed,
             "tokenizer_fingerprint": self.data.tokenizer.fingerprint,
-            "dataset_fingerprint": " ".join(made),
+            "dataset_fingerprint": " ".join(fingerprints),
             "model": self.config.model.identity(),
             "config": self.config.model_dump(mode="json"),
         }

@@ -11,19 +11,19 @@ from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.finetuning import Classifier
 from tpulm.progress import SILENT, Progress
-from tpulm.train.loop import Step
+from tpulm.train.loop import TrainStep
 
 
 @overload
-def training_steps(what: RunConfig, data: str | PurePath, *, progress: Progress = SILENT) -> Iterator[Step]: ...
+def training_steps(what: RunConfig, data: str | PurePath, *, progress: Progress = SILENT) -> Iterator[TrainStep]: ...
 @overload
-def training_steps(what: Classifier, data: Any) -> Iterator[Step]: ...
-def training_steps(what: RunConfig | Classifier, data: Any, *, progress: Progress = SILENT) -> Iterator[Step]:
+def training_steps(what: Classifier, data: Any) -> Iterator[TrainStep]: ...
+def training_steps(what: RunConfig | Classifier, data: Any, *, progress: Progress = SILENT) -> Iterator[TrainStep]:
     """(step, state, metrics) after each compiled step: batches sharded over all devices, metrics summed over them.
 
     `training_steps(config, workdir)` pretrains, after preparing the data. `training_steps(classifier, train)` fine-tunes, with
     the very steps of `Classifier.fit`. Nothing is saved or scored, and training begins at step 0. The state is valid until the
-    next step, and so are metrics that were not looked at.
+    next step, and so are metrics that were not read.
     """
     if isinstance(what, Classifier):
         return what.steps(data)

@@ -67,23 +67,23 @@ def prepare_tokenizer(
     progress: Progress = SILENT,
 ) -> tokenization.Tokenization:
     """The tokenizer trained on a sample of the corpus or, without `text`, read from `tokenizer.path`; saved to W/tokenizer."""
-    wanted, folder = config.tokenizer, workdir / "tokenizer"
-    unsaid = {"path", "allow_unknown"} | ({"morphemes"} if wanted.morphemes == "none" else set())
-    inputs: dict[str, Any] = {"settings": wanted.fingerprinted(exclude=unsaid)}
+    settings, folder = config.tokenizer, workdir / "tokenizer"
+    excluded = {"path", "allow_unknown"} | ({"morphemes"} if settings.morphemes == "none" else set())
+    inputs: dict[str, Any] = {"settings": settings.fingerprinted(exclude=excluded)}
     recorded = tokenization.load_manifest(folder)
     if text is not None:
         inputs["corpus"] = text.fingerprint
     else:
         if recorded is None:
             _check_named_inputs(config)
-        assert wanted.path is not None, "else there is a corpus"
-        inputs["file"] = storage.sha256(wanted.path)
-    if wanted.morphemes == "kiwi":
+        assert settings.path is not None, "else there is a corpus"
+        inputs["file"] = storage.sha256(settings.path)
+    if settings.morphemes == "kiwi":
         progress.note(
             "tokenizer.morphemes = 'kiwi': transformers has no tokenizer that cuts Korean into morphemes, so this one will be "
             "read by tpulm alone; data.word_boundaries = 'kiwi' masks by morphemes and keeps a tokenizer that all can load"
         )
-    if wanted.morphemes == "mecab" and config.corpus.cleaning.max_repeats:
+    if settings.morphemes == "mecab" and config.corpus.cleaning.max_repeats:
         progress.note(
             "corpus.cleaning.max_repeats: this tokenizer is exported as transformers' BertJapaneseTokenizer, which cuts no "
             "repeats; give it texts in which they are cut"
@@ -92,16 +92,16 @@ def prepare_tokenizer(
     hosts.barrier("tokenizer begun")
     if not is_done and hosts.is_first:
         if text is not None:
-            sample = corpus.sample_texts(workdir, text, wanted.sample_bytes)
-            made = tokenization.train(sample, wanted, cleaning=config.corpus.cleaning, progress=progress)
+            sample = corpus.sample_texts(workdir, text, settings.sample_bytes)
+            trained = tokenization.train(sample, settings, cleaning=config.corpus.cleaning, progress=progress)
         else:
-            made = tokenization.load(wanted.path or "", wanted, progress=progress)
-        tokenization.save(made, folder, inputs=inputs, model_max_length=config.model.max_positions)
+            trained = tokenization.load(settings.path or "", settings, progress=progress)
+        tokenization.save(trained, folder, inputs=inputs, model_max_length=config.model.max_positions)
     hosts.barrier("tokenizer")
-    found = tokenization.load(folder)
-    if not _normalizes(found, config.corpus.cleaning):
+    loaded = tokenization.load(folder)
+    if not _normalizes(loaded, config.corpus.cleaning):
         progress.note(_UNNORMALIZED)
-    return found
+    return loaded
 
 
 def _normalizes(tokenizer: tokenization.Tokenization, cleaning: CleaningConfig) -> bool:
@@ -122,10 +122,10 @@ class Prepared(NamedTuple):
 
 def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
     """What an earlier command prepared. Raises ConfigError if something is missing."""
-    made = [dataset.load_manifest(workdir / phase.folder) for phase in phases_of(config)]
-    if None in made:
+    manifests = [dataset.load_manifest(workdir / phase.folder) for phase in phases_of(config)]
+    if None in manifests:
         raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
-    return Prepared(tokenization.load(workdir / "tokenizer"), tuple(manifest for manifest in made if manifest is not None))
+    return Prepared(tokenization.load(workdir / "tokenizer"), tuple(manifest for manifest in manifests if manifest is not None))
 
 
 def prepare(
@@ -142,9 +142,9 @@ def prepare(
     `ended` is called after each stage, with its name and whether it had been done before.
     """
     if is_imported(workdir):  # with its tokenizer; there is no corpus, and `workfolder.begin` has compared the settings
-        found = prepared(config, workdir)
+        complete = prepared(config, workdir)
         ended("dataset", True)
-        return found
+        return complete
     with WorkerPool(modules=dataset.MODULES) if runner is None else nullcontext(runner) as pool:
         had_corpus = corpus.load_manifest(workdir) is not None
         had_tokenizer = tokenization.load_manifest(workdir / "tokenizer") is not None
@@ -164,7 +164,7 @@ def prepare(
         was_done = all(dataset.load_manifest(workdir / phase.folder) is not None for phase in phases)
         if not was_done:
             _check_vocabulary(config, workdir, text, tokenizer, progress)
-        made = tuple(
+        manifests = tuple(
             dataset.prepare(
                 phase.config.data,
                 workdir / phase.folder,
@@ -180,7 +180,7 @@ def prepare(
         if hosts.is_first:
             corpus.remove_spill(workdir)
         ended("dataset", was_done)
-        return Prepared(tokenizer, made)
+        return Prepared(tokenizer, manifests)
 
 
 def _check_vocabulary(
@@ -192,18 +192,18 @@ def _check_vocabulary(
 ) -> None:
     """Before hours of preparation: note, or raise ConfigError, if much of a sample of the text is unknown."""
     texts = corpus.some_texts(workdir, text, _VOCABULARY_SAMPLE_BYTES)
-    found = tokenization.count_unknown(tokenizer, [texts])
-    if found.fraction < tokenization.UNKNOWN_WARNING:
+    unknown = tokenization.count_unknown(tokenizer, [texts])
+    if unknown.fraction < tokenization.UNKNOWN_WARNING:
         return
-    path, words = config.tokenizer.path, " and words of any length" if found.is_long else ""
-    cure = "" if found.is_long else "a larger tokenizer.vocab_size, or "
-    cure = f"set {cure}tokenizer.algorithm = 'bpe' or 'unigram', which write every character{words}"
+    path, long_words = config.tokenizer.path, " and words of any length" if unknown.is_long else ""
+    cure = "" if unknown.is_long else "a larger tokenizer.vocab_size, or "
+    cure = f"set {cure}tokenizer.algorithm = 'bpe' or 'unigram', which write every character{long_words}"
     if path is not None:
-        higher = ", with a higher max_input_chars_per_word" if found.is_long else ""
+        higher = ", with a higher max_input_chars_per_word" if unknown.is_long else ""
         cure = f"take one that fits the text{higher}, or leave tokenizer.path out to have one trained"
-    message = f"{found} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
-    if found.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
-        raise ConfigError(f"{message}. tokenizer.allow_unknown = true goes on with it")
+    message = f"{unknown} to the vocabulary{'' if path is None else f' of {path}'}: {cure}"
+    if unknown.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
+        raise ConfigError(f"{message}. set tokenizer.allow_unknown = true to continue")
     progress.note(message)
 
 

@@ -16,7 +16,7 @@ from tpulm.tokenization import Vocabulary
 from tpulm.workfolder import is_imported
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
-    from tpulm.train.program import Program
+    from tpulm.train.program import PretrainingProgram
 
 
 class Programs:
@@ -25,13 +25,13 @@ class Programs:
     def __init__(self, workdir: PurePath, progress: Progress, *, read_only: bool = False):
         """`read_only`: only for evaluation, on one device, while another process trains."""
         self._workdir, self._progress, self._read_only = workdir, progress, read_only
-        self._stats: dict[int, Future[Program]] = {}
+        self._stats: dict[int, Future[PretrainingProgram]] = {}
 
     def begin(self, phase: Phase) -> None:
         """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
-        wanted = phase.config.tokenizer
-        path = self._workdir / "tokenizer" if is_imported(self._workdir) else wanted.path
-        self._compile(phase, tokenization.expected(wanted, path))
+        settings = phase.config.tokenizer
+        path = self._workdir / "tokenizer" if is_imported(self._workdir) else settings.path
+        self._compile(phase, tokenization.expected(settings, path))
 
     def check(self) -> None:
         """Raise errors so far, such as a batch that does not divide: better now than after hours of preparation."""
@@ -39,16 +39,16 @@ class Programs:
             if future.done():
                 future.result()
 
-    def get(self, phase: Phase, made: Vocabulary) -> Program:
+    def get(self, phase: Phase, vocabulary: Vocabulary) -> PretrainingProgram:
         """The program for this run's vocabulary, compiled ahead if that was expected."""
         if phase.number in self._stats:
             program = self._wait(phase)
-            if (program.vocab_size, program.special) == made:
+            if (program.vocab_size, program.special) == vocabulary:
                 return program
-        self._compile(phase, made)
+        self._compile(phase, vocabulary)
         return self._wait(phase)
 
-    def _wait(self, phase: Phase) -> Program:
+    def _wait(self, phase: Phase) -> PretrainingProgram:
         future = self._stats[phase.number]
         if not future.done():
             watchdog.report("compile")
@@ -60,7 +60,7 @@ class Programs:
 
     def _compile(self, phase: Phase, vocabulary: Vocabulary) -> None:
         """Compile in a daemon thread, which does not delay the end of the process; an error comes with the result."""
-        future: Future[Program] = Future()
+        future: Future[PretrainingProgram] = Future()
 
         def work() -> None:
             try:
@@ -72,19 +72,19 @@ class Programs:
         self._stats[phase.number] = future
 
 
-def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, read_only: bool) -> Program:
+def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, read_only: bool) -> PretrainingProgram:
     import jax
 
-    from tpulm.train.program import Program, enable_compilation_cache, kept_compute_dtype
+    from tpulm.train.program import PretrainingProgram, enable_compilation_cache, recorded_compute_dtype
 
     enable_compilation_cache(None if read_only else workdir)
     if config.train.compute_dtype == "auto":
-        kept = kept_compute_dtype(workdir)
-        config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": kept})})
+        recorded = recorded_compute_dtype(workdir)
+        config = config.model_copy(update={"train": config.train.model_copy(update={"compute_dtype": recorded})})
     devices = jax.local_devices()[:1] if read_only else None
     if read_only:
         config = config.model_copy(update={"hardware": HardwareConfig()})
-    program = Program(config, vocab_size=vocabulary.vocab_size, special=vocabulary.special, devices=devices)
+    program = PretrainingProgram(config, vocab_size=vocabulary.vocab_size, special=vocabulary.special, devices=devices)
     if not read_only:
         program.compile()
     return program

@@ -20,7 +20,7 @@ from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches, write_random_rows
 from tpulm.readable import duration
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 _UNITS, _SUBLANES = {"v6e": 256, "tpu7x": 256}, 8  # side of the units by generation, else 128
 _USUAL_MFU, _WIDE = 0.35, 768  # of a TPU, for models at least so wide; proportional for narrower ones (docs/planning.md)
@@ -53,9 +53,8 @@ def advise(
 ) -> Advice:
     """`here`: FLOP/s that this machine reaches in products, on all devices together; None if it could not be measured."""
     phases, one = phases_of(config), jax.devices()[:1]
-    per_row = [
-        Program(phase.config, vocab_size=vocab_size, special=special, devices=one).objective.flops_per_row for phase in phases
-    ]
+    programs = (PretrainingProgram(phase.config, vocab_size=vocab_size, special=special, devices=one) for phase in phases)
+    per_row = [program.objective.flops_per_row for program in programs]
     flops = sum(
         per * phase.config.train.batch_size * (phase.last_step - phase.first_step)
         for per, phase in zip(per_row, phases, strict=True)
@@ -94,15 +93,15 @@ def advise(
 def _verdict(
     accelerator: Accelerator, findings: tuple[AdviceItem, ...], hours_here: float | None, hours_there: float
 ) -> tuple[bool, str]:
-    there = duration(hours_there * 3600)
+    time_there = duration(hours_there * 3600)
     if hours_here is not None and hours_here < _WORTH_HOURS:
         return False, f"no TPU is needed: about {duration(hours_here * 3600)} here, and an hour is gone before a TPU has begun"
     if hours_here is not None and hours_here < 2 * hours_there:
-        return False, f"{accelerator.name} would hardly help: about {there} there, {duration(hours_here * 3600)} here"
+        return False, f"{accelerator.name} would hardly help: about {time_there} there, {duration(hours_here * 3600)} here"
     bad = [finding.what for finding in findings if not finding.good]
     gain = "" if hours_here is None else f" instead of {duration(hours_here * 3600)} here"
     less = f"; it would be faster with better {', '.join(bad)}" if bad else ""
-    return True, f"{accelerator.name} would help: about {there}{gain}{less}"
+    return True, f"{accelerator.name} would help: about {time_there}{gain}{less}"
 
 
 def _fill(config: RunConfig, unit: int) -> float:

@@ -22,7 +22,7 @@ from tpulm.errors import MissingExtra, StorageError, installing
 from tpulm.plan import costs, hlo
 from tpulm.plan.hlo import Array, Computation, Instruction, Module, part
 from tpulm.progress import held_stderr
-from tpulm.train.program import Program, cache_folder
+from tpulm.train.program import PretrainingProgram, cache_folder
 
 if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
@@ -74,11 +74,11 @@ class Buffer(NamedTuple):
 
 def largest(module: Module, count: int) -> list[Buffer]:
     """The largest buffers that the program itself makes (parameters and optimizer state are arguments), largest first."""
-    found = [*_stacks(module), *_made(module.entry)]
-    return sorted(found, key=lambda buffer: -buffer.bytes)[:count]
+    buffers = [*_stacks(module), *_buffers(module.entry)]
+    return sorted(buffers, key=lambda buffer: -buffer.bytes)[:count]
 
 
-def _made(computation: Computation) -> Iterator[Buffer]:
+def _buffers(computation: Computation) -> Iterator[Buffer]:
     for instruction in computation:
         if instruction.opcode not in _VIEWS and instruction.attribute("custom_call_target") != '"AllocateBuffer"':
             for array in instruction.shapes:
@@ -154,7 +154,7 @@ class Analysis:
     collectives: tuple[costs.Collective, ...]
     unknown_loops: int
     opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
-    kernels: int  # how often kernels of our own run, whose cycles are not the compiler's
+    kernels: int  # how often tpulm's own kernels run, whose cycles are not the compiler's
     cycles_by_part: dict[str, float]
     largest: tuple[Buffer, ...]
     compile_seconds: float
@@ -172,7 +172,7 @@ class DoesNotFit(Exception):
 
 def analyse(
     config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens
-) -> tuple[Program, Analysis]:
+) -> tuple[PretrainingProgram, Analysis]:
     """The step that training would run there. Raises ConfigError if the run does not divide over the devices, and DoesNotFit if
     the compiler finds no place for it. Analyses are cached."""
     program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
@@ -185,9 +185,9 @@ def analyse(
     return program, analysis
 
 
-def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> Program:
+def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> PretrainingProgram:
     """The run laid out on the slice, not compiled. Raises ConfigError if it does not divide."""
-    return Program(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
+    return PretrainingProgram(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
 
 
 def compiler() -> str:
@@ -200,12 +200,12 @@ def analysis_of(lowered: Lowered, accelerator: Accelerator, devices: int) -> Ana
     digest = hashlib.sha256(lowered.as_text().encode())
     digest.update(f"{accelerator.name} {compiler()} {_FORMAT} {os.environ.get('LIBTPU_INIT_ARGS', '')}".encode())
     path = cache_folder("plans") / f"{digest.hexdigest()}.json"
-    if (found := _read(path)) is None:
-        found = _compiled(lowered, devices)
-        _keep(path, found)
-    if isinstance(found, DoesNotFit):
-        raise found
-    return found
+    if (cached := _read(path)) is None:
+        cached = _compiled(lowered, devices)
+        _keep(path, cached)
+    if isinstance(cached, DoesNotFit):
+        raise cached
+    return cached
 
 
 def _compiled(lowered: Lowered, devices: int) -> Analysis | DoesNotFit:
@@ -223,7 +223,7 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
     """The analysis of a compiled program."""
     stats: Any = compiled.memory_analysis()
     module = hlo.parse(compiled.as_text() or "")
-    found = costs.count(module, devices)
+    counted = costs.count(module, devices)
     return Analysis(
         memory=Memory(
             arguments=stats.argument_size_in_bytes,
@@ -231,15 +231,15 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
             temporaries=stats.temp_size_in_bytes,
             code=stats.generated_code_size_in_bytes,
         ),
-        flops=found.flops,
-        bytes=found.bytes,
-        cycles=found.cycles,
-        unestimated_bytes=found.unestimated_bytes,
-        collectives=tuple(found.collectives),
-        unknown_loops=found.unknown_loops,
-        opaque=dict(found.opaque),
-        kernels=found.kernels,
-        cycles_by_part=dict(found.cycles_by_part.most_common(_LISTED)),
+        flops=counted.flops,
+        bytes=counted.bytes,
+        cycles=counted.cycles,
+        unestimated_bytes=counted.unestimated_bytes,
+        collectives=tuple(counted.collectives),
+        unknown_loops=counted.unknown_loops,
+        opaque=dict(counted.opaque),
+        kernels=counted.kernels,
+        cycles_by_part=dict(counted.cycles_by_part.most_common(_LISTED)),
         largest=tuple(largest(module, _LISTED)),
         compile_seconds=round(seconds, 1),
         compiler=compiler(),
@@ -247,10 +247,10 @@ def examine(compiled: Compiled, devices: int, seconds: float) -> Analysis:
 
 
 def _needed(message: str) -> int | None:
-    found = _EXHAUSTED.search(message)
-    if found is None:
+    match = _EXHAUSTED.search(message)
+    if match is None:
         return None
-    number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
+    number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
     return round(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
@@ -259,21 +259,21 @@ class _Refusal(NamedTuple):
     needed: int | None
 
 
-_KEPT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
+_CACHE_FORMAT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
 
 
 def _read(path: Path) -> Analysis | DoesNotFit | None:
     """The cached analysis; None if there is none that can be read."""
     try:
-        found = _KEPT.validate_json(path.read_bytes())
+        cached = _CACHE_FORMAT.validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return DoesNotFit(found.does_not_fit, found.needed) if isinstance(found, _Refusal) else found
+    return DoesNotFit(cached.does_not_fit, cached.needed) if isinstance(cached, _Refusal) else cached
 
 
 def _keep(path: Path, analysis: Analysis | DoesNotFit) -> None:
     """Best effort: if it fails, the next call compiles again."""
-    kept = _Refusal(str(analysis), analysis.needed) if isinstance(analysis, DoesNotFit) else analysis
+    record = _Refusal(str(analysis), analysis.needed) if isinstance(analysis, DoesNotFit) else analysis
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write_atomic(path, _KEPT.dump_json(kept, indent=2))
+        storage.write_atomic(path, _CACHE_FORMAT.dump_json(record, indent=2))

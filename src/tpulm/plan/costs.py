@@ -91,11 +91,11 @@ class _Walk:
         elif kind := _collective(opcode):
             self._costs.collectives.append(self._communication(kind, instruction, times))
         elif opcode.endswith("-start"):
-            self._beside(instruction, times)
+            self._overlapped_copy(instruction, times)
         else:
             self._leaf(instruction, within, times)
 
-    def _beside(self, instruction: Instruction, times: int) -> None:
+    def _overlapped_copy(self, instruction: Instruction, times: int) -> None:
         """A copy between HBM and on-chip memory that overlaps other instructions: bytes, but no time of its own. Its shapes are
         those of both ends, in either order, then of a context."""
         ends = instruction.shapes[:2]
@@ -222,13 +222,13 @@ def _results(instruction: Instruction) -> tuple[Array, ...]:
 
 def group_size(attributes: str, devices: int) -> int:
     """How many devices take part in each instance of a collective, from any of XLA's forms of `replica_groups`."""
-    if found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
-        return int(found[2])
-    if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
-        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", found[2]))
-    if found := re.search(r"replica_groups=\{\{([0-9,]*)\}", attributes):
-        return len(found[1].split(","))
+    if match := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
+        return int(match[2])
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", match[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match[2]))
+    if match := re.search(r"replica_groups=\{\{([0-9,]*)\}", attributes):
+        return len(match[1].split(","))
     return devices
 
 
@@ -262,8 +262,8 @@ class _Window(NamedTuple):
 
 def _window(text: str, rank: int) -> _Window:
     def numbers(name: str, default: int) -> list[int]:
-        found = re.search(rf"\b{name}=(\S+)", text)
-        return [int(part.split("_")[0]) for part in found[1].split("x")] if found else [default] * rank
+        match = re.search(rf"\b{name}=(\S+)", text)
+        return [int(part.split("_")[0]) for part in match[1].split("x")] if match else [default] * rank
 
     return _Window(
         numbers("size", 1), numbers("stride", 1), numbers("pad", 0), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1)
@@ -275,11 +275,11 @@ def _meeting(extent: int, size: int, outputs: int, window: _Window, axis: int) -
     stride, pad = window.stride[axis], window.pad[axis]
     spread, reach = window.input_dilation[axis], window.kernel_dilation[axis]
     last = (extent - 1) * spread
-    found = 0
+    count = 0
     for position in range(size):
         for place in range(position * reach - pad, position * reach - pad + outputs * stride, stride):
-            found += 0 <= place <= last and place % spread == 0
-    return found
+            count += 0 <= place <= last and place % spread == 0
+    return count
 
 
 def dot_flops(instruction: Instruction, left: Array, _: Array) -> float:

@@ -146,7 +146,7 @@ def plan(
 ) -> Plan:
     """Compile every phase for the slice. Raises `DoesNotFit`, with `phase` set, if one does not fit, and ConfigError."""
     phases = phases_of(config)
-    made: list[PhasePlan] = []
+    plans: list[PhasePlan] = []
     parameters = 0
     for phase in phases:
         of = f" phase {phase.number} of {len(phases)}" if len(phases) > 1 else ""
@@ -159,7 +159,7 @@ def plan(
         parameters = program.num_parameters
         parts = seconds_by_part(analysis, accelerator)
         batch_size = phase.config.train.batch_size
-        made.append(
+        plans.append(
             PhasePlan(
                 number=phase.number,
                 steps=phase.last_step - phase.first_step,
@@ -173,7 +173,7 @@ def plan(
                 text_fraction=TEXT_FRACTION[phase.config.data.rows],
             )
         )
-    return Plan(accelerator, tuple(made), parameters)
+    return Plan(accelerator, tuple(plans), parameters)
 
 
 def seconds_by_part(analysis: Analysis, accelerator: Accelerator) -> dict[str, float]:
@@ -217,14 +217,14 @@ def _ring_rate(accelerator: Accelerator) -> float:
 
 def collectives_by_kind(collectives: tuple[Collective, ...]) -> list[dict[str, Any]]:
     """For one step and one device: the number of each kind, and the bytes of their results."""
-    found: dict[tuple[str, int], list[int]] = {}
+    by_kind: dict[tuple[str, int], list[int]] = {}
     for one in collectives:
-        entry = found.setdefault((one.kind, one.group), [0, 0])
+        entry = by_kind.setdefault((one.kind, one.group), [0, 0])
         entry[0] += one.times
         entry[1] += one.times * one.bytes
     return [
         {"kind": kind, "devices": group, "count": count, "bytes": size}
-        for (kind, group), (count, size) in sorted(found.items())
+        for (kind, group), (count, size) in sorted(by_kind.items())
     ]
 
 
@@ -267,17 +267,17 @@ def fit(
         rows: int | None = hardware.microbatch_size or _share(config, accelerator)
         while rows:
             attempt = config.model_copy(update={"hardware": hardware.model_copy(update={"microbatch_size": rows})})
-            words = ", ".join(f"{name.split('.')[1]} {value}" for name, value in changes(config, attempt, accelerator).items())
-            progress.note(f"Trying {words or 'the settings as they are'}")
+            edits = ", ".join(f"{name.split('.')[1]} {value}" for name, value in changes(config, attempt, accelerator).items())
+            progress.note(f"Trying {edits or 'the settings as they are'}")
             try:
-                found = plan(attempt, accelerator, vocab_size=vocab_size, special=special, progress=progress)
+                fitting = plan(attempt, accelerator, vocab_size=vocab_size, special=special, progress=progress)
             except DoesNotFit as error:
-                tried.append(f"{words or 'as it is'}: {error}")
+                tried.append(f"{edits or 'as it is'}: {error}")
                 rows = _fewer(rows, error.needed, accelerator)
                 if rows and rows < _FILLS_THE_UNIT and hardware.remat != "full":
                     break  # recomputing costs less than so few rows
                 continue
-            return Fitting(attempt, found, changes(config, attempt, accelerator), tuple(tried))
+            return Fitting(attempt, fitting, changes(config, attempt, accelerator), tuple(tried))
     listed = "\n".join(f"  {line}" for line in tried)
     raise ConfigError(
         f"no settings of microbatch_size, remat and fsdp fit {accelerator.name}; tried:\n{listed}\n"
@@ -305,13 +305,13 @@ def dominating(
             }
         )
         try:
-            found = plan(smaller, accelerator, vocab_size=vocab_size, special=special)
+            planned = plan(smaller, accelerator, vocab_size=vocab_size, special=special)
         except DoesNotFit as again:
             needed = again.needed
             continue
         scale = (own.hardware.microbatch_size or share) / rows
         return [
-            buffer._replace(bytes=round(buffer.bytes * scale)) for buffer in found.heaviest.analysis.largest if buffer.stacked
+            buffer._replace(bytes=round(buffer.bytes * scale)) for buffer in planned.heaviest.analysis.largest if buffer.stacked
         ]
     return []
 
@@ -323,26 +323,26 @@ def state_bytes(parameters: int, hardware: HardwareConfig) -> int:
 
 def changes(before: RunConfig, after: RunConfig, accelerator: Accelerator) -> dict[str, Any]:
     """What differs in [hardware]."""
-    found = {}
+    changed = {}
     for name in ("fsdp", "microbatch_size", "remat"):
         old, new = getattr(before.hardware, name), getattr(after.hardware, name)
         same = (name, old) == ("remat", "auto") and new == "dots"
         same = same or (name == "microbatch_size" and old is None and new == _share(after, accelerator))
         if old != new and not same:
-            found[f"hardware.{name}"] = new
-    return found
+            changed[f"hardware.{name}"] = new
+    return changed
 
 
 def _candidates(config: RunConfig, accelerator: Accelerator) -> Iterator[HardwareConfig]:
     """Nearest first: for each possible sharding of the state, each way of keeping less for the backward pass."""
-    given = config.hardware
-    stages = ("dots", "full") if given.remat == "auto" else ("none", "dots", "full")
-    kept = stages[0] if given.remat == "auto" else given.remat
-    fsdp = given.fsdp
+    hardware = config.hardware
+    stages = ("dots", "full") if hardware.remat == "auto" else ("none", "dots", "full")
+    strategy = stages[0] if hardware.remat == "auto" else hardware.remat
+    fsdp = hardware.fsdp
     while fsdp <= accelerator.devices:
-        if accelerator.devices % (fsdp * given.tensor) == 0 and config.model.hidden_size % fsdp == 0:
-            for remat in stages[stages.index(kept) :]:
-                yield given.model_copy(update={"fsdp": fsdp, "remat": remat, "data": "auto"})
+        if accelerator.devices % (fsdp * hardware.tensor) == 0 and config.model.hidden_size % fsdp == 0:
+            for remat in stages[stages.index(strategy) :]:
+                yield hardware.model_copy(update={"fsdp": fsdp, "remat": remat, "data": "auto"})
         fsdp *= 2
 
 
@@ -356,8 +356,8 @@ def _share(config: RunConfig, accelerator: Accelerator) -> int:
 def _fewer(rows: int, needed: int | None, accelerator: Accelerator) -> int | None:
     """The next smaller number of rows to try; None if there is none."""
     share = 0.5 if needed is None else min(0.5, accelerator.hbm_bytes_per_device / needed)
-    wanted = int(rows * share)
-    return next((size for size in range(wanted, 0, -1) if rows % size == 0), None)
+    target = int(rows * share)
+    return next((size for size in range(target, 0, -1) if rows % size == 0), None)
 
 
 def _toml(value: Any) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|rematted_computation|remat\d*)\((.*)\)$")
 _PLUMBING = re.compile(r"^(?:jit\(.*\)|while|body|cond|closed_call|checkpoint|rematted_computation|shard_map|pjit|)$")
-_KEPT = re.compile(r"dynamic_(?:update_)?(?:slice|index_in_dim)")
+_DYNAMIC_SLICE = re.compile(r"dynamic_(?:update_)?(?:slice|index_in_dim)")
 
 
 def part(scope: str) -> str:
@@ -30,8 +30,8 @@ def part(scope: str) -> str:
         if not _PLUMBING.match(name) and "->" not in name:  # an einsum's subscripts repeat the operation
             names.append(name)
     inner = names[:-1] if len(names) > 1 else names  # the last one is the operation
-    kept = " (kept between passes)" if _KEPT.search(scope) and "while" in scope else ""
-    return f"{direction}{'/'.join(name for name in inner if not _KEPT.search(name)) or 'other'}{kept}"
+    suffix = " (kept between passes)" if _DYNAMIC_SLICE.search(scope) and "while" in scope else ""
+    return f"{direction}{'/'.join(name for name in inner if not _DYNAMIC_SLICE.search(name)) or 'other'}{suffix}"
 
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^}]*)\})?")
@@ -80,19 +80,19 @@ class Instruction:
     @property
     def cycles(self) -> int | None:
         """The compiler's estimate for one execution; None where it makes none."""
-        found = _CYCLES.search(self.attributes)
-        return int(found[1]) if found else None
+        match = _CYCLES.search(self.attributes)
+        return int(match[1]) if match else None
 
     @property
     def scope(self) -> str:
         """Where in the Python program it comes from: "jit(step)/jvp(layers)/while/body/…"."""
-        found = _SCOPE.search(self.attributes)
-        return found[1] if found else ""
+        match = _SCOPE.search(self.attributes)
+        return match[1] if match else ""
 
     def attribute(self, name: str) -> str | None:
         """The raw text of `name=…`, without a leading % and within its braces if it has them."""
-        found = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([^\s,]+))", self.attributes)
-        return None if found is None else (found[1] if found[1] is not None else found[2])
+        match = re.search(rf"\b{name}=(?:\{{([^}}]*)\}}|%?([^\s,]+))", self.attributes)
+        return None if match is None else (match[1] if match[1] is not None else match[2])
 
 
 @dataclass(slots=True)
@@ -106,8 +106,8 @@ class Computation:
 
     def parameters(self) -> list[Instruction]:
         """The parameters, in order of their numbers."""
-        found = [instruction for instruction in self if instruction.opcode == "parameter"]
-        return sorted(found, key=lambda instruction: int(instruction.literal))
+        ordered = [instruction for instruction in self if instruction.opcode == "parameter"]
+        return sorted(ordered, key=lambda instruction: int(instruction.literal))
 
     def users(self, name: str) -> list[Instruction]:
         return [instruction for instruction in self if name in instruction.operands]

@@ -1,4 +1,8 @@
-"""Inference with a trained model. Importing this loads JAX: commands do it inside their functions."""
+"""Inference with a trained model. Importing this loads JAX: commands do it inside their functions.
+
+`fill_mask`, `generate`, `embed`, `classify` and `scores` each take a loaded model and texts. `classify` is for models that
+`tpulm.finetuning` made, whose `Classifier` predicts with the same code.
+"""
 
 from tpulm.predict.fill_mask import Prediction, fill_mask
 from tpulm.predict.generate import Generation, GenerationChunk, Sampling, generate, stream

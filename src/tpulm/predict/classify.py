@@ -82,7 +82,7 @@ class ClassifierForUse:
 
     def __init__(self, model: LoadedModel):
         if model.head_config is None:
-            raise ConfigError("this model is no classifier; 'tpulm finetune' makes one of it and of labelled texts")
+            raise ConfigError("this model is not a classifier; 'tpulm finetune' trains one from labelled texts")
         if model.head == "embedding":
             raise ConfigError("this model embeds texts, and classifies none: tpulm embed, or tpulm.embed(model, texts)")
         if model.head != "classification":

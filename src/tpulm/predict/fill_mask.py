@@ -24,7 +24,7 @@ from tpulm.models.embedding import TextEncoder
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.tokenization import Tokenization
 
-BATCH_SIZE = 16  # texts at once
+BATCH_SIZE = 16  # texts at a time
 SPACE_MARKS = ("Ġ", "▁")  # how tokens of byte-level BPE and of Unigram mark a space before them
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -79,8 +79,8 @@ def _encode(model: LoadedModel, text: str, number: int, count: int) -> _Encoded:
     masks = np.flatnonzero(ids == tokenization.special.mask)
     if not len(masks):
         mask = tokenization.token(tokenization.special.mask)
-        seen = next((other for other in _OTHER_MASKS if other in text), None)
-        hint = f"; write it for {seen!r}" if seen else f", such as {f'{mask} {text}'!r}"
+        other_mask = next((other for other in _OTHER_MASKS if other in text), None)
+        hint = f"; write it for {other_mask!r}" if other_mask else f", such as {f'{mask} {text}'!r}"
         raise DataError(f"no {mask} in {text!r}: put one where a word is to be filled in{hint}", location=location)
     if len(ids) > model.config.max_positions:
         raise DataError(

@@ -92,10 +92,10 @@ def draw(probabilities: Float[Array, "B V"], keys: Array, *, top_p: Float[Array,
 
     def again(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         attempt, token, probability, refused = carry
-        left = jnp.where(before(token, probability), padded, 0.0).reshape(rows, blocks, BLOCK)
+        remaining = jnp.where(before(token, probability), padded, 0.0).reshape(rows, blocks, BLOCK)
         uniforms = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, attempt), (2,)))(keys)
-        block = by_mass(jnp.sum(left, axis=-1), uniforms[:, 0])
-        inside = jnp.take_along_axis(left, block[:, None, None], axis=1)[:, 0]
+        block = by_mass(jnp.sum(remaining, axis=-1), uniforms[:, 0])
+        inside = jnp.take_along_axis(remaining, block[:, None, None], axis=1)[:, 0]
         place = by_mass(inside, uniforms[:, 1])
         token = jnp.where(refused, block * BLOCK + place, token)
         drawn = jnp.take_along_axis(inside, place[:, None], axis=1)[:, 0]
@@ -137,7 +137,7 @@ class Writer:
         return piece
 
 
-BATCH_SIZE = 16  # prompts at once
+BATCH_SIZE = 16  # prompts at a time
 
 Ending = Literal["end of text", "max_tokens", "max_positions"]
 
@@ -199,7 +199,7 @@ def stream(
     """Like `generate`, piece by piece as they come; up to `BATCH_SIZE` prompts take turns."""
     sampling = sampling or Sampling()
     if not isinstance(model.params, Decoder):
-        raise ConfigError("this is no causal language model: it cannot continue texts (tpulm fill-mask uses a masked one)")
+        raise ConfigError("this is not a causal language model: it cannot continue texts (tpulm fill-mask uses a masked one)")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1")
     sampling.check(model.tokenization.vocab_size)

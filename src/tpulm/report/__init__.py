@@ -1,6 +1,8 @@
 """One page about a run, a fine-tuning, or several runs side by side: HTML without scripts that needs no network.
 
 W/report/index.html is rewritten at evaluations and at the end, and by `tpulm report`.
+`history` joins the metrics of all attempts; `run` and `finetuning` render the page of one, `comparison` that of several runs.
+`facts` are what the page and the model card of an export have in common; `publishing` uploads an export to the Hub.
 """
 
 from html import escape

@@ -58,9 +58,9 @@ def _labels(workdirs: Sequence[PurePath]) -> list[str]:
 
 
 def _read(workdir: PurePath, label: str) -> _Run:
-    config, history, found = open_run(workdir), History.read(workdir), Control(workdir).read()
+    config, history, versioned_job = open_run(workdir), History.read(workdir), Control(workdir).read()
     newest = history.newest("evaluation")
-    return _Run(label, config, history, found[0] if found else None, newest.values if newest else {})
+    return _Run(label, config, history, versioned_job[0] if versioned_job else None, newest.values if newest else {})
 
 
 def _row(run: _Run, scores: Sequence[str]) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def _dollars(run: _Run, step: int) -> float:
 
 
 def _charts(runs: Sequence[_Run]) -> list[Chart]:
-    wanted = [
+    names = [
         ("Loss on held-out text", "evaluation", "loss", False),
         ("Accuracy on held-out tokens", "evaluation", "accuracy", True),
         ("Training loss", "train", "loss", False),
@@ -101,7 +101,7 @@ def _charts(runs: Sequence[_Run]) -> list[Chart]:
     ]
     drawn = [
         chart(title, {run.label: (run.history.curve(kind, name), _scales(run)) for run in runs}, shares=shares)
-        for title, kind, name, shares in wanted
+        for title, kind, name, shares in names
     ]
     return [one for one in drawn if one is not None]
 
@@ -111,10 +111,10 @@ def _settings(runs: Sequence[_Run]) -> list[tuple[str, ...]]:
     first, *others = (
         run.config.model_dump(mode="json", exclude={"name": True, "description": True, "corpus": {"sources"}}) for run in runs
     )
-    found = [{change.name: change for change in changes(first, other)} for other in others]
+    changed = [{change.name: change for change in changes(first, other)} for other in others]
     rows: list[tuple[str, ...]] = []
-    for name in sorted({name for one in found for name in one}):
-        before = next(one[name].before for one in found if name in one)
-        values = [before, *(one[name].now if name in one else before for one in found)]
+    for name in sorted({name for one in changed for name in one}):
+        before = next(one[name].before for one in changed if name in one)
+        values = [before, *(one[name].now if name in one else before for one in changed)]
         rows.append((name, *(json.dumps(value, ensure_ascii=False) for value in values)))
     return rows

@@ -33,7 +33,7 @@ def render(folder: PurePath) -> str:
     histories = {path.name.replace("-", " "): History.read(path) for path in seeds}
     metric = summary.get("chosen_by", "").removeprefix("dev_") or FinetuneConfig.model_validate(inputs["settings"]).chosen_by
     health, held = summary.get("health", ""), not done and storage.holder(work) is not None
-    state = "Done" if done else "Under way" if held else "Stopped; the same command goes on"
+    state = "Done" if done else "Under way" if held else "Stopped; run the same command to continue"
     defaults = FinetuneConfig().model_dump(mode="json")
     names: list[str] = summary.get("labels", inputs["labels"])
     return pages.render(
@@ -89,11 +89,11 @@ def _scores(summary: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _charts(histories: dict[str, History], metric: str) -> list[Any]:
     def draw(title: str, kind: str, score: str) -> Any:
-        found = {
+        curves = {
             label: (history.curve(kind, score), {"steps": float, "hours": history.hours})
             for label, history in histories.items()
         }
-        return chart(title, found)
+        return chart(title, curves)
 
     title = metric.replace("_", " ")
     drawn = [draw("Training loss", "train", "loss"), draw(f"{title[:1].upper()}{title[1:]} on dev", "dev", metric)]
@@ -112,8 +112,8 @@ def _confusion(summary: dict[str, Any], names: list[str]) -> list[tuple[str, lis
 
 def class_rows(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
     """(class, precision, recall, F1, number of true ones), most common first."""
-    found = sorted(scores.items(), key=lambda item: -item[1]["count"])
-    return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in found]
+    ordered = sorted(scores.items(), key=lambda item: -item[1]["count"])
+    return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in ordered]
 
 
 def _mistakes(folder: PurePath) -> list[dict[str, Any]]:

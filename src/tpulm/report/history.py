@@ -160,13 +160,13 @@ def chart(
 
 def _axis(low: float, high: float, *, tight: bool = False, shares: bool = False) -> Axis:
     """An axis with ticks at round values; it ends at the highest value if `tight`, else at a tick."""
-    found = ticks(low, high, 5 if tight else 4)
-    end = high if tight else found[-1]
-    texts = [f"{100 * value:g}%" if shares else short(value) for value in found]
+    marks = ticks(low, high, 5 if tight else 4)
+    end = high if tight else marks[-1]
+    texts = [f"{100 * value:g}%" if shares else short(value) for value in marks]
     return Axis(
-        found[0],
+        marks[0],
         end,
-        [(value, text) for value, text in zip(found, texts, strict=True) if value <= end * (1 + 1e-9) or not tight],
+        [(value, text) for value, text in zip(marks, texts, strict=True) if value <= end * (1 + 1e-9) or not tight],
     )
 
 

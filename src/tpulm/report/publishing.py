@@ -68,7 +68,7 @@ def publications(
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError(f"'{repository}' is no name of a repository: {error}") from error
+        raise ConfigError(f"'{repository}' is not a repository name: {error}") from error
     if repository.count("/") != 1:
         raise ConfigError(f"'{repository}' names no owner: write USER/NAME or ORGANIZATION/NAME")
     folder = storage.as_path(model)
@@ -83,18 +83,18 @@ def publications(
         remedy = f"; tpulm export {folder} makes it" if is_run else ""
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
     pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
-    made = [Publication(name, (*files, *pages), left) for name, part in parts for files, left in [_files(part, include)]]
-    if missing := set(include) - {file.name for one in made for file in one.files}:
+    result = [Publication(name, (*files, *pages), rest) for name, part in parts for files, rest in [_files(part, include)]]
+    if missing := set(include) - {file.name for one in result for file in one.files}:
         raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
-    if any(WEIGHTS in one.left_out for one in made):
+    if any(WEIGHTS in one.left_out for one in result):
         raise ConfigError(f"{WEIGHTS} in {source} is a link; to send what it leads to, add --include {WEIGHTS}")
     if revisions:
         branches = storage.list_folder(folder / REVISIONS)
         if not branches:
             raise ConfigError(f"{folder / REVISIONS} holds no model; 'tpulm export {folder} --revisions' makes them")
         for branch in sorted(branches, key=lambda path: path.name):
-            made += [Publication(name, *_files(part, ()), branch.name) for name, part in _parts(branch, repository)]
-    return made
+            result += [Publication(name, *_files(part, ()), branch.name) for name, part in _parts(branch, repository)]
+    return result
 
 
 def _parts(folder: PurePath, repository: str) -> list[tuple[str, PurePath]]:
@@ -132,7 +132,7 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
             kind = Unavailable if status >= 500 or status == 429 else CloudRefused
             raise kind(f"the Hub refused {publication.repository} ({status}): {why}") from error
         except OSError as error:  # of the network
-            raise Unavailable(f"the Hub does not answer: {error}. The same command goes on") from error
+            raise Unavailable(f"the Hub does not answer: {error}. Run the same command to continue") from error
     return address
 
 

@@ -62,7 +62,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
     """HTML of a run. Raises ConfigError if `workdir` is not one."""
     config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
     facts = _facts(config, workdir, history)
-    job = found[0] if (found := Control(workdir).read()) else None
+    job = versioned_job[0] if (versioned_job := Control(workdir).read()) else None
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
     headline, tone = _headline(config, workdir, history, done=(done := read_result(workdir, "export") is not None))
@@ -95,8 +95,8 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
 def _facts(config: RunConfig, workdir: PurePath, history: History) -> CardFacts | None:
     if not storage.exists(workdir / "tokenizer" / "manifest.json"):
         return None
-    made = tokenization.load(workdir / "tokenizer")
-    return gather(config, workdir, history, step=_step(workdir, history), tokenizer=made)
+    tokenizer = tokenization.load(workdir / "tokenizer")
+    return gather(config, workdir, history, step=_step(workdir, history), tokenizer=tokenizer)
 
 
 def _step(workdir: PurePath, history: History) -> int:
@@ -119,7 +119,7 @@ def _headline(config: RunConfig, workdir: PurePath, history: History, *, done: b
     elif storage.holder(workdir) is not None:
         state = f"Under way: step {step:,} of {steps:,}."
     else:
-        state = f"Stopped at step {step:,} of {steps:,}; the same command goes on."
+        state = f"Stopped at step {step:,} of {steps:,}; run the same command to continue."
         failures = storage.list_folder(workdir / "failures") if storage.is_folder(workdir / "failures") else []
         if failures:
             last = storage.read_json(max(failures, key=lambda path: path.name))

@@ -126,8 +126,8 @@ def _parse(options: Sequence[str]) -> PipelineOptions:
     finally:
         logging.disable(logging.NOTSET)
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
-    given = any(option.startswith(_LOG_LEVEL) for option in options)
-    parsed = PipelineOptions([*options] if given else [*options, f"{_LOG_LEVEL}=ERROR"])
+    has_log_level = any(option.startswith(_LOG_LEVEL) for option in options)
+    parsed = PipelineOptions([*options] if has_log_level else [*options, f"{_LOG_LEVEL}=ERROR"])
     known = list(parsed.get_all_options())
     for option in options:
         name = option.removeprefix("--").partition("=")[0].replace("-", "_")

@@ -80,7 +80,7 @@ class Star:
         self._arrived: dict[str, int] = {}  # at the first host: how many wait at a barrier
         self._passed: dict[str, int] = {}  # how often a barrier was opened
         self._visits: dict[str, int] = {}
-        self._left: set[int] = set()
+        self._departed: set[int] = set()
         self._lost: PeerLost | Stopped | None = None
         self._leaving = False
         for other, line in lines.items():
@@ -116,7 +116,7 @@ class Star:
             line.send(f"leave {code}")
         if self._index == 0:
             with self._changed:
-                self._changed.wait_for(lambda: len(self._left) == self._count - 1, _FAREWELL_SECONDS)
+                self._changed.wait_for(lambda: len(self._departed) == self._count - 1, _FAREWELL_SECONDS)
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -153,14 +153,14 @@ class Star:
 
     def _gone(self, other: int, code: int | None) -> None:
         with self._departing:  # else a host that leaves because of it could be taken for the first one gone
-            if other in self._left or other == self._index:
+            if other in self._departed or other == self._index:
                 return
             if self._index == 0:  # before this host acts on it, else the others could first hear of its own leaving
                 for number, line in self._lines.items():
                     if number != other:
                         line.send(f"gone {other} {'-' if code is None else code}")
             with self._changed:
-                self._left.add(other)
+                self._departed.add(other)
                 is_loss = code != 0 and self._lost is None and not self._leaving
                 if is_loss:
                     self._lost = peer_lost(other, code)
@@ -211,13 +211,13 @@ def has_line(connection: socket.socket) -> bool:
 def read_greeting(line: LineConnection, count: int, run: str, known: set[int], note: Callable[[str], None]) -> int | None:
     """The index of a host that introduces itself; None, with the line closed, for a peer that does not belong to this run.
 
-    `note` is told which host is refused, and why.
+    `note` receives which host is refused, and why.
     """
     text = line.receive() or ""
     word, _, rest = text.partition(" ")
     try:
-        told: dict[str, Any] = json.loads(rest) if word == "hello" else {}
-        index, their_count, their_run = int(told["index"]), int(told["count"]), str(told["run"])
+        greeting: dict[str, Any] = json.loads(rest) if word == "hello" else {}
+        index, their_count, their_run = int(greeting["index"]), int(greeting["count"]), str(greeting["run"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         line.discard()
         return None

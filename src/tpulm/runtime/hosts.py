@@ -30,9 +30,9 @@ from tpulm.runtime.channel import LineConnection, Star, greet, has_line, read_gr
 Item = TypeVar("Item")
 
 JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
-_TELL_SECONDS = 20.0
+_REPORT_SECONDS = 20.0
 _NAME_SECONDS = 60.0  # until a pod's own name resolves
-_GREETING_SECONDS = 2.0  # a host introduces itself at once; other clients may stay silent
+_GREETING_SECONDS = 2.0  # a host introduces itself immediately; other clients may stay silent
 _ACCEPT_SECONDS = 0.1
 _ANSWER_SECONDS = 30.0
 _GRACE_SECONDS = 5.0  # for this host to end by itself when another is lost
@@ -135,7 +135,7 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
         while len(lines) < member.count - 1:
             interrupt.check("nothing was begun")
             missing = ", ".join(str(index) for index in range(1, member.count) if index not in lines)
-            if time.monotonic() > told_at + _TELL_SECONDS:
+            if time.monotonic() > told_at + _REPORT_SECONDS:
                 told_at = time.monotonic()
                 progress.note(f"still waiting at {address[0]}:{address[1]} for host {missing}")
             if time.monotonic() > until:
@@ -235,13 +235,13 @@ def membership(
 
     Raises ConfigError for inconsistent options, TpulmError for a metadata server that fails.
     """
-    given = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
-    missing = [name for name, value in given.items() if value is None]
+    options = {"--coordinator": coordinator, "--num-hosts": num_hosts, "--host-index": host_index}
+    missing = [name for name, value in options.items() if value is None]
     if len(missing) == 3:
         return _from_environment() or _from_metadata()
     if coordinator is None or num_hosts is None or host_index is None:
         raise ConfigError(
-            f"{' and '.join(missing)} missing: several hosts need all three of {', '.join(given)}, the first and second the "
+            f"{' and '.join(missing)} missing: several hosts need all three of {', '.join(options)}, the first and second the "
             "same on each"
         )
     if num_hosts < 1 or not 0 <= host_index < num_hosts:
@@ -249,14 +249,14 @@ def membership(
     return _checked(Membership(coordinator, num_hosts, host_index)) if num_hosts > 1 else None
 
 
-def _checked(found: Membership) -> Membership:
-    host, colon, port = found.coordinator.rpartition(":")
+def _checked(member: Membership) -> Membership:
+    host, colon, port = member.coordinator.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_535:
         raise ConfigError(
-            f"--coordinator {found.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
+            f"--coordinator {member.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
             "port after it is used, too"
         )
-    return found
+    return member
 
 
 def _from_environment() -> Membership | None:

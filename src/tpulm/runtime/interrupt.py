@@ -1,6 +1,6 @@
 """Graceful stops: Ctrl-C, SIGTERM and a closed terminal set one flag, which long work polls between units of work.
 
-A second Ctrl-C stops at once. Work polls with `requested()`, or with `check()`, which raises `Stopped`.
+A second Ctrl-C stops immediately. Work polls with `requested()`, or with `check()`, which raises `Stopped`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def check(what_is_safe: str = "finished work is kept") -> None:
 def sleep(seconds: float) -> None:
     """Like `time.sleep`, but no longer than until a stop is requested."""
     until = time.monotonic() + seconds  # no wait() on the event: the signal's handler, which sets it, would need its lock
-    while not requested() and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.2))
+    while not requested() and (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(remaining, 0.2))
 
 
 def request(name: str) -> None:
@@ -93,8 +93,8 @@ def handled() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
-    previous = {number: signal.signal(number, _on_signal) for number in SIGNALS.keys() - kept}
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    previous = {number: signal.signal(number, _on_signal) for number in SIGNALS.keys() - ignored}
     if previous[signal.SIGINT] is not _on_signal:
         _before = previous[signal.SIGINT]
     try:

@@ -18,7 +18,7 @@ def keep_between_steps() -> bool:
 
     Blocks come from one heap that grows and never shrinks: for training, not for serving. Call this before any thread
     has allocated, as the command line and the first use of `tpulm.run` and its like do: threads get arenas of their own, which
-    JAX's threads take over from threads that have ended, and in which glibc unmaps what is free whatever it was told.
+    JAX's threads take over from threads that have ended, and in which glibc unmaps what is free regardless of its settings.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -59,7 +59,7 @@ def run(
 ) -> dict[int, Result]:
     """Finish this host's share of the units, the largest first, and wait for the other hosts; return its results by number."""
     mine = hosts.share(range(len(units)))
-    results = {number: found for number in mine if (found := units[number].finished())}
+    results = {number: outcome for number in mine if (outcome := units[number].finished())}
     missing = [number for number in mine if number not in results]
     if runner is not run_here:
         missing.sort(key=lambda number: -units[number].amount)
@@ -95,8 +95,8 @@ def read_record(kind: type[Kind], path: PurePath, **made_from: object) -> Kind |
 
 
 def has_size(path: PurePath, size: int) -> bool:
-    found = storage.info(path)
-    return found is not None and found.size == size
+    info = storage.info(path)
+    return info is not None and info.size == size
 
 
 def _build(number: int, unit: Unit[Result]) -> tuple[int, Result]:

@@ -195,30 +195,30 @@ _server_lock = threading.Lock()
 def _start_worker(modules: Sequence[str]) -> Connection:
     """A connection to a new worker, forked from this process's server, which is started if need be."""
     global _server
-    ours, theirs = Pipe()
-    with _server_lock, theirs:
+    parent, child = Pipe()
+    with _server_lock, child:
         if _server is None or _server.process.poll() is not None:
             _server = _start_server(modules)
-        socket.send_fds(_server.control, [b"."], [theirs.fileno()])
-    ours.send((dict(os.environ), sys.path, str(Path.cwd())))
-    return ours
+        socket.send_fds(_server.control, [b"."], [child.fileno()])
+    parent.send((dict(os.environ), sys.path, str(Path.cwd())))
+    return parent
 
 
 def _start_server(modules: Sequence[str]) -> _Server:
     storage.remove_leftovers()
-    ours, theirs = socket.socketpair()
+    parent, child = socket.socketpair()
     program = (
-        f"import sys; sys.path[:] = {sys.path}; from tpulm.runtime import workers; workers.serve({theirs.fileno()}, {modules})"
+        f"import sys; sys.path[:] = {sys.path}; from tpulm.runtime import workers; workers.serve({child.fileno()}, {modules})"
     )
     # These reach the whole process group (Ctrl-C, a closed terminal, `timeout`), but it is the parent that handles them.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, interrupt.SIGNALS)
     try:
-        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=[child.fileno()])
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        theirs.close()
-    atexit.register(lambda: (process.kill(), process.wait(), ours.close()))
-    return _Server(process, ours)
+        child.close()
+    atexit.register(lambda: (process.kill(), process.wait(), parent.close()))
+    return _Server(process, parent)
 
 
 def serve(control: int, modules: Sequence[str]) -> None:
@@ -268,11 +268,11 @@ def _answer(task: bytes) -> bytes:
         function, arguments = pickle.loads(task)
         return pickle.dumps((True, function(*arguments)))
     except BaseException as error:
-        words = "".join(traceback.format_exception(error))
+        formatted = "".join(traceback.format_exception(error))
         try:
-            error.add_note(f"In a worker process:\n{words}")
+            error.add_note(f"In a worker process:\n{formatted}")
             failure = pickle.dumps((False, error))
             pickle.loads(failure)
         except Exception:  # an error that cannot be sent
-            return pickle.dumps((False, RuntimeError(words)))
+            return pickle.dumps((False, RuntimeError(formatted)))
         return failure

@@ -80,9 +80,9 @@ def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarra
     The texts have no lone surrogates.
     """
     pieces = [cut(text) for text in texts]
-    found = analyser.morphemes([piece.text for some in pieces for piece in some])
+    morphemes = analyser.morphemes([piece.text for some in pieces for piece in some])
     for text, some in zip(texts, pieces, strict=True):
-        starts = {0, *(piece.offset + morpheme.offset for piece in some for morpheme in next(found))}
+        starts = {0, *(piece.offset + morpheme.offset for piece in some for morpheme in next(morphemes))}
         yield np.array(sorted(start for start in starts if not _is_inside(text, start)), np.int64)
 
 
@@ -92,8 +92,8 @@ def cut(text: str) -> list[TextSpan]:
     for line in _LINE.finditer(text.replace("\0", "\ufffd")):
         offset, rest = line.start(), line.group()
         while len(rest) > LONGEST_PIECE:
-            found = _LAST_BLANK.match(rest, 0, LONGEST_PIECE)
-            end = found.end() if found else LONGEST_PIECE
+            match = _LAST_BLANK.match(rest, 0, LONGEST_PIECE)
+            end = match.end() if match else LONGEST_PIECE
             pieces.append(TextSpan(offset, rest[:end]))
             offset, rest = offset + end, rest[end:]
         pieces.append(TextSpan(offset, rest))
@@ -121,13 +121,13 @@ class Mecab:
 
     def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
         for text in texts:
-            found, end = [], 0
+            result, end = [], 0
             for node in self._tagger(text):
                 start = text.find(node.surface, end)
                 if start >= 0:
-                    found.append(TextSpan(start, node.surface))
+                    result.append(TextSpan(start, node.surface))
                     end = start + len(node.surface)
-            yield found
+            yield result
 
 
 class Kiwi:

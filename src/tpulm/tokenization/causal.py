@@ -20,7 +20,7 @@ from tpulm.errors import ConfigError, DataError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.files import TOKENIZER, load, read_tokenizer
-from tpulm.tokenization.given import TOKEN_KEYS, GivenSettings, add_given_tokens, check_usable, guarded, read_ids, read_settings
+from tpulm.tokenization.hf_files import TOKEN_KEYS, HfSettings, add_hf_tokens, check_usable, guarded, read_ids, read_settings
 from tpulm.tokenization.pipelines import frame_causal
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -95,8 +95,8 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
         tokenizer = _read_gpt2_files(source, settings)
     else:
         return load(source, config)
-    found = [storage.read_given_object(source / name) for name in _MODEL if storage.exists(source / name)]
-    ends = _ids("eos_token", tokenizer, found, settings, source)
+    files = [storage.read_given_object(source / name) for name in _MODEL if storage.exists(source / name)]
+    ends = _ids("eos_token", tokenizer, files, settings, source)
     framed = tokenizer.encode("", add_special_tokens=True).ids
     if framed and set(ends) <= {framed[-1]}:  # as [SEP] in ours
         try:
@@ -109,17 +109,17 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
             "tokenizer_config.json no eos_token. Write its id into config.json",
             location=str(source),
         )
-    begin = next(iter(_ids("bos_token", tokenizer, found, settings, source)), ends[0])
+    begin = next(iter(_ids("bos_token", tokenizer, files, settings, source)), ends[0])
     if settings.add_bos_token is not None:
         frame_causal(tokenizer, begin if settings.add_bos_token else None)
     return CausalTokenization(tokenizer, begin=begin, ends=ends)
 
 
 def _ids(
-    key: str, tokenizer: Tokenizer, found: Iterable[Mapping[str, Any]], settings: GivenSettings, folder: PurePath
+    key: str, tokenizer: Tokenizer, entries: Iterable[Mapping[str, Any]], settings: HfSettings, folder: PurePath
 ) -> list[int]:
     """The ids stated as "…_id" in the model's files, else the id of the token named in the tokenizer's files."""
-    stated = next((values[f"{key}_id"] for values in found if values.get(f"{key}_id") is not None), None)
+    stated = next((values[f"{key}_id"] for values in entries if values.get(f"{key}_id") is not None), None)
     if stated is None:
         name = settings.token(key)
         index = None if name is None else tokenizer.token_to_id(name)
@@ -138,7 +138,7 @@ def _ids(
 # -- GPT-2's two files, vocab.json and merges.txt --
 
 
-def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
+def _read_gpt2_files(folder: PurePath, settings: HfSettings) -> Tokenizer:
     """Byte-level BPE as transformers' GPT2Tokenizer builds it; `settings` are those of tokenizer_config.json.
 
     Raises DataError if the files contradict each other.
@@ -157,7 +157,7 @@ def _read_gpt2_files(folder: PurePath, settings: GivenSettings) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.add_prefix_space))
     tokenizer.decoder = decoders.ByteLevel()
-    add_given_tokens(tokenizer, folder / GPT2_VOCABULARY, settings)
+    add_hf_tokens(tokenizer, folder / GPT2_VOCABULARY, settings)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for name in (*map(settings.token, TOKEN_KEYS), _USUAL):
         if name is not None and name not in known and tokenizer.token_to_id(name) is not None:

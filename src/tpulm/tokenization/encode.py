@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from tpulm.corpus.cleaning import CONTROLS
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.pipelines import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
@@ -89,9 +89,9 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, specials: SpecialTokens, *, reads_added: bool = False):
         pipeline = without_special_names(tokenizer, specials, reads_added=reads_added)
         self._library = pipeline.tokenizer
-        found = steps(pipeline.specification["normalizer"], "normalizers")
-        self._cleaning, first = normalization_before(found)
-        own = found[len(first) :]
+        normalizers = steps(pipeline.specification["normalizer"], "normalizers")
+        self._cleaning, first = normalization_before(normalizers)
+        own = normalizers[len(first) :]
         self.engine = _engine({**pipeline.specification, "normalizer": in_sequence(own)})
         # With an engine, both get texts that are normalized as the corpus was, and do the rest.
         self._normalizer = None if self.engine is None else normalizer(first)
@@ -130,7 +130,7 @@ class Encoder:
             return self._by_library(texts)
         if not self._was_checked and not self.check(next(slices(texts, _FIRST_CHARACTERS))):
             return self._by_library(texts)
-        points, agreement, sizes = self._seen(texts)
+        points, agreement, sizes = self._classified(texts)
         if self._normalizer is not None:
             changing = _texts_at(self._changing(points, agreement), sizes)
             form: Any = self._cleaning.unicode_form
@@ -140,13 +140,13 @@ class Encoder:
                 texts = [
                     self._normalizer.normalize_str(text) if bad else text for text, bad in zip(texts, changing, strict=True)
                 ]
-                points, agreement, sizes = self._seen(texts)
+                points, agreement, sizes = self._classified(texts)
         is_slow = _texts_at(agreement & _DIFFERS, sizes)
         for place in np.flatnonzero(sizes > _LONGEST).tolist():
             is_slow[place] |= not self.engine.pieces(texts[place])
         return self._apart(texts, is_slow) if is_slow.any() else self.engine.encode(texts)
 
-    def _seen(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _classified(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The code points of the texts, what is known of each, and how many each text has."""
         points = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
         agreement = self._agreement.take(points)
@@ -155,21 +155,21 @@ class Encoder:
             agreement = self._agreement.take(points)
         return points, agreement, np.fromiter(map(len, texts), np.int64, len(texts))
 
-    def _changing(self, points: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    def _changing(self, points: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """Not 0 where the corpus's normalization may change a text, except for the form; uint8 [characters].
 
         The end of a text counts as next to the beginning of the next one: some are normalized in vain.
         """
-        found = seen & _ODD
+        changing = classes & _ODD
         if self._cleaning.whitespace == "collapse":
-            blanks = seen >> 4
-            found[1:] |= blanks[1:] * blanks[:-1] & 3  # not two line ends
+            blanks = classes >> 4
+            changing[1:] |= blanks[1:] * blanks[:-1] & 3  # not two line ends
         if self._cleaning.max_repeats:
             run = same_as_next = points[1:] == points[:-1]
             for _ in range(self._cleaning.max_repeats - 1):
                 run = run[1:] & same_as_next[: len(run) - 1] if run.any() else run[1:]
-            found[: len(run)] |= run
-        return found
+            changing[: len(run)] |= run
+        return changing
 
     def _by_library(self, texts: list[str]) -> Encoded:
         """By the library, after the corpus's normalization if it is done here."""
@@ -181,8 +181,8 @@ class Encoder:
         fast = self.engine.encode([text for text, slow in zip(texts, is_slow, strict=True) if not slow])
         slow = _by_library(self._library, [text for text, slow in zip(texts, is_slow, strict=True) if slow])
         parts = {False: iter(_split(fast)), True: iter(_split(slow))}
-        found = [next(parts[by_library]) for by_library in is_slow.tolist()]
-        return Encoded(np.concatenate(found), np.fromiter(map(len, found), np.int32, len(found)))
+        ids = [next(parts[by_library]) for by_library in is_slow.tolist()]
+        return Encoded(np.concatenate(ids), np.fromiter(map(len, ids), np.int32, len(ids)))
 
     def _try(self, points: np.ndarray) -> None:
         """Find out on which of these code points the engine and the library agree."""
@@ -228,9 +228,9 @@ class _Engine(NamedTuple):
         if max(map(len, texts), default=0) <= _LONGEST:
             return self._encode(texts)
         pieces = [self.pieces(text) for text in texts]
-        found = self._encode(list(chain.from_iterable(pieces)))
+        encoded = self._encode(list(chain.from_iterable(pieces)))
         first = np.cumsum([0, *map(len, pieces[:-1])])
-        return Encoded(found.ids, np.add.reduceat(found.lengths, first, dtype=np.int32))
+        return Encoded(encoded.ids, np.add.reduceat(encoded.lengths, first, dtype=np.int32))
 
     def _encode(self, texts: list[str]) -> Encoded:
         if self.lowers:
@@ -240,22 +240,22 @@ class _Engine(NamedTuple):
 
     def pieces(self, text: str) -> list[str]:
         """A text in pieces if it is long; [] if it cannot be cut. tokie cuts texts from 65,536 bytes, which changes ids."""
-        begin, found = 0, []
+        begin, cuts = 0, []
         while len(text) - begin > _LONGEST:
             cut = self.cuts.search(text, begin + _LONGEST // 2, begin + _LONGEST)
             if cut is None:
                 return []
-            found.append(text[begin : cut.start()])
+            cuts.append(text[begin : cut.start()])
             begin = cut.start()
-        return [*found, text[begin:]]
+        return [*cuts, text[begin:]]
 
 
 def _texts_at(marked: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Which of the texts that follow each other have a character that is not 0; bool [N]."""
-    found, places = np.zeros(len(sizes), bool), np.flatnonzero(marked)
+    is_marked, places = np.zeros(len(sizes), bool), np.flatnonzero(marked)
     if len(places):
-        found[np.searchsorted(np.cumsum(sizes), places, side="right")] = True
-    return found
+        is_marked[np.searchsorted(np.cumsum(sizes), places, side="right")] = True
+    return is_marked
 
 
 @cache
@@ -337,8 +337,8 @@ def same(one: Encoded, other: Encoded) -> bool:
 
 
 def _by_library(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
-    found = list(ids_of(tokenizer, texts))
-    return Encoded(np.concatenate([NOTHING.ids, *found]), np.fromiter(map(len, found), np.int32, len(found)))
+    ids = list(ids_of(tokenizer, texts))
+    return Encoded(np.concatenate([NOTHING.ids, *ids]), np.fromiter(map(len, ids), np.int32, len(ids)))
 
 
 def _split(encoded: Encoded) -> list[np.ndarray]:

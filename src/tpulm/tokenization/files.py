@@ -20,7 +20,7 @@ from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.given import TOKENIZER_CONFIG, add_given_tokens, check_growth, check_usable, guarded, read_settings
+from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, add_hf_tokens, check_growth, check_usable, guarded, read_settings
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
@@ -64,7 +64,7 @@ def save(
         "vocab_size": tokenization.vocab_size,
         "special": asdict(tokenization.special),
         "inputs": dict(inputs or {}),
-        "files": {name: found for name, found in storage.listing(target).items() if name != TOKENIZER},
+        "files": {name: digest for name, digest in storage.listing(target).items() if name != TOKENIZER},
     }
     storage.write_json(target / MANIFEST, manifest, sealed=True)
 
@@ -134,10 +134,10 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if `config.morphemes` does not apply.
     """
     source = storage.as_path(path)
-    made = _load(source, config or TokenizerConfig())
-    for note in () if progress is SILENT else doubts(made, _found_in(source) or source):
+    tokenization = _load(source, config or TokenizerConfig())
+    for note in () if progress is SILENT else normalization_warnings(tokenization, _tokenizer_file(source) or source):
         progress.note(note)
-    return made
+    return tokenization
 
 
 def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
@@ -150,28 +150,28 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
         read = read_tokenizer
     else:
         from tpulm.tokenization.sentencepiece_model import read  # imports protobuf, which takes 0.05 s
-    found = _with_specials(read(source), source)
-    if segmenter is not None and found.segmenter is None:
+    loaded = _with_specials(read(source), source)
+    if segmenter is not None and loaded.segmenter is None:
         raise ConfigError(
             f"tokenizer.morphemes is '{config.morphemes}', but {source} splits texts in another way by its own settings; "
             "leave morphemes out, or name a vocab.txt that was made of morphemes"
         )
-    return found
+    return loaded
 
 
-def doubts(made: Tokenization, origin: object) -> list[str]:
+def normalization_warnings(loaded: Tokenization, origin: object) -> list[str]:
     """Notes on a vocabulary that does not fit how text is normalized: its words are read as others, or capitals are unknown."""
     # A segmenter may cut a word that stands alone.
-    tokens = [] if made.segmenter else [index for token, index in made.vocabulary().items() if token[:1] not in "[<#"]
-    texts = [made.decode([index]).strip() for index in tokens]
+    tokens = [] if loaded.segmenter else [index for token, index in loaded.vocabulary().items() if token[:1] not in "[<#"]
+    texts = [loaded.decode([index]).strip() for index in tokens]
     words = [text for text in texts if any(map(str.isalpha, text)) and "\ufffd" not in text]
     capitals = list(map(str.capitalize, words))
-    encoded = made.encode([*words, *capitals])
-    found = np.split(encoded.ids, np.cumsum(encoded.lengths))  # and nothing at the end
+    encoded = loaded.encode([*words, *capitals])
+    ids_of_texts = np.split(encoded.ids, np.cumsum(encoded.lengths))  # and nothing at the end
     lost: dict[str, str] = {}
-    for word, ids in zip(words, found, strict=False):
-        if len(ids) != 1 or made.token(ids[0]).strip(SPACE) != word:
-            lost[word] = made.decode(ids, special_tokens=True).strip()
+    for word, ids in zip(words, ids_of_texts, strict=False):
+        if len(ids) != 1 or loaded.token(ids[0]).strip(SPACE) != word:
+            lost[word] = loaded.decode(ids, special_tokens=True).strip()
     shown = [f"{word!r} as {read!r}" for word, read in lost.items() if word != read]
     notes: list[str] = []
     if len(shown) > _MANY * len(words):
@@ -179,8 +179,8 @@ def doubts(made: Tokenization, origin: object) -> list[str]:
             f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
             f"as others ({', '.join(shown[:3])}). {_NORMALIZATION}"
         )
-    cases = zip(words, capitals, found[len(words) :], strict=False)
-    unknown = [made.special.unknown in ids for word, capital, ids in cases if word not in lost and word != capital]
+    cases = zip(words, capitals, ids_of_texts[len(words) :], strict=False)
+    unknown = [loaded.special.unknown in ids for word, capital, ids in cases if word not in lost and word != capital]
     if sum(unknown) > len(unknown) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
         notes.append(
             f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
@@ -201,8 +201,8 @@ def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None
     path = path or config.path
     if path is None:
         return Vocabulary(config.vocab_size, special.TRAINED)
-    given = load(path, config)
-    return Vocabulary(given.vocab_size, given.special)
+    loaded = load(path, config)
+    return Vocabulary(loaded.vocab_size, loaded.special)
 
 
 def vocab_size_of(path: PurePath) -> int:
@@ -213,16 +213,16 @@ def vocab_size_of(path: PurePath) -> int:
     return 1 + max((*ids, *(token["id"] for token in specification["added_tokens"])))
 
 
-def _found_in(folder: PurePath) -> PurePath | None:
+def _tokenizer_file(folder: PurePath) -> PurePath | None:
     return next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
 
 
 def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
-    source = _found_in(folder)
+    source = _tokenizer_file(folder)
     if source is None:
         raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there")
     if source.name == VOCABULARY:
-        segmenter = _segmenter_beside(source)
+        segmenter = _segmenter_of(source)
         if segmenter is not None:
             config = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
         return _from_vocabulary(source, config, segmenter)
@@ -271,7 +271,7 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
-    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_beside(path))
+    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_of(path))
 
 
 def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
@@ -279,7 +279,7 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     settings = read_settings(path.parent)
     # A folder of ours has all tokens in one file; beside SentencePiece's, ids may be shifted (XLM-RoBERTa).
     if path.suffix != ".model" and not storage.exists(path.with_name(MANIFEST)):
-        add_given_tokens(tokenizer, path, settings)
+        add_hf_tokens(tokenizer, path, settings)
     declared = {role: name for role, key in special.CONFIG_KEYS.items() if (name := settings.token(key)) is not None}
     tokens = special.locate(tokenizer.get_vocab(with_added_tokens=True), str(path), declared)
     names = {tokenizer.id_to_token(index) for index in tokens}
@@ -298,7 +298,7 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     return tokens
 
 
-def _segmenter_beside(path: PurePath) -> Segmenter | None:
+def _segmenter_of(path: PurePath) -> Segmenter | None:
     """The segmenter declared in the tokenizer_config.json beside a tokenizer, if any."""
     return declared_segmenter(read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG))
 

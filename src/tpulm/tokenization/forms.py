@@ -30,18 +30,18 @@ def forms(tokenization: Tokenization) -> dict[int, Form]:
     byte_level = _is_byte_level(specification)
     sign = specification["model"].get("continuing_subword_prefix") or CONTINUATION
     wordpiece = tokenization.algorithm == "WordPiece"
-    found: dict[int, Form] = {}
+    forms_by_id: dict[int, Form] = {}
     for token, index in tokenization.vocabulary().items():
         if index in special or is_slot(token):
             continue
         if byte_level:
-            found[index] = _of_bytes(token)
+            forms_by_id[index] = _of_bytes(token)
         elif wordpiece:
             goes_on = token.startswith(sign) and token != sign
-            found[index] = Form(token[len(sign) :] if goes_on else token, not goes_on)
+            forms_by_id[index] = Form(token[len(sign) :] if goes_on else token, not goes_on)
         else:
-            found[index] = _of_pieces(token)
-    return found
+            forms_by_id[index] = _of_pieces(token)
+    return forms_by_id
 
 
 def _is_byte_level(specification: dict) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
 
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.pipelines import normalizer, steps, without_surrogates
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -44,7 +44,7 @@ class Derived(NamedTuple):
     spans: np.ndarray
 
     @classmethod
-    def given(cls, text: str) -> Self:
+    def original(cls, text: str) -> Self:
         """An original text, in which each lone surrogate becomes U+FFFD, and a pair of them its character."""
         if _SURROGATE.search(text):
             return cls.of_parts((without_surrogates(match.group()), *match.span()) for match in _CHARACTER.finditer(text))
@@ -54,10 +54,10 @@ class Derived(NamedTuple):
     @classmethod
     def joined(cls, parts: Iterable[Derived]) -> Self:
         """The texts with a space between them, which comes from no character."""
-        kept = [part for part in parts if part.text]
-        spans = [np.concatenate([part.spans, part.spans[-1:, [1, 1]]]) for part in kept]
-        found = np.concatenate([np.zeros((0, 2), np.int64), *spans])
-        return cls(" ".join(part.text for part in kept), found[: -1 if kept else 0])
+        non_empty = [part for part in parts if part.text]
+        spans = [np.concatenate([part.spans, part.spans[-1:, [1, 1]]]) for part in non_empty]
+        offsets = np.concatenate([np.zeros((0, 2), np.int64), *spans])
+        return cls(" ".join(part.text for part in non_empty), offsets[: -1 if non_empty else 0])
 
     @classmethod
     def of_parts(cls, parts: Iterable[tuple[str, int, int]]) -> Self:
@@ -81,13 +81,13 @@ class Derived(NamedTuple):
         """Apply a function that acts on a character and its marks, without looking further."""
         expected = function(self.text)
         if not _has_marks(self.text):
-            found = Derived.of_parts((function(c), at, at + 1) for at, c in enumerate(self.text))
-            if found.text == expected:
-                return self.then(found)
+            result = Derived.of_parts((function(c), at, at + 1) for at, c in enumerate(self.text))
+            if result.text == expected:
+                return self.then(result)
         for cuts in (_clusters, _words):
-            found = Derived.of_parts((function(self.text[a:b]), a, b) for a, b in pairwise(cuts(self.text)))
-            if found.text == expected:
-                return self.then(found)
+            result = Derived.of_parts((function(self.text[a:b]), a, b) for a, b in pairwise(cuts(self.text)))
+            if result.text == expected:
+                return self.then(result)
         return self.then(Derived.of_parts([(expected, 0, len(self.text))]))
 
 
@@ -98,18 +98,18 @@ def subsequence(text: str, of: str) -> np.ndarray:
     """
     places, at = list[tuple[int, int]](), 0
     for character in text:
-        found = -1 if character.isspace() else of.find(character, at)
-        places.append((at, at) if found < 0 else (found, found + 1))
-        at = at if found < 0 else found + 1
+        position = -1 if character.isspace() else of.find(character, at)
+        places.append((at, at) if position < 0 else (position, position + 1))
+        at = at if position < 0 else position + 1
     return np.array(places, np.int64).reshape(-1, 2)
 
 
 class AlignedSteps:
     """Steps of a normalizer in tokenizer.json, of which each character's origin is known."""
 
-    def __init__(self, found: Iterable[dict[str, Any]]):
-        made = [(step["type"] in _IN_CONTEXT, normalizer([step])) for step in found]
-        self.steps = [(looks_further, step) for looks_further, step in made if step is not None]
+    def __init__(self, steps: Iterable[dict[str, Any]]):
+        normalizers = [(step["type"] in _IN_CONTEXT, normalizer([step])) for step in steps]
+        self.steps = [(looks_further, step) for looks_further, step in normalizers if step is not None]
 
     def normalized(self, text: Derived) -> Derived:
         for looks_further, step in self.steps:
@@ -137,8 +137,8 @@ class Aligner:
     @naming_panics()
     def align(self, texts: Sequence[Derived], originals: Sequence[str]) -> Aligned:
         ids, spans = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)]
-        found = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)
-        for text, encoding, original in zip(texts, found, originals, strict=True):
+        encodings = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)
+        for text, encoding, original in zip(texts, encodings, originals, strict=True):
             own = np.array(encoding.ids, np.uint32)
             places = text.back(np.array(encoding.offsets, np.int64).reshape(-1, 2))
             if self._shifts or (self._steps.steps and _has_marks(text.text)):

@@ -41,10 +41,7 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return tokenizer
     bert = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=config.split_cjk,
-        strip_accents=config.strip_accents,
-        lowercase=config.lowercase,
+        clean_text=True, handle_chinese_chars=config.split_cjk, strip_accents=config.strip_accents, lowercase=config.lowercase
     )
     compose = config.strip_accents and not as_google
     tokenizer.normalizer = normalizers.Sequence([bert, normalizers.NFC()]) if compose else bert
@@ -113,26 +110,26 @@ def normalization(cleaning: CleaningConfig) -> list[dict[str, Any]]:
 def normalization_before(whole: list[dict[str, Any]]) -> tuple[CleaningConfig, list[dict[str, Any]]]:
     """The settings whose `normalization` a normalizer's steps begin with, and these; older versions removed no controls."""
     first = [step for step in whole[:1] if step == _REMOVE]
-    found = whole[len(first) :]
-    forms: Any = [step["type"] for step in found[:1] if step["type"] in _FORMS] or ["none"]
-    patterns = [step.get("pattern", {}).get("Regex", "") for step in found[: 2 + len(_COLLAPSE)]]
+    remaining = whole[len(first) :]
+    forms: Any = [step["type"] for step in remaining[:1] if step["type"] in _FORMS] or ["none"]
+    patterns = [step.get("pattern", {}).get("Regex", "") for step in remaining[: 2 + len(_COLLAPSE)]]
     repeats = [int(match[1]) for match in map(_REPEATS.fullmatch, patterns) if match and int(match[1]) >= 2]
-    whitespace = "collapse" if _COLLAPSE[0] in found else "keep"
+    whitespace = "collapse" if _COLLAPSE[0] in remaining else "keep"
     read = CleaningConfig(unicode_form=forms[0], whitespace=whitespace, max_repeats=repeats[0] if repeats else None)
-    if found[: len(normalization(read)) - 1] != normalization(read)[1:]:
+    if remaining[: len(normalization(read)) - 1] != normalization(read)[1:]:
         read = CleaningConfig(unicode_form=forms[0], whitespace="keep")
     return read, [*first, *normalization(read)[1:]]
 
 
-def in_sequence(found: list[dict[str, Any]]) -> dict[str, Any] | None:
+def in_sequence(steps: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Steps as one normalizer of tokenizer.json."""
-    return {"type": "Sequence", "normalizers": found} if len(found) > 1 else found[0] if found else None
+    return {"type": "Sequence", "normalizers": steps} if len(steps) > 1 else steps[0] if steps else None
 
 
-def normalizer(found: list[dict[str, Any]]) -> Any:
+def normalizer(steps: list[dict[str, Any]]) -> Any:
     """The normalizer of these steps; None without any."""
     empty = json.loads(Tokenizer(models.BPE()).to_str())
-    return Tokenizer.from_str(json.dumps({**empty, "normalizer": in_sequence(found)})).normalizer
+    return Tokenizer.from_str(json.dumps({**empty, "normalizer": in_sequence(steps)})).normalizer
 
 
 def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
@@ -171,9 +168,7 @@ def add_special_tokens(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
 def frame(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
     cls, sep = tokenizer.id_to_token(tokens.cls), tokenizer.id_to_token(tokens.sep)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, tokens.cls), (sep, tokens.sep)],
+        single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=[(cls, tokens.cls), (sep, tokens.sep)]
     )
 
 

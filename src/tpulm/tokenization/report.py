@@ -16,7 +16,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent, visible
 from tpulm.runtime import interrupt
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -144,10 +144,10 @@ class TokenTally:
 
 
 def _by_script(characters: Counter[str]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for character, count in characters.items():
-        found[script_of(character)] += count
-    return found
+        counts[script_of(character)] += count
+    return counts
 
 
 _NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "FEMININE": "Latin", "MASCULINE": "Latin"}
@@ -232,13 +232,13 @@ def report(
 
 
 def _most_unknown(documents: Iterable[DocumentReport], worst: int) -> list[DocumentReport]:
-    found = [item for item in documents if item.unknown_tokens]
-    return sorted(found, key=lambda item: (-item.unknown_tokens, -item.unknown_tokens / item.tokens, item.number))[:worst]
+    candidates = [item for item in documents if item.unknown_tokens]
+    return sorted(candidates, key=lambda item: (-item.unknown_tokens, -item.unknown_tokens / item.tokens, item.number))[:worst]
 
 
 def _most_tokens(documents: Iterable[DocumentReport], worst: int) -> list[DocumentReport]:
-    found = [item for item in documents if item.characters >= _ENOUGH_CHARACTERS]
-    return sorted(found, key=lambda item: (-item.tokens / item.characters, item.number))[:worst]
+    candidates = [item for item in documents if item.characters >= _ENOUGH_CHARACTERS]
+    return sorted(candidates, key=lambda item: (-item.tokens / item.characters, item.number))[:worst]
 
 
 # -- several tokenizers --
@@ -288,21 +288,21 @@ def compare(
     tokenizations: Mapping[str, Tokenization], texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
 ) -> Comparison:
     """Encode the same texts with each tokenizer. Raises as `report`."""
-    counted, tallies = TextTally(), {name: TokenTally(made) for name, made in tokenizations.items()}
+    counted, tallies = TextTally(), {name: TokenTally(tokenization) for name, tokenization in tokenizations.items()}
     documents = {name: list[DocumentReport]() for name in tokenizations}
     words: Counter[str] = Counter()
     progress.start("tokenizer: report", unit="documents")
-    for given in texts:
+    for text_batch in texts:
         interrupt.check()
-        batch = [without_surrogates(text) for text in given]
+        batch = [without_surrogates(text) for text in text_batch]
         first, split = counted.documents, [counted.add(text) for text in batch]
         if len(tallies) > 1 and counted.text_bytes <= _CUT_BYTES:
             words.update(chain.from_iterable(split))
         excerpts = [(" ".join(some)[:_EXCERPT_CHARACTERS], sum(map(len, some))) for some in split]
         for name, tally in tallies.items():
             documents[name] += [
-                DocumentReport(number, *excerpt, *found)
-                for number, (excerpt, found) in enumerate(zip(excerpts, tally.add(batch), strict=True), start=first)
+                DocumentReport(number, *excerpt, *counts)
+                for number, (excerpt, counts) in enumerate(zip(excerpts, tally.add(batch), strict=True), start=first)
             ]
             documents[name] = list({*_most_unknown(documents[name], worst), *_most_tokens(documents[name], worst)})
         progress.advance(len(batch))
@@ -326,27 +326,27 @@ def compare(
 def _telling_cuts(tokenizations: Mapping[str, Tokenization], words: Counter[str]) -> list[Cut]:
     """The frequent words on which the tokenizers differ by most tokens in all; an unknown token counts as its characters."""
     tried = words.most_common(_CUT_WORDS)
-    cut = {name: _cut([word for word, _ in tried], made) for name, made in tokenizations.items()}
-    found: list[tuple[int, Cut]] = []
+    cut = {name: _cut([word for word, _ in tried], tokenization) for name, tokenization in tokenizations.items()}
+    cuts: list[tuple[int, Cut]] = []
     for place, (word, times) in enumerate(tried):
         tokens = {name: some[place] for name, some in cut.items()}
         costs = [sum(cost for _, cost in some) for some in tokens.values()]
         if (more := times * (max(costs) - min(costs))) > 0:
-            found.append((more, Cut(word, times, {name: [text for text, _ in some] for name, some in tokens.items()})))
-    return [one for _, one in sorted(found, key=lambda item: -item[0])[:_CUTS]]
+            cuts.append((more, Cut(word, times, {name: [text for text, _ in some] for name, some in tokens.items()})))
+    return [one for _, one in sorted(cuts, key=lambda item: -item[0])[:_CUTS]]
 
 
-def _cut(words: list[str], made: Tokenization) -> list[list[tuple[str, int]]]:
+def _cut(words: list[str], tokenization: Tokenization) -> list[list[tuple[str, int]]]:
     """The tokens of each word, with their costs, as it stands after another word: here, after itself."""
-    found: list[list[tuple[str, int]]] = []
-    encodings = made.plain().encode_batch([f"{word} {word}" for word in words], add_special_tokens=False)
+    pieces: list[list[tuple[str, int]]] = []
+    encodings = tokenization.plain().encode_batch([f"{word} {word}" for word in words], add_special_tokens=False)
     for word, encoding in zip(words, encodings, strict=True):
         text, end, shown = f"{word} {word}", len(word), list[tuple[str, int]]()
         for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
             if start < len(word):
                 continue
             part, end = text[max(start, end) : stop].strip(), max(stop, end)
-            unknown = index == made.special.unknown
+            unknown = index == tokenization.special.unknown
             shown.append((f"[UNK {part}]", max(1, len(part))) if unknown else (part or "·", 1))
-        found.append(shown)
-    return found
+        pieces.append(shown)
+    return pieces

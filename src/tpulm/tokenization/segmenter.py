@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from tpulm.errors import DataError
 from tpulm.tokenization import analysers
-from tpulm.tokenization.given import GivenSettings
+from tpulm.tokenization.hf_files import HfSettings
 from tpulm.tokenization.offsets import AlignedSteps, Derived, subsequence
 from tpulm.tokenization.pipelines import without_surrogates
 
@@ -41,7 +41,7 @@ class Segmenter(NamedTuple):
     def segment(self, texts: list[str], names: Sequence[str] = ()) -> list[str]:
         """The texts as morphemes separated by one space, around the names of added tokens. Raises MissingExtra."""
         if names:
-            return [text.text for text in self.segment_aligned(list(map(Derived.given, texts)), names)]
+            return [text.text for text in self.segment_aligned(list(map(Derived.original, texts)), names)]
         joined = self._joined([self._normalized(without_surrogates(text)) for text in texts])
         return [self._lowered(text) for text in joined]
 
@@ -50,11 +50,11 @@ class Segmenter(NamedTuple):
         steps, form = _steps(self.normalization), partial(unicodedata.normalize, _FORMS[self.analyser])
         cut = [_around(text, names) for text in texts]
         normalized = [steps.normalized(part).mapped(form) for parts in cut for part in parts[::2]]
-        found = list[Derived]()
+        segmented = list[Derived]()
         for text, joined in zip(normalized, self._joined([text.text for text in normalized]), strict=True):
             places = subsequence(joined, text.text.replace("\0", "\ufffd"))
-            found.append(text.then(Derived(joined, places)).mapped(self._lowered))
-        rest = iter(found)
+            segmented.append(text.then(Derived(joined, places)).mapped(self._lowered))
+        rest = iter(segmented)
         return [Derived.joined(part if number % 2 else next(rest) for number, part in enumerate(parts)) for parts in cut]
 
     def _normalized(self, text: str) -> str:
@@ -85,7 +85,7 @@ class Segmenter(NamedTuple):
         }
 
 
-def declared_segmenter(settings: GivenSettings, location: str) -> Segmenter | None:
+def declared_segmenter(settings: HfSettings, location: str) -> Segmenter | None:
     """The segmenter that a tokenizer_config.json declares, if any. Raises DataError for an unknown analyser or dictionary."""
     if settings.tokenizer_class != "BertJapaneseTokenizer":
         return None
@@ -120,9 +120,9 @@ def _around(text: Derived, names: Sequence[str]) -> list[Derived]:
 
 def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
     pieces = [analysers.cut(text) for text in texts]
-    found = analyser.morphemes([piece.text for some in pieces for piece in some])
+    morphemes = analyser.morphemes([piece.text for some in pieces for piece in some])
     for some in pieces:
-        yield [morpheme.text for _ in some for morpheme in next(found)]
+        yield [morpheme.text for _ in some for morpheme in next(morphemes)]
 
 
 def _stretches(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:

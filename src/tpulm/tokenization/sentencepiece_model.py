@@ -19,7 +19,7 @@ from tpulm import storage
 from tpulm.errors import DataError, some_of
 from tpulm.protos import KIND, field, message_class, new_file
 from tpulm.tokenization import special
-from tpulm.tokenization.given import check_usable, guarded
+from tpulm.tokenization.hf_files import check_usable, guarded
 from tpulm.tokenization.pipelines import SPACE
 
 _PACKAGE: Final = "tpulm.sentencepiece"

@@ -46,7 +46,7 @@ def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, st
     Raises DataError, listing what is missing and what there is instead.
     """
     declared = declared or {}
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     missing: list[str] = []
     for role, usual in _NAMES.items():
         names = (declared[role],) if role in declared else usual
@@ -54,15 +54,15 @@ def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, st
         if name is None:
             missing.append(f"{role} ({' or '.join(names)})")
         else:
-            found[role] = vocabulary[name]
+            ids[role] = vocabulary[name]
     if missing:
-        there = [token for token in vocabulary if re.fullmatch(r"\[[A-Za-z]+\]|<\|?/?[a-z_]+\|?>", token)]
+        candidates = [token for token in vocabulary if re.fullmatch(r"\[[A-Za-z]+\]|<\|?/?[a-z_]+\|?>", token)]
         raise DataError(
             f"an encoder's vocabulary needs five special tokens, and has none for: {', '.join(missing)}. "
-            f"Tokens that look special: {', '.join(sorted(there)[:12]) or 'none'}. Add the missing ones to the vocabulary "
+            f"Tokens that look special: {', '.join(sorted(candidates)[:12]) or 'none'}. Add the missing ones to the vocabulary "
             "(in place of unused slots, if it has any), or train a new one by leaving tokenizer.path out.",
             location=origin,
         )
-    if len(set(found.values())) < len(found):
-        raise DataError(f"two special tokens share an id: {found}; give each its own", location=origin)
-    return SpecialTokens(**found)
+    if len(set(ids.values())) < len(ids):
+        raise DataError(f"two special tokens share an id: {ids}; give each its own", location=origin)
+    return SpecialTokens(**ids)

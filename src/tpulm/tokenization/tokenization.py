@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
-from tpulm.tokenization.given import naming_panics
+from tpulm.tokenization.hf_files import naming_panics
 from tpulm.tokenization.offsets import Aligned, Aligner, Derived
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
@@ -99,7 +99,7 @@ class Tokenization:
         With a normalizer that decomposes characters (Hangul into letters), several tokens may come from one character.
         """
         texts = list(texts)
-        derived = [Derived.given(text) for text in texts]
+        derived = [Derived.original(text) for text in texts]
         if self.segmenter is not None:
             derived = self.segmenter.segment_aligned(derived, self._names_read)
         return self._aligner.align(derived, texts)

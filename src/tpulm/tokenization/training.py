@@ -55,7 +55,7 @@ _RARE_STEP = 1e-4  # by which the trainer spaces the scores of characters that n
 _STEPS = 1024  # scores are multiples of 1 / _STEPS
 _NEVER = -1000.0  # the score of what text must not match: special tokens, and bytes, which only the fallback uses
 _ALWAYS = frozenset(SPACE + "".join((*special.TOKENS, *BYTES, "[unused0123456789]")))  # so that these names can be spelled
-_BATCH_WORDS = 20_000  # given to a trainer at once
+_BATCH_WORDS = 20_000  # passed to a trainer at a time
 _POLL_SECONDS = 0.2
 _CHARACTERS_HELD = 8_000_000  # of chunks, before the distinct ones are turned into words
 
@@ -66,11 +66,7 @@ _SPACES_AND_MARKS = re.compile(rf"{_SPACES.pattern}|(?<=[{_LETTERS}])(?=[{_MARKS
 
 
 def train(
-    texts: Iterable[list[str]],
-    config: TokenizerConfig,
-    *,
-    cleaning: CleaningConfig | None = None,
-    progress: Progress = SILENT,
+    texts: Iterable[list[str]], config: TokenizerConfig, *, cleaning: CleaningConfig | None = None, progress: Progress = SILENT
 ) -> Tokenization:
     """Train on batches of texts, read once. The result depends on the texts and the configuration, not on order or threads.
 
@@ -191,7 +187,7 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
             f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens take "
             f"{len(special.TOKENS)}, bytes {len(BYTES)}. The least possible is {least:,}; several thousand are usual."
         )
-    wanted = config.vocab_size - len(reserved)
+    num_pieces = config.vocab_size - len(reserved)
     occurrences = count_characters(interruptible(words, progress))
     kept = choose_alphabet(
         occurrences,
@@ -207,7 +203,7 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
     chosen = most_frequent(_cut(interruptible(words, progress), kept.characters | _ALWAYS), _UNIGRAM_CHARACTERS, progress)
     tokenizer = Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
-        vocab_size=1 + wanted + max(len(_ALWAYS), wanted // _SPARE),
+        vocab_size=1 + num_pieces + max(len(_ALWAYS), num_pieces // _SPARE),
         special_tokens=[special.UNKNOWN],
         unk_token=special.UNKNOWN,
         initial_alphabet=sorted(_ALWAYS),
@@ -216,15 +212,15 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
     )
     run_trainer(tokenizer, trainer, chosen, progress)
     trained = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
-    pieces = _canonical({piece: score for piece, score in trained.items() if piece not in set(reserved)}, wanted)
+    pieces = _canonical({piece: score for piece, score in trained.items() if piece not in set(reserved)}, num_pieces)
     check_reached(len(reserved) + len(pieces), config.vocab_size)
     vocabulary = [*((token, _NEVER) for token in reserved), *pieces]
     return models.Unigram(vocabulary, unk_id=reserved.index(special.UNKNOWN), byte_fallback=True)
 
 
-def _cut(words: Iterable[tuple[str, int]], kept: frozenset[str]) -> Counter[str]:
+def _cut(words: Iterable[tuple[str, int]], alphabet: frozenset[str]) -> Counter[str]:
     """The words without the characters that get no token; very long words are cut into parts."""
-    within = re.compile(f"[{re.escape(''.join(sorted(kept)))}]{{1,{_LONGEST_WORD}}}")
+    within = re.compile(f"[{re.escape(''.join(sorted(alphabet)))}]{{1,{_LONGEST_WORD}}}")
     parts: Counter[str] = Counter()
     for word, count in words:
         if within.fullmatch(word):
@@ -235,8 +231,8 @@ def _cut(words: Iterable[tuple[str, int]], kept: frozenset[str]) -> Counter[str]
     return parts
 
 
-def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, float]]:
-    """The `wanted` best pieces, including all single characters, with scores that are the same in every run."""
+def _canonical(trained: Mapping[str, float], num_pieces: int) -> list[tuple[str, float]]:
+    """The `num_pieces` best pieces, including all single characters, with scores that are the same in every run."""
     lowest = min(trained.values())
     characters = {piece for piece in trained if len(piece) == 1}
     rare_below = lowest + _RARE_STEP * len(characters)
@@ -244,7 +240,7 @@ def _canonical(trained: Mapping[str, float], wanted: int) -> list[tuple[str, flo
         piece: round(_STEPS * (lowest if piece in characters and score < rare_below else score)) / _STEPS
         for piece, score in trained.items()
     }
-    best = sorted(scores, key=lambda piece: (piece not in characters, -scores[piece], piece))[:wanted]
+    best = sorted(scores, key=lambda piece: (piece not in characters, -scores[piece], piece))[:num_pieces]
     return sorted(((piece, scores[piece]) for piece in best), key=lambda item: (-item[1], item[0]))
 
 
@@ -367,22 +363,22 @@ def choose_alphabet(
     """
     room = vocab_size - reserved
     total = sum(occurrences.values())
-    kept: set[str] = set()
+    chosen: set[str] = set()
     tokens = written = 0
     for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
         within_the_rule = count >= min_frequency and tokens + tokens_each[character] <= room // 2
         if not within_the_rule and written >= least_coverage * total:
             break
-        kept.add(character)
+        chosen.add(character)
         tokens += tokens_each[character]
         written += count
     if tokens > room:
         raise ConfigError(
             f"tokenizer.vocab_size {vocab_size:,} is too small for this text: special tokens take {reserved:,}, and "
-            f"the {len(kept):,} characters that make up {least_coverage:.0%} of the text take {tokens:,} more. "
+            f"the {len(chosen):,} characters that make up {least_coverage:.0%} of the text take {tokens:,} more. "
             f"The least possible is {reserved + tokens:,}; several times that is usual."
         )
-    return Alphabet(frozenset(kept), written / total)
+    return Alphabet(frozenset(chosen), written / total)
 
 
 def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
@@ -417,16 +413,16 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
         except BaseException as error:  # a panic of the library is not an Exception
             failures.append(error)
 
-    told, total, is_choosing = 0, sum(words.values()), False
+    reported, total, is_choosing = 0, sum(words.values()), False
     progress.start("Words for the tokenizer", total, "word")
     thread = threading.Thread(target=work, name="tokenizer-training", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_SECONDS)
-        if told < taken:
-            progress.advance(taken - told)
-            told = taken
-        elif told == total and not is_choosing:
+        if reported < taken:
+            progress.advance(taken - reported)
+            reported = taken
+        elif reported == total and not is_choosing:
             progress.start("Training the tokenizer")  # the library does not report progress
             is_choosing = True
         interrupt.check("no tokenizer was written yet")

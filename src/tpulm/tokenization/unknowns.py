@@ -68,10 +68,10 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
     return Unknowns(visible, round(hidden), round(long), limit, *alone)
 
 
-def vocabulary_doubts(tokenization: Tokenization, texts: Sequence[str], name: str) -> list[str]:
+def vocabulary_warnings(tokenization: Tokenization, texts: Sequence[str], name: str) -> list[str]:
     """A warning if much of the texts is unknown, judged by a million characters of them."""
-    found = count_unknown(tokenization, [list(texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED])])
-    return [f"{name}: {found}: the model's vocabulary does not fit it"] if found.fraction >= UNKNOWN_WARNING else []
+    unknown = count_unknown(tokenization, [list(texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED])])
+    return [f"{name}: {unknown}: the model's vocabulary does not fit it"] if unknown.fraction >= UNKNOWN_WARNING else []
 
 
 class Hidden(NamedTuple):

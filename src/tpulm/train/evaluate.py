@@ -13,7 +13,7 @@ import numpy as np
 
 from tpulm.train.distributed import check_alone
 from tpulm.train.health import is_at_unigrams
-from tpulm.train.program import Program
+from tpulm.train.program import PretrainingProgram
 
 _IN_FLIGHT = 4  # batches the host may be ahead of the devices, so that a stop is obeyed soon
 
@@ -50,7 +50,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    program: Program,
+    program: PretrainingProgram,
     params: Any,
     batches: Iterable[Mapping[str, np.ndarray]],
     *,

@@ -109,20 +109,20 @@ def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
     model, optimizer = config.model, config.train.optimizer
     width, fresh = model.hidden_size, config.train.start_from is None
     rate, spread = float(f"{min(1e-3, 0.256 / width):.0e}"), round(width**-0.5, 2)
-    found: list[str] = []
+    advice: list[str] = []
     if optimizer.name == "adamw" and optimizer.learning_rate <= rate / 2:
-        found.append(f"train.optimizer.learning_rate = {rate:g}")
+        advice.append(f"train.optimizer.learning_rate = {rate:g}")
     if fresh and width < 768 and model.initializer_range < 0.75 * spread:
-        found.append(f"model.initializer_range = {spread:g}")
+        advice.append(f"model.initializer_range = {spread:g}")
     if not optimizer.bias_correction:
-        found.append("train.optimizer.bias_correction = true")
+        advice.append("train.optimizer.bias_correction = true")
     if config.train.steps <= _SHORT_STEPS:
-        found += [f"model.{name} = 0" for name in ("dropout", "attention_dropout") if getattr(model, name)]
+        advice += [f"model.{name} = 0" for name in ("dropout", "attention_dropout") if getattr(model, name)]
     if fresh and model.architecture == "bert" and model.norm_position == "post":
-        found.append('model.norm_position = "pre"')
+        advice.append('model.norm_position = "pre"')
     if not imported and config.data.rows == "segments":
-        found += [*(["data.next_sentence = false"] if config.data.next_sentence else []), 'data.rows = "packed"']
-    return found
+        advice += [*(["data.next_sentence = false"] if config.data.next_sentence else []), 'data.rows = "packed"']
+    return advice
 
 
 def loss_formula(config: RunConfig) -> str:

@@ -30,7 +30,7 @@ from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.health import plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
-from tpulm.train.program import Compiled, compile_stats
+from tpulm.train.program import BaseProgram, compile_stats
 from tpulm.train.step import TrainState
 from tpulm.train.throughput import Meter, Rate
 from tpulm.train.trackers import Tracking
@@ -102,10 +102,10 @@ class Run:
     """What is trained, on what, and where it is saved. With several hosts all have the same.
 
     `evaluate` gets parameters and a function to call after each batch, on all hosts alike, which raises an exception when a
-    stop was requested: the step is saved unscored, and scored first when training goes on.
+    stop was requested: the step is saved unscored, and scored first when training continues.
     """
 
-    program: Compiled
+    program: BaseProgram
     config: TrainConfig
     stream: Stream
     evaluate: Callable[[Any, Callable[[float], None]], Mapping[str, float]]
@@ -334,19 +334,19 @@ def _restore(run: Run, checkpoints: Checkpoints | NoCheckpoints) -> _Start:
     if restored is None:
         state = run.program.initial_state()
         return _Start(state, 0, 0, (), math.inf, math.nan, (), None if selection is None else _copied(state.params))
-    found = restored.metadata
-    skipped = tuple((int(first), int(last)) for first, last in found["skipped"])
-    lowest, loss = found["lowest_loss"], found["train_loss"]
+    recorded = restored.metadata
+    skipped = tuple((int(first), int(last)) for first, last in recorded["skipped"])
+    lowest, loss = recorded["lowest_loss"], recorded["train_loss"]
     return _Start(
         restored.state if selection is None else restored.state["train"],
-        found["step"],
-        found["cursor"],
+        recorded["step"],
+        recorded["cursor"],
         skipped,
         math.inf if lowest is None else lowest,
         math.nan if loss is None else loss,
-        tuple(found.get("history", ())),  # absent from older checkpoints
+        tuple(recorded.get("history", ())),  # absent from older checkpoints
         None if selection is None else restored.state["best"],
-        bool(found.get("unscored")),  # absent from older checkpoints
+        bool(recorded.get("unscored")),  # absent from older checkpoints
     )
 
 
@@ -418,7 +418,7 @@ def _check_skipping(
         f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
         if run.config.on_nan == "skip"
         else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
-        'or set train.on_nan = "skip" to go on without these rows'
+        'or set train.on_nan = "skip" to continue without these rows'
     )
     if run.selection is not None:
         advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"
@@ -437,11 +437,11 @@ def _every(step: int, steps: int) -> bool:
     return step % steps == 0
 
 
-def _window_values(program: Compiled, state: TrainState, step: int) -> dict[str, float]:
+def _window_values(program: BaseProgram, state: TrainState, step: int) -> dict[str, float]:
     return {**program.window_metrics(state), "learning_rate": program.learning_rate(step - 1)}
 
 
-def _window_loss(program: Compiled, state: TrainState) -> float:
+def _window_loss(program: BaseProgram, state: TrainState) -> float:
     return float(program.objective.metrics(jax.device_get(state.window))["loss"])
 
 
@@ -487,7 +487,7 @@ class WindowMetrics(Mapping[str, float]):
         return repr(self._all())
 
 
-class Step(NamedTuple):
+class TrainStep(NamedTuple):
     """The result of an update: `step` updates are done; the state is valid until the next."""
 
     step: int
@@ -495,9 +495,11 @@ class Step(NamedTuple):
     metrics: WindowMetrics
 
 
-def steps_of(program: Compiled, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0) -> Iterator[Step]:
+def steps_of(
+    program: BaseProgram, stream: Stream, state: TrainState, first: int, last: int, *, cursor: int = 0
+) -> Iterator[TrainStep]:
     """Run updates `first` to `last` (exclusive) from this state; `cursor` is the number of rows before them."""
     for step, (place, batch) in zip(range(first, last), stream.iterate(cursor), strict=False):
         update = program.step_at(batch["tokens"].shape[-1])
         state, _ = update(state, program.to_devices(batch), program.cursor(place))
-        yield Step(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))
+        yield TrainStep(step + 1, state, WindowMetrics(partial(program.window_metrics, state)))

@@ -180,7 +180,7 @@ class Attempt(NamedTuple):
 Damage = Callable[[PurePath, bytes], None]
 
 
-def _warn(path: PurePath, kept: bytes) -> None:
+def _warn(path: PurePath, content: bytes) -> None:
     warnings.warn(f"{path} is damaged; what cannot be read of it is left out", stacklevel=4)
 
 
@@ -188,7 +188,7 @@ def read_attempts(workdir: str | PurePath, *, damaged: Damage = _warn) -> list[A
     """All attempts, in the order they began. What cannot be read, such as the last line of a killed attempt, is left out;
     `damaged` is called with a file, and what can be read of it, but not for a torn last line."""
     files = {path.name: path for path in storage.list_folder(storage.as_path(workdir) / "metrics")}
-    found: list[Attempt] = []
+    attempts: list[Attempt] = []
     for name in sorted(name for name in files if PurePath(name).suffix == ".jsonl" and PurePath(name).stem.isdigit()):
         started, start = files.get(f"{PurePath(name).stem}{START}"), dict[str, Any]()
         if started is not None:
@@ -196,8 +196,8 @@ def read_attempts(workdir: str | PurePath, *, damaged: Damage = _warn) -> list[A
                 start = storage.read_json(started)
             except Damaged:
                 damaged(started, b"{}")
-        found.append(Attempt(int(PurePath(name).stem), start, tuple(_records(files[name], damaged))))
-    return found
+        attempts.append(Attempt(int(PurePath(name).stem), start, tuple(_records(files[name], damaged))))
+    return attempts
 
 
 def read_metrics(workdir: str | PurePath) -> list[MetricsRecord]:
@@ -207,24 +207,24 @@ def read_metrics(workdir: str | PurePath) -> list[MetricsRecord]:
 
 def union(attempts: Iterable[Attempt]) -> list[MetricsRecord]:
     """The records of these attempts as one log, sorted by (kind, step); where attempts overlap, the last one's."""
-    found = {(record.kind, record.step): record for attempt in attempts for record in attempt.records}
-    return [found[key] for key in sorted(found)]
+    records = {(record.kind, record.step): record for attempt in attempts for record in attempt.records}
+    return [records[key] for key in sorted(records)]
 
 
-def mend(workdir: PurePath, progress: Progress) -> None:
+def repair(workdir: PurePath, progress: Progress) -> None:
     """Set damaged files of metrics aside, in W/damaged, keep what can be read of them, and say so. The caller holds W."""
 
-    def set_aside(path: PurePath, kept: bytes) -> None:
+    def set_aside(path: PurePath, content: bytes) -> None:
         target = workdir / "damaged" / f"{path.name}-{time.time_ns()}"
         storage.write_atomic(target, storage.read_bytes(path))
-        storage.write_atomic(path, kept)
+        storage.write_atomic(path, content)
         progress.note(f"{path} is damaged: what cannot be read of it is left out, and the whole of it is kept as {target}")
 
     read_attempts(workdir, damaged=set_aside)
 
 
 def _records(path: PurePath, damaged: Damage) -> Iterator[MetricsRecord]:
-    lines, kept, lost = storage.read_bytes(path).split(b"\n"), list[bytes](), False
+    lines, intact, lost = storage.read_bytes(path).split(b"\n"), list[bytes](), False
     for number, line in enumerate(lines, start=1):
         try:
             values: dict[str, Any] = storage.parse_json(line, strict=False)
@@ -232,7 +232,7 @@ def _records(path: PurePath, damaged: Damage) -> Iterator[MetricsRecord]:
         except (ValueError, KeyError, TypeError, AttributeError):
             lost |= bool(line) and number < len(lines)
             continue
-        kept.append(line)
+        intact.append(line)
         yield record
     if lost:
-        damaged(path, b"".join(line + b"\n" for line in kept))
+        damaged(path, b"".join(line + b"\n" for line in intact))

@@ -44,19 +44,13 @@ def _constant(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Ar
 
 
 def _wsd(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    left = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
+    remaining = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
     if config.decay_type == "1-sqrt":  # Hägele et al. 2024, section 3; ModernBERT (Warner et al. 2024, section 2.2.2)
-        return 1.0 - jnp.sqrt(1.0 - left)
-    return left
+        return 1.0 - jnp.sqrt(1.0 - remaining)
+    return remaining
 
 
-_SCHEDULES: dict[str, Schedule] = {
-    "linear": _linear,
-    "cosine": _cosine,
-    "rsqrt": _rsqrt,
-    "constant": _constant,
-    "wsd": _wsd,
-}
+_SCHEDULES: dict[str, Schedule] = {"linear": _linear, "cosine": _cosine, "rsqrt": _rsqrt, "constant": _constant, "wsd": _wsd}
 
 
 def register_schedule(name: str, factor: Schedule) -> None:
@@ -100,10 +94,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
     if config.name == "muon":
         axes = jax.tree.map(_matrix_axes, spec, is_leaf=is_spec)
         labels = jax.tree.map(lambda leaf: "muon" if _is_matrix(leaf) else "adam", spec, is_leaf=is_spec)
-        muon = optax.chain(
-            _promoting(optax.contrib.scale_by_muon(weight_dimension_numbers=axes)),
-            _scale_by_fans(spec),
-        )
+        muon = optax.chain(_promoting(optax.contrib.scale_by_muon(weight_dimension_numbers=axes)), _scale_by_fans(spec))
         scaled = optax.partition({"muon": muon, "adam": scaled}, labels)
     parts = [scaled, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
     if config.clip_norm is not None:

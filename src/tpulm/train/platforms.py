@@ -15,22 +15,22 @@ Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]
 _NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
 
 
-def check_platform(wanted: Platform) -> None:
+def check_platform(target: Platform) -> None:
     """Raise ConfigError, with the reason, unless JAX uses the requested platform.
 
     auto: a TPU wherever the machine has one; any: whatever there is.
     """
-    if wanted == "any":
+    if target == "any":
         return
-    found = _found()
-    asked = f'the run asks for {_NAMES.get(wanted, "")} (hardware.platform = "{wanted}")'
-    if wanted == "auto":
-        if found != "cpu" or not tpu_chips():
+    kind = _default_backend()
+    asked = f'the run asks for {_NAMES.get(target, "")} (hardware.platform = "{target}")'
+    if target == "auto":
+        if kind != "cpu" or not tpu_chips():
             return
-        wanted, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
-    if found != wanted:
+        target, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
+    if kind != target:
         raise ConfigError(
-            f"{asked}, but JAX computes on {_NAMES.get(found, found)}: {why_not(wanted)}. Mend that, or go on with what there "
+            f"{asked}, but JAX computes on {_NAMES.get(kind, kind)}: {why_not(target)}. Fix that, or continue with what there "
             "is: --allow-cpu (hardware.platform = 'any')"
         )
 
@@ -54,10 +54,10 @@ def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
             return "another process may hold it (one at a time can), or libtpu did not start; see /tmp/tpu_logs"
 
 
-def _found() -> str:
+def _default_backend() -> str:
     try:
         return jax.default_backend()
     except RuntimeError as error:
         raise ConfigError(
-            f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or go on with --allow-cpu"
+            f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or continue with --allow-cpu"
         ) from error

@@ -52,7 +52,7 @@ COMPILED = "compiled"  # the cache folder, also in a work folder in a bucket
 MOST_BYTES = 4 << 30  # of the cache; a program takes 1 to 200 MB
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 _LEAST_SECONDS = 0.5  # of compilation, for a program to be cached
-_ours = ""  # the cache folder this process set, if JAX's environment names none
+_own_folder = ""  # the cache folder this process set, if JAX's environment names none
 
 
 class CompileStats(NamedTuple):
@@ -79,20 +79,20 @@ def enable_compilation_cache(workdir: PurePath | None = None) -> None:
     that cannot be read are compiled (docs.jax.dev/en/latest/persistent_compilation_cache.html). A folder named in JAX's
     environment takes precedence.
     """
-    global _ours
+    global _own_folder
     _listen()
-    if (place := jax.config.values["jax_compilation_cache_dir"]) and place != _ours:
+    if (place := jax.config.values["jax_compilation_cache_dir"]) and place != _own_folder:
         return
     folder: PurePath = cache_folder(COMPILED)
     if workdir is not None and storage.is_remote(workdir):
         folder = _of_this_processor(workdir / COMPILED)
         evict_oldest(workdir / COMPILED)
         storage.orbax_folder(folder)  # JAX accesses the bucket the same way
-    if str(folder) == _ours:
+    if str(folder) == _own_folder:
         return
-    _ours = str(folder)
+    _own_folder = str(folder)
     compilation_cache.reset_cache()
-    jax.config.update("jax_compilation_cache_dir", _ours)
+    jax.config.update("jax_compilation_cache_dir", _own_folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     if storage.is_remote(folder):  # XLA's own caches, for GPUs, support local files only
         jax.config.update("jax_persistent_cache_enable_xla_caches", "")
@@ -133,10 +133,10 @@ def evict_oldest(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
     """Remove the oldest programs beyond `most_bytes` in total; a program needed again is compiled again."""
     try:
         files = sorted(storage.walk(folder).items(), key=lambda item: item[1].modified_ns, reverse=True)
-        kept, old = 0, list[str]()
+        total, old = 0, list[str]()
         for name, info in files:
-            kept += info.size
-            if kept > most_bytes:
+            total += info.size
+            if total > most_bytes:
                 old.append(name)
         storage.remove_files(folder, old)
     except StorageError:  # what matters fails later and says why
@@ -144,11 +144,11 @@ def evict_oldest(folder: PurePath, most_bytes: int = MOST_BYTES) -> None:
 
 
 BatchShapes = Mapping[str, tuple[tuple[int, ...], Any]]  # column -> (shape, dtype), rows first
-# (state, batch, cursor, seed), the last two from `Compiled.cursor` and `Compiled.scalar`; the state is donated
-Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], StepOutput]
+# (state, batch, cursor, seed), the last two from `BaseProgram.cursor` and `BaseProgram.scalar`; the state is donated
+StepFunction = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], StepOutput]
 
 
-class Compiled:
+class BaseProgram:
     """What pretraining and fine-tuning share. Raises ConfigError where the batch or the model does not divide over the devices.
 
     `sequence_length` is that of the longest rows. `memory_bytes` is a device's memory, where it decides what is saved for the
@@ -178,7 +178,7 @@ class Compiled:
         if hardware.remat == "auto" and (device := self.mesh.local_devices[0]).platform == "gpu":
             self.memory_bytes = (device.memory_stats() or {}).get("bytes_limit")
         self._seed, self._first_params = seed, None
-        self._compiled: dict[int, Step] = {}  # by row length
+        self._compiled: dict[int, StepFunction] = {}  # by row length
         self.num_parameters = count(objective.spec)
         self._steps, self._log_every_steps = steps, log_every_steps
         self._optimizer_config = optimizer
@@ -223,7 +223,7 @@ class Compiled:
 
         return update
 
-    def _compile_step(self, length: int) -> Step:
+    def _compile_step(self, length: int) -> StepFunction:
         """Compile; where `memory_bytes` is set, save less and less for the backward pass until the step fits."""
         compiled = self.lower_step(length).compile()
         for remat in ("dots", "full"):
@@ -303,23 +303,19 @@ def needed_bytes(program: jax.stages.Compiled) -> int:
     sizes: Any = program.memory_analysis()
     if sizes is None:
         return 0
-    made = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + made
+    output_bytes = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + output_bytes
 
 
 UNROLLED_FROM_STEPS = 50_000  # on a TPU: 5 ms less per step then repay four more minutes of compiling
 
 
 def execution_on(
-    devices: Sequence[Any],
-    hardware: HardwareConfig,
-    compute_dtype: Literal["auto", "float32", "bfloat16"],
-    *,
-    steps: int = 0,
+    devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"], *, steps: int = 0
 ) -> Execution:
     """Resolve "auto" settings for these devices and a run of `steps` steps: bfloat16 where there are fast units for it;
     unrolled layers on a CPU and, in a long run, on a TPU, which are faster; and on a TPU only matrix products saved, since its
-    memory is slow compared to its units (docs/experiments.md). A GPU saves everything, unless that does not fit (`Compiled`).
+    memory is slow compared to its units (docs/experiments.md). A GPU saves everything, unless it does not fit (`BaseProgram`).
     """
     platform = devices[0].platform
     dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
@@ -349,7 +345,7 @@ def _check_kernels(platform: Literal["tpu", "gpu"]) -> None:
     interpret mode and compile them. Raises ConfigError."""
     if not kernels_agree(jax.local_devices()[0], platform):
         raise ConfigError(
-            "the attention kernels do not give the plain formula's numbers on this device: please report it, and go on with "
+            "the attention kernels do not give the plain formula's numbers on this device: please report it, and continue with "
             "--set hardware.flash_attention=false"
         )
 
@@ -360,7 +356,7 @@ def fastest_compute_dtype() -> Literal["float32", "bfloat16"]:
     return "float32" if slow else "bfloat16"
 
 
-def kept_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
+def recorded_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
     """What `compute_dtype = "auto"` means in a work folder: on any machine that of its newest readable checkpoint, or the
     fastest here if there is none.
 
@@ -370,15 +366,15 @@ def kept_compute_dtype(folder: PurePath) -> Literal["float32", "bfloat16"]:
     for step in reversed(steps):
         with contextlib.suppress(StorageError):
             recorded = storage.read_json(folder / "checkpoints" / str(step) / "metadata" / "metadata")
-            if (kept := recorded.get("compute_dtype")) in ("float32", "bfloat16"):
-                return kept
+            if (dtype := recorded.get("compute_dtype")) in ("float32", "bfloat16"):
+                return dtype
     return "float32" if steps and jax.default_backend() == "cpu" else fastest_compute_dtype()
 
 
 EVALUATION_BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
 
 
-class Program(Compiled):
+class PretrainingProgram(BaseProgram):
     """The program of a pretraining run; each part is compiled on first use, or all of them by `compile`.
 
     Raises ConfigError where the batch or the model does not divide over the devices.
@@ -478,5 +474,5 @@ class Program(Compiled):
     def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
         """The objective's columns that follow from token ids, as tables by id: [V] each."""
         columns = self._objective(evaluation=evaluation).columns
-        found = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
-        return {name: table.astype(columns[name].dtype) for name, table in found.items() if table is not None}
+        dtypes = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
+        return {name: table.astype(columns[name].dtype) for name, table in dtypes.items() if table is not None}

@@ -63,11 +63,11 @@ def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[i
     """The shapes of the sums that the objective's loss returns, by name; `batch` may be of ShapeDtypeStructs."""
 
     def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
-        inputs = objective.prepare(batch, row_keys(0, jnp.zeros((2,), jnp.uint32), rows))
+        inputs = objective.make_inputs(batch, row_keys(0, jnp.zeros((2,), jnp.uint32), rows))
         return objective.loss(params, inputs, objective.totals(inputs), dropout_key=None).sums
 
-    found = jax.eval_shape(sums, shapes(objective.spec), batch)
-    return {name: found[name].shape for name in sorted(found)}
+    shapes_of_sums = jax.eval_shape(sums, shapes(objective.spec), batch)
+    return {name: shapes_of_sums[name].shape for name in sorted(shapes_of_sums)}
 
 
 def make_initializer(
@@ -134,7 +134,7 @@ def make_step(
 
     def step(state: TrainState, batch: Batch, cursor: jax.Array) -> StepOutput:
         with jax.named_scope("prepare"):
-            inputs = objective.prepare(batch, row_keys(seed, cursor, layout.batch_size))
+            inputs = objective.make_inputs(batch, row_keys(seed, cursor, layout.batch_size))
             totals = objective.totals(inputs)
         dropout_key = jax.random.fold_in(jax.random.key(seed, impl="rbg"), state.step)
         gradient = jax.value_and_grad(objective.loss, has_aux=True)
@@ -160,13 +160,13 @@ def make_step(
             params = optax.apply_updates(state.params, updates)
 
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        kept = jnp.where(state.step % log_every_steps == 0, 0.0, 1.0)
+        carried = jnp.where(state.step % log_every_steps == 0, 0.0, 1.0)
         fresh = {**sums, "grad_norm": grad_norm, "steps": jnp.ones((), jnp.float32)}
         after = TrainState(
             step=state.step + 1,
             params=params,
             optimizer=optimizer_state,
-            window={name: kept * state.window[name] + fresh[name] for name in state.window},
+            window={name: carried * state.window[name] + fresh[name] for name in state.window},
             bad_step=jnp.where(finite | (state.bad_step >= 0), state.bad_step, state.step),
             average=None if average_decay is None else _averaged(state, params, average_decay),
         )
@@ -201,7 +201,7 @@ def make_evaluation_step(objective: Objective, batch_size: int) -> Callable[[Any
     def step(params: Any, so_far: Any, batch: Batch, first_row: jax.Array) -> Any:
         base = jax.random.key(EVALUATION_SEED, impl="threefry2x32")
         rows = first_row.astype(jnp.uint32) + jnp.arange(batch_size, dtype=jnp.uint32)
-        inputs = objective.prepare(batch, jax.vmap(lambda row: jax.random.fold_in(base, row))(rows))
+        inputs = objective.make_inputs(batch, jax.vmap(lambda row: jax.random.fold_in(base, row))(rows))
         _, fresh = objective.loss(params, inputs, objective.totals(inputs), dropout_key=None)
         sums, labels = so_far
         return jax.tree.map(jnp.add, sums, fresh), labels + objective.label_counts(inputs)

@@ -81,8 +81,8 @@ class _Mlflow:
         from mlflow import MlflowClient
 
         self._client, project = MlflowClient(), tracking.config.project
-        found = self._client.get_experiment_by_name(project)
-        experiment = found.experiment_id if found else self._client.create_experiment(project)
+        known = self._client.get_experiment_by_name(project)
+        experiment = known.experiment_id if known else self._client.create_experiment(project)
         runs = self._client.search_runs([experiment], f"tags.`tpulm.id` = '{identity}'")
         if runs:
             self._id = runs[0].info.run_id

@@ -24,7 +24,7 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.distributed import check_alone
 from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, replicated, to_global_array
-from tpulm.train.program import BatchShapes, Compiled, execution_on
+from tpulm.train.program import BaseProgram, BatchShapes, execution_on
 
 
 class Labelled(NamedTuple):
@@ -38,7 +38,7 @@ class Labelled(NamedTuple):
     examples: Examples | None = None
 
 
-class FinetuningProgram(Compiled):
+class FinetuningProgram(BaseProgram):
     """Fine-tuning of one model on `num_rows` rows, or on as many groups of up to `group` rows each; runs with different seeds
     share what is compiled.
 
@@ -68,13 +68,7 @@ class FinetuningProgram(Compiled):
         self.settings = config.training(steps, batch_size=batch_size, steps_per_epoch=self.steps_per_epoch)
         super().__init__(
             make_objective(
-                objective,
-                model,
-                config,
-                num_classes=num_classes,
-                vocab_size=vocab_size,
-                special=special,
-                devices=devices,
+                objective, model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices
             ),
             self.settings.optimizer,
             config.hardware,
@@ -89,14 +83,14 @@ class FinetuningProgram(Compiled):
 
     def beginning(self, seed: int, params: Any) -> Self:
         """A copy with another seed and these initial parameters (float32 arrays of the objective's spec)."""
-        made = copy.copy(self)
-        made._seed, made._first_params = seed, params
-        return made
+        program = copy.copy(self)
+        program._seed, program._first_params = seed, params
+        return program
 
     def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
-        found = super().batch_shapes(length, rows=rows, objective=objective)
-        (count, _), dtype = found["tokens"]
-        return found if self.group is None else {**found, "tokens": ((count, self.group, length), dtype)}
+        batch = super().batch_shapes(length, rows=rows, objective=objective)
+        (count, _), dtype = batch["tokens"]
+        return batch if self.group is None else {**batch, "tokens": ((count, self.group, length), dtype)}
 
     def batches(self, data: Labelled, hosts: Hosts = ALONE) -> Epochs:
         grouped = self.group is not None
@@ -125,7 +119,7 @@ class Epochs:
         assert config.max_length is not None
         self._share = batch_size // hosts.count
         self._first = hosts.index * self._share
-        self._rows, self._labels, self._config = Groups.made_of(data.rows) if grouped else data.rows, data.labels, config
+        self._rows, self._labels, self._config = Groups.from_rows(data.rows) if grouped else data.rows, data.labels, config
         self._seed, self._size, self._pad = seed, batch_size, pad
         self._lengths = fixed_lengths(config.max_length)
         self._epoch, self._batches = -1, list[PaddedBatch]()
@@ -218,12 +212,12 @@ class Forward:
 
     def __call__(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """The outputs in row order, float32 [N, *output_shape]; `params` are on the mesh."""
-        found = np.zeros((len(rows), *self._objective.output_shape), np.float32)
+        result = np.zeros((len(rows), *self._objective.output_shape), np.float32)
         waiting: collections.deque[tuple[np.ndarray, jax.Array]] = collections.deque()
 
         def collect() -> None:
             indices, outputs = waiting.popleft()
-            found[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
+            result[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
             advance(len(indices))
             check_alone()
 
@@ -235,7 +229,7 @@ class Forward:
                 collect()
         while waiting:
             collect()
-        return found
+        return result
 
     def _at(self, length: int) -> Callable[[Any, jax.Array], jax.Array]:
         if length not in self._compiled:

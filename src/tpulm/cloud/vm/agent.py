@@ -18,20 +18,20 @@ import subprocess
 import time
 import traceback
 
-from hang import Watch, stacks
+from hang import HangDetector, stacks
 from install import environment
-from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, delete, die_with_parent, kill, logged, say
+from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, delete, die_with_parent, kill, log, logged
 
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
 
-LOOK_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))  # between looks at metadata, trainer and job
+POLL_SECONDS = float(os.environ.get("TPULM_LOOK_SECONDS", "5"))  # between looks at metadata, trainer and job
 LOG_SECONDS = 15.0  # between uploads of the log
 LOG_BYTES = 4 << 20  # uploaded of the log's end
 SELF_DELETE_SECONDS = float(os.environ.get("TPULM_SELF_DELETE_SECONDS", "900"))  # after the trainer ended
 GRACE_SECONDS = 240.0  # for the trainer after SIGTERM
-TURN_SECONDS = SELF_DELETE_SECONDS / 3  # for which a VM that came up beside another waits for its turn
-SPARE_SECONDS = 600.0  # for which a VM whose turn does not come may be billed: boot, wait and deletion
+SPARE_WAIT_SECONDS = SELF_DELETE_SECONDS / 3  # for which a VM that came up next to another waits, since only one is kept
+SPARE_SECONDS = 600.0  # for which such a VM may be billed: boot, wait and deletion
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt no longer counts
 SECRET_BYTES = 100 << 10  # of one value: an environment holds little more
 UNREADABLE = (Unreachable, ValueError, KeyError, TypeError)  # such as a half-written object
@@ -60,8 +60,8 @@ class Agent:
         self.trainer = None  # type: subprocess.Popen | None
         self.progress_path = HOME / f"attempt-{self.attempt}.progress"
         self.stacks_path = HOME / f"attempt-{self.attempt}.stacks"
-        self.watch = Watch(self.progress_path)
-        self.told = ""  # last, to the metadata server
+        self.watch = HangDetector(self.progress_path)
+        self.reported = ""  # last, to the metadata server
         self.asked_at = None  # when the trainer was asked to stop
         self.gone_since = None  # when the job was first missing
         self.secrets = None  # until they are fetched
@@ -69,11 +69,11 @@ class Agent:
 
     def run(self):
         """Whatever happens, the VM deletes itself in the end: there may be nobody else to do it."""
-        say(f"attempt {self.attempt} of {self.workdir}, worker {self.worker}")
+        log(f"attempt {self.attempt} of {self.workdir}, worker {self.worker}")
         outcome = None
         try:
-            self.tell("starting")
-            self.wait_for_its_turn()
+            self.report("starting")
+            self.wait_while_spare()
             if self.counts() and self.bucket.get(self.folder + f"end-{self.worker}.json") is None:
                 self.beat("starting")
                 outcome = self.train()
@@ -82,7 +82,7 @@ class Agent:
         except Misconfigured as error:
             outcome = {"exit_code": 2, "failure": "ConfigError", "message": str(error)}
         except Exception as error:
-            say(traceback.format_exc())
+            log(traceback.format_exc())
             outcome = {"exit_code": 1, "failure": None, "message": f"the agent failed: {type(error).__name__}: {error}"}
         if self.trainer is not None and self.trainer.poll() is None:
             self.trainer.kill()
@@ -98,7 +98,7 @@ class Agent:
     def train(self):
         """Run the trainer; returns how it ended, or None if the attempt no longer counts."""
         try:
-            python = environment(self.look_early)
+            python = environment(self.poll_while_installing)
             secrets = self.fetch_secrets()
         except Stopped as stopped:
             return stopped.args[0]
@@ -106,40 +106,40 @@ class Agent:
             return {"exit_code": 1, "failure": None, "message": f"cannot prepare the VM: {error}"}
         run_file = self.workdir + "/cloud/run.json"
         command = [python, "-m", "tpulm", "run", run_file, "--workdir", self.workdir]
-        say("starting " + " ".join(command))
+        log("starting " + " ".join(command))
         for path in (self.progress_path, self.stacks_path):  # of a trainer before a reboot
             with contextlib.suppress(OSError):
                 path.unlink()
         watched = {"TPULM_PROGRESS_FILE": str(self.progress_path), "TPULM_STACKS_FILE": str(self.stacks_path)}
-        self.watch = Watch(self.progress_path, float(self.metadata.attribute("tpulm-hang-seconds") or 0))
-        with self.log_path.open("ab") as log:
+        self.watch = HangDetector(self.progress_path, float(self.metadata.attribute("tpulm-hang-seconds") or 0))
+        with self.log_path.open("ab") as log_file:
             self.trainer = subprocess.Popen(
                 command,
-                stdout=log,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=dict(os.environ, **secrets, **watched),
                 preexec_fn=die_with_parent,
             )
         while self.trainer.poll() is None:
-            if not self.look("training"):
+            if not self.poll("training"):
                 kill(self.trainer)
-                say(f"attempt {self.attempt} does not count any more: its trainer was killed")
+                log(f"attempt {self.attempt} does not count any more: its trainer was killed")
                 return None
             if self.asked_at is not None and time.time() - self.asked_at > GRACE_SECONDS and not kill(self.trainer):
                 return {"exit_code": -9, "failure": None, "message": "the trainer cannot be killed"}
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.trainer.wait(LOOK_SECONDS)
-            if self.asked_at is None and (seconds := self.watch.look()) is not None and self.trainer.poll() is None:
+                self.trainer.wait(POLL_SECONDS)
+            if self.asked_at is None and (seconds := self.watch.check()) is not None and self.trainer.poll() is None:
                 return self.end_hung(seconds)
-        self.watch.look()
+        self.watch.check()
         return self.outcome(self.trainer.returncode)
 
     def end_hung(self, seconds):
         """Kill the trainer; returns its outcome."""
         assert self.trainer is not None
         why, name = self.watch.why(seconds), self.folder + f"stacks-{self.worker}.txt"
-        say(f"the trainer hangs: {why}")
+        log(f"the trainer hangs: {why}")
         content = self.redacted(stacks(self.trainer, self.stacks_path))
         kill(self.trainer)
         try:
@@ -149,7 +149,7 @@ class Agent:
             why += f"; its threads' stacks could not be kept: {error}"
         return {"exit_code": 1, "failure": "Hung", "message": why}
 
-    def look(self, state):
+    def poll(self, state):
         """Look at everything once; returns whether the attempt still counts: True if the bucket does not answer."""
         if self.metadata.is_preempted():
             self.ask_to_stop("this VM is being preempted")
@@ -161,9 +161,9 @@ class Agent:
             return self.follow(self.job(patience=10))
         return True
 
-    def look_early(self):
-        """`look`, during an installation, which may take long. Raises Stopped if the attempt no longer counts."""
-        if not self.look("installing"):
+    def poll_while_installing(self):
+        """`poll`, during an installation, which may take long. Raises Stopped if the attempt no longer counts."""
+        if not self.poll("installing"):
             raise Stopped(None)
 
     def follow(self, job):
@@ -183,40 +183,40 @@ class Agent:
         """End this VM before the budget is used up: nobody may supervise, and it may have waited in a queue for hours."""
         price = job.get("prices", {}).get(job["node"]["zone"])
         if job.get("budget") is not None and price:
-            left = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
+            remaining = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
             for spare in job.get("spare", ()):  # one of which may have been the attempt that counted, before this VM came
                 seconds = max(0.0, self.born - (spare.get("ready_at") or self.born)) + SPARE_SECONDS
-                left -= job["prices"].get(spare["zone"], price) * seconds / 3600
-            ends = self.born + left / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
+                remaining -= job["prices"].get(spare["zone"], price) * seconds / 3600
+            ends = self.born + remaining / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
             self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
     def ask_to_stop(self, why):
         if self.trainer is None:
             raise Stopped({"exit_code": 75, "failure": None, "message": why})
         if self.asked_at is None:
-            say("asking the trainer to save and stop: " + why)
+            log("asking the trainer to save and stop: " + why)
             self.asked_at = time.time()
             self.trainer.send_signal(signal.SIGTERM)
 
     def outcome(self, code):
         """The trainer's outcome, from its failure record or the last line that it printed."""
-        found = {"exit_code": code, "failure": None, "message": ""}
+        result = {"exit_code": code, "failure": None, "message": ""}
         if code in (0, 75):
-            return found
+            return result
         lines = self.log_end().splitlines()
-        found["message"] = "its last words: " + lines[-1][-500:] if lines else ""
+        result["message"] = "last output line: " + lines[-1][-500:] if lines else ""
         assert self.trainer is not None
         of_trainer = re.compile(rf"failures/[0-9]+-[0-9]+-{self.trainer.pid}(-host[0-9]+)?\.json$")
         with logged(*UNREADABLE):  # the exit code says the most
             records = sorted(name for name in self.bucket.names("failures/") if of_trainer.search(name))
             for name in records[-1:]:
                 record = json.loads(self.bucket.get(name) or b"{}")
-                found.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
-        return found
+                result.update(failure=str(record["kind"]), message=self.redacted(str(record["message"])))
+        return result
 
     def fetch_secrets(self):
         """Variable -> value, from Secret Manager or the bucket; values are never in metadata or on a command line."""
-        named, found = json.loads(self.metadata.attribute("tpulm-secrets") or "{}"), {}
+        named, secrets = json.loads(self.metadata.attribute("tpulm-secrets") or "{}"), {}
         for variable, source in named.items():
             value = self.secret(source)
             if value is None:
@@ -224,12 +224,12 @@ class Agent:
             if len(value) > SECRET_BYTES or b"\0" in value:
                 raise Misconfigured(f"the secret {source} for {variable} is no text of at most {SECRET_BYTES >> 10} KiB")
             try:
-                found[variable] = value.decode().strip()
+                secrets[variable] = value.decode().strip()
             except UnicodeDecodeError as error:
                 raise Misconfigured(f"the secret {source} for {variable} is not UTF-8 text") from error
-        shown = {form for value in found.values() for form in forms(value)}
+        shown = {form for value in secrets.values() for form in forms(value)}
         self.secrets = sorted(shown, key=len, reverse=True)
-        return found
+        return secrets
 
     def secret(self, source):
         """The bytes of a secret; None if it does not exist, or this VM's account may not read it."""
@@ -251,32 +251,32 @@ class Agent:
         node = None if job is None else job["node"]
         return node is not None and node["attempt"] == self.attempt and node["ending"] is None
 
-    def wait_for_its_turn(self):
+    def wait_while_spare(self):
         """Wait for a while if this node is a spare one: of nodes queued in several zones, the supervisor keeps the first."""
-        until = time.time() + TURN_SECONDS
+        until = time.time() + SPARE_WAIT_SECONDS
         while time.time() < until:
             job = self.job() or {}
             if not any(spare["attempt"] == self.attempt and spare["ending"] is None for spare in job.get("spare", ())):
                 return
             self.beat("waiting for its turn")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def beat(self, state, patience=PATIENCE_SECONDS):
-        self.tell(state)
+        self.report(state)
         beat = {"time": time.time(), "state": state, "step": self.watch.step, "stage": self.watch.stage}
         self.bucket.put(self.folder + f"beat-{self.worker}.json", json.dumps(beat).encode(), patience)
 
-    def tell(self, state):
+    def report(self, state):
         """Report how far the boot came, as a guest attribute."""
-        if state != self.told:
-            self.told = state
-            self.metadata.tell("boot", state)
+        if state != self.reported:
+            self.reported = state
+            self.metadata.set_guest_attribute("boot", state)
 
     def end(self, outcome):
         outcome = dict(outcome, step=self.watch.step)
-        say(f"the trainer has ended: {outcome}")
+        log(f"the trainer has ended: {outcome}")
         if outcome["exit_code"] not in (0, 75):
-            self.tell(f"failed: {outcome['message']}"[:200])
+            self.report(f"failed: {outcome['message']}"[:200])
         self.bucket.put(self.folder + f"end-{self.worker}.json", json.dumps(outcome).encode())
 
     def upload_log(self, last=False):
@@ -316,7 +316,7 @@ class Agent:
         if self.valid_until:
             until = min(until, max(self.valid_until, time.time() + 60))
         while time.time() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         while True:
             with logged():
                 self.delete_self()

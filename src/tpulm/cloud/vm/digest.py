@@ -8,13 +8,13 @@ from pathlib import Path
 
 def digest(package):
     """SHA-256 over the names and contents of a package's files."""
-    package, found = Path(package), hashlib.sha256()
+    package, hasher = Path(package), hashlib.sha256()
     names = sorted(str(path.relative_to(package)) for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
     for name in names:
         content = (package / name).read_bytes()
-        found.update(f"{name}\0{len(content)}\0".encode())
-        found.update(content)
-    return found.hexdigest()
+        hasher.update(f"{name}\0{len(content)}\0".encode())
+        hasher.update(content)
+    return hasher.hexdigest()
 
 
 if __name__ == "__main__":

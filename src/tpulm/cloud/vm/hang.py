@@ -18,7 +18,7 @@ STACKS_SECONDS = 10.0  # until a trainer that was asked for its stacks counts as
 TASKS = 100  # threads whose kernel stacks are read
 
 
-class Watch:
+class HangDetector:
     """Watches the trainer's reports. Silence is measured by this process's clock, not the trainer's."""
 
     def __init__(self, path, hang_seconds=None, clock=time.monotonic):
@@ -43,7 +43,7 @@ class Watch:
         limit = self._hang_seconds or max(HANG_SECONDS, STEPS * typical)
         return limit if self.stage == "train" and self._stepped else max(SLOW_SECONDS, SLOWER * limit)
 
-    def look(self):
+    def check(self):
         """The seconds without a new report if they exceed the limit, else None."""
         beat, before = self._read(), self._last
         if beat and beat != before:
@@ -79,7 +79,7 @@ def stacks(process, path):
 
     The process opens `path` when it starts to handle the signal, which would end it before.
     """
-    found = kernel_view(process.pid)
+    stack = kernel_view(process.pid)
     with contextlib.suppress(OSError):
         size = path.stat().st_size
         process.send_signal(signal.SIGUSR1)
@@ -87,10 +87,10 @@ def stacks(process, path):
         while time.monotonic() < until and (size == before or size != path.stat().st_size):
             size = path.stat().st_size
             time.sleep(0.3)
-        found += "\n" + (
+        stack += "\n" + (
             path.read_text(errors="replace")[before:] or "The process did not answer: it is frozen, or starting.\n"
         )
-    return found
+    return stack
 
 
 def kernel_view(pid):

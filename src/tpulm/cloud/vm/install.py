@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from services import kill, say
+from services import kill, log
 
 HERE = Path(__file__).resolve().parent
 STEP_SECONDS = 1800.0  # for which one step may take
@@ -22,7 +22,7 @@ def environment(alive):
     for python in (str(own), bundle["python"], sys.executable):
         if python and digest_of(python) == bundle["digest"]:
             return python
-    say("installing tpulm")
+    log("installing tpulm")
     base, source = bundle["python_version"], []
     if (HERE / "wheels").is_dir():
         base = str(HERE / "interpreter" / "bin" / ("python" + base))

@@ -70,7 +70,7 @@ class Metadata:
         zone = self.attribute("tpulm-zone") or env.get("ZONE") or (self.get("instance/zone") or "").rpartition("/")[2]
         return project, zone, self.attribute("tpulm-node") or env.get("NODE_ID")
 
-    def tell(self, key, value):
+    def set_guest_attribute(self, key, value):
         """Set a guest attribute, which the node's getGuestAttributes shows, if the server accepts it."""
         with contextlib.suppress(Unreachable):
             headers = {"Metadata-Flavor": "Google"}
@@ -113,15 +113,15 @@ class Bucket:
 
     def names(self, beginning):
         """The names of objects, below the prefix."""
-        found, page = [], ""
+        listed, page = [], ""
         while True:
             asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
             url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}"
             answer = json.loads(self._checked("list " + beginning, *self._request(url)))
-            found += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
+            listed += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
             page = answer.get("nextPageToken")
             if not page:
-                return found
+                return listed
 
     def _checked(self, what, status, body):
         if status != 200:
@@ -167,15 +167,15 @@ def logged(*kinds):
     try:
         yield
     except kinds as error:
-        say(f"{type(error).__name__}: {error}")
+        log(f"{type(error).__name__}: {error}")
 
 
 def delete(metadata, place, *paths):
     """Ask Google to delete each of the paths below `place`, and print the answers."""
     for path in paths:
         status, body = metadata.signed(f"{place}/{path}", "DELETE")
-        say("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
+        log("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
 
 
-def say(line):
+def log(line):
     print(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line, flush=True)

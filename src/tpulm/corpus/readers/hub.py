@@ -79,9 +79,9 @@ def find_data_files(source: SourceConfig, index: int, download: bool) -> list[In
     return [InputFile(f"hub:{name}/{one}", one, index, "hub", None, "utf-8", sizes[one], 0, commit) for one in names]
 
 
-def read_hub(given: Input) -> Iterator[DocumentBatch]:
+def read_hub(opened: Input) -> Iterator[DocumentBatch]:
     """Read a data file. Raises as the reader of its format does, and Unavailable if the Hub stops responding."""
-    file, source, stream, faults, advance = given
+    file, source, stream, faults, advance = opened
     kind, compression = _kind(file.within) or ("text", None)
     with contextlib.ExitStack() as closing:
         if file.sha256:
@@ -92,7 +92,7 @@ def read_hub(given: Input) -> Iterator[DocumentBatch]:
             stream.exhaust()
             stream = ByteStream(file.path, compression, faults)
         file = file._replace(format=kind, compression=compression)
-        yield from _READERS[kind](given._replace(file=file, stream=stream))
+        yield from _READERS[kind](opened._replace(file=file, stream=stream))
 
 
 # -- configurations and splits --
@@ -137,18 +137,18 @@ def splits_of(source: SourceConfig, names: Sequence[str], card: str) -> dict[str
     files = chosen.get("data_files")
     if files is None:
         inside = [name.removeprefix(below) for name in names if name.startswith(below)]
-        found = {split: [below + name for name in some] for split, some in _by_name(inside).items()}
+        splits = {split: [below + name for name in some] for split, some in _by_name(inside).items()}
     else:
-        found = dict[str, list[str]]()
+        splits = dict[str, list[str]]()
         for one in files if isinstance(files, list) else [files]:
             split, patterns = (str(one["split"]), one["path"]) if isinstance(one, Mapping) else ("train", one)
             for pattern in patterns if isinstance(patterns, list) else [patterns]:
                 matching = filter(re.compile(glob_translate(below + str(pattern))).fullmatch, names)
-                found[split] = list(dict.fromkeys([*found.get(split, []), *matching]))
-    counts = Counter(_kind(name)[0] for some in found.values() for name in some)  # pyright: ignore[reportOptionalSubscript]
+                splits[split] = list(dict.fromkeys([*splits.get(split, []), *matching]))
+    counts = Counter(_kind(name)[0] for some in splits.values() for name in some)  # pyright: ignore[reportOptionalSubscript]
     kind = max(counts, key=lambda kind: (counts[kind], kind == "parquet", kind == "jsonl"), default="")
-    kept = {split: [name for name in some if (_kind(name) or "")[0] == kind] for split, some in found.items()}
-    return {split: some for split, some in kept.items() if some}
+    data_files = {split: [name for name in some if (_kind(name) or "")[0] == kind] for split, some in splits.items()}
+    return {split: some for split, some in data_files.items() if some}
 
 
 def _configs(card: str) -> dict[str, Mapping[str, Any]]:
@@ -173,21 +173,21 @@ def _config(source: SourceConfig, configs: Mapping[str, Mapping[str, Any]]) -> M
 
 
 def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    splits: dict[str, list[str]] = {}
     for name in names:
         if shard := _SHARD.fullmatch(name):
-            found.setdefault(shard[1], []).append(name)
-    for in_folders in () if found else (True, False):
+            splits.setdefault(shard[1], []).append(name)
+    for in_folders in () if splits else (True, False):
         forms = ("{0}", "{0}{1}.*", ".*{1}{0}", ".*{1}{0}{1}.*") if in_folders else ("{0}{1}.*", ".*{1}{0}{1}.*")
         parts = {name: PurePosixPath(name).parts[:-1] if in_folders else [PurePosixPath(name).name] for name in names}
         for split, words in _SPLITS.items():
             patterns = [re.compile(form.format(word, "[-._ 0-9]")) for word in words for form in forms]
             some = dict.fromkeys(name for one in patterns for name in names if any(map(one.fullmatch, parts[name])))
             if some:
-                found[split] = list(some)
-        if found:
+                splits[split] = list(some)
+        if splits:
             break
-    return found or {"train": list(names)}
+    return splits or {"train": list(names)}
 
 
 def _kind(name: str) -> tuple[str, Compression | None] | None:
@@ -238,7 +238,7 @@ def _name(source: SourceConfig) -> str:
     name = source.path.removeprefix("hub:")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise ConfigError(
-            f"'{source.path}' is no name of a dataset; write hub:NAME, hub:OWNER/NAME as in 'hub:wikimedia/wikipedia', or "
+            f"'{source.path}' is not a dataset name; write hub:NAME, hub:OWNER/NAME as in 'hub:wikimedia/wikipedia', or "
             "hub:./folder; what else its page shows goes into config, split and revision"
         )
     return name
@@ -252,7 +252,7 @@ def _folder(source: SourceConfig) -> Path | None:
         raise ConfigError(f"there is no folder {folder}; 'hub:…' names a folder with the files of a dataset, or one on the Hub")
     if (folder / "state.json").is_file():
         raise ConfigError(
-            f"{folder} was written by save_to_disk, which is no form of a dataset on the Hub; write it with "
+            f"{folder} was written by save_to_disk, which is not a dataset format of the Hub; write it with "
             "Dataset.to_parquet('…/train.parquet') and name that folder, or that file without hub:"
         )
     if source.revision is not None or not source.streaming:

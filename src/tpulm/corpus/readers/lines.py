@@ -26,9 +26,9 @@ from tpulm.storage.paths import printable
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
-_RAW_BYTES: Final = 64 << 10  # read at once
-_PIECE_BYTES: Final = 1 << 20  # uncompressed, yielded at once
-_ZSTD_BYTES: Final = 1 << 10  # decoded at once: python-zstandard cannot limit its output, and four bytes can become 128 KiB
+_RAW_BYTES: Final = 64 << 10  # read at a time
+_PIECE_BYTES: Final = 1 << 20  # uncompressed, yielded at a time
+_ZSTD_BYTES: Final = 1 << 10  # decoded at a time: python-zstandard cannot limit its output, and four bytes can become 128 KiB
 _WINDOW_BYTES: Final = 128 << 20  # zstd --long=27 and xz -9 need no more
 _MAKE: dict[Compression, Callable[[], Any]] = {
     "gzip": lambda: zlib.decompressobj(wbits=31),
@@ -107,10 +107,10 @@ class ByteStream:
             with storage.explain("read", self.path):
                 stream.seek(self.offset)
             while True:
-                left = _RAW_BYTES if self._length is None else min(_RAW_BYTES, self._length - self.read_bytes)
+                remaining = _RAW_BYTES if self._length is None else min(_RAW_BYTES, self._length - self.read_bytes)
                 with storage.explain("read", self.path):
-                    data = stream.read(left)
-                    self.at_end = not data and (left > 0 or not stream.read(1))
+                    data = stream.read(remaining)
+                    self.at_end = not data and (remaining > 0 or not stream.read(1))
                 if not data:
                     return
                 self.read_bytes += len(data)
@@ -380,11 +380,11 @@ def _guesses(data: bytes, place: int) -> list[str]:
     begin = data.rfind(b"\n", 0, place) + 1 if place > _EXAMINED // 2 else 0
     end = data.find(b"\n", begin + _EXAMINED) + 1
     matches = list(from_bytes(data[begin : end or None], cp_isolation=list[str](_CANDIDATES.split())))
-    found = [match.encoding for match in matches]
+    encodings = [match.encoding for match in matches]
     is_latin = not any(one > "\u024f" and one.isalpha() for match in matches[:1] for one in str(match))
     # It knows Western European worst, above all English with a few “ and –.
     western = ["cp1252"] if b"\0" not in data and _decodes(data, "cp1252") else []
-    return list(dict.fromkeys([*western, *found] if is_latin else [*found, *western]))
+    return list(dict.fromkeys([*western, *encodings] if is_latin else [*encodings, *western]))
 
 
 def _decodes(data: bytes, name: str) -> bool:

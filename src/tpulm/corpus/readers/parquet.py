@@ -13,12 +13,12 @@ from tpulm.errors import DataError, suggest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS: Final = 16  # decoded at once; Arrow decodes whole pages besides
+_ROWS: Final = 16  # decoded at a time; Arrow decodes whole pages besides
 
 
-def read_parquet(given: Input) -> Iterator[DocumentBatch]:
+def read_parquet(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. Raises DataError if the column is missing or does not hold strings, whatever `on_error` is."""
-    text_field, faults = given.source.text_field, given.faults
+    text_field, faults = opened.source.text_field, opened.faults
     path: list[str] = []
 
     def choose(schema: pa.Schema) -> list[str]:
@@ -26,7 +26,7 @@ def read_parquet(given: Input) -> Iterator[DocumentBatch]:
         return [text_field]
 
     batcher = Batcher(faults, place=lambda row: f"row {row}")
-    for first, rows in read_stretches(given.stream, choose, faults):
+    for first, rows in read_stretches(opened.stream, choose, faults):
         yield from add_texts(rows.column(0), path[1:], first, text_field, batcher, faults)
     yield from batcher.flush()
 

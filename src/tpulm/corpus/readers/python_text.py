@@ -69,12 +69,12 @@ def hash_python_files(files: list[PythonFile]) -> str:
     return digest.hexdigest()
 
 
-def read_python_text(given: Input) -> Iterator[DocumentBatch]:
+def read_python_text(opened: Input) -> Iterator[DocumentBatch]:
     """One document for each docstring, in the order of files and lines, and for each topic."""
-    batcher = Batcher(given.faults)
+    batcher = Batcher(opened.faults)
     for file in list_python_files():
         source = storage.read_bytes(file.path)
-        given.advance(len(source))
+        opened.advance(len(source))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in old files are not our concern
             tree = ast.parse(source, filename=str(file.path))

@@ -23,15 +23,15 @@ _NEVER_CLOSED: Final = (
 _REPEATED: Final = "it repeats the header, as in files that were joined; remove this line."
 
 
-def read_table(given: Input) -> Iterator[DocumentBatch]:
+def read_table(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. Raises DataError if the header lacks the column, whatever `on_error` is."""
-    kind: Literal["csv", "tsv"] = "csv" if given.file.format == "csv" else "tsv"
-    rows = read_rows(given.lines(), kind, given.faults)
+    kind: Literal["csv", "tsv"] = "csv" if opened.file.format == "csv" else "tsv"
+    rows = read_rows(opened.lines(), kind, opened.faults)
     _, header = next(rows, (0, None))
     if header is None:
         return
-    column = _column(header, given.source.text_field, kind, given.faults)
-    batcher = Batcher(given.faults)
+    column = _column(header, opened.source.text_field, kind, opened.faults)
+    batcher = Batcher(opened.faults)
     for number, cells in rows:
         batcher.add(cells[column], number)
         yield from batcher.full()
@@ -151,11 +151,11 @@ def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], fau
 def separator_advice(header: list[str], kind: Literal["csv", "tsv"], wording: Wording) -> str:
     """Advice, with a leading space, on a header of one name that contains another separator; else ""."""
     marks = {"\t": "tabs", ";": "semicolons", "|": "bars"} | ({",": "commas"} if kind == "tsv" else {})
-    found = next((mark for mark in marks if mark in header[0]), None) if len(header) == 1 else None
-    if found is None:
+    separator = next((mark for mark in marks if mark in header[0]), None) if len(header) == 1 else None
+    if separator is None:
         return ""
-    other = {"\t": "tsv", ",": "csv"}.get(found)
-    separated = f" Its fields seem to be separated by {marks[found]}"
+    other = {"\t": "tsv", ",": "csv"}.get(separator)
+    separated = f" Its fields seem to be separated by {marks[separator]}"
     return (
         f"{separated}: {wording.format.format(other)}." if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
     )

@@ -26,29 +26,29 @@ _LINES_JUDGED: Final = 50
 _BLANK_LINES: Final = re.compile(r"^(?:[^\S\n]*+\n)++", re.MULTILINE)
 
 
-def read_text(given: Input) -> Iterator[DocumentBatch]:
+def read_text(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. A last document truncated by broken compression is left out.
 
     Raises DataError, whatever `on_error` is, if it plainly has another format, unless format = "text" is set.
     """
-    return _each_line(given) if given.source.documents == "line" else _long_documents(given)
+    return _each_line(opened) if opened.source.documents == "line" else _long_documents(opened)
 
 
-def _lines(given: Input) -> Iterator[Lines]:
-    for lines in given.lines():
-        if lines.first == 1 and given.source.format == "auto":
-            _check_plain(lines, given.faults)
+def _lines(opened: Input) -> Iterator[Lines]:
+    for lines in opened.lines():
+        if lines.first == 1 and opened.source.format == "auto":
+            _check_plain(lines, opened.faults)
         yield lines
 
 
 def _check_plain(lines: Lines, faults: Faults) -> None:
     text = lines.joined().lstrip()
-    found = next((other for other in _OTHERS if re.match(other[0], text, re.IGNORECASE)), None)
+    other_format = next((other for other in _OTHERS if re.match(other[0], text, re.IGNORECASE)), None)
     rows = [line.strip().count("\t") for line in text.split("\n", _LINES_JUDGED)[:_LINES_JUDGED] if line.strip()]
-    if found is None and len(rows) > 2 and rows[0] and len(set(rows)) == 1:
-        found = "", "tab-separated values", "{format}", "tsv"
-    if found is not None:
-        _, name, advice, form = found
+    if other_format is None and len(rows) > 2 and rows[0] and len(set(rows)) == 1:
+        other_format = "", "tab-separated values", "{format}", "tsv"
+    if other_format is not None:
+        _, name, advice, form = other_format
         advice = advice.format(format=faults.wording.format.format(form))
         raise DataError(
             f"it begins like {name}: {advice}. To read its lines as they stand, {faults.wording.format.format('text')}.",
@@ -56,31 +56,31 @@ def _check_plain(lines: Lines, faults: Faults) -> None:
         )
 
 
-def _each_line(given: Input) -> Iterator[DocumentBatch]:
-    for lines in _lines(given):
+def _each_line(opened: Input) -> Iterator[DocumentBatch]:
+    for lines in _lines(opened):
         if not lines.suspect:
             yield DocumentBatch(lines.joined(), "\n")
             continue
-        batcher = Batcher(given.faults)
+        batcher = Batcher(opened.faults)
         for number, line in enumerate(lines.split(), lines.first):
             batcher.add(line, number)
         yield from batcher.flush()
 
 
-def _long_documents(given: Input) -> Iterator[DocumentBatch]:
+def _long_documents(opened: Input) -> Iterator[DocumentBatch]:
     """Paragraphs, or the whole file as one document."""
-    batcher = Batcher(given.faults)
-    document = _OpenDocument(given.faults)
-    for lines in _lines(given):
+    batcher = Batcher(opened.faults)
+    document = _OpenDocument(opened.faults)
+    for lines in _lines(opened):
         position, number = 0, lines.first
-        for gap in _BLANK_LINES.finditer(lines.text) if given.source.documents == "paragraph" else ():
+        for gap in _BLANK_LINES.finditer(lines.text) if opened.source.documents == "paragraph" else ():
             document.extend(lines.text[position : gap.start()], number)
             document.close(batcher)
             number += lines.text.count("\n", position, gap.end())
             position = gap.end()
         document.extend(lines.text[position:], number)
         yield from batcher.full()
-    if not given.stream.torn:
+    if not opened.stream.torn:
         document.close(batcher)
     yield from batcher.flush()
 

@@ -32,7 +32,7 @@ from tpulm.storage import is_remote
 _NAME: Final = re.compile(r"(?P<name>[a-z]\w*)(/(?P<config>[\w.+-]+))?(:(?P<version>\d+\.\d+\.\d+))?")
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 DESCRIPTION: Final = "dataset_info.json"
-_MOST_RECORDS: Final = 1024  # decoded at once
+_MOST_RECORDS: Final = 1024  # decoded at a time
 _EXPANSION: Final = 4  # of records over the compressed shard: a guess
 _WIKI40B_HEADS: Final = re.compile(r"\s*_START_(?:ARTICLE|SECTION|PARAGRAPH)_\s*")
 
@@ -52,13 +52,13 @@ class DatasetName(NamedTuple):
 
 def parse(path: str) -> DatasetName:
     """ "tfds:wiki40b/ja" -> ("wiki40b", "ja", None). Raises ConfigError."""
-    found = _NAME.fullmatch(path.removeprefix("tfds:"))
-    if found is None:
+    match = _NAME.fullmatch(path.removeprefix("tfds:"))
+    if match is None:
         raise ConfigError(
-            f"'{path}' is no name of a dataset; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0, as in "
+            f"'{path}' is not a dataset name; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0, as in "
             "'tfds:wiki40b/ja'"
         )
-    return DatasetName(found["name"], found["config"], found["version"])
+    return DatasetName(match["name"], match["config"], match["version"])
 
 
 def _data_dir_of(source: SourceConfig) -> PurePath:
@@ -89,15 +89,15 @@ def find_shards(source: SourceConfig, index: int, prepare: bool) -> list[InputFi
         names = [PurePath(part.filename).name for part in _parts_of(builder, source)]
     if len(set(names)) < len(names):
         raise ConfigError(f"split '{source.split}' of {source.path} names the same shards twice; make a source of each part")
-    found: list[InputFile] = []
+    shards: list[InputFile] = []
     for name in names:
         info = storage.info(folder / name)
         if info is None:
             raise ConfigError(f"{folder} is not whole: it has no {name}; delete the folder, and prepare the dataset again")
         path = str(folder / name)
         within = name_within(path, str(data_dir))
-        found.append(InputFile(path, within, index, "tfds", None, "utf-8", info.size, info.modified_ns))
-    return found
+        shards.append(InputFile(path, within, index, "tfds", None, "utf-8", info.size, info.modified_ns))
+    return shards
 
 
 def command(source: SourceConfig, *, folder: PurePath | None) -> str:
@@ -158,7 +158,7 @@ def described(folder: PurePath) -> Iterator[Any]:
                 builder = tfds.builder_from_directory(str(here))
         except Exception as error:
             raise ConfigError(
-                f"{folder} is no dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
+                f"{folder} is not a dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
                 "prepare it again"
             ) from error
         yield builder
@@ -277,9 +277,9 @@ def _cause(error: BaseException) -> str:
     return f"{kind}: {lines[0][:300]}"
 
 
-def read_tfds(given: Input) -> Iterator[DocumentBatch]:
+def read_tfds(opened: Input) -> Iterator[DocumentBatch]:
     """Read a shard. Raises DataError if the feature is missing or not a single string, whatever `on_error` is."""
-    _, source, stream, faults, _ = given
+    _, source, stream, faults, _ = opened
     folder = storage.as_path(stream.path).parent
     name = PurePath(stream.path).name
     stream.exhaust()
@@ -362,10 +362,10 @@ def _parser(features: Any, text_field: str, faults: Faults) -> tuple[Any, list[s
     if isinstance(spec, dict) or spec.shape or kind not in (np.object_, np.str_, np.bytes_, object, str, bytes):
         what = "features of its own" if isinstance(spec, dict) else "a list" if spec.shape else str(np.dtype(kind))
         raise DataError(f"feature '{text_field}' holds {what}, not a text; set text_field.", location=faults.name)
-    wanted: Any = spec
+    feature: Any = spec
     for name in reversed(path):
-        wanted = {name: wanted}
-    return ExampleParserNp(wanted).parse_example, path
+        feature = {name: feature}
+    return ExampleParserNp(feature).parse_example, path
 
 
 def _names(features: Any, prefix: str = "") -> Iterator[str]:

@@ -23,15 +23,15 @@ _HIDDEN: Final = ("6", "14")  # files, categories: links to them show no text
 _LONGEST_ARTICLE: Final = 2 << 20  # characters; MediaWiki itself allows as many bytes
 _LONGEST_PAGE: Final = 4 << 20  # bytes of XML, mostly an article
 _ELEMENT_BYTES: Final = 256  # of memory that an element takes besides its text
-_FED_BYTES: Final = 64 << 10  # parsed at once
+_FED_BYTES: Final = 64 << 10  # parsed at a time
 
 
-def read_wikipedia(given: Input) -> Iterator[DocumentBatch]:
+def read_wikipedia(opened: Input) -> Iterator[DocumentBatch]:
     """Read a dump. Raises DataError if the XML is not a MediaWiki dump, whatever `on_error` is."""
-    stream, faults = given.stream, given.faults
+    stream, faults = opened.stream, opened.faults
     batcher = Batcher(faults, place=lambda number: f"page {number}")
     hidden = _hidden_of_site(stream, faults)
-    templates = TEMPLATES | {normalized(name): form for name, form in given.source.templates.items()}
+    templates = TEMPLATES | {normalized(name): form for name, form in opened.source.templates.items()}
     number = 0
     for element in _elements(stream, faults):
         if element.tag == "siteinfo":
@@ -108,8 +108,8 @@ def _elements(stream: ByteStream, faults: Faults) -> Iterator[Element]:
     except ParseError as error:
         if root is None:
             raise _no_dump(faults, str(error)) from error
-        said = f"the XML is broken or no dump of articles ({error}). Download the file again."
-        faults.add("broken_file", said, f"after page {pages}")
+        message = f"the XML is broken or no dump of articles ({error}). Download the file again."
+        faults.add("broken_file", message, f"after page {pages}")
         for _ in pieces:  # the hash covers the whole file
             pass
 
@@ -138,17 +138,17 @@ def stream_offsets(path: str, size: int, every: int) -> list[int]:
 
     A large dump is a sequence of bzip2 streams of 100 pages each.
     """
-    found: list[int] = []
+    offsets: list[int] = []
     if size < 2 * every:
-        return found
+        return offsets
     with storage.open_read(path) as file, storage.explain("read", path):
         for target in range(every, size - every // 2, every):
             place = _next_stream(file, target)
             if place is None:
                 break
-            if place < size and place not in found:
-                found.append(place)
-    return found
+            if place < size and place not in offsets:
+                offsets.append(place)
+    return offsets
 
 
 def _next_stream(file: BinaryIO, position: int) -> int | None:
@@ -160,9 +160,9 @@ def _next_stream(file: BinaryIO, position: int) -> int | None:
         if not more:
             return None
         window += more
-        for found in _STREAM.finditer(window):
-            if _begins_with_page(file, start + found.start()):
-                return start + found.start()
+        for match in _STREAM.finditer(window):
+            if _begins_with_page(file, start + match.start()):
+                return start + match.start()
         start, window = start + max(0, len(window) - 9), window[-9:]  # a header may span two windows
     return None
 

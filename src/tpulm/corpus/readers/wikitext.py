@@ -106,8 +106,8 @@ def plain_text(
         if removed is not None:
             removed.update(name.translate(_PLAIN_AGAIN) for name in _NAMED.findall(text) if name)
         text = re.sub(r"(?:\x01[^\x02]*\x02)+", _GONE, text)
-        for pattern, left in _TIDY:
-            text = pattern.sub(left, text)
+        for pattern, replacement in _TIDY:
+            text = pattern.sub(replacement, text)
         text = text.replace(_GONE, "")
     text = _ENTITY.sub(_character, text).translate(_PLAIN_AGAIN).replace("\u00a0", " ")
     return "\n".join(line for line in map(str.strip, text.split("\n")) if any(map(str.isalnum, line)))
@@ -144,33 +144,33 @@ def _of_variants(rule: re.Match[str]) -> str:
 
 def _without_elements(text: str) -> str:
     """Remove comments and elements with what is in them, except <nowiki>, in which nothing is markup."""
-    kept: list[str] = []
+    parts: list[str] = []
     position = 0
     while (tag := _TAG.search(text, position)) is not None:
-        kept.append(text[position : tag.start()])
+        parts.append(text[position : tag.start()])
         position = tag.end()
         (closing, name), alone = tag.groups(), text[tag.end() - 2] == "/"
         if name is None:
             position = text.find("-->", position) + 3
             if position < 3:
-                return "".join(kept)
+                return "".join(parts)
         elif not closing and not alone:
             name = name.lower()
             start, (position, end) = position, _end_of(name, text, position)
             if name == "nowiki":
-                kept.append(_NO_MARKUP + text[start:position].translate(_PLAIN).replace("\n", "\n" + _NO_MARKUP))
+                parts.append(_NO_MARKUP + text[start:position].translate(_PLAIN).replace("\n", "\n" + _NO_MARKUP))
             else:
-                kept.append(_gone("" if name in _UNCOUNTED else f"<{name}>"))
+                parts.append(_gone("" if name in _UNCOUNTED else f"<{name}>"))
             position = end
         elif alone and name.lower() == "nowiki":
-            kept.append(_NO_MARKUP)
-    return "".join([*kept, text[position:]])
+            parts.append(_NO_MARKUP)
+    return "".join([*parts, text[position:]])
 
 
 def _end_of(name: str, text: str, position: int) -> tuple[int, int]:
     """Where the content of the element ends whose opening tag ends at `position`, and where its closing tag ends."""
-    if name in _RUBY and (found := _RUBY[name].search(text, position, position + _LONGEST_ELEMENT)) is not None:
-        return found.span()
+    if name in _RUBY and (match := _RUBY[name].search(text, position, position + _LONGEST_ELEMENT)) is not None:
+        return match.span()
     depth = 1
     for tag in _tags_named(name).finditer(text, position, position + _LONGEST_ELEMENT):
         depth += 0 if text[tag.end() - 2] == "/" else -1 if tag[1] else 1
@@ -206,7 +206,7 @@ def _resolved(text: str, hidden: Collection[str], templates: Mapping[str, str]) 
     for mark in _BRACKETS.finditer(text):
         out.append(text[position : mark.start()])
         position = mark.end()
-        run, left = mark[0], len(mark[0])
+        run, remaining = mark[0], len(mark[0])
         if run[0] in "{[":
             stack.append(_Open(run, len(out)))
             open_templates += run[0] == "{"
@@ -218,12 +218,12 @@ def _resolved(text: str, hidden: Collection[str], templates: Mapping[str, str]) 
                 stack[-1].bars.append(len(out))
             out.append("|")
         elif run[0] == "}":
-            while left > 1 and open_templates:
+            while remaining > 1 and open_templates:
                 while stack[-1].bracket != "{":
                     stack.pop()
                 opened = stack[-1]
-                used = 3 if left > 2 and opened.braces > 2 else 2
-                left -= used
+                used = 3 if remaining > 2 and opened.braces > 2 else 2
+                remaining -= used
                 opened.braces -= used
                 shown = _of_template(_parts(out, opened), used, templates) if len(stack) <= _DEEPEST else _gone("{{…")
                 del out[opened.place + 1 :]
@@ -233,17 +233,17 @@ def _resolved(text: str, hidden: Collection[str], templates: Mapping[str, str]) 
                 if opened.braces < 2:
                     stack.pop()
                     open_templates -= 1
-            out.append("}" * (left % 2))
+            out.append("}" * (remaining % 2))
         else:
-            while left and stack and stack[-1].bracket in ("[", "[[")[:left]:
+            while remaining and stack and stack[-1].bracket in ("[", "[[")[:remaining]:
                 opened = stack.pop()
-                left -= len(opened.bracket)
+                remaining -= len(opened.bracket)
                 if len(stack) < _DEEPEST:
                     parts = _parts(out, opened)
                     del out[opened.place :]
                     shown = _of_link(parts, hidden) if opened.bracket == "[[" else _of_address("|".join(parts))
                     out.append(_NO_MARKUP * shown.startswith(_LISTED) + shown.replace("=", _PLAIN[ord("=")]))
-            out.append("]" * (left % 2))
+            out.append("]" * (remaining % 2))
     out.append(text[position:])
     return "".join(_without_unclosed(out, stack, hidden))
 
@@ -280,8 +280,8 @@ def _of_link(parts: list[str], hidden: Collection[str]) -> str:
     if "://" in target:
         return _of_address("|".join(parts))
     if ":" in target[1:] and target[0] != ":" and not _is_hidden(target, NAMES["media"]):
-        said = any(part in NAMES["pictures"] or _PICTURE.fullmatch(part) for part in map(str.strip, parts[1:]))
-        if said or _FILE_NAME.fullmatch(target) or _is_hidden(target, hidden) or _is_hidden(target, NAMES["wikis"]):
+        is_picture = any(part in NAMES["pictures"] or _PICTURE.fullmatch(part) for part in map(str.strip, parts[1:]))
+        if is_picture or _FILE_NAME.fullmatch(target) or _is_hidden(target, hidden) or _is_hidden(target, NAMES["wikis"]):
             return _gone()
     return "|".join(parts[1:]) or target.removeprefix(":")
 
@@ -317,16 +317,16 @@ def _of_template(parts: list[str], braces: int, templates: Mapping[str, str]) ->
 
 
 def _arguments(parts: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     number = 0
     for part in parts[1:]:
         key, equals, value = part.partition("=")
         if equals:
-            found[key.strip().lower()] = value.strip()
+            arguments[key.strip().lower()] = value.strip()
         else:
             number += 1
-            found[str(number)] = part.strip("\n")
-    return found
+            arguments[str(number)] = part.strip("\n")
+    return arguments
 
 
 def _shown(form: str, arguments: dict[str, str]) -> str | None:
@@ -396,7 +396,7 @@ def _without_tables(text: str) -> str:
     """Remove tables: from a line that begins with {| to one that begins with |}, or to the next heading if unclosed."""
     if "{|" not in text:
         return text
-    kept: list[str] = []
+    parts: list[str] = []
     depth = 0
     for line in text.split("\n"):
         start = line.lstrip(" :*#\t")
@@ -405,9 +405,9 @@ def _without_tables(text: str) -> str:
         elif depth and start.startswith("|}") and not start.startswith("|}}"):
             depth -= 1
             if not depth:
-                kept.append(start[2:])
+                parts.append(start[2:])
         elif depth and _HEADING.fullmatch(line.strip()):
             depth = 0
         elif not depth:
-            kept.append(line)
-    return "\n".join(kept)
+            parts.append(line)
+    return "\n".join(parts)

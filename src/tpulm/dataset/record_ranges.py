@@ -18,7 +18,7 @@ from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
 from tpulm.dataset.pretraining_records import Shape, read_rows
-from tpulm.dataset.tfrecord import Stretch, read_records
+from tpulm.dataset.tfrecord import RecordRange, read_records
 from tpulm.errors import DataError
 from tpulm.runtime import stage
 from tpulm.tokenization import Vocabulary
@@ -27,12 +27,12 @@ _INDEX = "pieces.json"
 _TOKENS_AT_ONCE = 1 << 20
 
 
-class StretchTask(NamedTuple):
+class RangeTask(NamedTuple):
     folder: str  # PIECES
     number: int
     path: str
     file: str  # fingerprint
-    stretch: Stretch
+    span: RecordRange
     shape: Shape
     rows: RowFormat
     num_parts: int
@@ -46,7 +46,7 @@ class StretchTask(NamedTuple):
     @property
     def identity(self) -> dict[str, object]:
         """What the rows depend on; the file's path is not part of it."""
-        return {"inputs": self.inputs, "file": self.file, "stretch": list(self.stretch)}
+        return {"inputs": self.inputs, "file": self.file, "stretch": list(self.span)}
 
     @property
     def files(self) -> tuple[PurePath, PurePath]:
@@ -54,19 +54,19 @@ class StretchTask(NamedTuple):
 
     @property
     def amount(self) -> int:
-        return self.stretch.bytes
+        return self.span.bytes
 
-    def finished(self) -> StretchRecord | None:
+    def finished(self) -> ImportedRange | None:
         """The record, if the piece exists, complete by its size and made from the same inputs; else None."""
         made_from = {"format_version": FORMAT_VERSION, "identity": self.identity}
-        record = stage.read_record(StretchRecord, self.files[1], **made_from)
+        record = stage.read_record(ImportedRange, self.files[1], **made_from)
         return record if record and stage.has_size(self.piece, record.bytes) else None
 
-    def build(self) -> StretchRecord:
-        return import_stretch(self)
+    def build(self) -> ImportedRange:
+        return import_range(self)
 
 
-class StretchRecord(Record):
+class ImportedRange(Record):
     format_version: int = FORMAT_VERSION
     identity: dict[str, object]
     held_out: bool
@@ -81,16 +81,16 @@ def row_dtype(rows: RowFormat) -> np.dtype:
     return np.dtype([("high", "<u8"), ("low", "<u8"), ("random_next", "i1"), ("tokens", tokens, (rows.sequence_length,))])
 
 
-def import_stretch(task: StretchTask) -> StretchRecord:
-    """Read the stretch and write its rows, sorted. Memory: the rows, and about `_TOKENS_AT_ONCE` tokens of records."""
-    rows = np.empty(task.stretch.records, row_dtype(task.rows))
+def import_range(task: RangeTask) -> ImportedRange:
+    """Read the span and write its rows, sorted. Memory: the rows, and about `_TOKENS_AT_ONCE` tokens of records."""
+    rows = np.empty(task.span.records, row_dtype(task.rows))
     vocabulary = Vocabulary(task.rows.vocab_size, task.rows.special)
-    records = read_records(task.path, task.stretch)
+    records = read_records(task.path, task.span)
     done, at_once = 0, max(1, _TOKENS_AT_ONCE // task.rows.sequence_length)
     while batch := list(islice(records, at_once)):
-        found = read_rows(batch, task.path, task.shape, vocabulary)
+        parsed = read_rows(batch, task.path, task.shape, vocabulary)
         some = rows[done : done + len(batch)]
-        some["tokens"], some["random_next"] = found.tokens, found.random_next
+        some["tokens"], some["random_next"] = parsed.tokens, parsed.random_next
         some["high"], some["low"] = keys_of([row.tobytes() for row in some["tokens"]])
         done += len(batch)
     if done != len(rows):
@@ -106,17 +106,17 @@ class PartRows(NamedTuple):
     of_held_file: np.ndarray  # bool [N]
 
 
-def rows_of_part(pieces: Iterator[tuple[PurePath, StretchRecord]], part: int, dtype: np.dtype) -> PartRows:
+def rows_of_part(pieces: Iterator[tuple[PurePath, ImportedRange]], part: int, dtype: np.dtype) -> PartRows:
     """The rows of a part from all pieces."""
-    found, held = [np.empty(0, dtype)], [np.empty(0, bool)]
+    arrays, held = [np.empty(0, dtype)], [np.empty(0, bool)]
     for path, record in pieces:
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
         if first < last:
             offset = record.bytes - record.part_ends[-1] * dtype.itemsize  # NumPy's header
             data = storage.open_ranges(path).read(offset + first * dtype.itemsize, offset + last * dtype.itemsize)
-            found.append(np.frombuffer(data, dtype))
+            arrays.append(np.frombuffer(data, dtype))
             held.append(np.full(last - first, record.held_out))
-    rows = np.concatenate(found)
+    rows = np.concatenate(arrays)
     order = order_of(rows)
     return PartRows(rows[order], np.concatenate(held)[order])
 
@@ -130,7 +130,7 @@ def order_of(rows: np.ndarray) -> np.ndarray:
     return np.lexsort((rows["random_next"], rows["low"], rows["high"]))
 
 
-def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.ndarray) -> StretchRecord:
+def _save(task: RangeTask, rows: np.ndarray, part_ends: list[int], draws: np.ndarray) -> ImportedRange:
     with (
         storage.built_aside(task.piece) as temporary,
         storage.explain("write", temporary),
@@ -140,7 +140,7 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
         stream.flush()
         os.fsync(stream.fileno())
         size = stream.tell()
-    record = StretchRecord(
+    record = ImportedRange(
         identity=task.identity,
         held_out=task.held_out,
         bytes=size,
@@ -153,13 +153,13 @@ def _save(task: StretchTask, rows: np.ndarray, part_ends: list[int], draws: np.n
 
 
 class PieceIndex(Record):
-    """The records of all stretches in one file, so that a part need not open each of them."""
+    """The records of all ranges in one file, so that a part need not open each of them."""
 
     format_version: int = FORMAT_VERSION
-    pieces: tuple[tuple[str, StretchRecord], ...]  # (file name, record)
+    pieces: tuple[tuple[str, ImportedRange], ...]  # (file name, record)
 
 
-def write_index(folder: PurePath, pieces: list[tuple[str, StretchRecord]]) -> None:
+def write_index(folder: PurePath, pieces: list[tuple[str, ImportedRange]]) -> None:
     storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"), sealed=True)
 
 

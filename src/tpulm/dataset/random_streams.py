@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 
-class Purpose(IntEnum):
+class StreamPurpose(IntEnum):
     """What a random stream is for; two purposes never share a stream. The numbers are part of the dataset's format."""
 
     LAYOUT = 0
@@ -22,10 +22,10 @@ class Purpose(IntEnum):
     DOCUMENT_ORDER = 5
 
 
-class Draws:
+class RandomStream:
     """One random stream, identified by seed, purpose and numbers (of the part, of the epoch, …)."""
 
-    def __init__(self, seed: int, purpose: Purpose, *numbers: int):
+    def __init__(self, seed: int, purpose: StreamPurpose, *numbers: int):
         self._bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(purpose), *numbers)))
 
     def uniform(self, *shape: int) -> np.ndarray:

@@ -32,11 +32,11 @@ _LARGEST_ID: Final = 10_000_000  # tables have a row for every id
 _CHARACTERS: Final = " ".join(map(chr, (*range(0xD800), *range(0xE000, 0x10000))))
 
 
-class _Given(BaseModel):
+class _HfModel(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, defer_build=True)  # further keys are ignored
 
 
-class GivenToken(_Given):
+class HfToken(_HfModel):
     content: str
     single_word: bool | None = None
     lstrip: bool | None = None
@@ -46,7 +46,7 @@ class GivenToken(_Given):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_its_text(cls, value: Any) -> Any:
+    def _from_text(cls, value: Any) -> Any:
         if not isinstance(value, str | dict):
             raise ValueError("Input should be a token: its text, or an object with its content")
         return {"content": value} if isinstance(value, str) else value
@@ -55,7 +55,7 @@ class GivenToken(_Given):
         return AddedToken(**self.model_dump(exclude_none=True))
 
 
-class GivenSettings(_Given):
+class HfSettings(_HfModel):
     """The keys of tokenizer_config.json and special_tokens_map.json, None where they are absent or null."""
 
     tokenizer_class: str | None = None
@@ -69,32 +69,32 @@ class GivenSettings(_Given):
     add_prefix_space: bool | None = None
     add_bos_token: bool | None = None
     corpus_normalization: list[dict[str, Any]] = []  # of a segmenter of ours
-    added_tokens_decoder: dict[str, GivenToken] = {}
-    pad_token: GivenToken | None = None
-    unk_token: GivenToken | None = None
-    cls_token: GivenToken | None = None
-    sep_token: GivenToken | None = None
-    mask_token: GivenToken | None = None
-    bos_token: GivenToken | None = None
-    eos_token: GivenToken | None = None
-    additional_special_tokens: list[GivenToken] | None = None
-    extra_special_tokens: list[GivenToken] | dict[str, GivenToken] | None = None  # what transformers 5 calls them
+    added_tokens_decoder: dict[str, HfToken] = {}
+    pad_token: HfToken | None = None
+    unk_token: HfToken | None = None
+    cls_token: HfToken | None = None
+    sep_token: HfToken | None = None
+    mask_token: HfToken | None = None
+    bos_token: HfToken | None = None
+    eos_token: HfToken | None = None
+    additional_special_tokens: list[HfToken] | None = None
+    extra_special_tokens: list[HfToken] | dict[str, HfToken] | None = None  # what transformers 5 calls them
 
     def token(self, key: str) -> str | None:
         """The text of the token under a key, if any."""
-        found: GivenToken | None = getattr(self, key)
-        return None if found is None else found.content
+        value: HfToken | None = getattr(self, key)
+        return None if value is None else value.content
 
 
-def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> GivenSettings:
+def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> HfSettings:
     """The settings in the files that exist. Raises DataError naming file and key for a value of the wrong type."""
     values: dict[str, Any] = {}
     for name in names:
         if storage.exists(folder / name):
-            found = storage.read_given_object(folder / name)
-            given(GivenSettings, found, str(folder / name))
-            values |= found
-    return GivenSettings.model_validate(values)
+            content = storage.read_given_object(folder / name)
+            given(HfSettings, content, str(folder / name))
+            values |= content
+    return HfSettings.model_validate(values)
 
 
 def read_ids(path: PurePath) -> dict[str, int]:
@@ -107,32 +107,32 @@ def read_ids(path: PurePath) -> dict[str, int]:
     return ids
 
 
-def add_given_tokens(tokenizer: Tokenizer, path: PurePath, settings: GivenSettings) -> None:
+def add_hf_tokens(tokenizer: Tokenizer, path: PurePath, settings: HfSettings) -> None:
     """Add the tokens that are matched in a text before it is split into words, as transformers does for a vocabulary's file.
 
     Raises DataError if the files beside `path` number them otherwise, and for a token of which normalization leaves nothing:
     with one the library encodes without end.
     """
-    wanted: dict[int, AddedToken] = {}
+    expected: dict[int, AddedToken] = {}
     extra = settings.extra_special_tokens or []
     further = [*(settings.additional_special_tokens or []), *(extra.values() if isinstance(extra, dict) else extra)]
     special = {*map(settings.token, TOKEN_KEYS), *(token.content for token in further)}
-    beside = path.with_name(ADDED_TOKENS)
-    for name, index in (read_ids(beside) if storage.exists(beside) else {}).items():
-        wanted[index] = AddedToken(name, special=name in special)
+    added_file = path.with_name(ADDED_TOKENS)
+    for name, index in (read_ids(added_file) if storage.exists(added_file) else {}).items():
+        expected[index] = AddedToken(name, special=name in special)
     for index, token in settings.added_tokens_decoder.items():
         if not index.isdecimal():
             raise DataError(f"added_tokens_decoder: {index!r} is no id", location=str(path.with_name(TOKENIZER_CONFIG)))
-        wanted[int(index)] = token.added()
-    for index, token in sorted(wanted.items()):
+        expected[int(index)] = token.added()
+    for index, token in sorted(expected.items()):
         tokenizer.add_tokens([token])
-        if (found := tokenizer.token_to_id(token.content)) != index:
+        if (actual := tokenizer.token_to_id(token.content)) != index:
             raise DataError(
-                f"{token.content!r} should be token {index}, but {path.name} makes it {found}: {ADDED_TOKENS} or "
+                f"{token.content!r} should be token {index}, but {path.name} makes it {actual}: {ADDED_TOKENS} or "
                 f"{TOKENIZER_CONFIG} is of another tokenizer; copy its files again",
                 location=str(path.parent),
             )
-    known = {token.content for token in wanted.values()}
+    known = {token.content for token in expected.values()}
     tokenizer.add_special_tokens([one.added() for one in further if one.content not in known])
     for token in tokenizer.get_added_tokens_decoder().values() if tokenizer.normalizer else ():
         if token.normalized and not tokenizer.normalizer.normalize_str(token.content):
