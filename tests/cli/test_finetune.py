@@ -1,13 +1,11 @@
-"""`tpulm finetune` and `tpulm classify` as a user runs them: killed, continued, and with everything typed wrongly."""
+"""`tpulm finetune` and `tpulm classify` as a user runs them, and with everything typed wrongly."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -134,18 +132,6 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
         done = invoke("classify", classifier, *arguments)
         assert done.returncode == 2 and "would be overwritten" in done.stderr, done.stderr
         assert read.read_bytes() == before
-
-
-def test_killed_at_any_moment_it_ends_the_same(classifier: Path, place: Path, module_environment: dict[str, str]) -> None:
-    command = [*COMMAND, "--output", "killed"]
-    process = subprocess.Popen(command, cwd=place, env=module_environment, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (place / "killed/finetuning/seed-0/checkpoints/34").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    subprocess.run(command, cwd=place, env=module_environment, capture_output=True, check=True)
-    for name in ("model.safetensors", "config.json", "mistakes.jsonl"):
-        assert (place / "killed" / name).read_bytes() == (classifier / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(
