@@ -52,6 +52,8 @@ def test_blank_lines_are_counted(read: Callable):
         ('{"text": null}', "not_text", "'text' is null, not a string"),
         ('{"text": ["a", "b"]}', "not_text", r"'text' is \[\"a\", \"b\"\], not a string"),
         ('{"text": "cut', "not_json", r"is not JSON \(Unterminated string"),
+        ('{"text": "a longer one", "text": "b"}', "not_json", "'text' is there twice"),
+        ('{"text": "a", "id": 1, "text": "a longer one"}', "not_json", "'text' is there twice"),
         ("plain text", "not_json", "'plain text' is not JSON"),
         ('[{"text": "x"},', "not_json", "one object a line"),
         ("[" * 100_000, "not_json", "one object a line"),
