@@ -77,6 +77,10 @@ def bench(
     Zorro's text, or any jsonl, tsv or csv with the columns good and bad.
     """
     if suite == "pairs":
+        given = {"--workdir": workdir, "--tasks": tasks, "--seeds": seeds != 3, "--learning-rates": learning_rates}
+        given |= {"--select": select != "train", "--set": overrides}
+        if unread := ", ".join(name for name, value in given.items() if value):
+            raise ConfigError(f"of pairs nothing is trained, so that {unread} would be ignored; leave it out")
         _pairs(folder, model, plain=plain, as_json=as_json)
         return
     if workdir is None:
