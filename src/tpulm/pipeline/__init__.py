@@ -467,8 +467,7 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
-            mend(self.workdir, self.progress)
-            history, tokenizer = History.read(self.workdir), self.data.tokenizer
+            history, tokenizer = History.read(self.workdir, mend(self.workdir, self.progress)), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
         values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
         self._save_result("export", values, product=folder)
