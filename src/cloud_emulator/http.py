@@ -34,9 +34,14 @@ from cloud_emulator.faults import Faults
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _BINDINGS = {"bindings": [{"members": [""]}]}
 # Fields of requests that are read as objects, lists of objects, or lists of strings; all others may hold anything.
-_SHAPE: dict[str, Any] = {
-    **{"destination": {}, "role": {}, "serviceAccount": {}, "permissions": [""], "serviceIds": [""], "policy": _BINDINGS},
-    **{"sourceObjects": [{"objectPreconditions": {}}], **_BINDINGS},
+_SHAPE: dict[str, Any] = _BINDINGS | {
+    "destination": {},
+    "role": {},
+    "serviceAccount": {},
+    "permissions": [""],
+    "serviceIds": [""],
+    "policy": _BINDINGS,
+    "sourceObjects": [{"objectPreconditions": {}}],
 }
 READING = ("get", "list", "getIamPolicy", "")  # verbs of permissions that change nothing
 
