@@ -32,6 +32,17 @@ from cloud_emulator.errors import ApiError, EmulatorError, as_rpc_error, invalid
 from cloud_emulator.faults import Faults
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_BINDINGS = {"bindings": [{"members": [""]}]}
+# Fields of requests that are read as objects, lists of objects, or lists of strings; all others may hold anything.
+_SHAPE: dict[str, Any] = _BINDINGS | {
+    "destination": {},
+    "role": {},
+    "serviceAccount": {},
+    "permissions": [""],
+    "serviceIds": [""],
+    "policy": _BINDINGS,
+    "sourceObjects": [{"objectPreconditions": {}}],
+}
 READING = ("get", "list", "getIamPolicy", "")  # verbs of permissions that change nothing
 
 
@@ -70,7 +81,9 @@ class Call(Request):
         return self.query_params.get(name, "").lower() == "true"
 
     def content(self) -> dict[str, Any]:
-        return json_object(self.data)
+        content = json_object(self.data)
+        _check_shape(content, _SHAPE)
+        return content
 
     def page(self, items: list[Any], size: int) -> tuple[list[Any], str]:
         """One page of a listing, and the token of the next one, if any: where it begins."""
@@ -91,6 +104,17 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise invalid("Parse Error: the body must be a JSON object.")
     return content
+
+
+def _check_shape(content: dict[str, Any], shape: dict[str, Any]) -> None:
+    """Raise ApiError unless those fields of `shape` that are there have the types of its values."""
+    for name in shape.keys() & content.keys():
+        found, wanted = content[name], shape[name]
+        values, each = (found, wanted[0]) if isinstance(wanted, list) else ([found], wanted)
+        if not isinstance(values, list) or not all(isinstance(value, type(each)) for value in values):
+            raise invalid(f"Invalid JSON payload received: '{name}' cannot be {json.dumps(found)[:80]}.")
+        for value in values if isinstance(each, dict) else ():
+            _check_shape(value, each)
 
 
 class Endpoint(Route):
@@ -162,11 +186,6 @@ class Endpoint(Route):
             return self._refused(invalid(str(error)), call)
         except ApiError as error:
             return self._refused(error, call)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            if not call.data:
-                raise
-            traceback.print_exception(error, file=sys.stderr)
-            return self._refused(invalid(f"Invalid JSON payload received: {error!r}"), call)
         return answer if isinstance(answer, Response) else Json(answer)
 
     def _refused(self, error: ApiError, call: Call) -> Response:

@@ -235,6 +235,8 @@ def test_what_no_resource_can_hold_is_refused_and_not_kept(http: Http, body: byt
         ("POST", "/storage/v1/b/runs/o/x/compose", b'{"sourceObjects": [5]}'),
         ("POST", "/storage/v1/b/runs/o/x/compose", b'{"sourceObjects": [{"name": "x"}], "destination": 7}'),
         ("PUT", "/storage/v1/b/runs/iam", b"[1]"),
+        ("PUT", "/storage/v1/b/runs/iam", b'{"bindings": [{"members": [5]}]}'),
+        ("POST", "/_iam/v1/projects/tpulm-emulator/roles", b'{"roleId": "mine", "role": [1]}'),
         ("POST", "/_control/faults", b'{"latency_seconds": 1e308}'),
         ("POST", "/_control/tpu/advance", b'{"seconds": 1e308}'),
     ],
@@ -243,6 +245,13 @@ def test_odd_requests_are_refused(http: Http, method: str, path: str, body: byte
     http.put("x", b"1")
     refused = requests.request(method, http.url + path, data=body, timeout=30)
     assert refused.status_code == 400 and refused.json()["error"]["code"] == 400
+
+
+def test_an_error_of_the_emulator_itself_is_500(http: Http, monkeypatch: pytest.MonkeyPatch):
+    """RFC 9110: 4xx says that the client erred. A client retries 500, and would take 400 for its own fault."""
+    monkeypatch.setattr("cloud_emulator.storage.store.merged", lambda old, changes: old["none"])
+    http.put("x", b"1")
+    assert requests.patch(http.of("x"), json={"contentType": "text/plain"}, timeout=30).status_code == 500
 
 
 def test_headers_in_other_scripts(http: Http):

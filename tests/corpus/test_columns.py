@@ -47,6 +47,8 @@ def test_dots_descend_unless_a_key_has_them(read: Callable):
         ('{"text": null}', "not_text", "'text' is null"),
         ('{"text": ["a", "b"]}', "not_text", r"\[\"a\", \"b\"\]"),
         ('{"text": "cut', "not_json", "Unterminated"),
+        ('{"text": "a longer one", "text": "b"}', "not_json", "'text' is there twice"),
+        ('{"text": "a", "id": 1, "text": "a longer one"}', "not_json", "'text' is there twice"),
         ("plain text", "not_json", "'plain text'"),
         ("[" * 100_000, "not_json", "one object a line"),
         *(('{"text": ' + "[" * deep + "]" * deep + "}", "not_json", "100 deep") for deep in (950, 5_000)),

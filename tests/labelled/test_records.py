@@ -66,6 +66,12 @@ def test_nothing_is_read_before_it_is_wanted(write: Callable):
         ("a.csv", "text,label\nx\ry,1\ny,0\n", "line 2: a carriage return", "malformed_row"),
         ("a.csv", 'text,label\n"x" y,1\ny,0\n', "line 2: .*quotes", "malformed_row"),
         ("a.jsonl", '{"text": "x"\n{"text": "y", "label": "0"}\n', "line 1: .*JSON", "not_json"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "0", "label": "1"}\n{"text": "y", "label": "0"}\n',
+            "line 1: .*'label'",
+            "not_json",
+        ),
         ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: .*\["x"\]', "no_field"),
         ("a.jsonl", '{"text": ' + "[" * 5_000 + '\n{"text": "y", "label": "0"}\n', "line 1: ", "not_json"),
         ("a.tsv", b"text\tlabel\nx\xff\t1\ny\t0\n", "line 2, byte 12: .*'ff'", "undecodable"),

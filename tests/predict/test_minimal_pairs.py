@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from encoders import SIZES, build_encoder
-from tpulm import load_model, sentence_scores, tokenization
+from tpulm import embed, fill_mask, load_model, sentence_scores, tokenization
 from tpulm.cli.app import app
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.heads import spec_of
@@ -203,3 +203,17 @@ def test_the_report_and_the_card_of_a_run_tell_its_score(toy_run: tuple[Any, Pat
     (row,) = [line for line in card.splitlines() if "minimal pairs of mine" in line]
     assert accuracy in row
     assert "minimal pairs of mine" in page
+
+
+@pytest.mark.parametrize("use", [sentence_scores, embed, lambda model, text: fill_mask(model, f"{text} [MASK]")])
+def test_a_shortage_of_memory_is_named(use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """XLA's own error of a device that has no more, by which JAX's documentation ("GPU memory allocation") knows it."""
+
+    def exhausted(*args: Any, **settings: Any) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5 bytes.")
+
+    model = load_model(build_encoder("bert", tmp_path))
+    monkeypatch.setattr(jax, "device_put", exhausted)
+    monkeypatch.setattr(jax, "make_array_from_callback", exhausted)
+    with pytest.raises(ConfigError, match="allocate 5 bytes"):
+        use(model, "the film")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
@@ -20,7 +20,7 @@ from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import DataError, StorageError
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
-from tpulm.tokenization.hf_files import guarded
+from tpulm.tokenization.hf_files import guarded, watched
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", ",", "Ca", "##t", "日"]
 
@@ -473,3 +473,13 @@ def test_a_pattern_that_takes_too_long_on_a_text(vocabulary: Path, tmp_path: Pat
     for encode in (lambda: made.encode([text]), lambda: made.encode_one(text), lambda: made.encode_with_offsets([text])):
         with pytest.raises(DataError, match="retry-limit"):
             encode()
+
+
+def test_texts_on_which_a_pattern_takes_too_long_are_named():
+    """Alternatives that match alike take exponential time (OWASP, "Regular expression Denial of Service"); Oniguruma's limit
+    is for one place in a text, and a text has many."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a|a)+$"), "isolated")
+    texts = ["b", f"{'a' * 19}c" * 10]
+    with pytest.warns(match=r"'aaaa.*\(a\|a\)\+\$"), watched(tokenizer, texts, seconds=0.1):
+        tokenizer.encode_batch(texts)

@@ -86,10 +86,11 @@ def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal[
         raise ConfigError(
             f"format '{format}' is not known.{suggest(format, _ROW_FORMATS)} Known: auto, {', '.join(_ROW_FORMATS)}"
         )
-    return [_record_file(found, format) for found in find_paths(os.fspath(path))]
+    return [record_file(found, format) for found in find_paths(os.fspath(path))]
 
 
-def _record_file(path: str, format: RowFormat | Literal["auto"]) -> RecordFile:
+def record_file(path: str, format: RowFormat | Literal["auto"] = "auto") -> RecordFile:
+    """How to read one file. Raises ConfigError if its name does not say its format."""
     suffix, compression = suffixes(path)
     form = FORMATS.get(suffix) if format == "auto" else format
     if format == "auto" and suffix == ".json" and _SQUAD.match(_beginning(path, compression)):
@@ -167,7 +168,7 @@ def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: 
 
 def _json_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
     for lines in read_lines(stream, codec, faults):
-        for number, value in parse_lines(lines, faults):
+        for number, _, value in parse_lines(lines, faults):
             if not isinstance(value, dict):
                 faults.add("no_field", f'the record is {show(value)}, not an object such as {{"text": "…"}}.', f"line {number}")
             elif lines.suspect and UNDECODABLE in json.dumps(value, ensure_ascii=False):
@@ -179,7 +180,8 @@ def _json_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Ro
 def _whole(stream: ByteStream, codec: str, faults: Faults, kind: str) -> Any:
     """The value of a file that is one JSON array or object."""
     try:
-        return json.loads("".join(decoded(stream, codec, new_faults("stop", faults.name))))
+        text = "".join(decoded(stream, codec, new_faults("stop", faults.name)))
+        return storage.parse_json(text, strict=False, once=True)
     except ValueError as error:
         raise DataError(f"it begins as a JSON {kind}, and is none ({error})", location=faults.name) from error
 

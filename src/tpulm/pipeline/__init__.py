@@ -24,6 +24,7 @@ from tpulm.pipeline.programs import Programs
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts, Membership
+from tpulm.runtime.memory import naming_shortage
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.train.trackers import check_trackers
 from tpulm.workfolder import REVISIONS, begin, is_imported, open_run, read_result, working_in, write_result
@@ -467,8 +468,7 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
-            repair(self.workdir, self.progress)
-            history, tokenizer = History.read(self.workdir), self.data.tokenizer
+            history, tokenizer = History.read(self.workdir, repair(self.workdir, self.progress)), self.data.tokenizer
             self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
         values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
         self._save_result("export", values, product=folder)
@@ -608,6 +608,7 @@ class Stages:
             )
         return names
 
+    @naming_shortage("Take shorter rows, a smaller model, or more devices: tensor or fsdp in hardware divides the weights")
     def _score(
         self,
         phase: Phase,

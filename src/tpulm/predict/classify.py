@@ -15,6 +15,7 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
 from tpulm.objectives.classification import Classification
+from tpulm.runtime.memory import naming_shortage
 from tpulm.train.mesh import make_mesh, parameter_shardings, to_global_array
 from tpulm.train.tuning import Forward, make_objective
 
@@ -48,10 +49,12 @@ class Outputs:
     def rows(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Rows:
         return encode_rows(self._tokenization, texts, pairs, max_length=self._max_length)
 
+    @naming_shortage()
     def place(self, params: Any) -> Any:
         """Put parameters on the devices, as `of` takes them."""
         return jax.tree.map(to_global_array, params, parameter_shardings(self.objective.spec, self._mesh))
 
+    @naming_shortage()
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """float32 [N, *output_shape]: logits [N, C], or for a regression the number [N, 1]."""
         return self._forward(params, rows, advance=advance)

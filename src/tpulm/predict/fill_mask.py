@@ -22,6 +22,7 @@ from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
 from tpulm.models.embedding import TextEncoder
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
+from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization import Tokenization
 
 BATCH_SIZE = 16  # texts at a time
@@ -48,6 +49,7 @@ class _Encoded(NamedTuple):
     masks: np.ndarray  # positions of the masks in ids
 
 
+@naming_shortage()
 def fill_mask(model: LoadedModel, texts: str | Sequence[str], top: int = 5) -> list[list[Prediction]]:
     """For each text, the `top` most likely tokens of its first mask, best first, then those of its second, and so on.
 

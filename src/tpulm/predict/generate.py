@@ -17,6 +17,7 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.decoder import Cache, Decoder, Unstacked, empty_cache, extend, next_token_logits
 from tpulm.predict.shapes import EXECUTION, rounded
+from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization import Tokenization
 
 
@@ -204,9 +205,10 @@ def stream(
         raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1")
     sampling.check(model.tokenization.vocab_size)
     encoded = _encode(model, prompts)
-    params = jax.device_put(Unstacked.of(model.params))
-    for start in range(0, len(encoded), BATCH_SIZE):
-        yield from _continue(model, params, encoded[start : start + BATCH_SIZE], max_tokens, sampling)
+    with naming_shortage():
+        params = jax.device_put(Unstacked.of(model.params))
+        for start in range(0, len(encoded), BATCH_SIZE):
+            yield from _continue(model, params, encoded[start : start + BATCH_SIZE], max_tokens, sampling)
 
 
 def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:

@@ -11,7 +11,7 @@ from tpulm import storage
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.paths import find_paths
 from tpulm.errors import DataError, brief
-from tpulm.labelled.records import Row, find_record_files, read_file
+from tpulm.labelled.records import Row, read_file, record_file
 from tpulm.predict.scores import sentence_scores
 from tpulm.progress import SILENT, Progress
 
@@ -98,13 +98,12 @@ def read_pairs(path: PurePath) -> list[MinimalPair]:
     its category (BLiMP, JBLiMP). In Zorro's text files (.txt) a bad line is followed by its good one. Raises ConfigError if
     there is no such file, DataError with the place.
     """
-    texts = [found for found in find_paths(str(path)) if found.endswith(".txt")]
+    found = list(find_paths(str(path)))
+    texts = [name for name in found if name.endswith(".txt")]
     pairs = [pair for text in texts for pair in _read_lines(storage.as_path(text))]
-    if not texts:
-        skipped = Counter[str]()
-        for file in find_record_files(path):
-            name = PurePath(file.path).name.split(".")[0]
-            pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=skipped)]
+    for file in [] if texts else [record_file(name) for name in found]:
+        name = PurePath(file.path).name.split(".")[0]
+        pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=Counter())]
     if not pairs:
         raise DataError("no pairs of sentences in it", location=str(path))
     return pairs

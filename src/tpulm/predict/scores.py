@@ -28,6 +28,7 @@ from tpulm.models import bert, decoder
 from tpulm.models.decoder import Decoder
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime.memory import naming_shortage
 
 ROW_TOKENS = 128  # of a row, or as many as the longest sentence has
 BATCH_TOKENS = 4_096
@@ -56,6 +57,7 @@ class _Copy(NamedTuple):
     targets: Sequence[int]
 
 
+@naming_shortage()
 def sentence_scores(
     model: LoadedModel, sentences: str | Sequence[str], *, plain: bool = False, progress: Progress = SILENT
 ) -> list[SentenceScore]:

@@ -33,8 +33,9 @@ class History:
     at_end: MetricsRecord | None = None  # the evaluation after training, which no attempt logs
 
     @classmethod
-    def read(cls, workdir: PurePath) -> History:
-        attempts, result = read_attempts(workdir), read_result(workdir, "evaluation")
+    def read(cls, workdir: PurePath, attempts: Sequence[Attempt] | None = None) -> History:
+        """`attempts` are those of the folder, if they were read before."""
+        attempts, result = read_attempts(workdir) if attempts is None else attempts, read_result(workdir, "evaluation")
         at_end = None if result is None else MetricsRecord("evaluation", result["step"], result)
         return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end)
 

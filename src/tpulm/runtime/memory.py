@@ -1,4 +1,4 @@
-"""Keep memory between steps.
+"""Keep memory between steps, and name its shortage.
 
 XLA allocates the buffers of each step again, tens of megabytes on a CPU. glibc maps such blocks from the system and returns
 them at once, so every step pays for thousands of page faults and zeroed pages: 40% of the quickstart's CPU time
@@ -7,8 +7,13 @@ them at once, so every step pays for thousands of page faults and zeroed pages: 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import re
 import sys
+from collections.abc import Generator
+
+from tpulm.errors import ConfigError
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # malloc.h
 
@@ -27,3 +32,16 @@ def keep_between_steps() -> bool:
         return False
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1))
     return all(mallopt(name, value) == 1 for name, value in settings)
+
+
+@contextlib.contextmanager
+def naming_shortage(
+    advice: str = "Give shorter texts, take a smaller model, or end other programs that use this memory",
+) -> Generator[None]:
+    """Raise ConfigError with `advice` where the memory of a device, or of this machine, does not suffice."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
+            raise
+        raise ConfigError(f"memory does not suffice ({str(error).strip().partition(chr(10))[0]}). {advice}") from error

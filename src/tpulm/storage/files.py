@@ -408,11 +408,14 @@ _LONG_KEY: Final = re.compile(rf"""(?m)(?:^|[{{,\[])[ \t]*(?:[\w"'-]+[ \t]*\.[ \
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
-    """The value. With `strict` it can be written again: no key is there twice, numbers are finite, strings are UTF-8."""
+def parse_json(text: bytes | str, *, strict: bool = True, once: bool | None = None) -> Any:
+    """The value. With `strict` it can be written again: numbers are finite, strings are UTF-8. With `once`, by default as
+    `strict`, no object has a key twice."""
     try:
         decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text))
-        checks: Any = {"parse_constant": _not_finite, "parse_float": _finite, "object_pairs_hook": _once} if strict else {}
+        checks: Any = {"parse_constant": _not_finite, "parse_float": _finite} if strict else {}
+        if strict if once is None else once:
+            checks["object_pairs_hook"] = _once
         value = json.loads(decoded, **checks)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start:,}") from error

@@ -53,10 +53,8 @@ def find_damage(folder: PurePath) -> str | None:
         if info(folder / SEAL) is None:
             return f"{SEAL} is missing"
         found = next(differences(folder, parse_json(read_bytes(folder / SEAL))["objects"]), None)
-    except (KeyError, TypeError, AttributeError) as error:
-        return f"{SEAL} is not a list of objects ({error})"
-    except ValueError as error:
-        return f"{SEAL} is not valid JSON ({error})"
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return f"{SEAL} is not a list of objects in JSON ({error})"
     except StorageError as error:
         if is_remote(folder):
             raise

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from tpulm.corpus.cleaning import CONTROLS
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization.hf_files import naming_panics
+from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.pipelines import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
@@ -103,7 +103,7 @@ class Encoder:
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
-    @naming_panics()
+    @guarded()
     def encode(self, texts: list[str]) -> Encoded:
         """The ids of the texts. A lone surrogate counts as U+FFFD."""
         parts = [NOTHING]
@@ -314,7 +314,9 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
 def ids_of(tokenizer: Tokenizer, strings: list[str]) -> Iterator[np.ndarray]:
     """The ids of each string by the library, uint32."""
     for some in slices(strings, _BY_LIBRARY_AT_ONCE):
-        for encoding in tokenizer.encode_batch_fast(some, add_special_tokens=False):
+        with watched(tokenizer, some):
+            encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+        for encoding in encodings:
             yield np.array(encoding.ids, np.uint32)
 
 

@@ -6,7 +6,9 @@ import base64
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import PurePath
 from typing import Any, Final
@@ -26,6 +28,7 @@ TOKEN_KEYS = ("unk_token", "bos_token", "eos_token", "pad_token", "cls_token", "
 SETTINGS_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)  # the latter takes precedence
 _PANICS: Final = "pyo3_runtime"  # the module of PanicException, which is not an Exception and cannot be imported
 _SAMPLE: Final = "A 1, 가 \U000f0000"  # the last character is in no vocabulary
+_SLOW_SECONDS: Final = 60.0  # for the texts of one call, which take milliseconds
 _MOST_GROWTH: Final = 200  # SentencePiece's tables make up to 18 characters of one
 _MAY_BE_EMPTY: Final = re.compile(r"[*?|^$(]|\{0?,|\{0\}|\\[bBAzZGKR]")  # a pattern that matches between two characters
 _LARGEST_ID: Final = 10_000_000  # tables have a row for every id
@@ -141,31 +144,49 @@ def add_hf_tokens(tokenizer: Tokenizer, path: PurePath, settings: HfSettings) ->
 
 
 @contextlib.contextmanager
-def guarded(location: str, problem: str = "the tokenizers library cannot read it") -> Iterator[None]:
-    """Turn whatever the library raises inside the block into a DataError, and suppress what a panic prints."""
-    with held_stderr() as held:
+def guarded(location: str | None = None, problem: str = "the tokenizers library cannot read it") -> Iterator[None]:
+    """Turn whatever the library raises inside the block into a DataError, and suppress what a panic prints.
+
+    Without a location, while texts are encoded, only panics are turned, and stderr is not held back, which takes time.
+    """
+    with contextlib.nullcontext() if location is None else held_stderr() as held:
         try:
             yield
         except TpulmError:
             raise
         except BaseException as error:
-            if type(error).__module__ == _PANICS:
-                held.truncate(0)
-            elif not isinstance(error, Exception):
+            is_panic = type(error).__module__ == _PANICS
+            if not is_panic and (held is None or not isinstance(error, Exception)):
                 raise
-            raise DataError(f"{problem}: {shorten(str(error), 300, quoted=False)}", location=location) from error
+            reason = shorten(str(error), 300, quoted=False)
+            if held is None:
+                problem = f"this tokenizer cannot read the text ({reason}); see the patterns in its tokenizer.json"
+                raise DataError(problem) from error
+            if is_panic:
+                held.truncate(0)
+            raise DataError(f"{problem}: {reason}", location=location) from error
 
 
 @contextlib.contextmanager
-def naming_panics() -> Iterator[None]:
-    """Raise DataError where the library panics on a text: a regular expression of the tokenizer may take too long on it."""
+def watched(tokenizer: Tokenizer, texts: Sequence[str], *, seconds: float = _SLOW_SECONDS) -> Iterator[None]:
+    """Warn, naming the tokenizer's patterns and the longest of the texts, if their encoding inside the block takes so long: a
+    regular expression may take exponential time, in which the library cannot be stopped."""
+
+    def warn() -> None:
+        patterns = sorted(set(re.findall(r'"Regex": ?("(?:[^"\\]|\\.)*")', tokenizer.to_str())))
+        warnings.warn(
+            f"{len(texts):,} texts have been encoded for {seconds:g} s, the longest being {shorten(max(texts, key=len))}. "
+            f"If this does not end, a pattern of tokenizer.json takes too long on them: {', '.join(patterns) or 'it has none'}",
+            stacklevel=2,
+        )
+
+    timer = threading.Timer(seconds, warn)
+    timer.daemon = True
+    timer.start()
     try:
         yield
-    except BaseException as error:
-        if type(error).__module__ != _PANICS:
-            raise
-        reason = shorten(str(error), 300, quoted=False)
-        raise DataError(f"this tokenizer cannot read the text ({reason}); see the patterns in its tokenizer.json") from error
+    finally:
+        timer.cancel()
 
 
 def check_growth(specification: dict[str, Any], location: str) -> None:

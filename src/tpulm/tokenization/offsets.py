@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
 
-from tpulm.tokenization.hf_files import naming_panics
+from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.pipelines import normalizer, steps, without_surrogates
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -134,10 +134,11 @@ class Aligner:
         self._unnormalized = Tokenizer.from_str(json.dumps({**specification, "normalizer": None}))
         self._unnormalized.encode_special_tokens = True
 
-    @naming_panics()
+    @guarded()
     def align(self, texts: Sequence[Derived], originals: Sequence[str]) -> Aligned:
         ids, spans = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)]
-        encodings = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)
+        with watched(self._library, originals):
+            encodings = self._library.encode_batch([text.text for text in texts], add_special_tokens=False)
         for text, encoding, original in zip(texts, encodings, originals, strict=True):
             own = np.array(encoding.ids, np.uint32)
             places = text.back(np.array(encoding.offsets, np.int64).reshape(-1, 2))

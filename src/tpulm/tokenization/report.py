@@ -16,7 +16,7 @@ from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import percent, visible
 from tpulm.runtime import interrupt
-from tpulm.tokenization.hf_files import naming_panics
+from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.pipelines import without_surrogates
 from tpulm.tokenization.tokenization import Tokenization
 
@@ -90,10 +90,11 @@ class TokenTally:
         self.unknown_texts: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()  # of the texts, in tokens
 
-    @naming_panics()
+    @guarded()
     def add(self, texts: list[str]) -> list[tuple[int, int]]:
         """Count texts; returns the numbers of tokens and of unknown tokens of each."""
-        encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
+        with watched(self._encoder, texts):
+            encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
         return [self._add(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
     def _add(self, text: str, encoding: Encoding) -> tuple[int, int]:

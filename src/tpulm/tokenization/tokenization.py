@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tpulm.errors import ConfigError, DataError
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
-from tpulm.tokenization.hf_files import naming_panics
+from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.offsets import Aligned, Aligner, Derived
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
@@ -122,7 +122,7 @@ class Tokenization:
         added = self._tokenizer.get_added_tokens_decoder() if self._reads_added else {}
         return [token.content for index, token in added.items() if index not in self.special]
 
-    @naming_panics()
+    @guarded()
     def encode_one(self, text: str, special_tokens: bool = True) -> list[int]:
         """The ids of one text, with [CLS] … [SEP] around it ([SEP] before it if made by `causal`); a literal "[MASK]" in it is
         the mask token.
@@ -134,9 +134,10 @@ class Tokenization:
         if self.segmenter is not None:
             added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
             (text,) = self.segmenter.segment([text], added)
-        return self._tokenizer.encode(without_surrogates(text), add_special_tokens=True).ids
+        with watched(self._tokenizer, [text]):
+            return self._tokenizer.encode_batch([without_surrogates(text)], add_special_tokens=True)[0].ids
 
-    @naming_panics()
+    @guarded()
     def decode(self, ids: Sequence[int] | np.ndarray, special_tokens: bool = False) -> str:
         """Readable text; special tokens are left out unless asked for."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=not special_tokens)

@@ -179,7 +179,7 @@ class Checkpoints:
             try:
                 restored = self._restore(step, abstract_state)
             except Exception as error:  # whatever Orbax and TensorStore raise for missing, short or garbled files
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                reason = _first_line(error)
                 if storage.is_remote(self._folder) and not isinstance(error, CheckpointError):
                     raise StorageError(f"cannot read checkpoint {step} from {self._folder}: {reason}") from error  # it is whole
                 seen_by_all = isinstance(error, CheckpointError)  # all hosts read the same numbers and find the same fault
@@ -294,8 +294,7 @@ def newest_weights(folder: PurePath, abstract_state: Any) -> NewestWeights | Non
             failed[step] = error
     if failed:
         step, error = max(failed.items())
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"no checkpoint in {folder} could be read; of step {step}: {reason}") from error
+        raise CheckpointError(f"no checkpoint in {folder} could be read; of step {step}: {_first_line(error)}") from error
     return None
 
 
@@ -306,10 +305,9 @@ def mean_weights(folder: PurePath, steps: Sequence[int], abstract_state: Any) ->
         try:
             weights = _read_weights(storage.orbax_folder(folder) / str(step), abstract_state)
         except Exception as error:  # as in `Checkpoints.restore_latest`
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
                 f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and {step} "
-                f"cannot be read: {reason}. Without that setting the last one is taken alone"
+                f"cannot be read: {_first_line(error)}. Without that setting the last one is taken alone"
             ) from error
         wide = jax.tree.map(np.float64, weights)
         total = wide if total is None else jax.tree.map(np.add, total, wide)
@@ -332,6 +330,10 @@ def _read_weights(folder: PurePath, abstract_state: Any) -> Any:
     if any(expected.get(f".{field}{name}") != found for name, found in checksums(weights).items()):
         raise CheckpointError("other numbers than were saved")
     return weights
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @jax.jit
@@ -389,6 +391,5 @@ def _disk_errors(folder: PurePath) -> Generator[None]:
     except StorageError:
         raise
     except Exception as error:
-        text = str(error).strip() or type(error).__name__
-        cause = storage.cause_in(text) or text.splitlines()[0]
+        cause = storage.cause_in(str(error)) or _first_line(error)
         raise StorageError(f"cannot save a checkpoint to {folder}: {cause}") from error

@@ -8,8 +8,7 @@ import collections
 import contextlib
 import math
 import platform
-import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -22,10 +21,11 @@ import numpy as np
 
 from tpulm.accelerators import processor
 from tpulm.config import TrainConfig
-from tpulm.errors import ConfigError, Stopped, TrainingDiverged
+from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
+from tpulm.runtime.memory import naming_shortage
 from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
 from tpulm.train.distributed import stop_requested, stopping_together
 from tpulm.train.health import plateau_note
@@ -123,21 +123,13 @@ class Run:
     tracking: Tracking | None = None  # where the first host also sends logged values
 
 
-@contextlib.contextmanager
-def _memory_named() -> Generator[None]:
-    """Raise ConfigError where the memory of a device, or of this machine, does not suffice."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
-            raise
-        raise ConfigError(
-            f"memory does not suffice ({str(error).strip().partition(chr(10))[0]}). Set hardware.microbatch_size to fewer rows "
-            "than a device has now, which computes the same, or lower batch_size, the rows' length or the model"
-        ) from error
+_ADVICE = (
+    "Set hardware.microbatch_size to fewer rows than a device has now, which computes the same, or lower batch_size, the rows' "
+    "length or the model"
+)
 
 
-@_memory_named()
+@naming_shortage(_ADVICE)
 def train(run: Run) -> TrainResult:
     """Train from the newest checkpoint in `run.workdir`, if there is one, to the last step.
 

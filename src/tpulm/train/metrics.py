@@ -211,8 +211,8 @@ def union(attempts: Iterable[Attempt]) -> list[MetricsRecord]:
     return [records[key] for key in sorted(records)]
 
 
-def repair(workdir: PurePath, progress: Progress) -> None:
-    """Set damaged files of metrics aside, in W/damaged, keep what can be read of them, and say so. The caller holds W."""
+def repair(workdir: PurePath, progress: Progress) -> list[Attempt]:
+    """`read_attempts` that sets damaged files aside, in W/damaged, keeps what can be read, and says so. The caller holds W."""
 
     def set_aside(path: PurePath, content: bytes) -> None:
         target = workdir / "damaged" / f"{path.name}-{time.time_ns()}"
@@ -220,7 +220,7 @@ def repair(workdir: PurePath, progress: Progress) -> None:
         storage.write_atomic(path, content)
         progress.note(f"{path} is damaged: what cannot be read of it is left out, and the whole of it is kept as {target}")
 
-    read_attempts(workdir, damaged=set_aside)
+    return read_attempts(workdir, damaged=set_aside)
 
 
 def _records(path: PurePath, damaged: Damage) -> Iterator[MetricsRecord]:

@@ -18,20 +18,25 @@ _FEW_CHARACTERS: Final = 1 << 16  # a line this short cannot have too many value
 def read_jsonl(given: Input) -> Iterator[DocumentBatch]:
     """Read a file. `text_field` "a.b" means "b" of the object under "a", unless the record has a key "a.b"."""
     faults, text_field = given.faults, given.source.text_field
-    batcher = Batcher(faults)
+    batcher, keys = Batcher(faults), [f'"{name}"' for name in {text_field, *text_field.split(".")}]
     for lines in given.lines():
-        for number, record in parse_lines(lines, faults):
+        for number, line, record in parse_lines(lines, faults, once=False):
             text = record.get(text_field) if type(record) is dict else None
             try:
-                batcher.add(text if type(text) is str else _find_text(record, text_field), number)
+                if type(text) is not str:
+                    text = _find_text(record, text_field)
+                for key in keys:  # the last one is what is read, so that no other is behind the text
+                    if line.count(key, 0, len(line) - len(text)) > 1:
+                        _check_keys(line)
+                batcher.add(text, number)
             except UnusableRecord as fault:
                 faults.add(fault.reason, fault.message, f"line {number}")
         yield from batcher.full()
     yield from batcher.flush()
 
 
-def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
-    """The number and the parsed value of each non-blank line."""
+def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[tuple[int, str, Any]]:
+    """The number, the text and the value of each non-blank line. With `once` a key that an object has twice is a fault."""
     for number, line in enumerate(lines.split(), lines.first):
         if not line or line.isspace():
             faults.skipped["empty"] += 1
@@ -40,11 +45,11 @@ def parse_lines(lines: Lines, faults: Faults) -> Iterator[tuple[int, Any]]:
             faults.add("too_large", f"a record of more than {_MOST_VALUES:,} values.", f"line {number}")
             continue
         try:
-            value = parse_json(line, strict=False)
+            value = parse_json(line, strict=False, once=once)
         except ValueError as error:
             faults.add("not_json", _not_json(line, error), f"line {number}")
         else:
-            yield number, value
+            yield number, line, value
 
 
 class UnusableRecord(Exception):
@@ -77,6 +82,13 @@ def _find_text(record: Any, text_field: str) -> str:
             "not_text", f"'{text_field}' is {show(value)}, not a string; name another text_field or correct it."
         )
     return value
+
+
+def _check_keys(line: str) -> None:
+    try:
+        parse_json(line, strict=False, once=True)
+    except ValueError as error:
+        raise UnusableRecord("not_json", _not_json(line, error)) from error
 
 
 def show(value: Any) -> str:
