@@ -399,3 +399,16 @@ def test_another_name_makes_the_card_again_and_nothing_else(
     stages = pipeline.run(finished[0].model_copy(update={"name": "renamed"}), workdir).stages
     assert {name for name, state in stages.items() if state != "skipped"} == {"export"}
     assert "renamed" in (workdir / "export" / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [{}, {"architecture": "decoder", "norm_position": "pre"}], ids=["bert", "decoder"])
+def test_rows_too_short_for_samples_end_in_an_export_all_the_same(tmp_path: Path, model: dict[str, Any]):
+    """Pieces of words that are read again without their neighbours may be more tokens than the model has positions."""
+    config = toy_config(
+        write_corpus(tmp_path / "corpus.txt.gz"),
+        tokenizer={"vocab_size": 40},
+        data={"sequence_length": 8, "rows": "causal" if model else "packed", "part_bytes": 10_000},
+        model={"num_layers": 1, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8, "max_positions": 8, **model},
+    )
+    assert Path(pipeline.run(config, tmp_path / "w").export).is_dir()
