@@ -407,7 +407,7 @@ def test_rows_too_short_for_samples_end_in_an_export_all_the_same(tmp_path: Path
     """Pieces of words that are read again without their neighbours may be more tokens than the model has positions."""
     config = toy_config(
         write_corpus(tmp_path / "corpus.txt.gz"),
-        tokenizer={"vocab_size": 40},
+        tokenizer={"vocab_size": 50},
         data={"sequence_length": 8, "rows": "causal" if model else "packed", "part_bytes": 10_000},
         model={"num_layers": 1, "hidden_size": 8, "num_heads": 1, "intermediate_size": 8, "max_positions": 8, **model},
     )
