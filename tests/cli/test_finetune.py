@@ -175,7 +175,7 @@ def test_wrong_models(place: Path) -> None:
     done = finetune("--train", "train.tsv", "--output", "wrong", model="decoder")
     assert done.returncode == 2 and "needs an encoder" in done.stderr
     done = invoke("classify", "bert", "a film")
-    assert done.returncode == 2 and "no classifier" in done.stderr
+    assert done.returncode == 2 and "not a classifier" in done.stderr
     done = invoke("classify", "clf", "a film", "--input", "test.tsv")
     assert done.returncode == 2 and "either texts, or a file" in done.stderr
 

@@ -113,7 +113,7 @@ def test_the_place_by_default(data_dir: Path, monkeypatch: pytest.MonkeyPatch):
     ("settings", "message"),
     [
         ({"split": "tain"}, r"'tain'.*'train'\?"), ({"split": "train[:10]+train[20:30]"}, "twice"),
-        ({"path": "tfds:"}, "'tfds:'"), ({"path": "tfds:a/b/c"}, "no name"),
+        ({"path": "tfds:"}, "'tfds:'"), ({"path": "tfds:a/b/c"}, "tfds:a/b/c"),
     ],
 )  # fmt: skip
 def test_what_is_not_there(data_dir: Path, settings: dict[str, Any], message: str):

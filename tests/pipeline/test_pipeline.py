@@ -123,8 +123,9 @@ def test_masked_scores_are_compared_with_ordinary_tokens_of_training(
     assert summary.losses_differ == "training's is the mean of up to 2 steps; training has dropout"
 
 
-def test_another_layout_is_the_same_run(finished: tuple[RunConfig, Path, pipeline.Summary]) -> None:
+def test_another_layout_is_the_same_run(finished: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
     config, workdir, _ = finished
+    workdir = shutil.copytree(workdir, tmp_path / "w")
     other = config.model_copy(update={"hardware": config.hardware.model_copy(update={"data": 1})})
     assert pipeline.run(other, workdir).nothing_to_do
 

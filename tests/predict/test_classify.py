@@ -65,7 +65,7 @@ def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
 def test_refusals(model: LoadedModel, folder: Path) -> None:
     with pytest.raises(DataError, match="text 2 of 2"):
         tpulm.classify(model, ["good", " \n"])
-    with pytest.raises(ConfigError, match="no classifier"):
+    with pytest.raises(ConfigError, match="not a classifier"):
         tpulm.classify(tpulm.load_model(folder / "electra"), "good")
     with pytest.raises(ConfigError, match="this is a classifier"):
         tpulm.fill_mask(model, "a [MASK] film")

@@ -250,5 +250,5 @@ def test_a_masked_model_cannot_continue(vocabulary: Path):
     config = ModelConfig.model_validate(TINY)
     params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), bert.spec(config, vocab_size=60, next_sentence=False))
     masked = LoadedModel(params, config, 60, tokenization.load(vocabulary), "masked")
-    with pytest.raises(ConfigError, match=r"no causal language model.*tpulm fill-mask"):
+    with pytest.raises(ConfigError, match="tpulm fill-mask"):
         generate(masked, "the")
