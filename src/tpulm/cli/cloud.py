@@ -179,7 +179,7 @@ def smoke(
 
     Ends with exit code 4 when a line is not as expected.
     """
-    settings = cloud_settings(cloud_file, where, require=("bucket",), accelerator=SMALLEST)
+    settings = cloud_settings(cloud_file, where, require=("bucket",), accelerator=SMALLEST, budget=budget)
     api = cloud.tpu_api.TpuApi(settings.project)
     settings = cloud.launch.offered(settings, api)
     if not yes:
