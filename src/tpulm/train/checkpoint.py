@@ -289,7 +289,7 @@ def newest_weights(folder: PurePath, abstract_state: Any) -> NewestWeights | Non
     while left := [step for step in storage.committed_steps(folder) if step not in failed]:
         step = left[-1]
         try:
-            return NewestWeights(step, _read_weights(storage.orbax_folder(folder) / str(step), abstract_state))
+            return NewestWeights(step, weights_at(folder, step, abstract_state))
         except Exception as error:  # as in `Checkpoints.restore_latest`, or it was removed meanwhile
             failed[step] = error
     if failed:
@@ -303,7 +303,7 @@ def mean_weights(folder: PurePath, steps: Sequence[int], abstract_state: Any) ->
     total: Any = None
     for step in steps:
         try:
-            weights = _read_weights(storage.orbax_folder(folder) / str(step), abstract_state)
+            weights = weights_at(folder, step, abstract_state)
         except Exception as error:  # as in `Checkpoints.restore_latest`
             raise CheckpointError(
                 f"train.checkpoint.average_last = {len(steps)} needs the checkpoints {', '.join(map(str, steps))}, and {step} "
@@ -316,10 +316,7 @@ def mean_weights(folder: PurePath, steps: Sequence[int], abstract_state: Any) ->
 
 def weights_at(folder: PurePath, step: int, abstract_state: Any) -> Any:
     """The weights of one checkpoint, as NumPy arrays. Raises CheckpointError if it is not intact."""
-    return _read_weights(storage.orbax_folder(folder) / str(step), abstract_state)
-
-
-def _read_weights(folder: PurePath, abstract_state: Any) -> Any:
+    folder = storage.orbax_folder(folder) / str(step)
     field = "params" if abstract_state.average is None else "average"
     item = {field: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract_state.weights)}
     kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
