@@ -570,7 +570,8 @@ class TrainConfig(Settings):
         if (number := self.checkpoint.average_last) and len(self.checkpoint.averaged_steps(self.steps)) < number:
             every = self.checkpoint.every_steps
             raise ValueError(
-                f"checkpoint.average_last = {number} needs so many checkpoints, of one each {every} of {self.steps} steps"
+                f"checkpoint.average_last = {number} needs more than {number - 1} x every_steps = {(number - 1) * (every or 1)}"
+                f" steps; this run has {self.steps}"
             )
         if self.start_optimizer and self.optimizer.name == "muon":
             raise ValueError("start_optimizer takes Adam's moments, which optimizer.name = 'muon' does not have for matrices")
