@@ -8,26 +8,26 @@ import pytest
 
 from tpulm.config import CORPUS_FORMATS, SourceConfig
 from tpulm.corpus import readers
-from tpulm.corpus.readers import Batcher, DocumentBatch, Input
+from tpulm.corpus.readers import Batcher, DocumentBatch, Input, OpenDocument
 from tpulm.errors import DataError, WorkFolderMismatch
 
 
-def read_fasta(given: Input) -> Iterator[DocumentBatch]:
+def read_fasta(opened: Input) -> Iterator[DocumentBatch]:
     """Documents begin with a line ">name"; what stands before the first one is a fault."""
-    batcher, parts, number = Batcher(given.faults), list[str](), 0
-    for lines in given.lines():
+    batcher, document, begun = Batcher(opened.faults), OpenDocument(opened.faults), False
+    for lines in opened.lines():
         for number, line in enumerate(lines.split(), lines.first):
             if line.startswith(">"):
-                if parts:
-                    batcher.add(given.source.text_field.join(parts), number)
-                parts = [line[1:]]
-            elif parts:
-                parts.append(line)
+                document.close(batcher)
+                document.extend(line[1:], number)
+                begun = True
+            elif begun:
+                document.extend(opened.source.text_field + line, number)
             elif line:
-                given.faults.add("malformed_row", "text before the first '>'.", f"line {number}")
+                opened.faults.add("malformed_row", "text before the first '>'.", f"line {number}")
         yield from batcher.full()
-    if parts:
-        batcher.add(given.source.text_field.join(parts), number)
+    if not opened.stream.torn:
+        document.close(batcher)
     yield from batcher.flush()
 
 
@@ -58,6 +58,8 @@ def test_it_is_named_in_a_source_and_has_faults(read: Callable) -> None:
     assert read("a.txt", ">a\nAC\n", format="fasta", text_field="\n").documents == ["a\nAC"]
     with pytest.raises(DataError, match="line 1: text before the first"):
         read("a.fasta", content)
+    with pytest.raises(DataError, match="line 3"):  # where the document begins, not where it ends
+        read("b.fasta", ">a\nAC\n>b\0\nGT\n>c\n")
     assert read("a.fasta", content, on_error="skip").skipped == {"malformed_row": 1}
 
 

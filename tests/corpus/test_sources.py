@@ -66,6 +66,13 @@ def test_an_empty_folder_and_an_empty_list(folder: Path):
         find_files([])
 
 
+def test_a_key_is_refused_where_no_file_of_the_source_uses_it(folder: Path):
+    for path, key in (("*.txt", {"text_field": "body"}), ("sub/*.jsonl", {"documents": "paragraph"})):
+        with pytest.raises(ConfigError, match=f"{next(iter(key))} does not apply"):
+            names(folder, SourceConfig(path=str(folder / path), **key))
+    assert len(names(folder, SourceConfig(path=str(folder / "sub"), text_field="body"))) == 2  # one of the two uses it
+
+
 def test_a_file_reached_twice_is_refused(folder: Path):
     with pytest.raises(ConfigError, match=r"b\.txt is reached twice: by sources\[0\] .* and by sources\[1\]"):
         names(folder, "*.txt", "b.txt")

@@ -45,7 +45,16 @@ def test_another_format_is_read_only_if_told_to(read: Callable, content: str, ad
 
 
 @pytest.mark.parametrize(
-    "content", ["\tone\n\ttwo\n\tthree\n", "a\tb\nc\nd\n", "{x}\n", "[1] {a}\n", "<docs>\n", "12\nx --> y\n"]
+    "content",
+    [
+        "\tone\n\ttwo\n\tthree\n",
+        "a\tb\nc\nd\n",
+        "{x}\n",
+        "[1] {a}\n",
+        "<docs>\n",
+        '<DOC id="AFP_1" type="story" >\n',
+        "12\nx --> y\n",
+    ],
 )
 def test_text_that_begins_like_another_format(read: Callable, content: str):
     assert read("a.txt", content).documents == content.split("\n")[:-1]

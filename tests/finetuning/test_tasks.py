@@ -17,7 +17,8 @@ from tpulm.config import FinetuneConfig
 from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning import Task, register_task
-from tpulm.finetuning.tasks import find_task
+from tpulm.finetuning.multilabel import LabelSets
+from tpulm.finetuning.tasks import TextClassification, find_task
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.rows import Rows
 from tpulm.nn.params import named_leaves
@@ -85,6 +86,7 @@ def test_what_is_no_classifier_is_refused(task: str, taught: Taught, tmp_path: P
         tpulm.classify(tmp_path / "out", "good")
 
 
+NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
 UNUSABLE: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {  # of a task: a row, and what makes it unusable
     "regression": ({"text": "a film", "label": 1}, [{"label": "high"}]),
     "embed": ({"text": "a film", "pair": "a plot", "label": 1}, [{"label": "high"}]),
@@ -188,14 +190,45 @@ class Feeling(Task):
         return [2 * int(row.argmax()) - 1 for row in outputs]
 
 
+class Grades(TextClassification):
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        return super().scores(outputs, data, names) | {"nearness": -float(np.mean(abs(outputs.argmax(axis=1) - data.labels)))}
+
+
+class Subsets(LabelSets):
+    def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
+        return super().scores(outputs, data, names) | {"nearness": -float(np.mean((outputs > 0) != data.labels))}
+
+
+OWN: dict[str, tuple[Task, dict[str, Any]]] = {
+    "feeling": (Feeling(), {"agreement": "highest", "distance": "lowest"}),
+    "grades": (Grades(), {"nearness": "highest"}),
+    "subsets": (Subsets(), {"nearness": "highest"}),
+}
+
+
 @pytest.fixture
 def registered() -> Iterator[None]:
-    register_task("feeling", Feeling(), metrics={"agreement": "highest", "distance": "lowest"})
+    for name, (task, metrics) in OWN.items():
+        register_task(name, task, metrics=metrics)
     yield
-    TASKS.discard("feeling")
-    del METRICS["feeling"]
-    METRIC_NAMES.discard("agreement")
-    METRIC_NAMES.discard("distance")
+    for name, (_, metrics) in OWN.items():
+        TASKS.discard(name)
+        del METRICS[name]
+        for metric in metrics:
+            METRIC_NAMES.discard(metric)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "outputs"),
+    [("grades", [0, 2, 1, 1], [[0, 1, 0]] * 4), ("subsets", [[1, 0], [1, 0]], [[1.0, -1.0]] * 2)],
+)
+def test_a_constant_answer_is_scored_by_the_tasks_own_metric(
+    registered: None, task: str, labels: list[Any], outputs: list[list[float]]
+) -> None:
+    data = Labelled(NO_ROWS, np.array(labels))
+    found = find_task(FinetuneConfig(task=task)).warnings(np.array(outputs), data, training=data, names=("a", "b", "c"))
+    assert "nearness" in found[-1] and "no better" in found[-1]
 
 
 def test_a_task_of_ones_own_learns_from_files(registered: None, encoder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Google's answers, as data: each entry of the JSON files beside this module has its grade and its source.
+"""Google's answers, as data: each entry of the JSON files beside this module has its source, and a grade that says
+how it is known: recorded from the service, documented, seen by users, taken from a client's code, or inferred.
 
 Texts hold placeholders such as {zone}; `answer` fills them.
 """

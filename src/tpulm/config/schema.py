@@ -158,11 +158,11 @@ class SourceConfig(Settings):
 
     @model_validator(mode="after")
     def _settings_of_its_kind(self) -> Self:
-        wrong = [name for name, kinds in _OF_DATASETS.items() if self.format not in kinds and self._is_set(name)]
+        wrong = [name for name, kinds in _OF_DATASETS.items() if self.format not in kinds and self.is_set(name)]
         if wrong:
             owners = " and ".join(f"{kind}:NAME" for kind in _OF_DATASETS[wrong[0]])
             raise ValueError(f"{wrong[0]} is for datasets ({owners}), and '{self.path or self.format}' is none; leave it out")
-        wrong = [name for name in ("documents", "encoding") if self.format in DATASETS and self._is_set(name)]
+        wrong = [name for name in ("documents", "encoding") if self.format in DATASETS and self.is_set(name)]
         if wrong:
             raise ValueError(f"{wrong[0]} is for files, and '{self.path}' is a dataset; leave it out")
         return self
@@ -179,7 +179,8 @@ class SourceConfig(Settings):
                 )
         return self
 
-    def _is_set(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
+        """Whether a setting differs from its default."""
         return getattr(self, name) != type(self).model_fields[name].default
 
 

@@ -126,8 +126,8 @@ class LabelSets(Task):
             )
         kinds, counts = np.unique(training.labels > 0, axis=0, return_counts=True)
         commonest = kinds[counts.argmax()]
-        value = getattr(label_set_scores(true, predicted), name)
-        of_constant = getattr(label_set_scores(true, np.broadcast_to(commonest, true.shape)), name)
+        value = self.scores(outputs, data, names)[name]
+        of_constant = self.scores(np.broadcast_to(np.where(commonest, 1.0, -1.0), outputs.shape), data, names)[name]
         if not self.config.is_better(value, of_constant):
             warnings.append(
                 f"its {score_text(name, value)} is no better than that of always answering "

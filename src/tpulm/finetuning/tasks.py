@@ -233,7 +233,9 @@ class TextClassification(Task):
                 f"it answers {names[only]} to {counts[only] / len(labels):.0%} of dev, where {np.mean(labels == only):.0%} are "
                 f"labelled so (macro F1 {scores['macro_f1']:.3f})"
             )
-        of_constant = getattr(class_scores(labels, np.full_like(labels, commonest), outputs.shape[1]), name)
+        constant = np.zeros_like(outputs)
+        constant[:, commonest] = 1.0
+        of_constant = self.scores(constant, data, names)[name]
         if not self.config.is_better(scores[name], of_constant):
             warnings.append(
                 f"its {score_text(name, scores[name])} is no better than that of always answering {names[commonest]} "

@@ -1,4 +1,8 @@
-"""Training objectives: batch preparation, losses and metrics behind one interface, registered by name."""
+"""Training objectives: batch preparation, losses and metrics behind one interface (`interface`), registered by name.
+
+Registered, for pretraining: `mlm`, `rtd` and `clm`, with `masking` and `rows`. The others are the losses of fine-tuning,
+which tasks name themselves (`tpulm.finetuning`): `classification`, `choice`, `multilabel`, `tagging`, `spans`, `embedding`.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,10 @@ sees the old bytes or the new ones, never a mixture. `create_if_absent` lets exa
 `replace_version` never overwrites a version its caller has not read. Failures are raised as `StorageError`, with the path, the
 operation and the likely cause; gs:// requests that may succeed later are retried first, with jitter, up to a deadline.
 
-Paths are pathlib's pure paths (`as_path`), and every access is a function of this package.
+Paths are pathlib's pure paths (`as_path`), and every access is a function of this package: `files`, on local disks or, by
+`cloud`, on gs://. `lease` lets one process at a time write a folder, `seals` are checksums of what was written, `staging`
+holds local copies for libraries that want files, `arrays` says where Orbax and TensorStore find theirs, `causes` why an
+access failed.
 """
 
 from tpulm.storage.arrays import COMMIT, committed_steps, orbax_folder, tensorstore_location

@@ -12,10 +12,21 @@ from tpulm.corpus.readers.jsonl import read_jsonl
 from tpulm.corpus.readers.lines import ByteStream, Input, InputFile, Lines
 from tpulm.corpus.readers.parquet import read_parquet
 from tpulm.corpus.readers.tables import read_table
-from tpulm.corpus.readers.text import read_text
+from tpulm.corpus.readers.text import OpenDocument, read_text
 from tpulm.corpus.readers.wikipedia import read_wikipedia
 
-__all__ = ["FORMATS", "READERS", "Batcher", "DocumentBatch", "Input", "Lines", "Reader", "read_documents", "register"]
+__all__ = [
+    "FORMATS",
+    "READERS",
+    "Batcher",
+    "DocumentBatch",
+    "Input",
+    "Lines",
+    "OpenDocument",
+    "Reader",
+    "read_documents",
+    "register",
+]
 
 
 class Reader(NamedTuple):

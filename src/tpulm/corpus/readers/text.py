@@ -13,7 +13,7 @@ from tpulm.errors import DataError
 # How text in another format begins, what it is, and what to do.
 _OTHERS: Final = (
     (r'\[?\s*\{\s*"[^"\n]*"\s*:', "JSON", "{format}", "jsonl"),
-    (r"<doc [^>\n]*>\n", "WikiExtractor's output", "read the dump itself, or have it write --json and {format}", "jsonl"),
+    (r"(?-i:<doc )[^>\n]*>\n", "WikiExtractor's output", "read the dump itself, or have it write --json and {format}", "jsonl"),
     (r"(?:<\?xml[^>]*>\s*)?<mediawiki\b", "a dump of a wiki", "{format}", "wikipedia"),
     (r"<!doctype html|<html\b", "HTML", "extract its text first (trafilatura does it)", ""),
     (r"<\?xml\b|<!doctype\b", "XML", "extract its text first", ""),
@@ -70,7 +70,7 @@ def _each_line(opened: Input) -> Iterator[DocumentBatch]:
 def _long_documents(opened: Input) -> Iterator[DocumentBatch]:
     """Paragraphs, or the whole file as one document."""
     batcher = Batcher(opened.faults)
-    document = _OpenDocument(opened.faults)
+    document = OpenDocument(opened.faults)
     for lines in _lines(opened):
         position, number = 0, lines.first
         for gap in _BLANK_LINES.finditer(lines.text) if opened.source.documents == "paragraph" else ():
@@ -85,8 +85,12 @@ def _long_documents(opened: Input) -> Iterator[DocumentBatch]:
     yield from batcher.flush()
 
 
-class _OpenDocument:
-    """A document that may continue in the next chunk."""
+class OpenDocument:
+    """A document of several lines, which may continue in the next chunk; `number` is that of the text's first line.
+
+    What is longer than MAX_DOCUMENT_BYTES is a fault, and left out. After the last chunk it is closed, unless `stream.torn`:
+    then the end of the document is missing.
+    """
 
     def __init__(self, faults: Faults):
         self._faults = faults
