@@ -33,7 +33,7 @@ from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import canonical_json
 from tpulm.config import load as load_run
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import ConfigError
 
 __all__ = ["cloud", "machines"]
 
@@ -154,7 +154,7 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
     "two queues that are served at once": (lambda tpu: None, QUEUED, "done", ["withdrawn", "done"]),
     "the second of two queues is served": (lambda tpu: tpu.stock_out(ZONES[0]), QUEUED, "done", ["withdrawn", "done"]),
     "a creation longer than the limit, whose workers are heard": (
-        lambda tpu: tpu.set(create_seconds=4000.0, boot_seconds=300.0), {}, "done", ["done"]
+        lambda tpu: tpu.set(create_seconds=1900.0, boot_seconds=300.0), {}, "done", ["done"]
     ),
 }  # fmt: skip
 AFTER_STEP_2: Mapping[str, tuple[Event, dict[str, Any], list[str]]] = {
@@ -294,15 +294,6 @@ class NothingThere(TpuApi):
 
     def node_status(self, name: str, zone: str) -> NodeStatus:
         return NodeStatus(None)
-
-
-def test_a_job_that_cannot_be_read_for_a_while(gcs: Emulator, tmp_path: Path):
-    run, path = Run(gcs, tmp_path), tmp_path / "cloud" / "job.json"
-    run.events[2] = lambda run: path.write_bytes(path.read_bytes()[:50])
-    content = path.read_bytes()
-    with pytest.raises(StorageError, match="tpulm cloud audit"):
-        run.run()
-    assert run.tpu.nodes() == {"toy-a1": "READY"} and content != path.read_bytes()
 
 
 # -- launching again ------------------------------------------------------------------------------------------------------

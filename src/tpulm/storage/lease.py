@@ -231,9 +231,8 @@ def _now() -> float:
 
 def _read(path: PurePath, content: bytes) -> dict[str, Any]:
     try:
-        found = {"seconds": _LEASE_SECONDS, **parse_json(content)}  # older versions wrote none
-        found["seconds"] = float(found["seconds"])
-        return {name: found[name] for name in ("id", "host", "process", "started_at", "seconds")}
+        found = parse_json(content)
+        return {**{name: found[name] for name in ("id", "host", "process", "started_at")}, "seconds": float(found["seconds"])}
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is not the lease of a process ({error!r}); see that nobody uses the folder, and delete it"
