@@ -307,14 +307,17 @@ def children() -> set[str]:
 
 
 def test_a_vm_whose_turn_does_not_come_goes_at_once(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
-    """It came up in another zone's queue."""
+    """It came up in another zone's queue. So does one that the bucket refuses: it cannot say how it ended."""
     put_job(google, spare=[JOB["node"]], node={**JOB["node"], "attempt": 2})
     agent = program.Agent()
     monkeypatch.setattr(program, "SPARE_WAIT_SECONDS", 0.2)
     ended: list[float] = []
-    monkeypatch.setattr(agent, "wait_to_be_deleted", lambda: ended.append(agent.valid_until))
+    monkeypatch.setattr(program.Agent, "wait_to_be_deleted", lambda agent: ended.append(agent.valid_until))
     agent.run()
     assert 0 <= time.time() - ended[0] < PATIENCE
+    google.refused.add(TOKEN)
+    program.Agent().run()
+    assert len(ended) == 2
 
 
 def test_spare_vms_are_left_their_share_of_the_budget(program: Any):

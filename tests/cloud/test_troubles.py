@@ -362,18 +362,6 @@ def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> Non
     assert (job.status, len(job.attempts)) == ("stopped", 1)
 
 
-def test_a_bucket_that_refuses_the_vm(cloud: Cloud) -> None:
-    """The agent cannot say how it ended, and deletes its node all the same."""
-    cloud.launch(plan={"exit": 1, "seconds": 3.0})
-    supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and "starting" in cloud.consoles())
-    cloud.gcs.faults.set(read_only=True)
-    until(lambda: not cloud.tpu.nodes(), PATIENCE)
-    cloud.gcs.faults.clear()
-    Control(cloud.workdir).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-    assert cloud.begin()().status == "stopped"
-
-
 def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     """A tracker's key and a secret of several lines, in a work folder with an odd name: the trainer prints one of them, and
     fails with a message that has the other."""

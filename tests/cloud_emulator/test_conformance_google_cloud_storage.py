@@ -27,14 +27,16 @@ def bucket(gcs: Emulator) -> Iterator[Any]:
         yield client.bucket("runs")
 
 
-@pytest.mark.parametrize("name", ["x", ODD_NAME, "#?&=/ //日本", "a/../b"])
-def test_names_go_there_and_back(bucket: Any, name: str):
-    bucket.blob(name).upload_from_string(b"hello", content_type="text/plain")
-    assert [blob.name for blob in bucket.list_blobs()] == [name]
-    blob = bucket.get_blob(name)
-    assert (blob.size, blob.content_type, blob.download_as_bytes()) == (5, "text/plain", b"hello")
-    blob.delete()
-    assert not bucket.blob(name).exists()
+def test_names_go_there_and_back(bucket: Any):
+    names = sorted(["x", ODD_NAME, "#?&=/ //日本", "a/../b"])
+    for name in names:
+        bucket.blob(name).upload_from_string(name, content_type="text/plain")
+    assert [blob.name for blob in bucket.list_blobs()] == names
+    for name in names:
+        blob = bucket.get_blob(name)
+        assert (blob.content_type, blob.download_as_text()) == ("text/plain", name)
+        blob.delete()
+        assert not bucket.blob(name).exists()
 
 
 @pytest.mark.parametrize("size", [0, CHUNK, 5 * CHUNK + 17])
@@ -129,20 +131,6 @@ def test_batches(gcs: Emulator, bucket: Any):
         blob.patch()
     assert blob.metadata == {"a": "ü"} == bucket.get_blob("y").metadata
     assert bucket.delete_blobs([]) is None
-
-
-def test_files(bucket: Any):
-    lines = "".join(f"line {i}\n" for i in range(40_000))
-    with bucket.blob("x").open("w", chunk_size=CHUNK) as file:
-        file.write(lines)
-    with bucket.blob("x").open("r", chunk_size=CHUNK) as file:
-        assert file.read() == lines
-    with bucket.blob("x").open("rb") as file:
-        file.seek(-6, io.SEEK_END)
-        assert file.read() == b"39999\n"
-    with bucket.blob("empty").open("wb"):
-        pass
-    assert bucket.get_blob("empty").size == 0
 
 
 def test_buckets(bucket: Any):

@@ -60,7 +60,7 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
     for name, run_check, after in _table(project):
         cause = causes.get(after)
-        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(run_check, project)
+        check = Check(None, f"not checked, because of '{cause}' above") if cause else _result_of(run_check, project)
         checks.append(check._replace(name=name))
         if cause or check.ok is False:
             causes[name] = cause or name
@@ -124,7 +124,7 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "your rights", _own_rights, "project"
 
 
-def _looked(examine: Callable[[Project], Check], project: Project) -> Check:
+def _result_of(examine: Callable[[Project], Check], project: Project) -> Check:
     """What the check found; errors are findings, too, so that all other checks still run."""
     try:
         return examine(project)
