@@ -38,18 +38,14 @@ def related_parts(call: Call) -> tuple[Part, Part]:
     """The metadata and the content, which runs to the last boundary and so may contain anything."""
     body, boundary = call.data, _boundary(call)
     first, end = body.find(boundary), body.rfind(boundary + b"--")
-    ending = _line_ending(body, first + len(boundary))
-    second = body.find(ending + boundary + ending, first + len(boundary))
+    begin = first + len(boundary)
+    ending = b"\r\n" if body[begin : begin + 2] == b"\r\n" else b"\n"  # clients write either, and contents end with a "\r", too
+    second = body.find(ending + boundary + ending, begin)
     if first < 0 or second < 0 or end <= second:
         raise invalid("Multipart body must have exactly two parts.")
-    metadata = _part(body, first + len(boundary) + len(ending), second, ending)
+    metadata = _part(body, begin + len(ending), second, ending)
     content = _part(body, second + 2 * len(ending) + len(boundary), end - len(ending), ending)
     return metadata, content
-
-
-def _line_ending(body: bytes, at: int) -> bytes:
-    """The line ending of a body: clients write either, and the content itself may end with a carriage return."""
-    return b"\r\n" if body[at : at + 2] == b"\r\n" else b"\n"
 
 
 def _part(body: bytes, start: int, stop: int, ending: bytes) -> Part:

@@ -60,7 +60,7 @@ class ApiError(Exception):
 
 
 def storage_error(status: int, message: str, reason: str, headers: Mapping[str, str] | None = None) -> ApiError:
-    """In the format of Cloud Storage and Compute Engine; `reason` is a word such as "notFound"."""
+    """In the format of Cloud Storage; `reason` is a word such as "notFound"."""
     first = {"message": message, "domain": "global", "reason": reason}
     return ApiError(status, {"code": status, "message": message, "errors": [first]}, headers)
 

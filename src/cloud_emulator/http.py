@@ -109,10 +109,10 @@ def json_object(body: bytes) -> dict[str, Any]:
 def _check_shape(content: dict[str, Any], shape: dict[str, Any]) -> None:
     """Raise ApiError unless those fields of `shape` that are there have the types of its values."""
     for name in shape.keys() & content.keys():
-        found, wanted = content[name], shape[name]
-        values, each = (found, wanted[0]) if isinstance(wanted, list) else ([found], wanted)
+        value_or_list, expected = content[name], shape[name]
+        values, each = (value_or_list, expected[0]) if isinstance(expected, list) else ([value_or_list], expected)
         if not isinstance(values, list) or not all(isinstance(value, type(each)) for value in values):
-            raise invalid(f"Invalid JSON payload received: '{name}' cannot be {json.dumps(found)[:80]}.")
+            raise invalid(f"Invalid JSON payload received: '{name}' cannot be {json.dumps(value_or_list)[:80]}.")
         for value in values if isinstance(each, dict) else ():
             _check_shape(value, each)
 

@@ -19,12 +19,12 @@ from cloud_emulator.projects import SERVICES, Project, Projects, tagged
 
 MANAGER, IAM = "cloudresourcemanager", "iam"
 USAGE, BILLING, QUOTAS, SECRETS = "serviceusage", "cloudbilling", "cloudquotas", "secretmanager"
-PROJECT = "/_cloudresourcemanager/{api}/projects/{project}"
+PROJECT = "/_cloudresourcemanager/v3/projects/{project}"
 ACCOUNTS = "/_iam/v1/projects/{project}/serviceAccounts"
 ACCOUNT = ACCOUNTS + "/{account}"
 ROLES = "/_iam/v1/projects/{project}/roles"
 ROLE = ROLES + "/{role}"
-SERVICE = "/_serviceusage/v1/projects/{project}/services"
+SERVICES_OF = "/_serviceusage/v1/projects/{project}/services"
 INFO = "/_cloudbilling/v1/projects/{project}/billingInfo"
 INFOS = "/_cloudquotas/v1/projects/{project}/locations/global/services/{service}/quotaInfos"
 SECRET = "/_secretmanager/v1/projects/{project}/secrets/{secret}"
@@ -42,31 +42,27 @@ class ProjectApis:
 
     def routes(self) -> list[BaseRoute]:
         """Answers get the call, the project, whose service and permission are checked, and the path's other parameters."""
-        use, project = "serviceusage.services.", "resourcemanager.projects."
         table: list[tuple[str, str, str, str, str, Callable[..., Any]]] = [
-            *_policies(MANAGER, "project", PROJECT, "resourcemanager.projects", "POST", lambda call, found, api: ""),
-            (MANAGER, "GET project", "GET", PROJECT, project + "get", self.get_project),
+            *_policies(MANAGER, "project", PROJECT, "resourcemanager.projects", "POST", lambda call, found: ""),
+            (MANAGER, "GET project", "GET", PROJECT, "resourcemanager.projects.get", self.get_project),
             *_policies(IAM, "account", ACCOUNT, "iam.serviceAccounts", "POST", _account),
             (IAM, "GET account", "GET", ACCOUNT, "iam.serviceAccounts.get", self.get_account),
-            (IAM, "DELETE account", "DELETE", ACCOUNT, "iam.serviceAccounts.delete", self.delete_account),
-            (IAM, "LIST accounts", "GET", ACCOUNTS, "iam.serviceAccounts.list", self.list_accounts),
             (IAM, "CREATE account", "POST", ACCOUNTS, "iam.serviceAccounts.create", self.create_account),
-            (IAM, "LIST roles", "GET", ROLES, "iam.roles.list", self.list_roles),
             (IAM, "CREATE role", "POST", ROLES, "iam.roles.create", self.create_role),
             (IAM, "UNDELETE role", "POST", ROLE + ":undelete", "iam.roles.undelete", self.undelete_role),
             (IAM, "GET role", "GET", ROLE, "iam.roles.get", lambda call, found, role: tagged(_role(found, role))),
             (IAM, "PATCH role", "PATCH", ROLE, "iam.roles.update", self.patch_role),
-            (IAM, "DELETE role", "DELETE", ROLE, "iam.roles.delete", self.delete_role),
-            (USAGE, "ENABLE services", "POST", SERVICE + ":batchEnable", use + "enable", self.batch_enable),
-            (USAGE, "GET services", "GET", SERVICE + ":batchGet", use + "get", self.batch_get),
-            (USAGE, "LIST services", "GET", SERVICE, use + "list", self.list_services),
-            (USAGE, "ENABLE service", "POST", SERVICE + "/{service}:enable", use + "enable", self.enable),
-            (USAGE, "DISABLE service", "POST", SERVICE + "/{service}:disable", use + "disable", self.disable),
-            (USAGE, "GET service", "GET", SERVICE + "/{service}", use + "get", self.get_service),
-            (BILLING, "GET billing", "GET", INFO, project + "get", self.billing),
-            (BILLING, "SET billing", "PUT", INFO, project + "createBillingAssignment", self.billing),
+            (
+                USAGE,
+                "ENABLE services",
+                "POST",
+                SERVICES_OF + ":batchEnable",
+                "serviceusage.services.enable",
+                self.enable_services,
+            ),
+            (USAGE, "GET services", "GET", SERVICES_OF + ":batchGet", "serviceusage.services.get", self.get_services),
+            (BILLING, "GET billing", "GET", INFO, "resourcemanager.projects.get", self.billing),
             (QUOTAS, "LIST quotas", "GET", INFOS, "cloudquotas.quotas.get", self.list_quotas),
-            (QUOTAS, "GET quota", "GET", INFOS + "/{quota}", "cloudquotas.quotas.get", self.get_quota),
             (SECRETS, "ACCESS secret", "GET", SECRET_VERSION, "secretmanager.versions.access", self.access),
             *_policies(SECRETS, "secret", SECRET, "secretmanager.secrets", "GET", _secret),
             (SECRETS, "GET secret", "GET", SECRET, "secretmanager.secrets.get", self.get_secret),
@@ -89,23 +85,14 @@ class ProjectApis:
 
         return permitted
 
-    def get_project(self, call: Call, project: Project, api: str) -> dict[str, Any]:
-        common = {"projectId": project.name, "createTime": "2024-01-01T00:00:00Z"}
-        if api == "v1":
-            return common | {"projectNumber": str(project.number), "lifecycleState": "ACTIVE", "name": project.name}
-        return tagged(common | {"name": f"projects/{project.number}", "state": "ACTIVE", "displayName": project.name})
+    def get_project(self, call: Call, project: Project) -> dict[str, Any]:
+        described = {"projectId": project.name, "createTime": "2024-01-01T00:00:00Z", "displayName": project.name}
+        return tagged({**described, "name": f"projects/{project.number}", "state": "ACTIVE"})
 
     # Service accounts
 
-    def list_accounts(self, call: Call, project: Project) -> dict[str, Any]:
-        return {"accounts": list(project.accounts.values())} if project.accounts else {}
-
     def get_account(self, call: Call, project: Project, account: str) -> dict[str, Any]:
         return project.accounts[_account(call, project, account)]
-
-    def delete_account(self, call: Call, project: Project, account: str) -> dict[str, Any]:
-        del project.accounts[_account(call, project, account)]
-        return {}
 
     def create_account(self, call: Call, project: Project) -> dict[str, Any]:
         request = call.content()
@@ -130,10 +117,6 @@ class ProjectApis:
             raise rpc_error(404, f"The role named {name} was not found.")
         return tagged({"name": name, "title": role, "includedPermissions": known[name], "stage": "GA"})
 
-    def list_roles(self, call: Call, project: Project) -> dict[str, Any]:
-        roles = [tagged(role) for role in project.roles.values() if not role.get("deleted")]
-        return {"roles": roles} if project.roles else {}
-
     def create_role(self, call: Call, project: Project) -> dict[str, Any]:
         request = call.content()
         role, fields = str(request.get("roleId", "")), request.get("role", {})
@@ -153,57 +136,28 @@ class ProjectApis:
         known.update({field: request[field] for field in ROLE_FIELDS if field in request and field in chosen})
         return tagged(known)
 
-    def delete_role(self, call: Call, project: Project, role: str) -> dict[str, Any]:
-        """Mark a role as deleted; Google keeps it for a week."""
-        _role(project, role)["deleted"] = True
-        return tagged(_role(project, role))
-
     def undelete_role(self, call: Call, project: Project, role: str) -> dict[str, Any]:
         _role(project, role).pop("deleted", None)
         return tagged(_role(project, role))
 
     # Service Usage
 
-    def list_services(self, call: Call, project: Project) -> dict[str, Any]:
-        state = call.query_params.get("filter", "").partition("state:")[2]
-        services = [_service(project, name) for name in SERVICES]
-        return {"services": [service for service in services if state in ("", service["state"])]}
-
-    def get_service(self, call: Call, project: Project, service: str) -> dict[str, Any]:
-        return _service(project, service)
-
-    def batch_get(self, call: Call, project: Project) -> dict[str, Any]:
+    def get_services(self, call: Call, project: Project) -> dict[str, Any]:
         return {"services": [_service(project, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
 
-    def batch_enable(self, call: Call, owner: Project) -> dict[str, Any]:
+    def enable_services(self, call: Call, project: Project) -> dict[str, Any]:
+        """An operation: running at first if a service was off, and done when it is read."""
         names = call.content().get("serviceIds", [])
         if not names:
             raise rpc_error(400, "The request has no service ids.")
-        new = self._enable(owner, names)
-        return self._done(owner, new, "BatchEnableServicesResponse", {"services": [_service(owner, name) for name in names]})
-
-    def enable(self, call: Call, project: Project, service: str) -> dict[str, Any]:
-        new = self._enable(project, [service])
-        return self._done(project, new, "EnableServiceResponse", {"service": _service(project, service)})
-
-    def _enable(self, project: Project, services: list[str]) -> bool:
-        """Returns whether one of them was off."""
-        for service in services:
-            _service(project, service)
-        new = set(services) - project.services
-        project.services |= new
-        return bool(new)
-
-    def disable(self, call: Call, project: Project, service: str) -> dict[str, Any]:
-        new = service in project.services
-        project.services.discard(service)
-        return self._done(project, new, "DisableServiceResponse", {"service": _service(project, service)})
-
-    def _done(self, project: Project, changed: bool, response: str, content: dict[str, Any]) -> dict[str, Any]:
-        """An operation: running at first if something had to be done, and done when it is read."""
-        kind = f"type.googleapis.com/google.api.serviceusage.v1.{response}"
+        for name in names:
+            _service(project, name)
+        changed = set(names) - project.services
+        project.services |= changed
+        kind = "type.googleapis.com/google.api.serviceusage.v1.BatchEnableServicesResponse"
+        response = {"@type": kind, "services": [_service(project, name) for name in names]}
         name = f"operations/acat.p2-{project.number}-{uuid.uuid4()}" if changed else "operations/noop.DONE_OPERATION"
-        self._operations[name] = {"name": name, "done": True, "response": {"@type": kind, **content}}
+        self._operations[name] = {"name": name, "done": True, "response": response}
         return {"name": name} if changed else self._operations[name]
 
     def get_operation(self, call: Call, operation: str) -> dict[str, Any]:
@@ -214,8 +168,6 @@ class ProjectApis:
     # Cloud Billing and Cloud Quotas
 
     def billing(self, call: Call, project: Project) -> dict[str, Any]:
-        if call.method == "PUT":
-            project.billing = bool(call.content().get("billingAccountName"))
         account = "billingAccounts/000000-111111-222222" if project.billing else ""
         name = f"projects/{project.name}/billingInfo"
         return {"name": name, "projectId": project.name, "billingAccountName": account, "billingEnabled": project.billing}
@@ -231,16 +183,9 @@ class ProjectApis:
         return {"skus": page, "nextPageToken": token}
 
     def list_quotas(self, call: Call, project: Project, service: str) -> dict[str, Any]:
-        infos = _quotas(project, service)
+        infos = project.quotas.infos() if service == "tpu.googleapis.com" else []
         page, token = call.page(infos, call.integer("pageSize") or len(infos))
         return {"quotaInfos": page} | ({"nextPageToken": token} if token else {})
-
-    def get_quota(self, call: Call, project: Project, service: str, quota: str) -> dict[str, Any]:
-        for info in _quotas(project, service):
-            if info["quotaId"] == quota:
-                return info
-        resource = f"services/{service}/quotaInfos/{quota}"
-        raise recorded.refusal("not-found", project=project.name, zone="global", resource=resource)
 
     # Secret Manager
 
@@ -309,7 +254,3 @@ def _service(project: Project, name: str) -> dict[str, Any]:
     home, state = f"projects/{project.number}", "ENABLED" if name in project.services else "DISABLED"
     config = {"name": name, "title": SERVICES[name]}
     return {"name": f"{home}/services/{name}", "config": config, "state": state, "parent": home}
-
-
-def _quotas(project: Project, service: str) -> list[dict[str, Any]]:
-    return project.quotas.infos() if service == "tpu.googleapis.com" else []

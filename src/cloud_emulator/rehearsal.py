@@ -128,9 +128,9 @@ class _Rehearsal:
         newest = 0
         while not supervised.done():
             time.sleep(_LOOK_SECONDS)
-            found = cloud.control.Control(self._workdir).newest_step()
-            advance(max(0, found - newest))
-            newest = max(found, newest)
+            step = cloud.control.Control(self._workdir).newest_step()
+            advance(max(0, step - newest))
+            newest = max(step, newest)
             node = next((name.rpartition("/")[2] for name, state in tpu.nodes().items() if state == "READY"), "")
             before = begun_at.setdefault(node, newest)
             if node and self._interruptions < self._preempt and before < newest < self._config.train.steps:
@@ -150,11 +150,11 @@ def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]
     """Per attempt that trained: seconds from READY to the first step, and what was compiled in them."""
     from tpulm.train.metrics import read_attempts
 
-    starts, found = [one.start for one in read_attempts(workdir) if one.start], list[dict[str, float]]()
+    starts, first_steps = [one.start for one in read_attempts(workdir) if one.start], list[dict[str, float]]()
     for attempt in job.attempts:
         ready_at = attempt.ready_at or attempt.intended_at
         start = next((start for start in starts if ready_at <= start["time"] <= attempt.ended_at), None)
         if start is not None:
             compiled = {name: start[name] for name in ("compile_seconds", "compiled", "found")}
-            found.append({"attempt": attempt.number, "seconds": round(start["time"] - ready_at, 1), **compiled})
-    return found
+            first_steps.append({"attempt": attempt.number, "seconds": round(start["time"] - ready_at, 1), **compiled})
+    return first_steps

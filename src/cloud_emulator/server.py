@@ -36,7 +36,6 @@ from cloud_emulator.storage.api import StorageApi
 from cloud_emulator.storage.store import Store
 
 if TYPE_CHECKING:
-    from cloud_emulator.compute import Compute
     from cloud_emulator.tpu.control import Tpu
 
 HOST = "127.0.0.1"  # never reachable from elsewhere
@@ -44,7 +43,7 @@ PROJECT = "tpulm-emulator"
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
 START_SECONDS = 30
 # Each API is served below a name that no bucket has, except the TPU API, which is at the root beside Cloud Storage.
-APIS = ("SERVICEUSAGE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM", "CLOUDQUOTAS", "SECRETMANAGER", "COMPUTE")
+APIS = ("SERVICEUSAGE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM", "CLOUDQUOTAS", "SECRETMANAGER")
 
 
 class _Protocol(H11Protocol):
@@ -192,11 +191,6 @@ class Emulator:
             return self._tpu
 
     @property
-    def compute(self) -> Compute:
-        """Orders to the emulated Compute Engine, which shares the clock of `tpu`."""
-        return self.tpu.compute
-
-    @property
     def url(self) -> str:
         """The base URL, with the token that every request needs (`cloud_emulator.http`)."""
         return f"http://{HOST}:{self._port}/{self._token}"
@@ -250,7 +244,6 @@ class Emulator:
                 Endpoint("", "GET", "/_control/page", "", self._page, api="control"),
                 Mount("/_control/tpu", Lazy(lambda: self.tpu.routes())),
                 Mount("/v2", Lazy(self._tpu_routes)),
-                Mount("/_compute/compute/v1", Lazy(lambda: self.compute.routes())),
                 *ProjectApis(self._projects).routes(),
                 *self._storage.routes(),  # last: they take any path
             ],

@@ -99,8 +99,8 @@ def quick(gcs: Emulator) -> TpuApi:
     return TpuApi(PROJECT)
 
 
-def until(fits: Callable[[], object], seconds: float = 60) -> None:
+def until(fits: Callable[[], object], seconds: float = 60, *, pause: float = 0.02) -> None:
     give_up_at = time.monotonic() + seconds
     while not fits():
         assert time.monotonic() < give_up_at
-        time.sleep(0.01)
+        time.sleep(pause)

@@ -69,6 +69,25 @@ def test_googles_rows_give_googles_prices(gcs: Emulator, accelerator: str, zone:
     assert price.source == "Cloud Billing Catalog" and len(price.as_of) == len("2026-06-14")
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "zones", "spot", "expected"),
+    [
+        ("v3-8", "us-central1-a", False, [8.0]),
+        ("v3-8", "us-central1-a", True, [2.04]),  # its usageType is OnDemand, too
+        ("v3-32", "us-central1-a", False, [4 * 7.2]),  # slices have rows of their own
+        ("v5p-8", "europe-west4-b", False, []),  # there is a commitment for 3 years alone
+        ("v5p-8", "asia-south2-a", False, []),  # there is a reservation alone; its usageType is OnDemand
+        ("v5litepod-4", "us-central1-a", False, [4 * 1.2]),  # and no sole tenancy
+        ("v4-8", "us-central2-b", True, []),
+        ("v5litepod-1", "europe-west4-b", False, [1.56]),  # the newest entry counts
+        ("v5litepod-1", "europe-west4-b", True, [0.624]),  # without "units"
+        ("v5litepod-1", "europe-west8-a europe-west12-a", False, []),  # another currency, another unit
+    ],
+)
+def test_what_a_row_means(gcs: Emulator, accelerator: str, zones: str, spot: bool, expected: list[float]):
+    assert list(per_hour(accelerator, *zones.split(), spot=spot).values()) == expected
+
+
 def test_tpu7x_is_in_every_region_of_its_row(gcs: Emulator):
     rest = GoogleRest("tpulm-emulator", patience_seconds=0.0)
     found = prices.of_type(accelerators.find("tpu7x-8"), ["us-west1-a", "us-east1-b", "us-east5-a"], spot=False, rest=rest)
@@ -81,35 +100,11 @@ def test_a_spot_v6e_in_europe_is_not_a_third_of_its_price(gcs: Emulator):
         gcs.tpu.disable_service("cloudbilling.googleapis.com")
 
 
-def test_v2_and_v3_are_priced_by_8_cores_and_slices_by_rows_of_their_own(gcs: Emulator):
-    assert per_hour("v3-8", "us-central1-a", spot=False) == {"us-central1-a": 8.0}
-    assert per_hour("v3-8", "us-central1-a") == {"us-central1-a": 2.04}, "its usageType is OnDemand, too"
-    assert per_hour("v3-32", "us-central1-a", spot=False) == {"us-central1-a": 4 * 7.2}
-
-
 def test_a_v4_is_always_priced_as_a_slice(cache: Any):
     row = {**ROWS[CLOUD_TPU][-1]["sku"], "description": "Tpu-v4 Pod Accelerator USA"}  # the name is Google's
     catalog: Any = Catalog(row, {**row, "description": "Tpu-v4 accelerator USA"}, of=CLOUD_TPU)
     (price,) = prices.of(settings_of("v4-8", spot=False), ["us-central2-b"], rest=catalog).values()
     assert price.dollars_per_hour == pytest.approx(8.1144)
-
-
-def test_reservations_and_commitments_are_no_price(gcs: Emulator):
-    assert per_hour("v5p-8", "europe-west4-b", spot=False) == {}, "there is a commitment for 3 years alone"
-    assert per_hour("v5p-8", "asia-south2-a", spot=False) == {}, "there is a reservation alone; its usageType is OnDemand"
-    assert per_hour("v5litepod-4", "us-central1-a", spot=False) == {"us-central1-a": 4 * 1.2}, "and no sole tenancy"
-    assert per_hour("v4-8", "us-central2-b") == {}
-
-
-def test_the_newest_entry_counts_and_units_may_be_absent(gcs: Emulator):
-    assert per_hour("v5litepod-1", "europe-west4-b", spot=False) == {"europe-west4-b": 1.56}
-    assert "units" not in ROWS[CLOUD_TPU][9]["sku"]["pricingInfo"][0] and per_hour("v5litepod-1", "europe-west4-b") == {
-        "europe-west4-b": 0.624
-    }
-
-
-def test_other_currencies_and_units_are_not_known(gcs: Emulator):
-    assert per_hour("v5litepod-1", "europe-west8-a", "europe-west12-a", spot=False) == {}
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def contraried(quick: Emulator, machines: MachineSettings) -> Contraried:
         lines: dict[str, smoke.SmokeCheck] = {}
         tell = lambda line: lines.update({line.what: line})  # noqa: E731
         clock = quick.tpu.clock.now
-        return smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, pause_seconds=10, clock=clock, wait=wait), lines
+        return smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, pause_seconds=20, clock=clock, wait=wait), lines
 
     return made
 
@@ -165,25 +165,31 @@ def interrupted(quick: Emulator, at_seconds: float) -> Callable[[float], None]:
 
 @nothing_boots
 def test_a_vm_that_never_boots_is_gone_before_the_next_is_asked_for(quick: Emulator, contraried: Contraried):
-    made, lines = contraried(api := Contrary(quick))
+    """And so is one that a zone gave which does not list the type."""
+    made, lines = contraried(api := Contrary(quick, unlisted="us-west1-c"))
     made.run()
-    assert (lines["boot"].ok, lines["nothing left"].ok) == (False, True)
+    assert (lines["refusal of a zone"].ok, lines["boot"].ok, lines["nothing left"].ok) == (False, False, True)
     assert (quick.tpu.nodes(), quick.tpu.queued_resources()) == ({}, {})
+    assert [request.zone for request in api.wanted] == ["us-west1-c", ZONES[0], ZONES[0]]
+    for request in api.wanted:
+        assert request.metadata["startup-script"] == bundle.boot_script() and "/o/" in request.metadata["tpulm-bundle"]
     queued = api.wanted[-1]
-    (begun, _), (asked, others) = api.taken[made.name], api.taken[queued.name]
-    assert queued.queued and others == set()
-    assert asked - begun > 900, "its half of the budget"
+    (begun, before), (asked, others) = api.taken[made.name], api.taken[queued.name]
+    assert queued.queued and before == others == set(), "one at a time"
+    assert asked - begun > 800, "its half of the budget"
     ends = float(queued.metadata["tpulm-valid-until"])
     assert ends == float(queued.labels["tpulm-until"]) and queued.valid_seconds == pytest.approx(ends - asked, abs=5)
     assert ends - begun < 1801, "what the budget buys in all"
-    assert 900 / 3600 < made.spent <= 0.5
+    assert 800 / 3600 < made.spent <= 0.5
 
 
 @nothing_boots
 def test_a_node_that_came_of_a_refused_request(quick: Emulator, contraried: Contraried):
-    made, lines = contraried(api := Contrary(quick, lost=ZONES[0]))
+    """The deletion of the queued resource is refused, too, in other words than expected."""
+    made, lines = contraried(api := Contrary(quick, lost=ZONES[0], refusal=CloudRefused("the TPU API refused: not now")))
     made.run()
     assert lines["creation"].found.endswith(ZONES[1]) and lines["nothing left"].ok
+    assert lines["deleting in PROVISIONING"].found == "the TPU API refused: not now"
     assert [request.zone for request in api.wanted][1:] == [ZONES[0], ZONES[1], ZONES[1]]
     assert (quick.tpu.nodes(), quick.tpu.queued_resources()) == ({}, {})
 
@@ -197,7 +203,8 @@ def test_a_node_that_is_not_shown(quick: Emulator, contraried: Contraried, hidde
     with pytest.raises(KeyboardInterrupt):
         made.run()
     assert lines["nothing left"].ok and quick.tpu.nodes() == {}
-    assert quick.tpu.clock.now() - api.taken[made.name][0] >= 90
+    lived = quick.tpu.clock.now() - api.taken[made.name][0]
+    assert lived >= 90 and 0 < made.spent <= lived / 3600
 
 
 @nothing_boots
@@ -211,14 +218,6 @@ def test_interrupted_cleaning_tells_what_may_be_left(quick: Emulator, contraried
     assert left.ok is False and command in left.found and f"gcloud storage rm --recursive {made.workdir}" in left.found
     assert f"delete {made.name} " not in left.found
     assert storage.walk(made.workdir), "the VM needs its bundle to delete itself"
-
-
-@nothing_boots
-def test_another_refusal_of_a_deletion_is_told(quick: Emulator, contraried: Contraried):
-    made, lines = contraried(Contrary(quick, refusal=CloudRefused("the TPU API refused: not now")))
-    made.run()
-    assert lines["deleting in PROVISIONING"].found == "the TPU API refused: not now"
-    assert lines["nothing left"].ok and quick.tpu.queued_resources() == {}
 
 
 @pytest.mark.parametrize(
@@ -253,24 +252,3 @@ def test_a_budget_that_buys_too_little(quick: Emulator):
     with pytest.raises(ConfigError, match=r"--budget \$0\.01 buys"):
         lines_of(quick, budget=0.01)
     assert quick.tpu.nodes() == {}
-
-
-@nothing_boots
-def test_a_zone_that_takes_what_it_does_not_list(quick: Emulator, contraried: Contraried):
-    made, lines = contraried(api := Contrary(quick, unlisted="us-west1-c"))
-    made.run()
-    assert lines["refusal of a zone"].ok is False and lines["nothing left"].ok
-    assert (quick.tpu.nodes(), quick.tpu.queued_resources()) == ({}, {})
-    assert [request.zone for request in api.wanted] == ["us-west1-c", ZONES[0], ZONES[0]]
-    for request in api.wanted:
-        assert request.metadata["startup-script"] == bundle.boot_script() and "/o/" in request.metadata["tpulm-bundle"]
-    assert api.taken[made.name][1] == set(), "one at a time"
-
-
-@nothing_boots
-def test_what_an_interrupted_vm_cost(quick: Emulator, contraried: Contraried):
-    made, lines = contraried(Contrary(quick), interrupted(quick, 600))
-    with pytest.raises(KeyboardInterrupt):
-        made.run()
-    assert lines["nothing left"].ok and quick.tpu.nodes() == {}
-    assert 600 / 3600 < made.spent < 700 / 3600

@@ -67,17 +67,14 @@ def test_a_supervisor_elsewhere_is_left_to_end_it(api: TpuApi, gcs: Emulator):
             control.change(lambda job: job.model_copy(update={"node": None, "status": "stopped", "message": "by the other"}))
 
     held = threading.Event()
+    with storage.held(control.folder), pytest.raises(TpulmError, match="process"):
+        stop(api, seconds=0.1)  # one that does not end it is named
+    control.change(lambda job: job.model_copy(update={"wanted": "running"}))
     thread = threading.Thread(target=supervise)
     thread.start()
     held.wait(10)
     assert stop(api).message == "by the other"
     thread.join()
-
-
-def test_one_that_does_not_end_it_is_named(api: TpuApi):
-    control = write_job(job_of(attempt=1, node=node_of(1)))
-    with storage.held(control.folder), pytest.raises(TpulmError, match="process"):
-        stop(api, seconds=0.1)
 
 
 def test_what_is_left_is_this_runs_alone(api: TpuApi):

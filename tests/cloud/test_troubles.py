@@ -33,7 +33,7 @@ from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import canonical_json
 from tpulm.config import load as load_run
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import ConfigError
 
 __all__ = ["cloud", "machines"]
 
@@ -154,7 +154,7 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
     "two queues that are served at once": (lambda tpu: None, QUEUED, "done", ["withdrawn", "done"]),
     "the second of two queues is served": (lambda tpu: tpu.stock_out(ZONES[0]), QUEUED, "done", ["withdrawn", "done"]),
     "a creation longer than the limit, whose workers are heard": (
-        lambda tpu: tpu.set(create_seconds=4000.0, boot_seconds=300.0), {}, "done", ["done"]
+        lambda tpu: tpu.set(create_seconds=1900.0, boot_seconds=300.0), {}, "done", ["done"]
     ),
 }  # fmt: skip
 AFTER_STEP_2: Mapping[str, tuple[Event, dict[str, Any], list[str]]] = {
@@ -296,15 +296,6 @@ class NothingThere(TpuApi):
         return NodeStatus(None)
 
 
-def test_a_job_that_cannot_be_read_for_a_while(gcs: Emulator, tmp_path: Path):
-    run, path = Run(gcs, tmp_path), tmp_path / "cloud" / "job.json"
-    run.events[2] = lambda run: path.write_bytes(path.read_bytes()[:50])
-    content = path.read_bytes()
-    with pytest.raises(StorageError, match="tpulm cloud audit"):
-        run.run()
-    assert run.tpu.nodes() == {"toy-a1": "READY"} and content != path.read_bytes()
-
-
 # -- launching again ------------------------------------------------------------------------------------------------------
 
 
@@ -369,18 +360,6 @@ def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> Non
     assert cloud.newest_step() < trainer.STEPS  # it saved and stopped, or was stopped before it began
     job = cloud.begin(dataclasses.replace(QUICK, budget=0.25))()
     assert (job.status, len(job.attempts)) == ("stopped", 1)
-
-
-def test_a_bucket_that_refuses_the_vm(cloud: Cloud) -> None:
-    """The agent cannot say how it ended, and deletes its node all the same."""
-    cloud.launch(plan={"exit": 1, "seconds": 3.0})
-    supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and "starting" in cloud.consoles())
-    cloud.gcs.faults.set(read_only=True)
-    until(lambda: not cloud.tpu.nodes(), PATIENCE)
-    cloud.gcs.faults.clear()
-    Control(cloud.workdir).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-    assert cloud.begin()().status == "stopped"
 
 
 def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:

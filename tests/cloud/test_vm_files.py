@@ -47,8 +47,12 @@ def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path, monkeypatch: pytest.
     assert not any("__pycache__" in name for name in names)
 
 
-def test_an_environment_has_the_tpulm_of_its_bundle(tmp_path: Path):
+def test_an_environment_has_the_tpulm_of_its_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without what that needs: as where all of it comes with the bundle."""
+    uv = tmp_path / "small-uv"  # instead of 50 MB to pack
+    uv.write_text(f'#!/bin/sh\nexec {bundle.fetch_uv(tmp_path)} "$@"\n')
+    uv.chmod(0o755)
+    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: uv)
     with tarfile.open(bundle.build(tmp_path)) as archive:
         archive.extractall(tmp_path / "there", filter="data")
     there = tmp_path / "there"

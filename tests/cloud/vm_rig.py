@@ -6,13 +6,15 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import trainer
-from cloud_rig import WORKDIR_PATH, until
+from cloud_rig import WORKDIR_PATH
+from cloud_rig import until as until_soon
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
@@ -31,6 +33,7 @@ QUICK = Policy(
     create=60.0, appear=10.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0
 )
 PATIENCE = 120.0  # seconds until a test gives up
+until = partial(until_soon, pause=0.2)  # processes need the processor more
 
 
 class Cloud:
@@ -72,7 +75,7 @@ class Cloud:
             TpuApi(self.settings.project),
             log=self.told.append,
             policy=policy,
-            pause_seconds=0.1,
+            pause_seconds=0.3,
         )
 
     def begin(self, policy: Policy = QUICK) -> Callable[[], Job]:

@@ -115,4 +115,4 @@ def eventually(fits: Callable[[], object], why: Callable[[], object] = str, seco
     give_up_at = time.monotonic() + seconds
     while not fits():
         assert time.monotonic() < give_up_at, why()
-        time.sleep(0.01)
+        time.sleep(0.02)

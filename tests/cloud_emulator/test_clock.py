@@ -14,12 +14,13 @@ def test_what_is_skipped_happens_in_its_order_and_at_its_time():
     clock = Clock()
     started = clock.now()
     happened: list[tuple[str, float]] = []
+    clock.after(0, lambda: happened.append(("at once", 0)))
     clock.after(30, lambda: happened.append(("second", clock.now() - started)))
     clock.after(10, lambda: clock.after(10, lambda: happened.append(("first", clock.now() - started))))
     clock.after(100, lambda: happened.append(("never", 0)))
     clock.advance(60)
-    assert [word for word, _ in happened] == ["first", "second"]
-    assert [at for _, at in happened] == pytest.approx([20, 30], abs=1)
+    assert [word for word, _ in happened] == ["at once", "first", "second"]
+    assert [at for _, at in happened] == pytest.approx([0, 20, 30], abs=1)
     assert clock.now() - started == pytest.approx(60, abs=1)
     clock.close()
 
@@ -32,12 +33,4 @@ def test_time_goes_on_by_itself(capsys: pytest.CaptureFixture[str]):
     started = time.monotonic()
     assert done.wait(10) and time.monotonic() - started >= 0.04
     assert "ZeroDivisionError" in capsys.readouterr().err
-    clock.close()
-
-
-def test_at_once_is_at_once():
-    clock = Clock()
-    happened: list[int] = []
-    clock.after(0, lambda: happened.append(1))
-    assert happened == [1]
     clock.close()

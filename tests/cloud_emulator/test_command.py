@@ -37,11 +37,6 @@ def test_what_is_wrong_is_said():
     assert done.returncode == 1 and done.stderr.endswith("Invalid bucket name: 'X'\n") and "Traceback" not in done.stderr
 
 
-def test_it_knows_nothing_of_tpulm():
-    program = "import sys, cloud_emulator, cloud_emulator.tpu.api; assert 'tpulm' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
 def test_types_and_zones_of_a_file(tmp_path: Path):
     own = Path(accelerators.__file__).with_name("accelerators.toml").read_text().replace('"us-central2-b"', '"moon-base1-a"')
     (tmp_path / "own.toml").write_text(own)

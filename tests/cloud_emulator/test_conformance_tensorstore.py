@@ -68,12 +68,3 @@ def test_arrays_in_shards(gcs: Emulator, driver: str):
     assert np.array_equal(read[13:29, 7].read().result(), values[13:29, 7])
     with pytest.raises(ValueError, match=r"already exists|ALREADY_EXISTS"):
         ts.open(spec, create=True, context=ts.Context()).result()
-
-
-def test_ocdbt(gcs: Emulator):
-    store = ts.KvStore.open("gs://runs/db/|ocdbt:").result()
-    for i in range(20):
-        store.write(f"key-{i:02d}", bytes([i]) * 2000).result()
-    again = ts.KvStore.open("gs://runs/db/|ocdbt:", context=ts.Context()).result()
-    assert again.read("key-07").result().value == bytes([7]) * 2000
-    assert len(again.list().result()) == 20

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from cloud_emulator import Emulator
 
 PROGRAM = """
@@ -35,7 +37,7 @@ assert store.read("tensorstore").result().value == b"4"
 """
 
 
-def test_a_clean_process_stalls_nowhere(tmp_path: Path):
+def test_a_clean_process_stalls_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Emulator() as emulator:
         emulator.create_bucket("runs")
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **emulator.environment}
@@ -46,11 +48,8 @@ def test_a_clean_process_stalls_nowhere(tmp_path: Path):
         assert done.returncode == 0, done.stderr
         assert time.monotonic() - started < 30, "usually one second; a search for credentials takes tens"
         assert "LIST buckets" not in emulator.requests
-
-
-def test_the_users_own_exceptions_from_proxies_are_kept(monkeypatch):
     monkeypatch.setenv("no_proxy", "intranet")
-    assert Emulator().environment["NO_PROXY"] == "intranet,127.0.0.1"
+    assert Emulator().environment["NO_PROXY"] == "intranet,127.0.0.1", "the user's own exceptions are kept"
 
 
 STORAGE_ALONE = """
@@ -59,8 +58,8 @@ from cloud_emulator import Emulator
 
 with Emulator() as emulator:
     urllib.request.urlopen(emulator.url + "/storage/v1/b", timeout=30).read()
-    urllib.request.urlopen(emulator.url + "/_iam/v1/projects/tpulm-emulator/serviceAccounts", timeout=30).read()
-assert not {"google.cloud.tpu_v2", "proto", "grpc"} & set(sys.modules)
+    urllib.request.urlopen(emulator.url + "/_iam/v1/roles/tpu.admin", timeout=30).read()
+assert not {"google.cloud.tpu_v2", "proto", "grpc", "tpulm"} & set(sys.modules)
 sys.modules["google.cloud.tpu_v2"] = None
 from cloud_emulator.errors import EmulatorError
 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_emulator.storage.listing import Page, Query, opened, page_of
@@ -26,6 +26,7 @@ def plainly(names: list[str], query: Query) -> tuple[list[str], list[str]]:
     return shown, sorted(set(prefixes))
 
 
+@settings(max_examples=60)
 @given(
     NAMES,
     st.text("ab/", max_size=2),

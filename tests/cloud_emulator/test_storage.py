@@ -46,42 +46,39 @@ def test_an_object_and_its_resource(http: Http):
     made = http.put(ODD_NAME, b"hello", ifGenerationMatch=0).json()
     assert made["name"] == ODD_NAME and made["bucket"] == "runs" and made["size"] == "5"
     assert made["md5Hash"] == "XUFAKrxLKna5cZ2REBfFkg==" and made["crc32c"] == "mnG7TA=="
+    assert 1.7e15 < int(made["generation"]) < 4e15, "microseconds"
     assert requests.get(http.of(ODD_NAME), timeout=30).json() == made
     assert requests.get(made["mediaLink"], timeout=30).content == b"hello"
-    assert requests.get(f"{http.url}/runs/{quote(ODD_NAME)}", timeout=30).content == b"hello"
+    head = requests.head(f"{http.url}/runs/{quote(ODD_NAME)}", timeout=30)
+    for answer in (http.get(ODD_NAME), requests.get(f"{http.url}/runs/{quote(ODD_NAME)}", timeout=30), head):
+        assert answer.content == (b"" if answer is head else b"hello") and answer.headers["Content-Length"] == "5"
+        assert answer.headers["x-goog-generation"] == made["generation"] and answer.headers["x-goog-metageneration"] == "1"
+        assert answer.headers["x-goog-hash"] == f"crc32c={made['crc32c']},md5={made['md5Hash']}"
+        assert answer.headers["x-goog-stored-content-length"] == "5" and answer.headers["ETag"] == made["etag"]
+    layout = requests.get(f"{http.url}/storage/v1/b/runs/storageLayout", timeout=30).json()
+    assert layout["location"] == "US-CENTRAL1" and layout["hierarchicalNamespace"] == {"enabled": False}
 
 
-def test_downloads_tell_what_they_send(http: Http):
-    made = http.put("x", b"0123456789").json()
-    answer = http.get("x")
-    assert answer.content == b"0123456789" and answer.status_code == 200
-    assert answer.headers["x-goog-generation"] == made["generation"] and answer.headers["x-goog-metageneration"] == "1"
-    assert answer.headers["x-goog-hash"] == f"crc32c={made['crc32c']},md5={made['md5Hash']}"
-    assert answer.headers["x-goog-stored-content-length"] == "10" and answer.headers["ETag"] == made["etag"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "content", "span"),
-    [
+def test_ranges(http: Http):
+    http.put("x", b"0123456789")
+    http.put("empty", b"")
+    for asked, content, span in (
         ("bytes=0-3", b"0123", "0-3"),
         ("bytes=7-", b"789", "7-9"),
         ("bytes=-2", b"89", "8-9"),
         ("bytes=8-100", b"89", "8-9"),
         ("bytes=-100", b"0123456789", "0-9"),
-    ],
-)
-def test_ranges(http: Http, asked: str, content: bytes, span: str):
-    http.put("x", b"0123456789")
-    answer = http.get("x", {"Range": asked})
-    assert (answer.status_code, answer.content) == (206, content)
-    assert answer.headers["Content-Range"] == f"bytes {span}/10"
-
-
-@pytest.mark.parametrize(("size", "asked"), [(10, "bytes=10-"), (10, "bytes=10-12"), (0, "bytes=0-0"), (0, "bytes=-1")])
-def test_ranges_outside_of_an_object(http: Http, size: int, asked: str):
-    http.put("x", b"." * size)
-    answer = http.get("x", {"Range": asked})
-    assert answer.status_code == 416 and answer.headers["Content-Range"] == f"bytes */{size}"
+    ):
+        answer = http.get("x", {"Range": asked})
+        assert (answer.status_code, answer.content, answer.headers["Content-Range"]) == (206, content, f"bytes {span}/10")
+    for name, asked, size in (
+        ("x", "bytes=10-", 10),
+        ("x", "bytes=10-12", 10),
+        ("empty", "bytes=0-0", 0),
+        ("empty", "bytes=-1", 0),
+    ):
+        answer = http.get(name, {"Range": asked})
+        assert answer.status_code == 416 and answer.headers["Content-Range"] == f"bytes */{size}"
 
 
 def test_what_is_not_there(http: Http):
@@ -90,6 +87,7 @@ def test_what_is_not_there(http: Http):
     assert missing.json()["error"]["message"] == "No such object: runs/no"
     assert missing.json()["error"]["errors"][0]["reason"] == "notFound"
     assert http.get("no").text == "No such object: runs/no"
+    assert requests.head(f"{http.url}/runs/no", timeout=30).status_code == 404
     nowhere = requests.get(f"{http.url}/storage/v1/b/elsewhere/o", timeout=30)
     assert nowhere.json()["error"]["message"] == "The specified bucket does not exist."
     assert requests.post(http.of("x"), timeout=30).status_code == 405
@@ -98,62 +96,43 @@ def test_what_is_not_there(http: Http):
     assert unknown.status_code == 404 and "the emulator has no GET /storage/v1/b/runs/acl" in unknown.text
 
 
-def test_heads(http: Http):
-    http.put("x", b"0123456789")
-    answer = requests.head(f"{http.url}/runs/x", timeout=30)
-    assert (answer.status_code, answer.headers["Content-Length"], answer.content) == (200, "10", b"")
-    assert requests.head(f"{http.url}/runs/y", timeout=30).status_code == 404
-
-
-def test_preconditions_on_an_upload(http: Http):
-    assert http.put("x", b"", ifGenerationMatch=5).status_code == 412
-    assert http.put("x", b"", ifGenerationNotMatch=0).status_code == 412
-    first = http.put("x", b"1", ifGenerationMatch=0).json()["generation"]
-    refused = http.put("x", b"2", ifGenerationMatch=0)
-    assert refused.status_code == 412 and refused.json()["error"]["errors"][0]["reason"] == "conditionNotMet"
-    second = http.put("x", b"2", ifGenerationMatch=first).json()["generation"]
-    assert http.put("x", b"3", ifGenerationMatch=first).status_code == 412, "a stale generation"
-    assert http.put("x", b"3", ifMetagenerationMatch=2).status_code == 412
-    assert http.put("x", b"3", ifGenerationNotMatch=second).status_code == 412
-    assert http.get("x").content == b"2"
-
-
-def test_preconditions_on_reads(http: Http):
+@pytest.mark.parametrize(
+    ("verb", "name", "conditions", "status"),
+    [
+        ("POST", "x", {"ifGenerationMatch": 0}, 412),
+        ("POST", "x", {"ifGenerationMatch": 5}, 412),
+        ("POST", "x", {"ifGenerationMatch": "CURRENT"}, 200),
+        ("POST", "x", {"ifGenerationNotMatch": "CURRENT"}, 412),
+        ("POST", "x", {"ifMetagenerationMatch": 2}, 412),
+        ("POST", "absent", {"ifGenerationMatch": 5}, 412),
+        ("POST", "absent", {"ifGenerationNotMatch": 0}, 412),
+        ("POST", "absent", {"ifGenerationMatch": 0}, 200),
+        ("GET", "x", {"ifGenerationNotMatch": "CURRENT"}, 304),
+        ("GET", "x", {"ifGenerationMatch": "CURRENT"}, 200),
+        ("GET", "x", {"ifGenerationMatch": 1}, 412),
+        ("GET", "x", {"ifGenerationMatch": "soon"}, 400),
+        ("GET", "x", {"ifMetagenerationNotMatch": 1}, 304),
+        ("GET", "x", {"generation": "CURRENT"}, 200),
+        ("GET", "x", {"generation": 1}, 404),
+        ("PATCH", "x", {"ifMetagenerationMatch": 2}, 412),
+        ("PATCH", "x", {"ifMetagenerationMatch": 1}, 200),
+        ("DELETE", "x", {"ifGenerationMatch": 1}, 412),
+        ("DELETE", "x", {"ifGenerationMatch": "CURRENT"}, 204),
+        ("DELETE", "absent", {}, 404),
+    ],
+)
+def test_preconditions(http: Http, verb: str, name: str, conditions: dict[str, Any], status: int):
     generation = http.put("x", b"1").json()["generation"]
-    assert http.get("x", ifGenerationNotMatch=generation).status_code == 304
-    assert http.get("x", ifGenerationMatch=generation).content == b"1"
-    assert http.get("x", ifGenerationMatch=1).status_code == 412
-    assert http.get("x", generation=generation).content == b"1"
-    assert http.get("x", generation=1).status_code == 404
-    assert requests.get(http.of("x"), params={"ifMetagenerationNotMatch": 1}, timeout=30).status_code == 304
-    assert http.get("x", ifGenerationMatch="soon").status_code == 400
-
-
-def test_preconditions_on_deletes_and_patches(http: Http):
-    generation = http.put("x", b"1").json()["generation"]
-    assert requests.delete(http.of("x"), params={"ifGenerationMatch": 1}, timeout=30).status_code == 412
-    assert requests.patch(http.of("x"), params={"ifMetagenerationMatch": 2}, json={}, timeout=30).status_code == 412
-    patched = requests.patch(
-        http.of("x"), params={"ifMetagenerationMatch": 1}, json={"metadata": {"a": "1"}}, timeout=30
-    ).json()
-    assert patched["metadata"] == {"a": "1"} and patched["metageneration"] == "2" and patched["generation"] == generation
-    changes = {"metadata": {"a": None, "b": "2"}, "contentType": "text/plain"}
-    patched = requests.patch(http.of("x"), json=changes, timeout=30).json()
-    assert patched["metadata"] == {"b": "2"} and patched["contentType"] == "text/plain" and patched["metageneration"] == "3"
-    assert requests.delete(http.of("x"), params={"ifGenerationMatch": generation}, timeout=30).status_code == 204
-    assert requests.delete(http.of("x"), timeout=30).status_code == 404
-
-
-def test_copies_and_moves(http: Http):
-    generation = http.put("a/1", b"one").json()["generation"]
-    requests.patch(http.of("a/1"), json={"metadata": {"k": "v"}}, timeout=30)
-    copied = requests.post(http.of("a/1", "copyTo", "b", "runs", "o", "c"), timeout=30).json()
-    assert copied["name"] == "c" and copied["metadata"] == {"k": "v"} and copied["generation"] != generation
-    stale = requests.post(http.of("a/1", "moveTo", "o", "d"), params={"ifSourceGenerationMatch": 1}, timeout=30)
-    taken = requests.post(http.of("a/1", "moveTo", "o", "c"), params={"ifGenerationMatch": 0}, timeout=30)
-    assert (stale.status_code, taken.status_code) == (412, 412)
-    assert requests.post(http.of("a/1", "moveTo", "o", "d"), timeout=30).json()["name"] == "d"
-    assert http.get("d").content == b"one" and http.get("a/1").status_code == 404
+    asked = {key: generation if value == "CURRENT" else value for key, value in conditions.items()}
+    if verb == "POST":
+        answer = http.put(name, b"2", **asked)
+    else:
+        answer = requests.request(verb, http.of(name), params=asked, json={} if verb == "PATCH" else None, timeout=30)
+    assert answer.status_code == status
+    assert status != 412 or answer.json()["error"]["errors"][0]["reason"] == "conditionNotMet"
+    written = b"2" if verb == "POST" and status == 200 else b"1"
+    assert http.get(name).content == written or name == "absent" or verb == "DELETE"
+    assert http.get("x").status_code == (404 if status == 204 else 200)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, "a\nb", "..", "."])
@@ -297,6 +276,7 @@ def test_a_resumable_upload_in_chunks(gcs: Emulator):
     assert last.json()["contentType"] == "text/plain" and last.json()["metadata"] == {"a": "b"}
     assert content_of(gcs) == CONTENT
     assert session.ask().json() == last.json(), "a finished session repeats its answer"
+    assert requests.put(Session(gcs, "at-once").url, data=CONTENT, timeout=30).json()["size"] == str(TOTAL)
 
 
 def test_the_state_of_an_upload(gcs: Emulator):
@@ -305,6 +285,8 @@ def test_the_state_of_an_upload(gcs: Emulator):
     session.send(0, QUANTUM_BYTES + 1000, total="*")
     assert session.ask().headers["Range"] == f"bytes=0-{QUANTUM_BYTES - 1}", "what is kept is a multiple of 256 KiB"
     assert requests.get(f"{gcs.url}/storage/v1/b/runs/o/x", timeout=30).status_code == 404
+    assert session.ask(QUANTUM_BYTES).json()["size"] == str(QUANTUM_BYTES), "its size was told at the end"
+    assert Session(gcs, "empty").ask(0).json()["size"] == "0"
 
 
 def test_chunks_that_overlap_and_chunks_that_leave_a_gap(gcs: Emulator):
@@ -313,14 +295,6 @@ def test_chunks_that_overlap_and_chunks_that_leave_a_gap(gcs: Emulator):
     session.send(0, 2 * QUANTUM_BYTES)
     assert session.send(QUANTUM_BYTES, TOTAL).status_code == 200
     assert content_of(gcs) == CONTENT
-
-
-def test_a_size_told_at_the_end(gcs: Emulator):
-    session = Session(gcs)
-    session.send(0, QUANTUM_BYTES, total="*")
-    assert session.ask(QUANTUM_BYTES).json()["size"] == str(QUANTUM_BYTES)
-    empty = Session(gcs, "empty")
-    assert empty.ask(0).json()["size"] == "0"
 
 
 def test_a_connection_that_breaks_in_the_middle(gcs: Emulator):
@@ -423,52 +397,10 @@ def test_names_that_buckets_cannot_have(gcs: Emulator, name: str):
         gcs.create_bucket(name)
 
 
-def test_the_policy_of_a_bucket(gcs: Emulator):
-    policy = f"{gcs.url}/storage/v1/b/runs/iam"
-    old = requests.get(policy, timeout=30).json()
-    binding = {"role": "roles/storage.objectAdmin", "members": ["serviceAccount:a@b"]}
-    new = requests.put(policy, json={**old, "bindings": [binding]}, timeout=30).json()
-    assert new["bindings"] == [binding] and new["etag"] != old["etag"]
-    assert requests.put(policy, json=old, timeout=30).status_code == 412, "somebody else's change is not lost"
-    wanted = ["storage.objects.get", "storage.objects.create"]
-    for read_only, granted in ((False, wanted), (True, wanted[:1])):
-        gcs.faults.set(read_only=read_only)
-        tested = requests.get(f"{policy}/testPermissions", params={"permissions": wanted}, timeout=30)
-        assert tested.json()["permissions"] == granted
-
-
-def test_a_port_that_is_taken(gcs: Emulator):
-    with pytest.raises(OSError, match="in use"):
-        Emulator(port=urlsplit(gcs.url).port or 0).start()
-
-
 def test_a_folder_belongs_to_one_emulator(tmp_path: Path):
-    with Emulator(tmp_path), pytest.raises(EmulatorError, match="another emulator"):
-        Emulator(tmp_path)
+    with Emulator(tmp_path) as emulator:
+        with pytest.raises(EmulatorError, match="another emulator"):
+            Emulator(tmp_path)
+        with pytest.raises(OSError, match="in use"):
+            Emulator(port=urlsplit(emulator.url).port or 0).start()
     Emulator(tmp_path).stop()
-
-
-def test_layout_and_account(gcs: Emulator):
-    layout = requests.get(f"{gcs.url}/storage/v1/b/runs/storageLayout", timeout=30).json()
-    assert layout["location"] == "US-CENTRAL1" and layout["hierarchicalNamespace"] == {"enabled": False}
-    account = requests.get(f"{gcs.url}/storage/v1/projects/p/serviceAccount", timeout=30).json()
-    assert account["email_address"].endswith(".iam.gserviceaccount.com")
-
-
-def test_requests_are_counted(gcs: Emulator):
-    requests.get(f"{gcs.url}/storage/v1/b/runs", timeout=30)
-    requests.get(f"{gcs.url}/storage/v1/b/runs/o/x", timeout=30)
-    requests.get(f"{gcs.url}/_control/status", timeout=30)
-    assert gcs.requests == {"GET bucket": 1, "GET object": 1}
-
-
-def test_generations_are_microseconds_and_only_grow(http: Http):
-    generations = [int(http.put("x", b"").json()["generation"]) for _ in range(20)]
-    assert generations == sorted(set(generations))
-    assert 1.7e15 < generations[0] < 4e15
-
-
-def test_an_upload_in_one_request_of_a_session(gcs: Emulator):
-    session = Session(gcs)
-    assert requests.put(session.url, data=CONTENT, timeout=30).status_code == 200
-    assert content_of(gcs) == CONTENT

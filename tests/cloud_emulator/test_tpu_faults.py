@@ -36,22 +36,22 @@ def test_a_preemption_with_notice(rig: Rig, script: str, grace_seconds: float, l
         rig.tpu.kill("run-a1")
 
 
-def test_a_preemption_without_notice(rig: Rig):
+def test_a_preemption_without_notice_and_a_node_that_vanishes(rig: Rig):
     rig.create(script=POLITE)
     rig.said("up")
     rig.tpu.kill("run-a1")
     assert rig.state() == "PREEMPTED" and "goodbye" not in rig.tpu.console("run-a1")
     rig.create("run-a2", spot=False)
+    machine = rig.tpu.machine("run-a2")
+    rig.tpu.set_state("run-a2", "UNKNOWN")
+    assert rig.state("run-a2") == "UNKNOWN"
+    with pytest.raises(EmulatorError, match="there is no state 'LOST'"):
+        rig.tpu.set_state("run-a2", "LOST")
     rig.tpu.kill("run-a2")
     assert rig.state("run-a2") == "TERMINATED"
-
-
-def test_a_node_that_vanishes(rig: Rig):
-    rig.create(script=POLITE)
-    machine = rig.tpu.machine("run-a1")
-    rig.tpu.vanish("run-a1")
+    rig.tpu.vanish("run-a2")
     with pytest.raises(refusals.NotFound):
-        rig.get()
+        rig.get("run-a2")
     assert not machine.folder.exists()
 
 
@@ -92,14 +92,6 @@ def test_maintenance_runs_the_startup_script_again(rig: Rig, state: str):
     rig.said("boot 2")
 
 
-def test_any_state(rig: Rig):
-    rig.create()
-    rig.tpu.set_state("run-a1", "UNKNOWN")
-    assert rig.state() == "UNKNOWN"
-    with pytest.raises(EmulatorError, match="there is no state 'LOST'"):
-        rig.tpu.set_state("run-a1", "LOST")
-
-
 def test_a_slow_creation_with_machines_that_run(rig: Rig):
     rig.tpu.set(create_seconds=600, boot_seconds=1)
     creation = rig.begin(script=POLITE)
@@ -109,6 +101,12 @@ def test_a_slow_creation_with_machines_that_run(rig: Rig):
     rig.tpu.advance(600)
     assert creation.result(timeout=20, polling=POLL).state.name == "READY"
     assert rig.tpu.console("run-a1").count("up") == 1
+    creation = rig.begin("run-a2")
+    rig.tpu.kill("run-a2")
+    rig.tpu.advance(601)
+    with pytest.raises(refusals.Cancelled):
+        creation.result(timeout=20, polling=POLL)
+    assert rig.state("run-a2") == "PREEMPTED"
 
 
 def test_stock_out(rig: Rig):
@@ -127,16 +125,6 @@ def test_stock_out(rig: Rig):
     rig.create("run-a3")
     with pytest.raises(EmulatorError, match="Did you mean 'us-central1-a'"):
         rig.tpu.stock_out("us-centrl1-a")
-
-
-def test_a_creation_cut_short(rig: Rig):
-    rig.tpu.set(create_seconds=600)
-    creation = rig.begin()
-    rig.tpu.kill("run-a1")
-    rig.tpu.advance(601)
-    with pytest.raises(refusals.Cancelled):
-        creation.result(timeout=20, polling=POLL)
-    assert rig.state() == "PREEMPTED"
 
 
 def test_a_storm_and_a_lost_answer(rig: Rig):

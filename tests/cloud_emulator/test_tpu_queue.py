@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from rig import POLL, Rig, eventually
 
 from cloud_emulator import recorded
+from cloud_emulator.machines import Machine
 
 SOON = {"valid_until_duration": Duration(seconds=600)}
 
@@ -54,14 +55,11 @@ def test_valid_until(rig: Rig):
     rig.tpu.restock()
     assert rig.queued_state() == "FAILED", "it is never served again"
     removed(rig, force=False)
-
-
-def test_it_waits_for_stock(rig: Rig):
     rig.tpu.stock_out("us-central1-a")
-    rig.queue()
-    assert rig.queued_state() == "WAITING_FOR_RESOURCES"
+    rig.queue("run-q2")
+    assert rig.queued_state("run-q2") == "WAITING_FOR_RESOURCES"
     rig.tpu.restock("us-central1-a")
-    eventually(lambda: rig.queued_state() == "ACTIVE")
+    eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
 
 
 @pytest.mark.parametrize("spot", [True, False])
@@ -95,7 +93,14 @@ def test_orders(rig: Rig):
     eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
     rig.tpu.fail_queued("run-q2")
     eventually(lambda: rig.queued_state("run-q2") == "FAILED")
-    assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED"}
+    rig.tpu.set(queue_seconds=3600, force_in_provisioning=True)
+    rig.queue("run-q3")
+    rig.tpu.fail_queued("run-q3", "failed-quota")
+    assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED", "run-q3": "FAILED"}
+    rig.tpu.set(queue_seconds=0, create_seconds=5400)
+    rig.queue("run-q4")
+    removed(rig, "run-q4")
+    assert rig.tpu.nodes() == {}, "force deletes in PROVISIONING, too, if it is told to"
 
 
 def refused(rig: Rig, state: str, force: bool) -> None:
@@ -130,15 +135,6 @@ def test_hours_of_waiting_and_no_deletion_while_it_is_provisioned(rig: Rig):
     removed(rig, force=False)
 
 
-def test_force_in_provisioning_may_work(rig: Rig):
-    rig.tpu.set(create_seconds=5400, force_in_provisioning=True)
-    rig.queue()
-    assert rig.queued_state() == "PROVISIONING"
-    refused(rig, "PROVISIONING", force=False)
-    removed(rig)
-    assert rig.tpu.nodes() == {} and rig.tpu.queued_resources() == {}
-
-
 FAILED = [name for name in recorded.names() if "failed_data" in recorded.answer(name)]
 
 
@@ -164,19 +160,8 @@ def test_a_recorded_failure(rig: Rig, name: str):
     removed(rig, force=False)
 
 
-def test_a_failure_of_one_that_is_active_or_waits(rig: Rig):
-    rig.queue()
-    eventually(lambda: rig.queued_state() == "ACTIVE")
-    rig.tpu.fail_queued("run-q1", "failed-addresses")
-    eventually(lambda: rig.queued_state() == "FAILED")
-    rig.tpu.set(queue_seconds=3600)
-    rig.queue("run-q2")
-    rig.tpu.fail_queued("run-q2", "failed-quota")
-    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q2").state
-    assert found.state.name == "FAILED" and found.failed_data.error.code == 8
-
-
-def test_more_hosts_than_external_addresses(rig: Rig):
+def test_more_hosts_than_external_addresses(rig: Rig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Machine, "boot", lambda machine, script: None)  # 30 processes that nobody needs
     message = "Quota 'IN_USE_ADDRESSES' exceeded.  Limit: 8.0 in region us-west4."
     outside = tpu_v2.NetworkConfig(enable_external_ips=True)
     rig.place = rig.at("us-west4-a")

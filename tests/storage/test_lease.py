@@ -108,16 +108,13 @@ def test_it_is_given_back_at_the_end(gcs: Emulator):
     assert storage.read_json(PATH)["seconds"] == 0
 
 
-def test_a_lease_of_another_machine_that_ran_out_is_taken_over(gcs: Emulator):
-    storage.write_json(PATH, somebody(0.001))
-    with storage.held(FOLDER):
-        assert storage.read_json(PATH)["process"] == os.getpid()
-
-
 def test_one_that_did_not_is_waited_out(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lease, "_WATCH_SECONDS", 0.05)
     notes: list[str] = []
     storage.write_json(PATH, somebody(0.6))
+    with storage.held(FOLDER, note=notes.append):
+        assert storage.read_json(PATH)["process"] == os.getpid()
+    storage.write_json(PATH, somebody(0.001))
     with storage.held(FOLDER, note=notes.append):
         assert storage.read_json(PATH)["process"] == os.getpid()
     assert [note.partition(";")[0] for note in notes] == [f"{FOLDER} was in use by process 17 on elsewhere (0)"]
@@ -201,16 +198,13 @@ def test_the_holder_of_a_folder(place: PurePath):
     with storage.held(place):
         assert (storage.holder(place) or "").startswith("process ")
         assert storage.holder(place), "asking takes nothing"
+        with pytest.raises(StorageError, match=f"process {os.getpid()}"), storage.held(place):
+            pass
     assert storage.holder(place) is None
     if storage.is_remote(place):
         storage.write_atomic(place / lease.LEASE, b"{}")
         with pytest.raises(StorageError, match="is not the lease of a process"):
             storage.holder(place)
-
-
-def test_this_process_itself_excludes_a_second_block(gcs: Emulator):
-    with storage.held(FOLDER), pytest.raises(StorageError, match=f"process {os.getpid()} on"), storage.held(FOLDER):
-        pass
 
 
 @pytest.mark.parametrize("hours", [24, -24])
@@ -258,7 +252,7 @@ def written(gcs: Emulator) -> dict[str, Any]:
     return {name: info for name, info in storage.walk(FOLDER).items() if name != lease.LEASE}
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_process_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(
     gcs: Emulator, user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, rounds: int
 ):

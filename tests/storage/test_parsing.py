@@ -63,10 +63,6 @@ def test_long_texts_of_toml_are_no_keys():
     assert storage.parse_toml(f'a = "{"b." * 200}"\n[c.d]\ne = [{"1.5, " * 200}]')["c"]["d"]["e"][7] == 1.5
 
 
-def test_a_name_that_is_too_long_is_nowhere(tmp_path: Path):
-    assert storage.info(tmp_path / ("x" * 300)) is None
-
-
 def test_objects_of_files(tmp_path: Path):
     (tmp_path / "x.json").write_text("[1]")
     with pytest.raises(StorageError, match=r"x\.json"):
@@ -76,6 +72,7 @@ def test_objects_of_files(tmp_path: Path):
         storage.read_json(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"x\.json"):
         storage.read_given_object(tmp_path / "x.json")
+    assert storage.info(tmp_path / ("x" * 300)) is None, "a name that is too long is nowhere"
 
 
 @pytest.mark.parametrize(

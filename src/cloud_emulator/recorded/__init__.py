@@ -43,7 +43,7 @@ def filled(content: Any, **values: object) -> Any:
     if isinstance(content, list):
         return [filled(value, **values) for value in content]
     if isinstance(content, str):
-        return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), content)
+        return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), content)
     return content
 
 

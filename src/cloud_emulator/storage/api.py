@@ -223,10 +223,10 @@ class StorageApi:
                 headers.pop("Content-Encoding")  # stored compressed, for a client that does not accept gzip
                 with contextlib.suppress(OSError, EOFError, zlib.error):  # else it is sent as it is
                     return Response(gzip.decompress(stored.read()), headers=headers)
-            asked = call.headers.get("range", "")
-            span = range_of(asked, stored.size)
+            requested_range = call.headers.get("range", "")
+            span = range_of(requested_range, stored.size)
             content = stored.read(span.start, span.stop)
-        if RANGE.fullmatch(asked):
+        if RANGE.fullmatch(requested_range):
             return Response(content, 206, headers | {"Content-Range": f"bytes {span.start}-{span.stop - 1}/{stored.size}"})
         return Response(content, headers=headers)
 

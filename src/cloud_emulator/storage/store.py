@@ -78,9 +78,9 @@ class Store:
             fields = {"storageClass": "STANDARD", **{key: value for key, value in fields.items() if key != "name"}}
             fields["location"] = str(fields.get("location", "US")).upper()
             now = self._now()
-            return self._kept(Bucket(name, now, now, 1, fields, {}))
+            return self._save(Bucket(name, now, now, 1, fields, {}))
 
-    def _kept(self, bucket: Bucket) -> Bucket:
+    def _save(self, bucket: Bucket) -> Bucket:
         self._buckets[bucket.name] = bucket
         if self._folder:
             self._folder.put_bucket(bucket)
@@ -96,7 +96,7 @@ class Store:
             bucket.fields["location"] = keep["location"]
             bucket.metageneration += 1
             bucket.updated = self._now()
-            return self._kept(bucket)
+            return self._save(bucket)
 
     def set_policy(self, name: str, policy: dict[str, Any]) -> Bucket:
         with self.lock:
@@ -105,7 +105,7 @@ class Store:
                 raise storage_error(412, "The IAM policy was changed by somebody else meanwhile.", "conditionNotMet")
             fields = {name: policy[name] for name in ("bindings", "version") if name in policy}
             bucket.policy = {**fields, "revision": int(bucket.policy.get("revision", 0)) + 1}
-            return self._kept(bucket)
+            return self._save(bucket)
 
     def delete_bucket(self, name: str, conditions: Preconditions) -> None:
         with self.lock:

@@ -53,21 +53,18 @@ class TpuApi:
             ("GET guest attributes", "POST", NODES + "/{id}:getGuestAttributes", "tpu.nodes.get", self.guest_attributes),
             ("GET node", "GET", NODES + "/{id}", "tpu.nodes.get", _named(nodes.find)),
             ("DELETE node", "DELETE", NODES + "/{id}", "tpu.nodes.delete", _named(nodes.delete)),
-            ("PATCH node", "PATCH", NODES + "/{id}", "tpu.nodes.update", self.patch_node),
             ("LIST queued", "GET", QUEUE, "tpu.nodes.list", _listed("queuedResources", queue)),
             ("CREATE queued", "POST", QUEUE, "tpu.nodes.create", self.create_queued),
             ("RESET queued", "POST", QUEUE + "/{id}:reset", "tpu.nodes.reset", _named(queue.reset)),
             ("GET queued", "GET", QUEUE + "/{id}", "tpu.nodes.get", _named(queue.find)),
             ("DELETE queued", "DELETE", QUEUE + "/{id}", "tpu.nodes.delete", self.delete_queued),
             ("LIST operations", "GET", OPERATIONS, operation + "list", _listed("operations", operations)),
-            ("CANCEL operation", "POST", OPERATIONS + "/{id}:cancel", operation + "get", self.cancel_operation),
             ("GET operation", "GET", OPERATIONS + "/{id}", operation + "get", _named(operations.find)),
             ("DELETE operation", "DELETE", OPERATIONS + "/{id}", operation + "delete", self.delete_operation),
             ("LIST types", "GET", kinds, "tpu.acceleratortypes.list", self.list_offered),
             ("GET type", "GET", kinds + "/{id}", "tpu.acceleratortypes.get", self.get_offered),
             ("LIST versions", "GET", versions, "tpu.runtimeversions.list", self.list_offered),
             ("GET version", "GET", versions + "/{id}", "tpu.runtimeversions.get", self.get_offered),
-            ("GET identity", "POST", PLACE + ":generateServiceIdentity", "", self.identity),
             ("LIST locations", "GET", LOCATIONS, "tpu.locations.list", self.list_locations),
             ("GET location", "GET", PLACE, "tpu.locations.get", _named(_location)),
         ]
@@ -116,12 +113,6 @@ class TpuApi:
     def create_node(self, call: Call, name: str) -> Any:
         return self._tpu.node_table.create(f"{name}/{call.query_params.get('nodeId', '')}", parsed(types.Node, call))
 
-    def patch_node(self, call: Call, name: str) -> Any:
-        mask = [_snake(path) for path in call.query_params.get("updateMask", "").split(",") if path]
-        if not mask:
-            raise rpc_error(400, "The update mask is required.")
-        return self._tpu.node_table.patch(name, parsed(types.Node, call), mask)
-
     def guest_attributes(self, call: Call, name: str) -> Any:
         """By worker, in order: those of a namespace, or of one key in it, or all."""
         request = parsed(types.GetGuestAttributesRequest, call)
@@ -153,11 +144,6 @@ class TpuApi:
         del self._tpu.state.operations[self._tpu.state.operations.find(name).name]
         return {}
 
-    def cancel_operation(self, call: Call, name: str) -> Any:
-        """Cancellation is best effort, which for TPUs does nothing."""
-        self._tpu.state.operations.find(name)
-        return {}
-
     # What is offered where
 
     def _offered(self, collection: str) -> list[dict[str, Any]]:
@@ -179,10 +165,6 @@ class TpuApi:
 
     def list_locations(self, call: Call, name: str) -> Any:
         return page("locations", [_location(f"{name}/{zone}") for zone in self._catalogue.zones], call, LOCATIONS_ON_A_PAGE)
-
-    def identity(self, call: Call, name: str) -> Any:
-        number = self._tpu.projects.known(name.split("/")[1]).number
-        return {"identity": {"email": f"service-{number}@cloud-tpu.iam.gserviceaccount.com"}}
 
 
 def parsed(kind: type[Kind], call: Call) -> Kind:
@@ -228,7 +210,3 @@ def _type(name: str, accelerator: Accelerator) -> dict[str, Any]:
 def _location(name: str) -> dict[str, Any]:
     zone = name.rpartition("/")[2]
     return {"name": name, "locationId": zone, "labels": {"cloud.googleapis.com/region": region_of(zone)}}
-
-
-def _snake(path: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in path.strip())

@@ -12,7 +12,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
 from cloud_emulator.catalogue import region_of
-from cloud_emulator.compute import Compute
 from cloud_emulator.errors import EmulatorError, invalid, named, shortest, storage_error, suggest
 from cloud_emulator.faults import Faults, validated
 from cloud_emulator.http import Call, Endpoint
@@ -57,7 +56,6 @@ class Tpu:
         self.state = State(projects, machines)
         self.node_table = Nodes(self.state)
         self.queue = Queue(self.state, self.node_table)
-        self.compute = Compute(self.state)
         self.clock = self.state.clock
         self.projects = projects
         self.faults = faults  # of the TPU API itself; `match` is searched for in names of resources

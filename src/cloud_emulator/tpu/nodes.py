@@ -23,7 +23,6 @@ from cloud_emulator.tpu.state import Failure, State, Table, refused, resource_re
 
 NodeState = types.Node.State
 OVER = (NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED)
-CHANGEABLE = ("description", "labels", "metadata", "tags", "data_disks")
 TPU_PORT = 8470
 NODE_ID = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -274,21 +273,6 @@ class Nodes(Table[TpuSlice]):
             self.set_state(node, NodeState.READY, "ready", "started again")
 
         return self._pass_through(node, "start", NodeState.STARTING, started)
-
-    def patch(self, name: str, changes: types.Node, mask: list[str]) -> Operation:
-        node = self.find(name)
-        for path in mask:
-            if path not in CHANGEABLE:
-                raise refused("update-mask", field=path, fields=", ".join(CHANGEABLE))
-        check_labels(dict(changes.labels))
-        for path in mask:
-            setattr(node.node, path, getattr(changes, path))
-        for worker, machine in enumerate(node.machines):
-            tree = self._metadata(node, worker, [machine.address for machine in node.machines])
-            machine.metadata.set("instance/attributes", tree["instance"]["attributes"])
-        operation = self._state.operations.begin(name, "update")
-        self._state.operations.end(operation, node.node)
-        return operation
 
     # Preemption, loss and maintenance
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from google.cloud.tpu_v2 import types
@@ -80,7 +80,8 @@ class Queue(Table[Queued]):
         self._enter(queued, State.CREATING)
         until = _valid_until(queued.resource, now)
         if until is not None:
-            self._shared.clock.at(until, lambda: self._expire(queued))
+            expired = Failure.recorded("failed-expired")
+            self._shared.clock.at(until, lambda: self._fail_while(queued, WAITING, expired))
         self._wait(queued)
         self._shared.operations.end(operation, queued.resource)
         return operation
@@ -137,16 +138,13 @@ class Queue(Table[Queued]):
         for node in queued.slices:
             self._all_nodes.begin(node, None, will_fail=failure is not None)
         if failure is not None:
-            self._shared.clock.after(self._shared.behaviour.create_seconds, lambda: self._fail_if(queued, failure))
+            seconds = self._shared.behaviour.create_seconds
+            self._shared.clock.after(seconds, lambda: self._fail_while(queued, [State.PROVISIONING], failure))
         return None
 
-    def _fail_if(self, queued: Queued, failure: Failure) -> None:
-        if self.get(queued.name) is queued and queued.state == State.PROVISIONING:
+    def _fail_while(self, queued: Queued, states: Collection[State], failure: Failure) -> None:
+        if self.get(queued.name) is queued and queued.state in states:
             self.fail(queued, failure)
-
-    def _expire(self, queued: Queued) -> None:
-        if self.get(queued.name) is queued and queued.state in WAITING:
-            self.fail(queued, Failure.recorded("failed-expired"))
 
     def fail(self, queued: Queued, failure: Failure) -> None:
         """If `queued` has nodes, they are deleted first, while it is SUSPENDING."""

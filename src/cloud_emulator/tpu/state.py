@@ -1,4 +1,4 @@
-"""What nodes, queued resources and instances share: the clock, projects, machines, orders, history and operations."""
+"""What nodes and queued resources share: the clock, projects, machines, orders, history and operations."""
 
 from __future__ import annotations
 
@@ -103,15 +103,14 @@ class Order:
 
 
 class Orders:
-    """The orders to give recorded answers of a file; the first that fits is used."""
+    """The orders to give recorded answers; the first that fits is used."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self) -> None:
         self._orders: list[Order] = []
 
     def add(self, name: str, zone: str | None, count: int | None, requests: str | None = None) -> None:
         """`requests` None: as recorded, or all that create something; for errors of operations all that create a node."""
-        response = recorded.answer(name, self._file)
+        response = recorded.answer(name)
         usual = "CREATE node" if "operation" in response else "CREATE queued" if "failed_data" in response else "CREATE"
         if count is not None and (isinstance(count, bool) or count < 1):
             raise EmulatorError(f"count is a whole number, 1 or more, or none for no end; found {count!r}")
@@ -133,7 +132,7 @@ class Orders:
         """Use up an order for a request such as "GET node", in this form; returns the answer's name, or None."""
         for order in self._orders:
             fits = request.startswith(order.requests) and (order.zone is None or order.zone == zone)
-            if fits and form in recorded.answer(order.name, self._file):
+            if fits and form in recorded.answer(order.name):
                 if order.remaining is not None:
                     order.remaining -= 1
                     if order.remaining == 0:
@@ -196,7 +195,7 @@ class State:
         self.projects = projects
         self.machines = machines
         self.behaviour = Behaviour()
-        self.orders = Orders("tpu")
+        self.orders = Orders()
         self.events: list[Event] = []
         self.operations = Operations(self.clock)
         self.holders: list[Callable[[str], list[Demand]]] = []

@@ -216,8 +216,7 @@ def audit(
     yes: Yes = False,
     cloud_file: CloudFile = None,
 ) -> None:
-    """Does anything bill that no run needs? Looks at all zones of the project for what runs have left behind:
-    TPUs, and VMs by which earlier versions supervised runs.
+    """Does anything bill that no run needs? Looks at all zones of the project for TPUs that runs have left behind.
 
         tpulm cloud audit
 
@@ -231,7 +230,7 @@ def audit(
     if names and not delete:
         raise ConfigError("names are for --delete; without it everything is shown")
     settings = cloud_settings(cloud_file, where)
-    api = cloud.compute.AllResources(settings.project)
+    api = cloud.tpu_api.TpuApi(settings.project)
     rest = cloud.google_rest.GoogleRest(settings.project, patience_seconds=20.0)
     with drawn_progress() as progress:
         found = cloud.teardown.audit(api, rest=rest, progress=progress)

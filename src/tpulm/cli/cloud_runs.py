@@ -116,8 +116,6 @@ def supervise(workdir: WorkDir, loop: Annotated[bool, option("Go on until the ru
     cloud refused it, or this login was refused now; 1: the run has failed, or something cannot be deleted.
     """
     settings = cloud.launch.settings_of(workdir)
-    if cloud.control.Control(workdir).launched_with().get("supervise") == "cloud":
-        _log("launched with a supervisor VM, which this version does not make: 'tpulm cloud audit' shows whether it is left")
     try:
         job = _supervise(workdir, settings, once=not loop)
     except (InUse, Unavailable) as error:

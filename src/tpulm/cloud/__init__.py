@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpulm.cloud import (  # noqa: F401
-        compute,
         control,
         export,
         google_rest,

@@ -126,7 +126,8 @@ class Control:
         folder = self.attempt(attempt)
         ends = {worker: _outcome(read_object(folder / f"end-{worker}.json")) for worker in self._of_workers(attempt, "end")}
         bad = [outcome for outcome in ends.values() if outcome.exit_code not in (0, EXIT_STOPPED)]
-        return max(bad, key=_telling, default=ends.get(0))
+        specific = {None: 0, "PeerLost": 1}  # survivors of a lost peer fail, too, with such a record or exit code 134
+        return max(bad, key=lambda outcome: specific.get(outcome.failure, 2), default=ends.get(0))
 
     def newest_attempt(self) -> int:
         """The newest attempt with objects in the bucket; 0: none."""
@@ -158,11 +159,6 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
 def _step(record: Mapping[str, Any]) -> int | None:
     step = record.get("step")
     return step if isinstance(step, int) and not isinstance(step, bool) else None
-
-
-def _telling(outcome: Outcome) -> int:
-    """How specific an outcome is: survivors of a lost peer fail, too, with a PeerLost record or exit code 134."""
-    return {None: 0, "PeerLost": 1}.get(outcome.failure, 2)
 
 
 def _text(job: Job) -> str:

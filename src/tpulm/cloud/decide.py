@@ -408,8 +408,8 @@ def _with_node(job: Job, node: Node, observed: Observation, now: float, policy: 
         return MarkForDeletion("lost", f"{node.name} is being deleted by someone else")
     if state != node.state:
         return RecordNodeState(state)
-    if asked := _asked_to_stop(job, node, observed, now, policy):
-        return asked
+    if action := _asked_to_stop(job, node, observed, now, policy):
+        return action
     return _lives(job, node, observed, now, policy)
 
 

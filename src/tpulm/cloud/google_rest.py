@@ -36,7 +36,6 @@ Service = Literal[
     "secretmanager",
     "storage",
     "openidconnect",
-    "compute",
 ]
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 TIMEOUT_SECONDS = (10.0, 60.0)  # to connect, and between bytes of an answer
@@ -85,8 +84,8 @@ class GoogleError(Exception):
 
     @property
     def permission(self) -> str:
-        """The missing one, if the service names it; Compute Engine does so in its message only."""
-        match = re.match(r"(?:Required|Permission) '([\w.]+)' (?:permission for|denied on) ", self.message)
+        """The missing one, if the service names it, in the details of the error or in its message."""
+        match = re.match(r"Permission '([\w.]+)' denied on ", self.message)
         return self.details.get("permission", match[1] if match else "")
 
 
@@ -272,7 +271,11 @@ def identity(rest: GoogleRest) -> Identity:
         email = getattr(credentials, name, None)
         if isinstance(email, str) and "@" in email:
             return Identity(_source(kind), email)
-    return Identity(_source(kind), getattr(credentials, "account", "") or _fetch_email(rest))
+    email = getattr(credentials, "account", "")
+    if not email:
+        with contextlib.suppress(GoogleError):  # gcloud's login may read its own address
+            email = str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
+    return Identity(_source(kind), email)
 
 
 def _source(kind: str) -> str:
@@ -283,14 +286,6 @@ def _source(kind: str) -> str:
     if kind.startswith("google.auth.impersonated_credentials."):
         return "gcloud's login, as a service account"
     return "gcloud's login (application-default)"
-
-
-def _fetch_email(rest: GoogleRest) -> str:
-    """The e-mail address of gcloud's login, which may read it."""
-    try:
-        return str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
-    except GoogleError:
-        return ""
 
 
 TPU, STORAGE, IAM = "tpu.googleapis.com", "storage.googleapis.com", "iam.googleapis.com"
@@ -305,11 +300,6 @@ _SETTLE_SECONDS = 180.0  # until an enabled API answers everywhere
 def needed_apis(settings: CloudSettings) -> tuple[str, ...]:
     """The APIs that runs in the cloud and their setup need."""
     return (TPU, COMPUTE, STORAGE, IAM, PROJECTS, *([SECRETS] if settings.secret_names else []))
-
-
-def useful_apis(settings: CloudSettings) -> tuple[str, ...]:
-    """The needed APIs, and those that `setup` and `prices` read."""
-    return (*needed_apis(settings), BILLING, QUOTAS)
 
 
 def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:

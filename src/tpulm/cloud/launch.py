@@ -153,8 +153,7 @@ def supervisor(
 def settings_of(workdir: PurePath) -> CloudSettings:
     """The settings that the run in a work folder was launched with."""
     control = Control(workdir)
-    dropped = ("bundle", "supervise")  # the latter of earlier versions
-    values = {name: value for name, value in _launched_with(control).items() if name not in dropped}
+    values = {name: value for name, value in _launched_with(control).items() if name != "bundle"}
     return validated(CloudSettings, values, str(control.settings_file))
 
 

@@ -60,7 +60,7 @@ def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
     for name, run_check, after in _table(project):
         cause = causes.get(after)
-        check = Check(None, f"not checked, because of '{cause}' above") if cause else _looked(run_check, project)
+        check = Check(None, f"not checked, because of '{cause}' above") if cause else _result_of(run_check, project)
         checks.append(check._replace(name=name))
         if cause or check.ok is False:
             causes[name] = cause or name
@@ -124,16 +124,17 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "your rights", _own_rights, "project"
 
 
-def _looked(examine: Callable[[Project], Check], project: Project) -> Check:
+def _result_of(examine: Callable[[Project], Check], project: Project) -> Check:
     """What the check found; errors are findings, too, so that all other checks still run."""
     try:
         return examine(project)
     except ConfigError as error:  # a zone pattern that matches nothing
         return Check(None, f"not checked: {error}")
-    except CloudRefused as error:  # the credentials
-        what, _, remedy = str(error).partition("; ")
-        return Check(False, what, remedy)
-    except GoogleError as error:
+    except (CloudRefused, Unavailable, GoogleError) as raised:
+        error = raised.__cause__ if isinstance(raised, TpulmError) else raised
+        if not isinstance(error, GoogleError):  # the credentials
+            what, _, remedy = str(raised).partition("; ")
+            return Check(False, what, remedy)
         if api := error.is_off:
             return Check(None, f"not checked, because the API {api} is off", SETUP)
         if error.refused:
@@ -143,7 +144,7 @@ def _looked(examine: Callable[[Project], Check], project: Project) -> Check:
 
 
 class Project:
-    """What the checks read of a project, mostly cached. Raises GoogleError for what the caller may not see."""
+    """What the checks read of a project, mostly cached. Raises GoogleError, or an error caused by one."""
 
     def __init__(self, settings: CloudSettings, rest: GoogleRest | None = None):
         self.settings = settings
@@ -155,12 +156,14 @@ class Project:
 
     @cached_property
     def apis(self) -> dict[str, bool]:
-        """Useful APIs -> whether they are enabled."""
-        return google_rest.enabled_apis(self.rest, google_rest.useful_apis(self.settings))
+        """The APIs that runs need, and those that setup and `prices` read -> whether they are enabled."""
+        return google_rest.enabled_apis(
+            self.rest, (*google_rest.needed_apis(self.settings), google_rest.BILLING, google_rest.QUOTAS)
+        )
 
     @cached_property
     def known_zones(self) -> tuple[str, ...]:
-        return tuple(_as_rest_errors(self._tpu.zones))
+        return tuple(self._tpu.zones())
 
     @cached_property
     def zones(self) -> tuple[str, ...]:
@@ -171,20 +174,11 @@ class Project:
 
     def types(self, zone: str) -> set[str]:
         if zone not in self._types:
-            self._types[zone] = _as_rest_errors(lambda: self._tpu.types(zone))
+            self._types[zone] = self._tpu.types(zone)
         return self._types[zone]
 
     def bucket(self, name: str) -> dict[str, Any] | None:
         return self.rest.find("storage", f"storage/v1/b/{name}")
-
-
-def _as_rest_errors(ask: Callable[[], Answer]) -> Answer:
-    try:
-        return ask()
-    except (CloudRefused, Unavailable) as error:
-        if isinstance(error.__cause__, GoogleError):
-            raise error.__cause__ from None
-        raise
 
 
 def _get_or_default(ask: Callable[[], Answer], otherwise: Answer) -> Answer:

@@ -58,7 +58,7 @@ class SmokeCheck:
 
 
 @dataclass
-class _Asked:
+class _PendingRequest:
     """A request whose node may exist and be billed."""
 
     at: float
@@ -82,7 +82,7 @@ class Smoke:
     appear_seconds: float = _APPEAR_SECONDS
     clock: Callable[[], float] = time.time
     wait: Callable[[float], None] = time.sleep
-    _asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)  # by name and zone
+    _pending: dict[tuple[str, str], _PendingRequest] = field(default_factory=dict)  # by name and zone
     _prices: dict[str, float] = field(default_factory=dict)  # dollars per hour by zone
 
     @property
@@ -158,14 +158,14 @@ class Smoke:
         """Request a node; returns the operation's name. A refused node may exist, too: unanswered requests are retried."""
         interrupt.check("what was created is deleted")
         price = self._prices.get(request.zone, max(self._prices.values()))
-        asked = self._asked[request.name, request.zone] = _Asked(self.clock(), price, request.queued)
+        pending = self._pending[request.name, request.zone] = _PendingRequest(self.clock(), price, request.queued)
         try:
             return self.api.create(request)
         except Refused:
-            asked.dollars_per_hour = 0.0
+            pending.dollars_per_hour = 0.0
             raise
         finally:
-            asked.at = self.clock()
+            pending.at = self.clock()
 
     def _create(self, zones: tuple[str, ...], staged: str) -> Request:
         refusals: list[str] = []
@@ -225,11 +225,11 @@ class Smoke:
             "log", "this line came from the VM" in text, f"{log.name} in the bucket" if text else "no log in the bucket"
         )
         self.progress.start("the VM deletes itself")
-        asked = self.clock()
-        until = min(asked + _GONE_SECONDS, ends)
+        since = self.clock()
+        until = min(since + _GONE_SECONDS, ends)
         while (state := self._state(request.zone)) is not None and self.clock() < until:
             self._pause()
-        took = duration(self.clock() - asked)
+        took = duration(self.clock() - since)
         message = f"the node was gone {took} later" if state is None else f"it is {state} after {took}"
         yield SmokeCheck("self-deletion", state is None, message)
 
@@ -269,18 +269,18 @@ class Smoke:
     def _delete(self) -> None:
         """Delete everything requested, and wait until it is gone. Raises Unavailable if it stays."""
         until = self.clock() + _GONE_SECONDS
-        while self._asked:
-            for (name, zone), asked in list(self._asked.items()):
+        while self._pending:
+            for (name, zone), pending in list(self._pending.items()):
                 now = self.clock()
                 with contextlib.suppress(TpulmError):
                     if self.api.node_status(name, zone).state is not None:
                         self.api.delete(name, zone)
-                    elif now >= asked.at + self.appear_seconds:
-                        self._count(self._asked.pop((name, zone)))
-            if self._asked and self.clock() >= until:
-                names = " and ".join(f"{name} in {zone}" for name, zone in self._asked)
+                    elif now >= pending.at + self.appear_seconds:
+                        self._count(self._pending.pop((name, zone)))
+            if self._pending and self.clock() >= until:
+                names = " and ".join(f"{name} in {zone}" for name, zone in self._pending)
                 raise Unavailable(f"{names} could not be deleted for {duration(_GONE_SECONDS)}")
-            if self._asked:
+            if self._pending:
                 self.wait(self.pause_seconds)
 
     def _clean(self) -> None:
@@ -293,17 +293,17 @@ class Smoke:
                 storage.remove(self.workdir)
                 removed = True
         finally:
-            for asked in self._asked.values():
-                self._count(asked)
+            for pending in self._pending.values():
+                self._count(pending)
             self.log(self._remaining(removed))
 
-    def _count(self, asked: _Asked) -> None:
-        self.spent += (self.clock() - asked.at) / 3600 * asked.dollars_per_hour
+    def _count(self, pending: _PendingRequest) -> None:
+        self.spent += (self.clock() - pending.at) / 3600 * pending.dollars_per_hour
 
     def _remaining(self, removed: bool) -> SmokeCheck:
         commands = [
-            deletion_command(name, zone, self.settings.project, queued=asked.queued)
-            for (name, zone), asked in self._asked.items()
+            deletion_command(name, zone, self.settings.project, queued=pending.queued)
+            for (name, zone), pending in self._pending.items()
         ]
         if not removed:
             commands.append(f"gcloud storage rm --recursive {self.workdir}")

@@ -314,8 +314,8 @@ def follow(
         job = control.job()
         if job.attempt >= number and tail is None:
             tail = Tail(log_path(control, number, worker))
-            where = _where(job, number)
-            log(f"attempt {number}{where}")
+            zones = {item.number: item.zone for item in job.attempts} | ({job.node.attempt: job.node.zone} if job.node else {})
+            log(f"attempt {number} in {zones[number]}" if number in zones else f"attempt {number}")
         if tail is not None:
             if silent_since is not None and time.monotonic() - silent_since > _SILENT_SECONDS:
                 log(f"nothing was heard of worker {worker} yet; workers count from 0")
@@ -336,10 +336,3 @@ def follow(
         if alone is not (alone := is_alone) and alone:
             log("nobody supervises this run; 'tpulm cloud supervise' does")
         wait(pause_seconds)
-
-
-def _where(job: Job, number: int) -> str:
-    zones = {item.number: item.zone for item in job.attempts}
-    if job.node is not None:
-        zones[job.node.attempt] = job.node.zone
-    return f" in {zones[number]}" if number in zones else ""

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Literal, NoReturn
 
 from tpulm import accelerators, storage
-from tpulm.cloud import compute, prices
+from tpulm.cloud import prices
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
@@ -59,7 +59,7 @@ class Finding:
     @property
     def bills(self) -> bool:
         """A queued resource is not billed: its node is listed separately."""
-        return self.resource.kind in ("node", compute.KIND) and self.resource.state not in _FREE
+        return self.resource.kind == "node" and self.resource.state not in _FREE
 
     def age(self, now: float) -> float | None:
         """Seconds since its creation; None: not known."""
@@ -165,14 +165,12 @@ def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Ver
         return "orphan", f"{resource.workdir} has no run in the cloud"
     if job.status != "active":
         return "orphan", f"the run in {resource.workdir} is over ({job.status})"
-    if resource.kind == compute.KIND:
-        pass  # supervises an active run
-    elif node := next((node for node in job.nodes if (node.name, node.zone) == (resource.name, resource.zone)), None):
-        if node.ending is not None:
-            return "orphan", f"the run in {resource.workdir} has given it up ({node.ending})"
-    else:
+    node = next((node for node in job.nodes if (node.name, node.zone) == (resource.name, resource.zone)), None)
+    if node is None:
         now_at = f"is at {job.node.name} in {job.node.zone}" if job.node else "has no node now"
         return "orphan", f"the run in {resource.workdir} {now_at}"
+    if node.ending is not None:
+        return "orphan", f"the run in {resource.workdir} has given it up ({node.ending})"
     until = resource.labels.get(UNTIL_LABEL, "")
     if until.isdecimal() and int(until) < now:
         return "orphan", f"it was to be gone {duration(now - int(until))} ago"
@@ -292,16 +290,14 @@ def end(
     progress: Progress = SILENT,
 ) -> int:
     """Stop the run, and check all zones; returns their number. Raises TpulmError if anything of it is left."""
-    api = compute.AllResources(project)
+    api = TpuApi(project)
     if run is not None:
         with interrupt.handled():
             job = stop(workdir, api, log=log)
         log(f"{job.run} is over: {job.message or job.status}")
     listing = list_remaining(api, workdir, run, progress=progress)
-    vms = [Finding(item, "orphan", "") for item in listing.resources if item.kind == compute.KIND]
-    remaining = [*(item for item in listing.resources if item.kind != compute.KIND), *delete(api, vms, progress=progress).left]
-    if remaining:
-        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in remaining])
+    if listing.resources:
+        names = some_of([f"{item.name} in {item.zone} ({item.state})" for item in listing.resources])
         raise TpulmError(f"of {workdir} there still is {names}; 'tpulm cloud audit --delete' ends it")
     if listing.silent:
         raise TpulmError(f"{some_of(list(listing.silent))} could not be listed, so something of {workdir} may be left there")

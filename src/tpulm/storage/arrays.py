@@ -59,9 +59,9 @@ def _plain(folder: Path) -> Path:
 
 @cache
 def _link(folder: Path) -> Path:
-    kept = contextlib.ExitStack()
-    link = kept.enter_context(scratch_folder()) / "folder"
-    atexit.register(kept.close)
+    stack = contextlib.ExitStack()
+    link = stack.enter_context(scratch_folder()) / "folder"
+    atexit.register(stack.close)
     link.symlink_to(folder)
     return link
 

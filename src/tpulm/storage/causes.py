@@ -72,8 +72,8 @@ def _known_cause(error: BaseException) -> str | None:
 def cause_in(message: str) -> str | None:
     """The cause that a library's message names in the operating system's words, such as "Too many open files"."""
     known = {os.strerror(number): cause for number, cause in _CAUSES.items()}
-    found = re.search(rf"[:\]] ({'|'.join(map(re.escape, known))})", message)
-    return known[found[1]] if found else None
+    match = re.search(rf"[:\]] ({'|'.join(map(re.escape, known))})", message)
+    return known[match[1]] if match else None
 
 
 LOGIN = (

@@ -76,11 +76,11 @@ def create(path: PurePath, data: bytes) -> bool:
 def read_versioned(path: PurePath) -> tuple[bytes, str] | None:
     """The bytes and their version, the object's generation: microseconds since 1970, which conditional writes compare."""
     with explain("read", path):
-        while (found := _find(path)) is not None:
+        while (current := _find(path)) is not None:
             bucket, name = bucket_and_name(path)
-            blob = _bucket(bucket).blob(name, generation=found.generation)
+            blob = _bucket(bucket).blob(name, generation=current.generation)
             try:
-                return blob.download_as_bytes(**_patience()), str(found.generation)
+                return blob.download_as_bytes(**_patience()), str(current.generation)
             except _not_found():  # replaced meanwhile
                 continue
         return None
@@ -93,8 +93,8 @@ def replace_version(path: PurePath, data: bytes, version: str) -> str | None:
 
 def info(path: PurePath) -> FileInfo | None:
     """An object's size, time and checksum; None if there is none (a folder is none)."""
-    found = _find(path)
-    return None if found is None else _info(found)
+    blob = _find(path)
+    return None if blob is None else _info(blob)
 
 
 def _find(path: PurePath) -> Blob | None:
@@ -116,17 +116,17 @@ def is_folder(path: PurePath) -> bool:
     """Whether any object is below the path."""
     bucket, prefix = _below(path)
     with explain("look at", path):
-        found = client().list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
-        return next(iter(found), None) is not None or not prefix
+        blobs = client().list_blobs(bucket, prefix=prefix, max_results=1, **_patience())
+        return next(iter(blobs), None) is not None or not prefix
 
 
 def list_folder(path: PurePath) -> list[PurePath]:
     """The objects and folders directly below, sorted by name."""
     bucket, prefix = _below(path)
     with explain("list", path):
-        found: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
-        names = {blob.name.removeprefix(prefix) for blob in found}
-        names |= {folder.removeprefix(prefix).rstrip("/") for folder in found.prefixes}
+        blobs: Any = client().list_blobs(bucket, prefix=prefix, delimiter="/", **_patience())
+        names = {blob.name.removeprefix(prefix) for blob in blobs}
+        names |= {folder.removeprefix(prefix).rstrip("/") for folder in blobs.prefixes}
     return [path / name for name in sorted(names) if name]
 
 
@@ -215,12 +215,12 @@ def _write_if(path: PurePath, data: bytes, *, generation: int) -> str | None:
     try:
         blob.upload_from_string(data, if_generation_match=generation, **_patience())
     except PreconditionFailed:
-        found = _blob(path)
+        current = _blob(path)
         with contextlib.suppress(_not_found()):
-            found.reload(**_patience())
-        if (found.metadata or {}).get(_WRITER) != writer:
+            current.reload(**_patience())
+        if (current.metadata or {}).get(_WRITER) != writer:
             return None
-        blob = found  # an earlier attempt succeeded, but its response was lost
+        blob = current  # an earlier attempt succeeded, but its response was lost
     return str(blob.generation)
 
 

@@ -195,12 +195,12 @@ def read_json(path: AnyPath) -> dict[str, Any]:
     """A JSON object that tpulm wrote. Raises Damaged naming the file, and the position of an error of JSON; a sealed one's
     checksum is compared."""
     try:
-        found = parse_json(read_bytes(path))
+        value = parse_json(read_bytes(path))
     except ValueError as error:
         raise Damaged(f"cannot read {os.fspath(path)}: not valid JSON ({error}); delete it and run again") from error
-    if not isinstance(found, dict) or found.pop(_CHECKSUM, sealed := _checksum(path, found)) != sealed:
+    if not isinstance(value, dict) or value.pop(_CHECKSUM, sealed := _checksum(path, value)) != sealed:
         raise Damaged(f"{os.fspath(path)} is not what was written, so it is damaged or was edited; delete it and run again")
-    return found
+    return value
 
 
 _CHECKSUM: Final = "sha256_of_the_rest"
@@ -215,14 +215,14 @@ def read_given_object(path: AnyPath, kind: type = dict) -> Any:
     """A JSON object, or list, of a user's model. Raises DataError if it is not one, as nothing here can recreate it."""
     location = os.fspath(path)
     try:
-        found = parse_json(read_bytes(path))
+        value = parse_json(read_bytes(path))
     except ValueError as error:
         raise DataError(f"not valid JSON ({error}); copy or export the model again", location=location) from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise DataError(
             f"not a JSON {'object' if kind is dict else 'array'}; copy or export the model again", location=location
         )
-    return found
+    return value
 
 
 def exists(path: AnyPath) -> bool:
@@ -288,8 +288,8 @@ def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
         return cloud.walk(folder, beginning)
     with explain("list", folder):
         files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-        found = {name: file.stat() for name, file in files.items() if name.startswith(beginning)}
-    return {name: FileInfo(status.st_size, status.st_mtime_ns) for name, status in found.items()}
+        statuses = {name: file.stat() for name, file in files.items() if name.startswith(beginning)}
+    return {name: FileInfo(status.st_size, status.st_mtime_ns) for name, status in statuses.items()}
 
 
 def remove(path: AnyPath) -> None:
@@ -460,11 +460,11 @@ def _check_depth(value: Any) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"the key {brief(twice)} is there twice")
-    return found
+    return unique
 
 
 def _finite(text: str) -> float:

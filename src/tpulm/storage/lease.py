@@ -57,8 +57,8 @@ def holder(folder: str | os.PathLike[str], *, by_bucket: bool = False) -> str | 
     path = files.as_path(folder)
     if isinstance(path, Path):
         return _locked_by(path)
-    found = files.read_versioned(path / LEASE)
-    lease = None if found is None else _read(path / LEASE, found[0])
+    versioned = files.read_versioned(path / LEASE)
+    lease = None if versioned is None else _read(path / LEASE, versioned[0])
     if lease is None or is_free(lease, age_seconds=_age(path / LEASE, by_bucket=by_bucket), host=_host()):
         return None
     return _owner(lease)
@@ -76,8 +76,8 @@ def _age(path: PurePath, *, by_bucket: bool = True) -> float:
         files.write_atomic(probe, b"")
         now_ns = getattr(files.info(probe), "modified_ns", 0)
         files.remove(probe)
-    found = files.info(path)
-    return math.inf if found is None else max(0.0, (now_ns - found.modified_ns) / 1e9)
+    written = files.info(path)
+    return math.inf if written is None else max(0.0, (now_ns - written.modified_ns) / 1e9)
 
 
 def _locked_by(folder: Path) -> str | None:
@@ -114,21 +114,21 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _leased(folder: PurePath, note: Callable[[str], None]) -> Iterator[None]:
-    kept = _Lease(folder, note)
-    keeper = threading.Thread(target=kept.keep, name="lease", daemon=True)
+    lease = _Lease(folder, note)
+    keeper = threading.Thread(target=lease.keep, name="lease", daemon=True)
     keeper.start()
-    cloud.guards[folder] = kept.confirm
+    cloud.guards[folder] = lease.confirm
     try:
         yield
     except Exception as error:
-        if kept.lost_to is not None:
-            raise kept.loss() from error
+        if lease.lost_to is not None:
+            raise lease.loss() from error
         raise
     finally:
         del cloud.guards[folder]
-        kept.ended.set()
+        lease.ended.set()
         # Not for long: if nothing responds, the lease expires by itself.
-        last = threading.Thread(target=kept.release, args=(keeper,), name="lease", daemon=True)
+        last = threading.Thread(target=lease.release, args=(keeper,), name="lease", daemon=True)
         last.start()
         last.join(_RELEASE_SECONDS)
 
@@ -151,11 +151,11 @@ class _Lease:
         since = 0.0
         while True:
             self._renewed_at = _now()
-            found = files.read_versioned(self._path)
-            if found is None:
+            versioned = files.read_versioned(self._path)
+            if versioned is None:
                 files.create_if_absent(self._path, _lease(self._owner, seconds=0.0))
                 continue
-            content, version = found
+            content, version = versioned
             other = _read(self._path, content)
             host, age_seconds = self._owner["host"], _now() - since if watched == version else 0.0
             if watched is None and not is_free(other, age_seconds=0.0, host=host):
@@ -231,9 +231,8 @@ def _now() -> float:
 
 def _read(path: PurePath, content: bytes) -> dict[str, Any]:
     try:
-        found = {"seconds": _LEASE_SECONDS, **parse_json(content)}  # older versions wrote none
-        found["seconds"] = float(found["seconds"])
-        return {name: found[name] for name in ("id", "host", "process", "started_at", "seconds")}
+        record = parse_json(content)
+        return {**{name: record[name] for name in ("id", "host", "process", "started_at")}, "seconds": float(record["seconds"])}
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is not the lease of a process ({error!r}); see that nobody uses the folder, and delete it"

@@ -46,11 +46,11 @@ def as_path(path: str | os.PathLike[str]) -> PurePath:
         raise ConfigError(f"{text}: paths are local or gs://bucket/…, not {scheme}://; copy the files to one of the two first")
     if text.startswith("gs:/"):
         raise ConfigError(f"{text}: a path in Cloud Storage begins with {REMOTE}, with two slashes")
-    found = Path(text)
+    local = Path(text)
     if not text.startswith("~"):
-        return found.absolute() if str(found).startswith("~") else found  # ./~x, where pathlib forgets what precedes the tilde
+        return local.absolute() if str(local).startswith("~") else local  # ./~x, where pathlib forgets what precedes the tilde
     try:
-        return found.expanduser()
+        return local.expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{text}: there is no such user; write the path out, or ./{text} for a file of that name") from error
 
@@ -60,13 +60,13 @@ def absolute(path: str | os.PathLike[str]) -> PurePath:
 
     As there, link/.. is the folder that holds the link's target. Other links stay, and so does `..` behind a wildcard.
     """
-    found = as_path(path)
-    if not isinstance(found, Path):
-        return found
-    parts = found.absolute().parts
+    original = as_path(path)
+    if not isinstance(original, Path):
+        return original
+    parts = original.absolute().parts
     above = Path(*parts[: len(parts) - parts[::-1].index("..")]) if ".." in parts else Path(parts[0])
     if glob.has_magic(str(above)) and not above.exists():
-        return found.absolute()
+        return original.absolute()
     return Path(os.path.realpath(above), *parts[len(above.parts) :])
 
 

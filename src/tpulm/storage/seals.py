@@ -21,15 +21,15 @@ _READ_BYTES = 8 << 20
 def seal(folder: PurePath, **values: Any) -> None:
     """List the objects of a checkpoint that is about to be committed, with further values, once all are on disk."""
     make_durable(folder)  # Orbax leaves its JSON files to the kernel, which may take half a minute
-    objects = {name: found for name, found in listing(folder).items() if name not in _WRITTEN_LATER}
+    objects = {name: entry for name, entry in listing(folder).items() if name not in _WRITTEN_LATER}
     write_json(folder / SEAL, {"objects": objects, **values})
 
 
 def listing(folder: PurePath) -> dict[str, dict[str, Any]]:
     """The sizes and checksums of the files below a folder, by relative name. Local files are read; Cloud Storage supplies its
     own checksums."""
-    found = walk(folder).items()
-    return {name: {"bytes": one.size, "crc32c": one.crc32c or _crc32c(folder / name)} for name, one in found}
+    files = walk(folder).items()
+    return {name: {"bytes": one.size, "crc32c": one.crc32c or _crc32c(folder / name)} for name, one in files}
 
 
 def differences(folder: PurePath, recorded: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -52,14 +52,14 @@ def find_damage(folder: PurePath) -> str | None:
     try:
         if info(folder / SEAL) is None:
             return f"{SEAL} is missing"
-        found = next(differences(folder, parse_json(read_bytes(folder / SEAL))["objects"]), None)
+        difference = next(differences(folder, parse_json(read_bytes(folder / SEAL))["objects"]), None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         return f"{SEAL} is not a list of objects in JSON ({error})"
     except StorageError as error:
         if is_remote(folder):
             raise
         return str(error)
-    return None if found is None else " ".join(found)
+    return None if difference is None else " ".join(difference)
 
 
 def _crc32c(path: PurePath) -> str:

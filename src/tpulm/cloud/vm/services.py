@@ -34,8 +34,8 @@ def request(url, method="GET", data=None, headers=None, patience=PATIENCE_SECOND
     until, pause = time.time() + patience, 0.5
     while True:
         try:
-            asked = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
-            with urllib.request.urlopen(asked, timeout=min(60.0, patience + 1.0)) as answer:
+            http_request = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
+            with urllib.request.urlopen(http_request, timeout=min(60.0, patience + 1.0)) as answer:
                 return answer.status, answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             if error.code not in (408, 429) and error.code < 500:
@@ -115,8 +115,8 @@ class Bucket:
         """The names of objects, below the prefix."""
         listed, page = [], ""
         while True:
-            asked = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
-            url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(asked)}"
+            query = {"prefix": self._full(beginning), "fields": "items(name),nextPageToken", "pageToken": page}
+            url = f"{STORAGE}/storage/v1/b/{self._bucket}/o?{urllib.parse.urlencode(query)}"
             answer = json.loads(self._checked("list " + beginning, *self._request(url)))
             listed += [item["name"][len(self._full("")) :] for item in answer.get("items", [])]
             page = answer.get("nextPageToken")
