@@ -156,23 +156,3 @@ def test_f1_of_one_class_and_of_all_but_one_is_that_of_scikit_learn() -> None:
             expected = metrics.f1_score(true == 1, said == 1, zero_division=0)
             assert micro_f1(confusion, [1]) == pytest.approx(expected)
     assert micro_f1(np.array([[3, 0], [0, 0]]), [1]) == 0.0
-
-
-@pytest.mark.slow
-def test_relations_are_learnt(encoder: Path, tmp_path: Path) -> None:
-    rows = list[dict[str, Any]]()
-    for text, label in reviews(64):
-        subject = {"start_idx": 0, "end_idx": text.index(" ") - 1}
-        entities = {"subject_entity": subject, "object_entity": {"start_idx": len(text) + 5, "end_idx": len(text) + 8}}
-        rows.append({"sentence": f"{text} the film", **entities, "label": "no_relation" if label == "neg" else "per:product"})
-    for part in ("train", "dev"):
-        storage.write_json(tmp_path / f"klue-re-v1.1_{part}.json", rows)
-    settings = {**SETTINGS, "max_length": 32}
-    report = bench("klue", tmp_path, encoder, tmp_path / "w", tasks=["re"], seeds=1, learning_rates=[5e-3], settings=settings)
-    [result] = read_results(tmp_path / "w" / "re" / "lr-0.005")
-    [_, [missed, right]] = np.array(result.confusion)
-    said = np.array(result.confusion)[:, 1].sum()
-    assert result.test is not None and 0 < result.test["auprc"] <= 1
-    expected = {"micro_f1": [pytest.approx(2 * right / max(1, said + missed + right))], "auprc": [result.test["auprc"]]}
-    assert report.results[0].scores == expected
-    assert [(row[0], row[2]) for row in report.rows()] == [("RE, micro F1", "66.44"), ("RE, AUPRC", "66.17")]

@@ -73,17 +73,6 @@ def test_labels_keep_their_type_and_order(encoder: Path) -> None:
     assert answers == [(2, 10)[index] for index in classifier.predict_proba(["very good", "very bad"]).argmax(axis=1)]
 
 
-@pytest.mark.slow
-def test_pairs(encoder: Path) -> None:
-    """Whether both texts praise: only reading both tells."""
-    one, two = reviews(512), reviews(512, seed=5)[::-1]
-    random = np.random.default_rng(0).permutation(512)
-    pairs = [(one[i][0], two[random[i]][0], str(one[i][1] == two[random[i]][1])) for i in range(512)]
-    classifier = tpulm.Classifier(encoder, **{**QUICK, "epochs": 12, "max_length": 24, "patience": "none"})
-    classifier.fit(pairs[:448], pairs[448:])
-    assert classifier.evaluate(pairs[448:])["accuracy"] > 0.8
-
-
 def test_pairs_are_given_in_three_ways(fitted: tpulm.Classifier) -> None:
     texts, others = ["the film was good", "the plot"], ["the cast was bad", "a very good film"]
     expected = fitted.predict_proba(list(zip(texts, others, strict=True)))

@@ -14,7 +14,6 @@ from task_examples import examples_of, untrained, write_jsonl
 
 import tpulm
 from command_line import invoke
-from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.errors import DataError
 from tpulm.finetuning import Retrieval
@@ -161,13 +160,3 @@ def test_the_commands_for_embeddings(encoder: Path, tmp_path: Path, monkeypatch:
     rows = list(tpulm.read_examples(tmp_path / "dev.jsonl.gz", columns, fault=lambda _: None).labels or [])
     np.testing.assert_allclose(np.array(rows), table, atol=1e-6)
     assert invoke("classify", "sts", "good").stderr.count("tpulm embed") == 1
-
-
-@pytest.mark.slow
-def test_in_cloud_storage(encoder: Path, tmp_path: Path, gcs: Any) -> None:
-    train = write_jsonl(tmp_path / "train.jsonl", "embed", examples_of("embed", 48))
-    storage.write_atomic("gs://runs/train.jsonl", train.read_bytes())
-    settings: Any = {**SETTINGS, "epochs": 1, "task": "embed", "pooling": "cls"}
-    tpulm.finetune(encoder, "gs://runs/train.jsonl", "gs://runs/sts", **settings)
-    assert tpulm.Classifier("gs://runs/sts").config.pooling == "cls"
-    assert tpulm.embed("gs://runs/sts", ["a good film"]).shape == (1, 32)
