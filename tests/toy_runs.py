@@ -13,6 +13,7 @@ from tpulm.dataset.example import serialize
 from tpulm.dataset.tfrecord import frame
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt
+from tpulm.train.metrics import VOLATILE, read_metrics
 
 WORDS = re.findall(
     r"\w+",
@@ -84,6 +85,12 @@ class Notes(Silent):
 
     def note(self, message: str) -> None:
         self.notes.append(message)
+
+
+def outcome(workdir: Path) -> Any:
+    """What a run logged, but for times, and the weights it exported."""
+    records = [(r.kind, r.step, {k: v for k, v in r.values.items() if k not in VOLATILE}) for r in read_metrics(workdir)]
+    return records, (workdir / "export" / "model.safetensors").read_bytes()
 
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4

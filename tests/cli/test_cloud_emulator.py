@@ -19,6 +19,7 @@ import pytest
 import requests
 
 from cloud_emulator.server import environment_for
+from command_line import invoke
 
 COMMAND = [sys.executable, "-m", "tpulm", "cloud", "emulator"]
 
@@ -35,64 +36,46 @@ def running(environment: dict[str, str], *arguments: object) -> Iterator[subproc
         child.communicate()
 
 
-def test_from_start_to_ctrl_c(user_environment: dict[str, str], tmp_path: Path):
-    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--bucket", "second", "--json")
+def test_from_start_to_ctrl_c_and_again(user_environment: dict[str, str], tmp_path: Path):
+    """First as lines that a shell evaluates, then as JSON, when the buckets are there already."""
+    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--bucket", "second")
     arguments += ("--project", "my-project")
-    for ending in (signal.SIGINT, signal.SIGTERM):  # the second time the buckets are there already
-        with running(user_environment, *arguments) as child:
-            assert child.stdout is not None
-            told = json.loads(child.stdout.readline())
-            assert told["project"] == told["environment"]["GOOGLE_CLOUD_PROJECT"] == "my-project"
-            assert requests.get(f"{told['url']}/v2/projects/my-project/locations", timeout=30).json()["locations"]
-            assert told["buckets"] == ["runs", "second"] and told["environment"]["STORAGE_EMULATOR_HOST"] == told["url"]
-            assert requests.get(f"{told['url']}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
-            child.send_signal(ending)
-            said, human = child.communicate(timeout=30)
-            assert (child.returncode, said) == (0, "")
-            assert "gs://runs" in human and "Traceback" not in human
-
-
-def test_what_it_prints_can_be_evaluated(user_environment: dict[str, str]):
-    with running(user_environment, "--port", 0) as child:
+    with running(user_environment, *arguments) as child:
         assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(len(environment_for("")))]
-        script = "".join(lines) + 'echo "$STORAGE_EMULATOR_HOST $NO_GCE_CHECK"'
-        shell = subprocess.run(
-            ["sh", "-ec", script], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
-        )
+        script = "".join(child.stdout.readline() for _ in range(len(environment_for(""))))
+        command = ["sh", "-ec", script + 'echo "$STORAGE_EMULATOR_HOST $NO_GCE_CHECK"']
+        shell = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
         url, check = shell.stdout.split()
-        assert check == "true" and requests.get(f"{url}/_control/status", timeout=30).status_code == 200
+        assert check == "true" and requests.get(f"{url}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
+        child.send_signal(signal.SIGINT)
+        said, human = child.communicate(timeout=30)
+        assert (child.returncode, said) == (0, "") and "gs://runs" in human and "Traceback" not in human
+    with running(user_environment, *arguments, "--json") as child:
+        assert child.stdout is not None
+        told = json.loads(child.stdout.readline())
+        assert told["project"] == told["environment"]["GOOGLE_CLOUD_PROJECT"] == "my-project"
+        assert requests.get(f"{told['url']}/v2/projects/my-project/locations", timeout=30).json()["locations"]
+        assert told["buckets"] == ["runs", "second"] and told["environment"]["STORAGE_EMULATOR_HOST"] == told["url"]
+        child.send_signal(signal.SIGTERM)
+        assert (child.communicate(timeout=30)[0], child.returncode) == ("", 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--bucket", "NO"], "Invalid bucket name"),
-        (["--project", "Mine"], "'Mine' is no name for a project"),
-        (["--port", "taken"], "is in use"),
-    ],
-)
-def test_refusals(user_environment: dict[str, str], arguments: list[str], message: str):
+def test_refusals(monkeypatch: pytest.MonkeyPatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = str(taken.getsockname()[1])
-        command = [*COMMAND, *(port if argument == "taken" else argument for argument in arguments)]
-        done = subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
-
-
-def test_without_the_extra(user_environment: dict[str, str]):
-    code = """
-import sys
-sys.modules["uvicorn"] = None
-sys.argv = ["tpulm", "cloud", "emulator"]
-from tpulm.cli.app import main
-main()
-"""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=user_environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "pip install -e '.[emulator]'" in done.stderr
+        for arguments, message in (
+            (("--port", 0, "--bucket", "NO"), "Invalid bucket name"),
+            (("--port", 0, "--project", "Mine"), "'Mine' is no name for a project"),
+            (("--port", taken.getsockname()[1]), "is in use"),
+        ):
+            done = invoke("cloud", "emulator", *arguments)
+            assert done.returncode == 2 and message in done.stderr
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cloud_emulator"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    without = invoke("cloud", "emulator")
+    assert without.returncode == 2 and "pip install -e '.[emulator]'" in without.stderr
 
 
 @pytest.mark.slow

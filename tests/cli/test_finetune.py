@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -15,10 +14,7 @@ from command_line import Done, invoke
 from encoders import build_encoder, reviews, write_tsv
 from tpulm.labelled import read_records
 
-STRICT = ("XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
 SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
-FILES = ["--train", "train.tsv", "--test", "test.tsv", "--text-column", "document"]
-COMMAND = [sys.executable, "-m", "tpulm", "finetune", "bert", *FILES, *SETTINGS]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     build_encoder("bert", folder)
     build_encoder("decoder", folder)
-    write_tsv(folder / "train.tsv", reviews(600))
+    write_tsv(folder / "train.tsv", reviews(320))
     write_tsv(folder / "test.tsv", reviews(64, seed=2))
     for name, seed in (("train", 0), ("dev", 1)):
         texts = [(text, "good" if label == "pos" else "bad") for text, label in reviews(160, seed=seed)]
@@ -51,32 +47,26 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def finetune(*arguments: str, model: str = "bert") -> Done:
-    columns = () if "--text-column" in arguments else ("--text-column", "document")
+    columns = () if {"--text-column", "--task"} & {*arguments} else ("--text-column", "document")
     options = zip(SETTINGS[::2], SETTINGS[1::2], strict=True)
     settings = (part for option in options if option[0] not in arguments for part in option)
     return invoke("finetune", model, *columns, *settings, *arguments)
 
 
-@pytest.fixture(scope="module")
-def classifier(folder: Path, module_environment: dict[str, str]) -> Path:
-    """Trained by a process of its own, on one device."""
-    command = [*COMMAND, "--output", "clf", "--json"]
-    done = subprocess.run(command, cwd=folder, env=module_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    values = json.loads(done.stdout)
-    assert values["test_accuracy"] > 0.9 and values["examples"] == {"train": 540, "dev": 60, "test": 64}
-    for said in ("Scores", "never on test", "Confusion", "accuracy"):
-        assert said in done.stderr
-    return folder / "clf"
+@pytest.fixture
+def classifier(place: Path) -> Path:
+    """Trained by the command, once."""
+    if not (place / "clf").exists():
+        done = finetune("--train", "train.tsv", "--test", "test.tsv", "--output", "clf", "--json")
+        assert done.returncode == 0, done.stderr
+        values = json.loads(done.stdout)
+        assert values["test_accuracy"] > 0.9 and values["examples"] == {"train": 288, "dev": 32, "test": 64}
+        for said in ("Scores", "never on test", "Confusion", "accuracy"):
+            assert said in done.stderr
+    return place / "clf"
 
 
-@pytest.fixture(scope="module")
-def module_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in STRICT}
-
-
-@pytest.mark.slow
-def test_texts_are_classified(classifier: Path, place: Path) -> None:
+def test_texts_are_classified(classifier: Path) -> None:
     done = invoke("classify", "clf", "a very good film", "a very bad film", "--json")
     assert [one["label"] for one in json.loads(done.stdout)] == ["pos", "neg"]
     assert "pos" in done.stderr and "a very good film" in done.stderr
@@ -138,7 +128,6 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
     ("arguments", "code", "message"),
     [
         (["--train", "train.tsv", "--text-column", "documnt"], 3, "no column 'documnt'. Did you mean 'document'?"),
-        (["--train", "train.tsv", "--label-column", "sentiment"], 3, "no column 'sentiment'"),
         (["--train", "gone.tsv"], 2, "gone.tsv"),
         (["--train", "train.tsv", "--no-header"], 2, "without a header columns are numbers from 1"),
         (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column is of the file --dev, and there is none"),
@@ -147,9 +136,7 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
         (["--train", "train.tsv", "--encoding", "utf8x"], 2, "encoding 'utf8x' is not known"),
         (["--train", "train.tsv", "--encoding", "utf-16"], 3, "train.tsv"),
         (["--train", "train.tsv", "--set", "metric=f1"], 2, "accuracy, macro_f1, matthews"),
-        (["--train", "train.tsv", "--epochs", "0"], 2, "epochs"),
         (["--train", "train.tsv", "--max-length", "999"], 2, "exceeds the 32 positions"),
-        (["--train", "train.tsv", "--set", "max_length=999"], 2, "max_length is set twice, to 999 and to 16; set it once"),
         (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set twice"),
     ],
 )
@@ -162,10 +149,12 @@ def test_wrong_input(place: Path, arguments: list[str], code: int, message: str)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, module_environment: dict[str, str]) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, user_environment: dict[str, str]) -> None:
     """As on a full disk; the writes that were under way fail after the save has, each with a traceback of its own."""
-    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *COMMAND, "--output", "limited"]
-    done = subprocess.run(limited, cwd=place, env=module_environment, capture_output=True, text=True, check=False)
+    columns = ["--train", "train.tsv", "--text-column", "document"]
+    command = [sys.executable, "-m", "tpulm", "finetune", "bert", *columns, *SETTINGS]
+    limited = ["sh", "-c", 'ulimit -f 32; exec "$@"', "sh", *command, "--output", "limited"]
+    done = subprocess.run(limited, env=user_environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr and "Event loop" not in done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error: cannot save a checkpoint")]
@@ -180,22 +169,15 @@ def test_wrong_models(place: Path) -> None:
     assert done.returncode == 2 and "either texts, or a file" in done.stderr
 
 
-@pytest.fixture(scope="module", params=[("qa", "json", "dev_f1"), ("choice", "jsonl", "dev_accuracy")], ids=["qa", "choice"])
-def made(request: pytest.FixtureRequest, folder: Path, module_environment: dict[str, str]) -> str:
-    """The task, whose model is in the folder of its name."""
-    task, suffix, score = request.param
-    files = ["--train", f"{task}_train.{suffix}", "--dev", f"{task}_dev.{suffix}", "--output", task, "--json"]
-    settings = ["--epochs", "2", "--batch-size", "16", "--learning-rate", "1e-2", "--max-length", "24", "--set", "dropout=0.0"]
-    command = [*COMMAND[:5], "--task", task, *files, *settings]
-    done = subprocess.run(command, cwd=folder, env=module_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and json.loads(done.stdout)[score] > 0.9, done.stderr
-    return task
-
-
 @pytest.mark.slow
-def test_it_answers(made: str, place: Path) -> None:
+@pytest.mark.parametrize(("task", "suffix", "score"), [("qa", "json", "dev_f1"), ("choice", "jsonl", "dev_accuracy")])
+def test_it_answers(place: Path, task: str, suffix: str, score: str) -> None:
+    files = ["--train", f"{task}_train.{suffix}", "--dev", f"{task}_dev.{suffix}", "--output", task, "--json"]
+    settings = ["--epochs", "2", "--learning-rate", "1e-2", "--max-length", "24", "--set", "dropout=0.0"]
+    tuned = finetune("--task", task, *files, *settings)
+    assert tuned.returncode == 0 and json.loads(tuned.stdout)[score] > 0.9, tuned.stderr
     text, word = reviews(1)[0][0], "bad"
-    if made == "qa":
+    if task == "qa":
         done = invoke("classify", "qa", "was it", "--context", text, "--json")
         (found,) = json.loads(done.stdout)
         assert (found["predicted"], text[found["start"] : found["end"]]) == (word, word)
@@ -211,5 +193,5 @@ def test_it_answers(made: str, place: Path) -> None:
         done = invoke("classify", "choice", "--input", "choice_dev.jsonl")
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         assert sum(row["predicted"] == row["label"] for row in rows) > 144
-    done = invoke("classify", made, "was it")
-    assert done.returncode == 2 and f"a model of --task {made} needs --" in " ".join(done.stderr.split())
+    done = invoke("classify", task, "was it")
+    assert done.returncode == 2 and f"a model of --task {task} needs --" in " ".join(done.stderr.split())

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tpulm import tokenization
-from tpulm.cli import app, dataset, reference, run, terminal, use
+from tpulm.cli import dataset, reference, run, terminal, use
 from tpulm.config import TokenizerConfig, list_recipes
 from tpulm.errors import ConfigError
 from tpulm.pipeline import Summary
@@ -52,12 +52,13 @@ def test_settings_are_found_by_name_and_by_meaning(
     monkeypatch.setattr(terminal, "_wants_json", True)
     reference.settings("warmup_steps")
     lines = shown()
-    place = lines.index("train.optimizer.warmup_steps")
-    assert lines[place + 1] == "    whole number ≥ 0 or none; default none"
+    assert lines[lines.index("train.optimizer.warmup_steps") + 1] == "    whole number ≥ 0 or none; default none"
     (found,) = json.loads(capsys.readouterr().out)["settings"]
     assert (found["name"], found["default"]) == ("train.optimizer.warmup_steps", "none")
     reference.settings("jaccard")
     assert "corpus.near_duplicates" in shown()
+    with pytest.raises(ConfigError, match="Did you mean 'warmup'"):
+        reference.settings("warmpu")
 
 
 def test_all_settings_fit(shown: Callable[[], list[str]]):
@@ -67,12 +68,7 @@ def test_all_settings_fit(shown: Callable[[], list[str]]):
     assert not any("|" in line or "Annotated" in line or "\\" in line for line in lines)
 
 
-def test_a_near_miss_is_suggested():
-    with pytest.raises(ConfigError, match=r"no setting has 'warmpu' in its name or meaning\. Did you mean 'warmup'"):
-        reference.settings("warmpu")
-
-
-@pytest.mark.parametrize("losses", [[7.6, 5.83, 5.79, 5.1], [3.0, 3.0], [2.0]])
+@pytest.mark.parametrize("losses", [[7.6, 5.83, 5.79, 5.1], [2.0]])
 def test_the_axis_of_the_loss_shows_the_change(shown: Callable[[], list[str]], tmp_path: Path, losses: list[float]):
     with MetricsLog(tmp_path, first_step=0) as log:
         for step, loss in enumerate(losses, start=1):
@@ -94,14 +90,7 @@ def test_masks_are_seen_without_colour(shown: Callable[[], list[str]]):
     assert f"⟦{first}⟧" in text and text.count("⟦") == 1 and "[CLS]" in text
 
 
-def test_libraries_keep_quiet_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch):
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "0"}
-    monkeypatch.setattr(app.os, "environ", environment)
-    monkeypatch.setattr(app.warnings, "simplefilter", lambda action: None)
-    app._silence_library_warnings()
-    assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0" and environment["TPU_STDERR_LOG_LEVEL"] == "2"
-
-
+SCORES = {"mlm_loss": 6.8840, "detection_loss": 0.4243, "detection_auc": 0.6067, "detection_recall": 0.0}
 ELECTRA = Summary(
     name="el",
     workdir="w",
@@ -112,13 +101,7 @@ ELECTRA = Summary(
     eval_accuracy=0.1918,
     eval_baseline_accuracy=0.0816,
     train_scores={"mlm_loss": 6.8085, "detection_loss": 0.5105},
-    eval_scores={
-        "mlm_loss": 6.8840,
-        "detection_loss": 0.4243,
-        "detection_auc": 0.6067,
-        "detection_recall": 0.0,
-        "replaced_fraction": 0.149,
-    },
+    eval_scores=SCORES | {"replaced_fraction": 0.149},
     loss_is="generator + 50 x detector",
     losses_differ="training masks 25% of the tokens, held-out text 15%",
     bits_per_character=4.7170,

@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 
+import tpulm
 from cloud_emulator import Emulator
 from command_line import commands_of, invoke
 from encoders import build_encoder, reviews, write_tsv, write_ynat
@@ -39,12 +41,12 @@ TUNING = ("--text-column", "document", "--set", "epochs=1", "--set", "max_length
 ASKED: dict[str, tuple[str, ...]] = {
     "recipes": (),
     "settings": (),
-    "tokenizer train": ("run.toml", "-w", "w"),
-    "dataset prepare": ("run.toml", "-w", "w"),
-    "train": ("run.toml", "-w", "w"),
+    "tokenizer train": ("w/run.json", "-w", "w"),
+    "dataset prepare": ("w/run.json", "-w", "w"),
+    "train": ("w/run.json", "-w", "w"),
     "evaluate": ("w",),
     "export": ("w",),
-    "run": ("run.toml", "-w", "w"),
+    "run": ("w/run.json", "-w", "w"),
     "report": ("w",),
     "push": ("w", "user/toy", "--anyway", "--dry-run"),
     "dataset inspect": ("w",),
@@ -52,7 +54,7 @@ ASKED: dict[str, tuple[str, ...]] = {
     "fill-mask": ("bert", "a very good [MASK]"),
     "generate": ("decoder", "a very", "--max-tokens", "3"),
     "import": ("bert", "--to", "imported-{}"),
-    "finetune": ("bert", "--train", "train.tsv", "-o", "classifier", *TUNING),
+    "finetune": ("bert", "--train", "train.tsv", "-o", "tuned", *TUNING),
     "classify": ("classifier", "a very good film"),
     "embed": ("bert", "a very good film", "a film"),
     "devices": (),
@@ -81,19 +83,19 @@ SLOW = ("quickstart", "plan", "bench", "cloud smoke", "cloud export skypilot", "
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, toy_run: tuple[Any, Path, Any]) -> Path:
     root = tmp_path_factory.mktemp("asked")
     for kind in ("bert", "decoder"):
         build_encoder(kind, root)
+    classifier = tpulm.Classifier(root / "bert", labels=("neg", "pos"), max_length=16)
+    classifier.params = classifier.first_params(0)
+    classifier.save_pretrained(root / "classifier")
     write_tsv(root / "train.tsv", reviews(64))
     write_corpus(root / "corpus.txt.gz")
     write_records(root)
     write_ynat(root)
     (root / "run.toml").write_text(run_file("corpus.txt.gz"))
-    with pytest.MonkeyPatch.context() as patch:  # so that the commands can be asked in any order
-        patch.chdir(root)
-        for name in ("run", "finetune"):
-            assert invoke(name, *ASKED[name]).returncode == 0
+    shutil.copytree(toy_run[1], root / "w")
     return root
 
 
@@ -138,8 +140,8 @@ def test_what_was_asked_for_is_on_stdout(words: list[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in ASKED if name not in SLOW])
-def test_a_closed_pipe_ends_every_command(
+@pytest.mark.parametrize("name", ["recipes", "run", "dataset inspect", "generate", "embed", "cloud emulator", "cloud logs"])
+def test_a_closed_pipe_ends_a_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
@@ -198,25 +200,23 @@ def process(
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env={**environment, **variables})
 
 
-@pytest.mark.parametrize("what", [TABLE, TEXT, "print_json(['x' * 9])"])
-def test_a_closed_pipe_ends_quietly(what: str) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = process(what, writing)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
+def test_a_closed_pipe_ends_quietly() -> None:
+    for what in (TABLE, "print_json(['x' * 9])"):
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = process(what, writing)
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize("what", [TABLE, TEXT, "sys.stdout.write('x')", "print_json(['x' * 9])"])
-def test_a_full_device_is_an_error(what: str) -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = process(what, full)
-    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
-    assert done.stderr.startswith(b"error: cannot use stdout: the disk is full")
-
-
-def test_a_closed_stdout_is_an_error() -> None:
+def test_a_stdout_that_cannot_be_written_is_an_error() -> None:
+    """Full, in what is flushed at once and at the end; or closed."""
+    for what in (TABLE, "sys.stdout.write('x')"):
+        with Path("/dev/full").open("wb") as full:
+            done = process(what, full)
+        assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+        assert done.stderr.startswith(b"error: cannot use stdout: the disk is full")
     done = process(TEXT, None, end=">&-")
     assert (done.returncode, done.stderr.decode()) == (1, f"error: cannot use stdout: {os.strerror(errno.EBADF)}\n")
 

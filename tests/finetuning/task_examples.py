@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from encoders import reviews
+import tpulm
+from encoders import built, reviews
+from tpulm.nn.params import named_leaves
 
 FIELDS: dict[str, tuple[str, ...]] = {  # of the rows of files
     "classification": ("text", "label"),
@@ -64,6 +67,24 @@ def examples_of(task: str, count: int, *, seed: int = 0) -> list[Any]:
                 for other in ["bad" if word == "good" else "good"]
             ]
     return found
+
+
+def untrained(task: str, kind: str = "bert", **settings: Any) -> tuple[tpulm.Classifier, Any]:
+    """A classifier with random parameters in all its leaves, and eight examples as it encodes them."""
+    classifier = tpulm.Classifier(built(kind), task=task, max_length=16, **settings)
+    data, rng = classifier.encode(examples_of(task, 8), learn=True), np.random.default_rng(0)
+
+    def noisy(leaf: Any) -> Any:
+        return leaf + rng.normal(scale=0.1, size=leaf.shape).astype(np.float32)
+
+    classifier.params = jax.tree.map(noisy, classifier.first_params(0))
+    return classifier, data
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two trees of parameters are equal, bit for bit."""
+    a, b = named_leaves(first), named_leaves(second)
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 def write_jsonl(path: Path, task: str, examples: list[Any]) -> Path:

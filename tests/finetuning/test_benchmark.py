@@ -30,7 +30,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def write(name: str, lines: list[str]) -> None:
         storage.write_atomic(folder / name, "\n".join(lines) + "\n")
 
-    for part, count, seed in (("train", 160, 0), ("dev", 48, 1)):
+    for part, count, seed in (("train", 80, 0), ("dev", 24, 1)):
         texts = [(text, int(label == "pos")) for text, label in reviews(count, seed=seed)]
         write(f"CoLA/{part}.tsv", [f"gj04\t{label}\t{'' if label else '*'}\t{text}" for text, label in texts])
         pairs = [f'{label}\t{number}\t{number}\t{text}\tthe "film' for number, (text, label) in enumerate(texts)]
@@ -65,15 +65,15 @@ def test_the_rate_is_chosen_on_a_part_of_train_and_dev_is_reported(finished: tup
     assert cola.learning_rate == max(RATES, key=lambda rate: cola.tried[f"{rate:g}"])
     results = read_results(workdir / "cola" / f"lr-{cola.learning_rate:g}")
     assert cola.scores == {"matthews": [one.test["matthews"] for one in results if one.test]}
-    assert cola.examples == {"train": 144, "held out of train": 16, "dev": 48}
+    assert cola.examples == {"train": 72, "held out of train": 8, "dev": 24}
     assert cola.chosen_on == "10% of train" and cola.chosen_by == "matthews"
 
 
 def test_the_table_has_the_published_scores_and_what_is_missing(finished: tuple[Path, BenchReport]) -> None:
     workdir, report = finished
     cola, rte = report.rows()
-    mean, deviation = (round(100 * value, 2) for value in tpulm_summary(report.results[0].scores["matthews"]))
-    assert cola == ["CoLA, Matthews", f"{mean:.2f} ± {deviation:.2f}", "57.00", "67.70", "65.10"]
+    scores = 100 * np.array(report.results[0].scores["matthews"])
+    assert cola == ["CoLA, Matthews", f"{scores.mean():.2f} ± {scores.std(ddof=1):.2f}", "57.00", "67.70", "65.10"]
     assert rte == ["RTE, accuracy", "missing", "66.70", "82.70", "87.40"]
     remarks = "\n".join(report.remarks())
     assert "RTE: missing, no RTE/dev.tsv (.gz may follow) below" in remarks
@@ -82,10 +82,6 @@ def test_the_table_has_the_published_scores_and_what_is_missing(finished: tuple[
     table = (workdir / "bench.md").read_text()
     assert "| CoLA, Matthews |" in table and all(one.source in table for one in report.described.baselines)
     assert json.loads((workdir / "bench.json").read_text()) == json.loads(json.dumps(report.values()))
-
-
-def tpulm_summary(values: list[float]) -> tuple[float, float]:
-    return float(np.mean(values)), float(np.std(values, ddof=1))
 
 
 def test_again_nothing_is_trained(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
@@ -102,7 +98,7 @@ def test_stopped_and_continued_the_table_is_the_same(
 ) -> None:
     """In the second seed of the second learning rate."""
     with pytest.raises(Stopped, match="after saving step"):
-        run(encoder, glue, tmp_path / "w", progress=StopAt(30))
+        run(encoder, glue, tmp_path / "w", progress=StopAt(18))
     assert (tmp_path / "w" / "cola" / "lr-1e-06" / "finetune.json").exists()
     assert not (tmp_path / "w" / "cola" / "lr-0.005" / "finetune.json").exists()
     continued = run(encoder, glue, tmp_path / "w")
@@ -115,10 +111,10 @@ def test_chosen_on_dev_where_that_is_asked_for(encoder: Path, glue: Path, tmp_pa
     mrpc = report.results[0]
     [result] = read_results(tmp_path / "w" / "mrpc" / "lr-0.005")
     assert result.test is None and mrpc.scores["accuracy"] == [result.dev["accuracy"]]
-    assert mrpc.examples == {"train": 160, "dev": 48} and mrpc.chosen_on == "dev"
+    assert mrpc.examples == {"train": 80, "dev": 24} and mrpc.chosen_on == "dev"
     assert "optimistic" in "\n".join(report.remarks())
     [[_, said_neg], [_, right]] = np.array(result.confusion)
-    assert mrpc.scores["f1"] == [pytest.approx(2 * right / (24 + said_neg + right))]
+    assert mrpc.scores["f1"] == [pytest.approx(2 * right / (12 + said_neg + right))]
 
 
 @pytest.mark.slow
@@ -149,18 +145,7 @@ def test_what_cannot_be_done_is_listed(encoder: Path, glue: Path, tmp_path: Path
 
 
 @pytest.mark.needs_peer
-def test_f1_of_one_class_is_that_of_scikit_learn() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    rng = np.random.default_rng(0)
-    for share in (0.0, 0.1, 0.5):
-        true, said = (rng.random((30, 30)) < share).astype(int), (rng.random((30, 30)) < 0.3).astype(int)
-        for one, other in zip(true, said, strict=True):
-            confusion = metrics.confusion_matrix(one, other, labels=[0, 1])
-            assert micro_f1(confusion, [1]) == pytest.approx(metrics.f1_score(one, other, zero_division=0))
-
-
-@pytest.mark.needs_peer
-def test_f1_of_all_classes_but_one_is_that_of_scikit_learn() -> None:
+def test_f1_of_one_class_and_of_all_but_one_is_that_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
     for classes in (2, 30):
@@ -168,30 +153,6 @@ def test_f1_of_all_classes_but_one_is_that_of_scikit_learn() -> None:
             confusion = metrics.confusion_matrix(true, said, labels=range(classes))
             expected = metrics.f1_score(true, said, average="micro", labels=range(1, classes), zero_division=0)
             assert micro_f1(confusion, range(1, classes)) == pytest.approx(expected)
+            expected = metrics.f1_score(true == 1, said == 1, zero_division=0)
+            assert micro_f1(confusion, [1]) == pytest.approx(expected)
     assert micro_f1(np.array([[3, 0], [0, 0]]), [1]) == 0.0
-
-
-@pytest.mark.slow
-def test_relations_are_learnt(encoder: Path, tmp_path: Path) -> None:
-    rows = list[dict[str, Any]]()
-    for text, label in reviews(64):
-        first = text.split()[0]
-        rows.append(
-            {
-                "sentence": f"{text} the film",
-                "subject_entity": {"word": first, "start_idx": 0, "end_idx": len(first) - 1, "type": "PER"},
-                "object_entity": {"word": "film", "start_idx": len(text) + 5, "end_idx": len(text) + 8, "type": "POH"},
-                "label": "no_relation" if label == "neg" else "per:product",
-            }
-        )
-    for part in ("train", "dev"):
-        storage.write_json(tmp_path / f"klue-re-v1.1_{part}.json", rows)
-    settings = {**SETTINGS, "max_length": 32}
-    report = bench("klue", tmp_path, encoder, tmp_path / "w", tasks=["re"], seeds=1, learning_rates=[5e-3], settings=settings)
-    [result] = read_results(tmp_path / "w" / "re" / "lr-0.005")
-    [_, [missed, right]] = np.array(result.confusion)
-    said = np.array(result.confusion)[:, 1].sum()
-    assert result.test is not None and 0 < result.test["auprc"] <= 1
-    expected = {"micro_f1": [pytest.approx(2 * right / max(1, said + missed + right))], "auprc": [result.test["auprc"]]}
-    assert report.results[0].scores == expected
-    assert [(row[0], row[2]) for row in report.rows()] == [("RE, micro F1", "66.44"), ("RE, AUPRC", "66.17")]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from task_examples import examples_of
+from task_examples import examples_of, same, untrained
 
 import tpulm
 from encoders import built, reviews
 from tpulm import accelerators, storage
+from tpulm.config import FinetuneConfig
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
@@ -24,23 +24,23 @@ QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "
 
 
 @pytest.fixture(scope="module")
-def fitted(taught: Callable[[str], tpulm.Classifier]) -> tpulm.Classifier:
-    return taught("classification")
+def fitted() -> tpulm.Classifier:
+    """With random parameters; what a trained one answers is in test_tasks.py."""
+    return untrained("classification")[0]
 
 
 def test_probabilities_are_those_of_the_labels(fitted: tpulm.Classifier) -> None:
     shares = fitted.predict_proba(["the film was very good and the plot was"])
     assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 2)
-    assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0) and shares[0, 1] > 0.7
+    assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("kind", ["bert", "eurobert"])
-def test_texts_are_cut_as_they_were_in_training(kind: str, tmp_path: Path) -> None:
+def test_texts_are_cut_as_they_were_in_training(encoder: Path, tmp_path: Path) -> None:
     """By whoever loads the classifier again, transformers too; else its scores would be others than those reported."""
     from transformers import AutoTokenizer
 
     long = [(f"{text} {text}", label) for text, label in reviews(32)]
-    fitted = tpulm.Classifier(built(kind), labels=("neg", "pos"), max_length=8)
+    fitted = tpulm.Classifier(encoder, labels=("neg", "pos"), max_length=8)
     fitted.params = fitted.first_params(0)
     fitted.save_pretrained(tmp_path / "out")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 8
@@ -54,12 +54,12 @@ def test_texts_are_cut_as_they_were_in_training(kind: str, tmp_path: Path) -> No
     assert tpulm.Classifier(tmp_path / "out", max_length=16).config.max_length == 16
 
 
-@pytest.mark.parametrize("said", [None, int(1e30), 1e30, 64, 4, "long"])
-def test_a_length_that_says_nothing_is_not_used(fitted: tpulm.Classifier, encoder: Path, tmp_path: Path, said: Any) -> None:
+def test_a_length_that_says_nothing_is_not_used(fitted: tpulm.Classifier, encoder: Path, tmp_path: Path) -> None:
     fitted.save_pretrained(tmp_path / "out")
     path = tmp_path / "out" / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": said}))
-    assert tpulm.load_model(tmp_path / "out").max_length is None
+    for said in (None, int(1e30), 1e30, 64, 4, "long"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": said}))
+        assert tpulm.load_model(tmp_path / "out").max_length is None
     assert tpulm.Classifier(tmp_path / "out").config.max_length == 32
     assert tpulm.load_model(encoder).max_length is None  # what a pretrained model reads is no classifier's length
 
@@ -71,17 +71,6 @@ def test_labels_keep_their_type_and_order(encoder: Path) -> None:
     assert classifier.labels is not None and classifier.labels.names == ("2", "10")
     answers = classifier.predict(["very good", "very bad"])
     assert answers == [(2, 10)[index] for index in classifier.predict_proba(["very good", "very bad"]).argmax(axis=1)]
-
-
-@pytest.mark.slow
-def test_pairs(encoder: Path) -> None:
-    """Whether both texts praise: only reading both tells."""
-    one, two = reviews(512), reviews(512, seed=5)[::-1]
-    random = np.random.default_rng(0).permutation(512)
-    pairs = [(one[i][0], two[random[i]][0], str(one[i][1] == two[random[i]][1])) for i in range(512)]
-    classifier = tpulm.Classifier(encoder, **{**QUICK, "epochs": 12, "max_length": 24, "patience": "none"})
-    classifier.fit(pairs[:448], pairs[448:])
-    assert classifier.evaluate(pairs[448:])["accuracy"] > 0.8
 
 
 def test_pairs_are_given_in_three_ways(fitted: tpulm.Classifier) -> None:
@@ -112,7 +101,7 @@ def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> N
     """With the same labels from where it is; with others from a new last layer."""
     fitted.save_pretrained(tmp_path / "out")
     same_labels = tpulm.Classifier(tmp_path / "out", **QUICK)
-    assert same(same_labels.first_params(0), fitted.params)
+    assert same(same_labels.first_params(0), tpulm.load_model(tmp_path / "out").params)
     others = tpulm.Classifier(tmp_path / "out", labels=("a", "b", "c"), **QUICK)
     first: Any = others.first_params(0)
     head = first.classification_head
@@ -120,17 +109,14 @@ def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> N
     assert head.output.kernel.shape == (32, 3)
 
 
-def test_next_sentences_pooler_is_taken_over() -> None:
+def test_what_is_taken_of_the_pretrained_model() -> None:
+    """The pooler of next-sentence prediction, too; from scratch nothing."""
     folder = built("next_sentence")
     params: Any = tpulm.load_model(folder).params
     first: Any = tpulm.Classifier(folder, labels=("a", "b")).first_params(0)
     np.testing.assert_array_equal(first.classification_head.dense.kernel, params.next_sentence.pooler.kernel)
-
-
-def test_from_scratch_nothing_is_taken(encoder: Path) -> None:
-    pretrained = tpulm.Classifier(encoder, labels=("a", "b")).first_params(0)
-    random = tpulm.Classifier(encoder, labels=("a", "b"), from_scratch=True).first_params(0)
-    assert not np.array_equal(pretrained.embeddings.tokens, random.embeddings.tokens)
+    random = tpulm.Classifier(folder, labels=("a", "b"), from_scratch=True).first_params(0)
+    assert not np.array_equal(first.embeddings.tokens, random.embeddings.tokens)
 
 
 def test_it_stops_early(encoder: Path) -> None:
@@ -169,11 +155,6 @@ def test_a_batch_is_no_larger_than_all_rows(
         np.testing.assert_allclose(named_leaves(small.params)[name], leaf, atol=1e-5, err_msg=name)
 
 
-def same(first: Any, second: Any) -> bool:
-    a, b = named_leaves(first), named_leaves(second)
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
-
-
 def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier, tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "model.safetensors").write_bytes(b"of an upload that was killed")
@@ -197,9 +178,8 @@ def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier,
 # -- refusals ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
+def test_what_is_no_list_of_texts(fitted: tpulm.Classifier) -> None:
+    cases: tuple[tuple[Any, str], ...] = (
         ("good", "one string"),
         (["good", " "], "example 1"),
         (["good", None], "example 1"),
@@ -207,20 +187,19 @@ def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier,
         ([("good", "film"), ("good",)], "example 1"),
         ([("good", "")], "second text"),
         ({"texts": ["good"]}, "'texts'"),
-    ],
-)
-def test_what_is_no_list_of_texts(fitted: tpulm.Classifier, texts: Any, message: str) -> None:
-    for predict in (fitted.predict, fitted.predict_proba):
-        with pytest.raises(DataError, match=message):
-            predict(texts)
+    )
+    for texts, message in cases:
+        for predict in (fitted.predict, fitted.predict_proba):
+            with pytest.raises(DataError, match=message):
+                predict(texts)
     with pytest.raises(DataError, match="text 2, pair 1"):
         fitted.predict(["good", "bad"], ["film"])
 
 
-@pytest.mark.parametrize("labels", [{"neg", "pos"}, "np", b"np", {"neg": 0, "pos": 1}, 2])
-def test_labels_without_an_order(encoder: Path, labels: Any) -> None:
-    with pytest.raises(ConfigError, match=type(labels).__name__):
-        tpulm.Classifier(encoder, labels=labels)
+def test_labels_without_an_order(encoder: Path) -> None:
+    for labels in ({"neg", "pos"}, "np", b"np", {"neg": 0, "pos": 1}, 2):
+        with pytest.raises(ConfigError, match=type(labels).__name__):
+            tpulm.Classifier(encoder, labels=labels)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +210,7 @@ def test_labels_without_an_order(encoder: Path, labels: Any) -> None:
         ({"metric": "pearson"}, "'pearson'"),
         ({"labels": ("a", "b"), "task": "regression"}, "labels"),
         ({"task": "regression", "pooling": "cls"}, "pooling"),
+        ({"config": FinetuneConfig(), "max_length": 16}, "max_length"),
     ],
 )
 def test_settings(encoder: Path, settings: dict[str, Any], named: str) -> None:
@@ -238,14 +218,11 @@ def test_settings(encoder: Path, settings: dict[str, Any], named: str) -> None:
         tpulm.Classifier(encoder, **settings)
 
 
-def test_what_cannot_be_trained(encoder: Path) -> None:
+def test_what_cannot_be_trained_or_used(encoder: Path) -> None:
     with pytest.raises(ConfigError, match="causal"):
         tpulm.Classifier(built("decoder"), **QUICK).fit(reviews(64))
     with pytest.raises(ConfigError, match="batch_size 13"):
         tpulm.Classifier(encoder, batch_size=13, max_length=16).fit(reviews(64))
-
-
-def test_before_it_is_trained(encoder: Path) -> None:
     with pytest.raises(ConfigError, match="not been trained"):
         tpulm.Classifier(encoder, labels=("a", "b"), max_length=16).predict(["good"])
     with pytest.raises(ConfigError, match="labels"):

@@ -10,13 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from task_examples import examples_of
+from task_examples import examples_of, untrained
 
 import tpulm
-from encoders import built
 
 CLASSES: dict[str, str] = {
     "classification": "AutoModelForSequenceClassification",
@@ -37,14 +35,8 @@ KINDS = {
 
 
 def saved(kind: str, task: str, folder: Path, **settings: Any) -> tuple[tpulm.Classifier, Any]:
-    """A classifier with random parameters, saved to `folder`, and examples as it encodes them."""
-    classifier = tpulm.Classifier(built(kind), task=task, max_length=16, **settings)
-    data = classifier.encode(examples_of(task, 8), learn=True)
-    rng = np.random.default_rng(0)
-    noisy = jax.tree.map(
-        lambda leaf: leaf + rng.normal(scale=0.1, size=leaf.shape).astype(np.float32), classifier.first_params(0)
-    )
-    classifier.params = noisy
+    """`untrained`, saved to `folder`."""
+    classifier, data = untrained(task, kind, **settings)
     classifier.save_pretrained(folder)
     return classifier, data
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from task_examples import FIELDS, examples_of, write_jsonl
+from task_examples import FIELDS, examples_of, same, untrained, write_jsonl
 
 import tpulm
 from encoders import built
@@ -21,10 +21,8 @@ from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.tasks import TextClassification, find_task
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.rows import Rows
-from tpulm.nn.params import named_leaves
 from tpulm.train.tuning import Labelled
 
-Taught = Callable[[str], tpulm.Classifier]
 FILM, PLOT = "the film was very good and the plot was", "bad plot and cast and the film was very"
 LEARNT: dict[str, tuple[str, float, list[Any], Any]] = {  # of a task: a score and its least value, what is asked, the answers
     "classification": ("accuracy", 0.95, [FILM, PLOT], ["pos", "neg"]),
@@ -52,10 +50,16 @@ def test_every_task_is_here() -> None:
     assert set(LEARNT) == set(FIELDS) == set(TASKS)
 
 
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 5e-3, "max_length": 16, "dropout": 0.0}
+OWN: dict[str, dict[str, Any]] = {"multilabel": {"epochs": 6}, "embed": {"epochs": 5}}
+OWN |= {task: {"learning_rate": 1e-2} for task in ("qa", "choice")}
+
+
 @pytest.mark.parametrize("task", LEARNT)
-def test_it_learns_and_is_loaded_as_it_was_saved(task: str, taught: Taught, tmp_path: Path) -> None:
+def test_it_learns_and_is_loaded_as_it_was_saved(task: str, encoder: Path, tmp_path: Path) -> None:
     metric, least, asked, answers = LEARNT[task]
-    classifier, unseen = taught(task), examples_of(task, 64, seed=2)
+    classifier, unseen = tpulm.Classifier(encoder, task=task, **QUICK | OWN.get(task, {})), examples_of(task, 64, seed=2)
+    classifier.fit(examples_of(task, 320), examples_of(task, 64, seed=1))
     assert classifier.evaluate(unseen)[metric] > least
     assert [plain(answer) for answer in classifier.predict(asked)] == answers
     classifier.save_pretrained(tmp_path / "out")
@@ -74,14 +78,9 @@ def names_of(classifier: tpulm.Classifier) -> tuple[str, ...] | None:
     return None if classifier.labels is None else classifier.labels.names
 
 
-def same(first: Any, second: Any) -> bool:
-    a, b = named_leaves(first), named_leaves(second)
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
-
-
 @pytest.mark.parametrize("task", ["tag", "qa", "embed"])
-def test_what_is_no_classifier_is_refused(task: str, taught: Taught, tmp_path: Path) -> None:
-    taught(task).save_pretrained(tmp_path / "out")
+def test_what_is_no_classifier_is_refused(task: str, tmp_path: Path) -> None:
+    untrained(task)[0].save_pretrained(tmp_path / "out")
     with pytest.raises(ConfigError, match="this"):
         tpulm.classify(tmp_path / "out", "good")
 
@@ -100,16 +99,16 @@ UNUSABLE: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {  # of
 }
 
 
-@pytest.mark.parametrize(("name", "changed"), [(name, changed) for name, (_, some) in UNUSABLE.items() for changed in some])
-def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, changed: dict[str, object], tmp_path: Path) -> None:
-    task, row = find_task(FinetuneConfig(task=name)), UNUSABLE[name][0]
-    path = tmp_path / "train.jsonl"
-    path.write_text(f"{json.dumps(row)}\n{json.dumps(row | changed)}\n")
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_rows_that_a_task_cannot_use_are_refused_or_counted(name: str, tmp_path: Path) -> None:
+    task, (row, changes), path = find_task(FinetuneConfig(task=name)), UNUSABLE[name], tmp_path / "train.jsonl"
     columns = Columns(pair="pair" if "pair" in row else None)
-    with pytest.raises(DataError, match=r"train\.jsonl, line 2"):
-        task.read(path, columns)
-    found = task.read(path, columns, on_error="skip")
-    assert len(found) == 1 and found.skipped.total() == 1
+    for changed in changes:
+        path.write_text(f"{json.dumps(row)}\n{json.dumps(row | changed)}\n")
+        with pytest.raises(DataError, match=r"train\.jsonl, line 2"):
+            task.read(path, columns)
+        found = task.read(path, columns, on_error="skip")
+        assert len(found) == 1 and found.skipped.total() == 1
 
 
 @pytest.mark.parametrize(
@@ -142,13 +141,13 @@ def test_examples_that_teach_nothing_are_refused(task: str, examples: list[Any],
         ("embed", ("film", "plot", "much"), "'much'"),
     ],
 )
-def test_labels_that_were_not_learnt_are_named(task: str, example: Any, named: str, taught: Taught) -> None:
+def test_labels_that_were_not_learnt_are_named(task: str, example: Any, named: str) -> None:
     good = examples_of(task, 1)
     with pytest.raises(DataError, match=rf"(?s)example 1: .*{named}"):
-        taught(task).evaluate([*good, example])
+        untrained(task)[0].evaluate([*good, example])
 
 
-def test_files_of_labels_with_a_separator(tmp_path: Path) -> None:
+def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\nfilm\ta;b\nplot\t\n")
     task = find_task(FinetuneConfig(task="multilabel"))
     assert task.read(tmp_path / "a.tsv", Columns(label_separator=";")).labels == [["a", "b"], []]
@@ -156,15 +155,9 @@ def test_files_of_labels_with_a_separator(tmp_path: Path) -> None:
         task.read(tmp_path / "a.tsv", Columns())
     with pytest.raises(ConfigError, match="separator"):
         task.read(tmp_path / "a.tsv", Columns(label_separator=""))
-
-
-def test_files_of_swag(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sent1,sent2,ending0,ending1,ending2,label\nIt rains.,She,runs.,sings.,,1\n")
     found = find_task(FinetuneConfig(task="choice")).read(tmp_path / "a.csv", Columns())
     assert found.texts == ["It rains."] and found.pairs == [["She runs.", "She sings."]] and found.labels == ["1"]
-
-
-def test_eurobert_answers_no_questions() -> None:
     with pytest.raises(ConfigError, match="EuroBertForQuestionAnswering"):
         tpulm.Classifier(built("eurobert"), task="qa")
 

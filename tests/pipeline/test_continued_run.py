@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from typer.testing import CliRunner
 
-from toy_runs import Notes, write_corpus
+from toy_runs import Notes, outcome, write_corpus
 from tpulm import config, pipeline, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
@@ -20,7 +20,7 @@ from tpulm.convert.continuing import starting_point
 from tpulm.convert.huggingface import load_model
 from tpulm.errors import ConfigError, Stopped
 from tpulm.nn.params import named_leaves
-from tpulm.train.metrics import VOLATILE, read_metrics
+from tpulm.train.metrics import read_metrics
 
 RUN = """
 [corpus]
@@ -56,11 +56,6 @@ def model(toy_run: tuple[RunConfig, Path, pipeline.Summary], tmp_path_factory: p
 
 def settings(model: Path, *overrides: str) -> RunConfig:
     return config.load(model / "run.toml", overrides, start=starting_point(model / "model"))
-
-
-def outcome(workdir: Path) -> Any:
-    records = [(r.kind, r.step, {k: v for k, v in r.values.items() if k not in VOLATILE}) for r in read_metrics(workdir)]
-    return records, (workdir / "export" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow

@@ -13,31 +13,14 @@ import pydantic
 import pytest
 
 import tpulm
-from toy_runs import toy_config, write_corpus
+from toy_runs import Notes, toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.config import RunConfig, TokenizerConfig
 from tpulm.errors import CheckpointError, ConfigError, Stopped
 from tpulm.models.bert import padded_vocab_size
-from tpulm.progress import Silent
 from tpulm.report.publishing import publications
-from tpulm.runtime import interrupt
 
 STEPS = 8
-
-
-class StopsAt(Silent):
-    """Asks for a stop when so many steps are done."""
-
-    def __init__(self, step: int):
-        self._step, self._done = step, 0.0
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self._done = 0.0 if description == "Training" else float("-inf")
-
-    def advance(self, amount: float) -> None:
-        self._done += amount
-        if self._done == self._step:
-            interrupt.request("SIGTERM")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +56,7 @@ def assert_exported(folder: Path, expected: Any) -> None:
 def test_the_model_is_the_mean_of_the_last_checkpoints(corpus: Path, states: dict[int, Any], tmp_path: Path) -> None:
     config = configured(corpus, average_last=3, keep=2)
     with pytest.raises(Stopped):  # which saves step 5, too
-        tpulm.run(config, tmp_path, progress=StopsAt(5))
+        tpulm.run(config, tmp_path, progress=Notes(5))
     summary = tpulm.run(config, tmp_path)
     three = [states[step] for step in (4, 6, 8)]
     mean = jax.tree.map(lambda *leaves: np.mean([np.float64(leaf) for leaf in leaves], axis=0), *three)
@@ -120,6 +103,7 @@ def test_checkpoints_by_words_become_revisions(corpus: Path, states: dict[int, A
     assert {file.name for file in branches[1].files} >= {"model.safetensors", "config.json", "tokenizer.json"}
 
 
+@pytest.mark.slow
 def test_words_of_a_text_without_white_space_are_unknown(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join("猫犬鳥魚" * (1 + number % 5) + str(number) for number in range(400)))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from toy_runs import Notes, toy_config, write_corpus
+from toy_runs import Notes, outcome, toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, Stopped
-from tpulm.train.metrics import VOLATILE, read_metrics
+from tpulm.train.metrics import read_metrics
 
+Run = tuple[RunConfig, Path, pipeline.Summary]
 PHASES = [{"share": 0.25}, {"share": 0.25, "batch_size": 32}, {"share": 0.5, "sequence_length": 64, "batch_size": 4}]
+SIZES = {"num_layers": 1, "hidden_size": 32, "num_heads": 2}
+TRAIN = {"steps": 8, "batch_size": 8, "log_every_steps": 1, "checkpoint": {"every_steps": 3}}
 
 
 def two_phases(folder: Path) -> RunConfig:
@@ -22,25 +24,20 @@ def two_phases(folder: Path) -> RunConfig:
         write_corpus(folder / "corpus.txt.gz"),
         phases=PHASES,
         hardware={"fsdp": 2},
-        model={"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 64},
-        train={"steps": 8, "batch_size": 8, "log_every_steps": 1, "checkpoint": {"every_steps": 3}},
+        model=SIZES | {"intermediate_size": 64, "max_positions": 64},
+        train=TRAIN,
     )
 
 
-def outcome(workdir: Path) -> Any:
-    records = [(r.kind, r.step, {k: v for k, v in r.values.items() if k not in VOLATILE}) for r in read_metrics(workdir)]
-    return records, (workdir / "export" / "model.safetensors").read_bytes()
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, pipeline.Summary]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("phases")
     config = two_phases(folder)
     return config, folder / "w", pipeline.run(config, folder / "w")
 
 
 @pytest.mark.slow
-def test_each_phase_has_rows_of_its_own_length(whole: tuple[RunConfig, Path, pipeline.Summary]) -> None:
+def test_each_phase_has_rows_of_its_own_length(whole: Run) -> None:
     _, workdir, summary = whole
     assert summary.steps == 8
     made = [dataset.load_manifest(folder) for folder in (workdir, workdir / "phase-3")]
@@ -50,7 +47,7 @@ def test_each_phase_has_rows_of_its_own_length(whole: tuple[RunConfig, Path, pip
 
 
 @pytest.mark.slow
-def test_stopped_in_any_phase_it_ends_the_same(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+def test_stopped_in_any_phase_it_ends_the_same(whole: Run, tmp_path: Path) -> None:
     """In the first, at the end of the second and in the third."""
     config, workdir, _ = whole
     for stop in (1, 4, 6):
@@ -61,9 +58,7 @@ def test_stopped_in_any_phase_it_ends_the_same(whole: tuple[RunConfig, Path, pip
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(
-    whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(whole: Run, tmp_path: Path) -> None:
     config, workdir, _ = whole
     with pytest.raises(Stopped):
         pipeline.run(config, tmp_path / "w", progress=Notes(4))
@@ -74,14 +69,14 @@ def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_goes_through_both(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_goes_through_both(whole: Run, tmp_path: Path) -> None:
     config, workdir, _ = whole
     losses = [metrics["loss"] for _, _, metrics in pipeline.training_steps(config, tmp_path / "own")]
     assert losses == pytest.approx([r.values["loss"] for r in read_metrics(workdir) if r.kind == "train"], abs=1e-5)
 
 
 @pytest.mark.slow
-def test_a_run_can_start_from_the_weights_of_another(whole: tuple[RunConfig, Path, pipeline.Summary], tmp_path: Path) -> None:
+def test_a_run_can_start_from_the_weights_of_another(whole: Run, tmp_path: Path) -> None:
     config, workdir, summary = whole
     tokenizer = config.tokenizer.model_copy(update={"path": str(workdir / "tokenizer" / "tokenizer.json")})
     train = config.train.model_copy(update={"start_from": str(workdir), "steps": 2})
@@ -108,21 +103,8 @@ def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path
         write_corpus(tmp_path / "corpus.txt.gz"),
         phases=[{"share": 0.5, "objective": "clm"}, {"share": 0.25, "mask_fraction": 0.3}, {"share": 0.25}],
         hardware={"tensor": 2},
-        model={
-            "architecture": "modernbert",
-            "num_layers": 4,
-            "hidden_size": 32,
-            "num_heads": 2,
-            "intermediate_size": 48,
-            "local_window": 8,
-        },
-        train={
-            "steps": 8,
-            "batch_size": 8,
-            "log_every_steps": 1,
-            "checkpoint": {"every_steps": 3},
-            "optimizer": {"name": "muon", "learning_rate": 2e-3, "warmup_steps": 2},
-        },
+        model=SIZES | {"architecture": "modernbert", "num_layers": 4, "intermediate_size": 48, "local_window": 8},
+        train=TRAIN | {"optimizer": {"name": "muon", "learning_rate": 2e-3, "warmup_steps": 2}},
     )
     pipeline.run(config, tmp_path / "whole")
     shutil.copytree(

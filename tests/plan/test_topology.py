@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from importlib import metadata
 
 import pytest
 
 from tpulm import accelerators
-from tpulm.errors import MissingExtra
 from tpulm.plan import analysis
 
 needs_compiler = pytest.mark.skipif(
@@ -36,12 +34,3 @@ def test_the_devices_are_those_of_the_catalogue(name: str):
     assert len(devices) == accelerator.devices
     assert len({device.process_index for device in devices}) == accelerator.hosts
     assert accelerators.from_device_kind(devices[0].device_kind) == pytest.approx(accelerator.peak_flops_per_device)
-
-
-def test_without_the_compiler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tpu\]'"):
-        analysis.devices_of(accelerators.find("v3-8"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import contextlib
 import hashlib
 import lzma
 import os
@@ -320,7 +321,8 @@ def decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
             held = len(error.object) - len(data)  # bytes of a character that began in the previous data
             again = make("ignore")
             again.setstate(before)
-            line += again.decode(data[: max(0, error.start - held)]).count("\n")
+            with contextlib.suppress(UnicodeError):  # UTF-16 without a byte-order mark, whose lines cannot be counted
+                line += again.decode(data[: max(0, error.start - held)]).count("\n")
             offset = fed - held + error.start
             faults.add("undecodable", _undecodable(error, encoding, faults.wording, offset), f"line {line}, byte {offset}")
             raise
