@@ -330,37 +330,37 @@ def start(coordinator: str, index: int, record: Path, environment: dict[str, str
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("gone", "what"), [(0, ""), (1, "hang")])
-def test_a_process_whose_peer_was_killed_leaves_a_record_and_ends(
-    coordinator: str, tmp_path: Path, user_environment: dict[str, str], gone: int, what: str
+@pytest.mark.parametrize(
+    ("survivor", "do", "code", "recorded", "said"),
+    [
+        (1, ("", ""), 1, "1 host 0 was lost: its process was killed", "error: host 0 was lost"),
+        (0, ("hang", ""), 1, "1 host 1 was lost: its process was killed", "error: host 1 was lost"),
+        (0, ("", "stop"), 75, "75 host 1 was stopped", "error: host 1 was stopped"),
+        (0, ("save", "stop"), 1, "", "saved"),  # 1: the traceback of what the script raised
+    ],
+)
+def test_a_process_ends_as_its_peer_and_leaves_a_record_unless_it_ends_by_itself(
+    coordinator: str,
+    tmp_path: Path,
+    user_environment: dict[str, str],
+    survivor: int,
+    do: tuple[str, str],
+    code: int,
+    recorded: str,
+    said: str,
 ):
-    record, other = tmp_path / "record", 1 - gone
-    processes = [
-        start(coordinator, index, record if index == other else Path(os.devnull), user_environment, what) for index in (0, 1)
-    ]
-    for process in processes:
-        assert process.stdout is not None and process.stdout.readline() == "begun\n"
-    processes[gone].send_signal(signal.SIGKILL)
-    _, said = processes[other].communicate(timeout=SECONDS)
-    processes[gone].communicate()
-    assert processes[other].returncode == 1
-    assert record.read_text().startswith(f"1 host {gone} was lost: its process was killed")
-    assert said.startswith(f"error: host {gone} was lost")
-
-
-@pytest.mark.parametrize(("what", "is_recorded"), [("", True), ("save", False)])
-def test_a_process_whose_peer_was_stopped_saves_and_ends_as_it(
-    coordinator: str, tmp_path: Path, user_environment: dict[str, str], what: str, is_recorded: bool
-):
-    record = tmp_path / "record"
-    processes = [
-        start(coordinator, 0, record, user_environment, what),
-        start(coordinator, 1, Path(os.devnull), user_environment, "stop"),
-    ]
-    said = [process.communicate(timeout=SECONDS)[1] for process in processes]
-    assert record.exists() == is_recorded
-    assert processes[0].returncode == (75 if is_recorded else 1), said  # 1: the traceback of what the script raised
-    assert ("saved" in said[0]) != is_recorded
+    """The peer stops, or is killed."""
+    records = [Path(os.devnull)] * 2
+    records[survivor] = tmp_path / "record"
+    processes = [start(coordinator, index, records[index], user_environment, do[index]) for index in (0, 1)]
+    if not do[1 - survivor]:
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        processes[1 - survivor].send_signal(signal.SIGKILL)
+    _, text = processes[survivor].communicate(timeout=SECONDS)
+    processes[1 - survivor].communicate()
+    assert (processes[survivor].returncode, records[survivor].exists()) == (code, bool(recorded)), text
+    assert said in text and (not recorded or records[survivor].read_text().startswith(recorded))
 
 
 class SlowLine:

@@ -99,9 +99,7 @@ def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     assert restored_step(folder) == 3
 
 
-@pytest.mark.parametrize(
-    "name", ["a [x]%20#?*", "C:\\temp", "tab\t", "\udcbf", "a.__lock", "../link/../w", "gs://runs/a {x}%20#?*\\\t"]
-)
+@pytest.mark.parametrize("name", ["a [x]%20#?*\t", "\udcbf", "a.__lock", "../link/../w", "gs://runs/a {x}%20#?*\\\t"])
 def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str):
     """Where the files lie is the operating system's to say: below `os.path.realpath`."""
     (tmp_path / "here").mkdir()

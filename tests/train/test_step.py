@@ -140,28 +140,19 @@ def test_gpus_have_kernels_for_bfloat16(attached: dict[str, Any], kernels: bool)
     assert execution_on(devices, hardware, "float32").kernels is None
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """As much of a step as its memory: the less is saved for the backward pass, the less it takes."""
-
-    bytes: int
-
-    def compile(self) -> Any:
-        return SimpleNamespace(memory_analysis=lambda: self)
-
-    argument_size_in_bytes = output_size_in_bytes = alias_size_in_bytes = 100
-
-    @property
-    def temp_size_in_bytes(self) -> int:
-        return self.bytes - 100
-
-
 @pytest.mark.parametrize(("memory_bytes", "remat"), [(None, "none"), (300, "none"), (299, "dots"), (199, "full"), (1, "full")])
 def test_less_is_kept_until_a_step_fits(monkeypatch: pytest.MonkeyPatch, memory_bytes: int | None, remat: str) -> None:
+    """The step is a stub, which takes the less memory, the less it saves for the backward pass."""
     program: Any = toy.program(toy.config())
+
+    def lower_step(length: int) -> Any:
+        temporary = {"none": 200, "dots": 100, "full": 0}[program.objective.execution.remat]
+        whole = {f"{kind}_size_in_bytes": 100 for kind in ("argument", "output", "alias")}
+        sizes = SimpleNamespace(**whole, temp_size_in_bytes=temporary)
+        return SimpleNamespace(compile=lambda: SimpleNamespace(memory_analysis=lambda: sizes))
+
     program.memory_bytes = memory_bytes
-    needs = {"none": 300, "dots": 200, "full": 100}
-    monkeypatch.setattr(program, "lower_step", lambda length: Lowered(needs[program.objective.execution.remat]))
+    monkeypatch.setattr(program, "lower_step", lower_step)
     _ = program.step
     assert program.objective.execution.remat == remat
 
