@@ -386,7 +386,7 @@ def inputs_of(case: Case, rows: np.ndarray) -> Any:
     from tpulm.nn.transformer import Execution
     from tpulm.train.step import row_keys
 
-    objective = objectives.make(
+    setup = objectives.Setup(
         case.model,
         ObjectiveConfig(),
         Execution(jnp.float32, "none", unroll=True),
@@ -396,6 +396,7 @@ def inputs_of(case: Case, rows: np.ndarray) -> Any:
         vocab_size=case.vocab_size,
         special=SPECIAL,
     )
+    objective = objectives.make(setup)
     return jax.device_get(
         objective.make_inputs({"tokens": jnp.asarray(rows)}, row_keys(0, jnp.zeros((2,), jnp.uint32), case.batch_size))
     )

@@ -28,6 +28,7 @@ SIZES: dict[str, Any] = {
     "max_positions": 32,
     "initializer_range": 0.1,
 }
+LLAMA_LIKE = {"norm": "rms", "biases": False, "feed_forward": "gated", "activation": "silu", "positions": "rotary"}
 KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
     "bert": ("masked", {}),
     "next_sentence": ("next_sentence", {}),
@@ -35,16 +36,7 @@ KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
     "megatron": ("masked", {"norm_position": "pre"}),
     "eurobert": (
         "masked",
-        {
-            "norm_position": "pre",
-            "norm": "rms",
-            "feed_forward": "gated",
-            "positions": "rotary",
-            "masked_head": "plain",
-            "token_types": 0,
-            "biases": False,
-            "activation": "silu",
-        },
+        {"norm_position": "pre", "masked_head": "plain", "token_types": 0, **LLAMA_LIKE},
     ),
     "modernbert": ("masked", {"architecture": "modernbert", "num_layers": 4, "local_window": 8}),
     "decoder": ("causal", {"architecture": "decoder", "norm_position": "pre"}),

@@ -27,7 +27,7 @@ from typer.main import get_command
 
 import tpulm
 from toy_runs import WORDS, write_corpus
-from tpulm import config, errors
+from tpulm import config
 from tpulm.cli.app import app
 from tpulm.cloud.settings import CloudSettings
 
@@ -194,19 +194,6 @@ def test_every_command_in_a_sentence_exists(page: str):
         known |= {"-h", "--help", "--", "--install-completion"}
         given = {word.split("=")[0] for word in words[: words.index("--") if "--" in words else None] if word[0] == "-"}
         assert hasattr(command, "commands") or given <= known, f"{page}: tpulm {inline}"
-
-
-def test_a_wrong_block_is_found(tmp_path: Path):
-    for words in (["tpulm", "ran"], ["tpulm", "run", "a.toml", "--workdri", "w"], ["tpulm", "run", "a.toml"]):
-        with pytest.raises(Exception, match=r"no command|[Nn]o such option|Missing"):
-            check_command(words)
-    with pytest.raises(errors.ConfigError, match=r"train\.step"):
-        check_command(["tpulm", "run", "bert-mini", "-w", "w", "--set", "train.step=1"])
-    with pytest.raises(errors.ConfigError, match="vocab"):
-        check_toml("[tokenizer]\nvocab = 3\n", tmp_path)
-    with pytest.raises(AttributeError):
-        check_python("tpulm.pretrain('w')", "here")
-    assert list(commands_in("a b # c; d\ne=1 f | g 'h #i' ';' > j &\n")) == [["a", "b"], ["f"], ["g", "h #i", ";"]]
 
 
 # What takes minutes on the page takes seconds here. A tutorial is executed as it stands.

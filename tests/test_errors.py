@@ -24,10 +24,6 @@ def test_the_drawn_tree_is_the_real_one():
         path.append((len(indent), CLASSES[name]))
 
 
-def test_kind_is_the_name():
-    assert errors.MissingExtra("x").kind == "MissingExtra"
-
-
 @pytest.mark.parametrize("location", [None, "reviews.jsonl, line 7"])
 def test_a_data_error_says_where(location: str | None):
     error = errors.DataError("no field 'text'", location=location)

@@ -1,7 +1,9 @@
-"""Every recipe is a model of the published size, and a training step that can be built."""
+"""Every recipe is a model of the published size, a training step that can be built, and costs what its head comment says."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from devices import first
-from tpulm import config
+from tpulm import accelerators, config
 from tpulm.config import RunConfig
 from tpulm.models import bert, electra
 from tpulm.nn.params import count
@@ -47,7 +49,18 @@ GENERATORS = {
 }
 
 
+def load(name: str) -> RunConfig:
+    return config.load(name, AS_ON_TPU)
+
+
 def program(run: RunConfig) -> PretrainingProgram:
+    return _program(config.canonical_json(run))
+
+
+@cache
+def _program(run_json: str) -> PretrainingProgram:
+    """Its model and its loss are traced, nothing is compiled."""
+    run = config.from_json(run_json)
     return PretrainingProgram(run, vocab_size=run.tokenizer.vocab_size, special=SPECIAL, devices=first(2))
 
 
@@ -55,18 +68,28 @@ def encoder_size(half: Any, words: int) -> int:
     """Embeddings, projection and layers, without the rows that only round the vocabulary up."""
     padded, width = half.embeddings.tokens.shape
     assert padded == bert.padded_vocab_size(words)
-    return sum(count(part) for part in (half.embeddings, half.projection, half.layers)) - (padded - words) * width
+    return (
+        sum(count(part) for part in (half.embeddings, half.projection, half.layers, half.final_norm)) - (padded - words) * width
+    )
+
+
+def published_size(name: str) -> int:
+    """Of the encoder that is published, with BERT's pooler and without heads; of a whole decoder."""
+    run = load(name)
+    model, words, spec = run.model, run.tokenizer.vocab_size, program(run).objective.spec
+    if model.architecture == "electra":
+        return encoder_size(spec.discriminator, words)
+    output = count(spec.output) * words // bert.padded_vocab_size(words) if model.architecture == "decoder" else 0
+    pooler = model.hidden_size * (model.hidden_size + 1) if model.architecture == "bert" else 0
+    return encoder_size(spec, words) + output + pooler
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_recipe_has_the_parameters_of_the_published_model(name: str):
-    run = config.load(name)
-    words, spec = run.tokenizer.vocab_size, program(run).objective.spec
-    if run.model.architecture == "electra":
-        assert encoder_size(spec.discriminator, words) == PUBLISHED[name]
-        assert encoder_size(electra.halves(spec).generator, words) == GENERATORS[name]
-    else:
-        assert encoder_size(spec, words) + count(spec.next_sentence.pooler) == PUBLISHED[name]
+    assert published_size(name) == PUBLISHED[name]
+    if name in GENERATORS:
+        generator = electra.halves(program(load(name)).objective.spec).generator
+        assert encoder_size(generator, config.load(name).tokenizer.vocab_size) == GENERATORS[name]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -97,23 +120,43 @@ def test_the_published_parameters_are_those_of_transformers(torch: ModuleType, n
         assert ElectraModel(ElectraConfig(**small, embedding_size=embedding_size)).num_parameters() == GENERATORS[name]
 
 
+def stated(pattern: str, text: str) -> float:
+    """The number that the group of `pattern` finds."""
+    found = re.search(pattern, text)
+    assert found is not None, f"nothing like {pattern!r} in the head comment"
+    return float(found.group(1).replace(",", ""))
+
+
 @pytest.mark.parametrize("name", config.list_recipes())
-def test_a_recipe_can_be_built(name: str):
-    """Its model and its loss are traced, phase by phase, and its batch divides over devices."""
-    for phase in config.phases_of(config.load(name, AS_ON_TPU)):
-        run = phase.config
-        made = program(run)
-        shape, dtype = made.batch_shapes(run.data.sequence_length)["tokens"]
-        assert (shape, dtype) == ((run.train.batch_size, run.data.sequence_length), jnp.uint16)
+def test_the_head_comment_follows_from_the_settings(name: str):
+    """Sizes, time and cost; and the batch of each phase divides over devices."""
+    run, text = load(name), config.recipe_text(name)
+    words, spec = run.tokenizer.vocab_size, program(run).objective.spec
+    assert published_size(name) / 1e6 == pytest.approx(stated(r"([\d.]+)M parameters", text), abs=0.051)
+    if "M in training" in text:
+        padding = (bert.padded_vocab_size(words) - words) * (spec.discriminator.embeddings.tokens.shape[1] + 1)
+        assert (count(spec) - padding) / 1e6 == pytest.approx(stated(r"([\d.]+)M in training", text), abs=0.051)
+    tokens = flops = 0.0
+    for phase in config.phases_of(run):
+        made = program(phase.config)
+        length, rows = phase.config.data.sequence_length, phase.config.train.batch_size
+        assert made.batch_shapes(length)["tokens"] == ((rows, length), jnp.uint16)
         assert (made.mesh.size, made.compute_dtype) == (2, "bfloat16")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", config.list_recipes())
-def test_the_training_step_of_a_recipe_lowers(name: str):
-    for phase in config.phases_of(config.load(name, AS_ON_TPU)):
-        run = phase.config
-        text = program(run).lowered_step.as_text()
-        rows, length = run.train.batch_size, run.data.sequence_length
-        assert f"tensor<{rows}x{length}xui16>" in text, "the step takes the whole batch of 16-bit tokens"
-        assert "bf16" in text
+        tokens += (phase.last_step - phase.first_step) * rows * length
+        flops += (phase.last_step - phase.first_step) * rows * made.objective.flops_per_row
+    per_row = program(run).objective.flops_per_row / run.data.sequence_length
+    assert per_row / 1e6 == pytest.approx(stated(r"([\d.]+) MFLOP a token", text), rel=0.01)
+    if (accelerator := re.search(r"h on a (v\d-\d+)", text)) is None:
+        return  # on a laptop
+    kind = accelerators.find(accelerator[1])
+    assert tokens / 1e9 == pytest.approx(stated(r"= ([\d.]+)G tokens", text), abs=0.051)
+    hours, fraction_of_peak = stated(r"([\d.]+) h on a v", text), stated(r"(\d+) % (?:of|MFU)", text) / 100
+    if rate := re.search(r"G tokens / (\d+)k tokens/s", text):
+        assert hours == pytest.approx(tokens / (float(rate[1]) * 1e3) / 3600, rel=0.01)
+        # The share of the peak was measured on rows of 512, on which attention adds to the cost of a token.
+        assert fraction_of_peak == pytest.approx(float(rate[1]) * 1e3 * flops / tokens / kind.peak_flops, abs=0.02)
+    else:
+        assert hours == pytest.approx(flops / (fraction_of_peak * kind.peak_flops) / 3600, rel=0.03)  # it has two digits
+    for price, what in ((kind.dollars_per_hour, "on demand"), (kind.spot_dollars_per_hour, "spot")):
+        assert price is not None
+        assert hours * price == pytest.approx(stated(rf"\$([\d,]+) {what}", text), rel=0.01, abs=0.6)

@@ -129,11 +129,8 @@ def schedule(steps: int, name: str = "constant", warmup: int | None = 2, decay: 
     ("before", "newest", "now", "said"),
     [
         (schedule(20), 20, schedule(40), None),
-        (schedule(20), 10, schedule(12), None),
         (schedule(20), 10, schedule(9), "Checkpoint 10 is already there."),
-        (schedule(20, "rsqrt"), 20, schedule(40, "rsqrt"), None),
         (schedule(20, warmup=None), 20, schedule(40, warmup=None), "not 2: keep it with --set train.optimizer.warmup_steps=2."),
-        (schedule(20, warmup=None), 20, schedule(40), None),
         (schedule(200_000, warmup=None), 9, schedule(400_000, warmup=None), None),  # 10,000 both
         (schedule(20, "wsd", decay=5), 15, schedule(40, "wsd", decay=5), None),
         (
@@ -145,7 +142,6 @@ def schedule(steps: int, name: str = "constant", warmup: int | None = 2, decay: 
         (schedule(20, "wsd", decay=5), 15, schedule(20, "wsd", decay=6), "beyond step 14,"),
         (schedule(20, "wsd"), 18, schedule(40, "wsd"), None),  # the last tenth: of 20 and of 40
         (schedule(20, "linear"), 5, schedule(40, "linear"), "was planned for 20 steps (train.optimizer.schedule is 'linear')"),
-        (schedule(20, "cosine"), 5, schedule(40, "cosine"), "begin another run with --init "),
         (schedule(20), 5, schedule(40, "linear"), ""),  # another schedule, which needs no more words
         (
             schedule(20, phases=[{"share": 0.5}, {"share": 0.5}]),

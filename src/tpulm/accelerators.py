@@ -91,9 +91,10 @@ def find(name: str) -> Accelerator:
             )
     known = names()
     of_generation = [item for item in known if item.startswith(f"{prefix}-")]
+    smallest = [f"{entry['prefix']}-{entry['sizes'][0]}" for entry in _catalogue()["tpu"] if entry["sizes"]]
     hint = f" Known {prefix} types: {', '.join(of_generation)}." if of_generation else suggest(name, known)
     raise ConfigError(
-        f"no accelerator type is named '{name}'.{hint or ' Known: ' + ', '.join(_smallest_names())} "
+        f"no accelerator type is named '{name}'.{hint or ' Known: ' + ', '.join(smallest)} "
         "The number counts cores in v2-, v3-, v4-, v5p- and tpu7x-, and chips in v5litepod- and v6e-."
     )
 
@@ -103,17 +104,10 @@ def names() -> list[str]:
     return [f"{entry['prefix']}-{size}" for entry in _catalogue()["tpu"] for size in entry["sizes"]]
 
 
-def pci_ids() -> set[str]:
-    """PCI device IDs of the chips of all generations."""
-    return {entry["pci_id"] for entry in _catalogue()["tpu"]}
-
-
 def tpu_chips() -> int:
-    count, ids = 0, pci_ids()
-    for vendor in _PCI_DEVICES.glob("*/vendor"):
-        if _text(vendor) == _GOOGLE and _text(vendor.with_name("device")) in ids:
-            count += 1
-    return count
+    ids = {entry["pci_id"] for entry in _catalogue()["tpu"]}
+    google = (vendor for vendor in _PCI_DEVICES.glob("*/vendor") if _text(vendor) == _GOOGLE)
+    return sum(_text(vendor.with_name("device")) in ids for vendor in google)
 
 
 def nvidia_driver() -> bool:
@@ -224,10 +218,6 @@ def _accelerator(entry: dict[str, Any], number: int) -> Accelerator:
         prices_source=_catalogue()["prices"]["source"],
         own_prices=frozenset(entry.get("own_prices", ())),
     )
-
-
-def _smallest_names() -> list[str]:
-    return [f"{entry['prefix']}-{entry['sizes'][0]}" for entry in _catalogue()["tpu"] if entry["sizes"]]
 
 
 @functools.cache

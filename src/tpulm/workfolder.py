@@ -151,22 +151,22 @@ def why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], newest: 
     """
     if not {change.name for change in bound} <= _OF_THE_END:
         return ""
-    (first, steps), (then, wanted) = ((one.train.optimizer, one.train.steps) for one in (before, now))
-    stable = min(steps - first.decay(steps), wanted - then.decay(wanted))
+    (first, steps), (then, planned) = ((one.train.optimizer, one.train.steps) for one in (before, now))
+    stable = min(steps - first.decay(steps), planned - then.decay(planned))
     if newest is None:
         return "There is no checkpoint to go on from.\n"
-    if len(now.phases) > 1 and steps != wanted:
+    if len(now.phases) > 1 and steps != planned:
         return "The phases are shares of train.steps.\n"
-    if first.schedule not in ("constant", "rsqrt", "wsd") and steps != wanted:
+    if first.schedule not in ("constant", "rsqrt", "wsd") and steps != planned:
         return (
             f"The learning rate was planned for {steps:,} steps (train.optimizer.schedule is '{first.schedule}'). To train a "
             f"finished model further, begin another run with --init and its folder.\n"
         )
-    if wanted < newest:
+    if planned < newest:
         return f"Checkpoint {newest:,} is already there.\n"
-    if (warmup := first.warmup(steps)) != then.warmup(wanted):
+    if (warmup := first.warmup(steps)) != then.warmup(planned):
         return (
-            f"The warm-up would have {then.warmup(wanted):,} steps, not {warmup:,}: keep it with --set "
+            f"The warm-up would have {then.warmup(planned):,} steps, not {warmup:,}: keep it with --set "
             f"train.optimizer.warmup_steps={warmup}.\n"
         )
     if first.schedule == "wsd" and newest > stable:

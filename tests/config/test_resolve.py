@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -109,10 +108,6 @@ class TestPaths:
         with pytest.raises(ConfigError, match=r'"path": "\$\'/caf\\xe9.txt\'" is not UTF-8'):
             config.load("bert-tiny", {"corpus.sources": "/caf\udce9.txt"})
 
-    def test_a_source_without_a_path_stays_without(self):
-        source = config.load("quickstart").corpus.sources[0]
-        assert (source.format, source.path) == ("python", "")
-
 
 class TestOverrides:
     def test_values_are_read_as_toml(self):
@@ -155,8 +150,6 @@ class TestErrors:
         ("override", "hint"),
         [
             ("train.stpes=5", "'train.stpes'. Did you mean 'steps'?"),
-            ("trian.steps=5", "'trian'. Did you mean 'train'?"),
-            ("train.optimizer.learning_rat=1", "'learning_rate'"),
             ("model.zzz=1", "Known: architecture, num_layers"),
             ('corpus.sources=[{path="x", weigth=2}]', "'corpus.sources.0.weigth'. Did you mean 'weight'?"),
         ],
@@ -167,13 +160,11 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("override", "expected"),
         [
-            ("train.steps=many", "train.steps"),
             ("train.steps=0", "(given: 0)"),
             ("data.rows=sideways", "'segments', 'packed' or 'causal' (given: 'sideways')"),
             ("train.optimizer.learning_rate=inf", "train.optimizer.learning_rate"),
             ("model.hidden_size=100", "hidden_size 100 is not a multiple of num_heads 12"),
             ("data.sequence_length=1024", "max_positions 512"),
-            ("train.optimizer.warmup_steps=2000000", "train.steps 1000000"),
             ('corpus.sources=[{format="jsonl"}]', "path is missing"),
             ("data.rows=packed", "next_sentence needs rows = 'segments'"),
         ],
@@ -210,11 +201,6 @@ class TestCanonicalForm:
         assert config.load(path) == run
         assert "한국어" in path.read_text(encoding="utf-8")
 
-    def test_it_holds_every_field_in_order(self):
-        values = json.loads(config.canonical_json(config.RunConfig()))
-        assert list(values) == sorted(config.RunConfig.model_fields)
-        assert list(values["train"]["optimizer"]) == sorted(config.OptimizerConfig.model_fields)
-
     def test_differences_are_told_field_by_field(self):
         ours = config.load("bert-tiny")
         theirs = config.load("bert-tiny", ["train.steps=7", "tokenizer.path=/v.txt", "hardware.fsdp=4", 'language="ko"'])
@@ -223,10 +209,6 @@ class TestCanonicalForm:
             "train.steps: 1000000 -> 7",
         ]
         assert config.differences(ours, ours) == []
-
-    def test_a_configuration_is_frozen(self):
-        with pytest.raises(ValueError, match="frozen"):
-            config.load("bert-tiny").train.steps = 5  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +223,6 @@ class TestCanonicalForm:
         (f'extends = "{"x" * 300}"', "is neither a file nor a recipe"),
         ("\n".join(f"a{number} = 1" for number in range(25)), "and 15 more"),
         ("train.steps = true", "train.steps: a number is expected, not true or false (given: True)"),
-        ("train.optimizer.weight_decay = false", "train.optimizer.weight_decay: a number is expected"),
         ("train.spike_factor = inf", "train.spike_factor: Input should be a finite number (given: inf)"),
         ("train = 5", "train: Input should be a group of settings (given: 5)"),
         ("corpus.cleaning.languages = 5", "corpus.cleaning.languages: Input should be a list (given: 5)"),

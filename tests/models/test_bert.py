@@ -10,7 +10,7 @@ import pytest
 
 from tpulm.config import ModelConfig
 from tpulm.models import bert
-from tpulm.nn.params import count, initialize, named_leaves, shapes
+from tpulm.nn.params import initialize, named_leaves, shapes
 from tpulm.nn.transformer import Execution
 
 EXECUTION = Execution(jnp.float32, "none", False)
@@ -28,41 +28,10 @@ def some_tokens(rows: int = 2, length: int = 8) -> bert.Tokens:
     return bert.Tokens(ids, zeros, zeros, None)
 
 
-def test_parameter_counts_are_the_published_ones():
-    """bert-base with pooler and without heads has 109,482,240 for a vocabulary of 30,522 (google-research/bert)."""
-    spec = bert.spec(ModelConfig(), vocab_size=30_522, next_sentence=True)
-    assert spec.next_sentence is not None
-    padding = (bert.padded_vocab_size(30_522) - 30_522) * 768
-    heads = count(spec.masked_head) + count(spec.next_sentence.output)
-    assert count(spec) - heads - padding == 109_482_240
-
-
-def test_names_and_logical_axes():
-    leaves = named_leaves(bert.spec(tiny(), vocab_size=VOCAB_SIZE, next_sentence=False))
-    assert leaves["embeddings/tokens"].shape == (128, 16)
-    assert leaves["embeddings/tokens"].axes == ("vocab", "embed")
-    assert leaves["layers/attention/query/kernel"].axes == ("layers", "embed", "heads", "head_size")
-    assert leaves["layers/attention/output/kernel"].axes == ("layers", "heads", "head_size", "embed")
-    assert leaves["layers/up/kernel"].axes == ("layers", "embed", "feed_forward")
-    assert leaves["layers/down/kernel"].axes == ("layers", "feed_forward", "embed")
-    assert not any(name.startswith(("next_sentence", "final_norm")) for name in leaves)
-
-
 def test_decay_skips_norms_and_biases():
     leaves = named_leaves(bert.spec(tiny(), vocab_size=VOCAB_SIZE, next_sentence=True))
     undecayed = {name for name, leaf in leaves.items() if not leaf.decay}
     assert undecayed == {name for name in leaves if "bias" in name or "norm" in name}
-
-
-def test_pre_norm_has_a_final_norm_and_none_after_the_embeddings():
-    names = set(named_leaves(bert.spec(tiny(norm_position="pre"), vocab_size=VOCAB_SIZE, next_sentence=False)))
-    assert "final_norm/scale" in names
-    assert "embeddings/norm/scale" not in names
-
-
-@pytest.mark.parametrize("size", [1, 128, 129])
-def test_vocabulary_is_padded_to_a_multiple_of_128(size: int):
-    assert bert.padded_vocab_size(size) == (256 if size == 129 else 128)
 
 
 def test_padding_of_the_vocabulary_is_never_predicted_and_gets_no_gradient():

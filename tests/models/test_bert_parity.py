@@ -18,7 +18,7 @@ from tpulm.objectives.losses import cross_entropy
 
 EXECUTION = Execution(jnp.float32, "none", False)
 VOCAB_SIZE, B, L = 100, 3, 12
-HIDDEN_ACT = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
+HIDDEN_ACT = {"gelu_tanh": "gelu_new", "relu": "relu"}
 
 
 def config(norm_position: str, activation: str) -> ModelConfig:
@@ -70,7 +70,7 @@ def batch() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "labels": labels}
 
 
-@pytest.mark.parametrize(("norm_position", "activation"), [("post", "gelu_tanh"), ("post", "gelu"), ("pre", "relu")])
+@pytest.mark.parametrize(("norm_position", "activation"), [("post", "gelu_tanh"), ("pre", "relu")])
 def test_logits_losses_and_gradients(torch: ModuleType, tmp_path: Path, norm_position: str, activation: str):
     model = config(norm_position, activation)
     network, data = theirs(torch, model), batch()

@@ -39,15 +39,12 @@ def plain(
 @pytest.mark.parametrize(
     ("rate", "window", "keep_weights"),
     [
-        (0.0, EVERYTHING, True),
         (0.3, EVERYTHING, True),
-        (0.0, CAUSAL, True),
         (0.3, CAUSAL, True),
         (0.3, EVERYTHING, False),
         (0.0, AttentionWindow(3, 3), True),  # in one piece
         (0.0, AttentionWindow(2, 2), True),  # by blocks of two tokens
         (0.0, AttentionWindow(2, 2), False),
-        (0.0, AttentionWindow(1, 1), True),
     ],
 )
 def test_value_and_gradients_are_those_of_the_formula(rate: float, window: AttentionWindow, keep_weights: bool):

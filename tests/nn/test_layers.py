@@ -14,11 +14,9 @@ from tpulm.nn.layers import (
     Dense,
     Norm,
     activation,
-    add_bias,
     affine,
     column_sums,
     dense,
-    kernel_gradient,
     normalize,
     project,
 )
@@ -126,26 +124,6 @@ def test_activations_and_their_slopes(name: Activation):
     assert function(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
 
 
-def test_the_two_gelus_differ():
-    x = jnp.asarray([1.0])
-    assert abs(float(activation("gelu")(x)[0]) - float(activation("gelu_tanh")(x)[0])) > 1e-4
-
-
-def test_bias_and_its_gradient():
-    x, bias, g = normal(0, 12, 5), normal(1, 5), normal(2, 12, 5)
-    y, pull = jax.vjp(add_bias, x, bias)
-    np.testing.assert_allclose(y, x + bias[None])
-    dx, dbias = pull(g)
-    np.testing.assert_array_equal(dx, g)
-    np.testing.assert_allclose(dbias, np.asarray(g).sum(axis=0), atol=1e-5)
-
-
 def test_column_sums_of_bfloat16_do_not_lose_small_terms():
     x = jnp.ones((1000, 3), jnp.bfloat16)  # bfloat16 cannot count beyond 256
     assert column_sums(x).tolist() == [1000.0] * 3
-
-
-def test_kernel_gradient_is_the_same_by_either_way():
-    x, g = normal(0, 384, 6), normal(1, 384, 5)
-    np.testing.assert_allclose(kernel_gradient(x, g), x.T @ g, atol=2e-4)
-    np.testing.assert_allclose(kernel_gradient(x[:100], g[:100]), x[:100].T @ g[:100], atol=1e-4)

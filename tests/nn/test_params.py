@@ -9,7 +9,6 @@ from tpulm.nn.params import (
     ParamSpec,
     TruncatedNormal,
     count,
-    decays,
     initialize,
     named_leaves,
     param,
@@ -44,14 +43,13 @@ def test_names_are_paths_and_absent_parts_have_none():
     assert list(named_leaves(Outer(inner(), inner()))) == ["first/kernel", "first/bias", "second/kernel", "second/bias"]
 
 
-def test_counts_shapes_and_decay():
+def test_counts_and_shapes():
     spec = Outer(inner(), None)
     assert count(spec) == 30
     assert {name: leaf.shape for name, leaf in named_leaves(shapes(spec)).items()} == {
         "first/kernel": (4, 6),
         "first/bias": (6,),
     }
-    assert named_leaves(decays(spec)) == {"first/kernel": True, "first/bias": False}
 
 
 def test_a_leaf_begins_the_same_whatever_else_the_tree_holds():

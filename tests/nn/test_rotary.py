@@ -16,25 +16,6 @@ def normal(seed: int) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), (B, H, L, K), jnp.float32)
 
 
-def products(positions: jax.Array) -> np.ndarray:
-    rope = rotation(positions, head_size=K, theta=100.0)
-    return np.asarray(jnp.einsum("bhlk,bhmk->bhlm", rotate(normal(0), rope), rotate(normal(1), rope)))
-
-
-def test_each_pair_is_turned_by_its_angle():
-    x = np.asarray(normal(0))
-    y = np.asarray(rotate(jnp.asarray(x), rotation(POSITIONS, head_size=K, theta=100.0)))
-    for pair in range(K // 2):
-        angle = np.asarray(POSITIONS)[:, None, :] / 100.0 ** (2 * pair / K)
-        before = x[..., pair] + 1j * x[..., pair + K // 2]
-        np.testing.assert_allclose(y[..., pair] + 1j * y[..., pair + K // 2], before * np.exp(1j * angle), atol=1e-5)
-
-
-def test_products_depend_on_distance_alone():
-    np.testing.assert_allclose(products(POSITIONS + 50), products(POSITIONS), atol=1e-4)
-    assert not np.allclose(products(POSITIONS * 2), products(POSITIONS), atol=1e-2)
-
-
 def test_the_gradient_is_autodiffs_of_the_formula():
     rope, g = rotation(POSITIONS, head_size=K, theta=100.0), normal(2)
 

@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from encoders import LLAMA_LIKE
 from tpulm import objectives
 from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.nn.transformer import Execution
-from tpulm.objectives import Objective
+from tpulm.objectives import Objective, Setup
 from tpulm.special_tokens import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 VOCAB_SIZE, L = 50, 16
 TINY = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_positions": L}
-MODERN = {"norm": "rms", "biases": False, "feed_forward": "gated", "activation": "silu", "positions": "rotary"}
 
 Rows = Literal["segments", "packed", "causal"]
 
@@ -42,7 +42,7 @@ class Case:
 CASES = {
     "masked, with next sentence": Case("segments", next_sentence=True),
     "masked, packed": Case("packed"),
-    "masked, modern": Case("packed", {"norm_position": "pre", "token_types": 0, "masked_head": "plain", **MODERN}),
+    "masked, modern": Case("packed", {"norm_position": "pre", "token_types": 0, "masked_head": "plain", **LLAMA_LIKE}),
     "masked, ModernBERT": Case("packed", {"architecture": "modernbert", "num_layers": 4, "local_window": 4}),
     "next token, of an encoder": Case("packed", {"norm_position": "pre"}, objective="clm"),
     "replaced, disentangled": Case(
@@ -57,7 +57,7 @@ CASES = {
     ),
     "replaced": Case("segments", {"architecture": "electra", "activation": "gelu", "embedding_size": 8, "hidden_size": 32}),
     "causal, as GPT-2": Case("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False}),
-    "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **MODERN}),
+    "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE}),
 }
 
 
@@ -71,7 +71,7 @@ def make(
     special: SpecialTokens = SPECIAL,
     **model: object,
 ) -> Objective:
-    return objectives.make(
+    setup = Setup(
         ModelConfig.model_validate(TINY | model),
         objective or ObjectiveConfig(),
         Execution(dtype, "none", unroll=False),
@@ -82,6 +82,7 @@ def make(
         special=special,
         evaluation=evaluation,
     )
+    return objectives.make(setup)
 
 
 def batch(rows: int = 8, *, kind: Rows = "segments", next_sentence: bool = False, seed: int = 0) -> dict[str, jax.Array]:

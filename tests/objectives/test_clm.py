@@ -41,15 +41,6 @@ def test_labels_are_the_tokens_that_follow():
     assert counts.sum() == 6 + L - 1 and counts[SEP] == 2 and counts[PAD] == 0
 
 
-def test_metrics():
-    objective = make()
-    _, sums, _ = cases.run(objective, initialize(objective.spec, jax.random.key(0)), CASES[KINDS[0]].batch())
-    metrics = objective.metrics(sums)
-    assert set(metrics) == {"loss", "accuracy", "perplexity"}
-    assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
-    assert objective.metrics({"loss": 1e6, "correct": 0.0, "predicted": 10.0})["perplexity"] == float("inf")
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_a_texts_logits_do_not_depend_on_its_neighbours(name: str):
     """Alone in a row, after another text, before another text, or with padding behind it."""

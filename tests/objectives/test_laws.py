@@ -31,6 +31,11 @@ def assert_same_tree(ours: Any, theirs: Any, atol: float) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol), ours, theirs)
 
 
+@pytest.mark.parametrize(
+    "case",
+    ["masked, with next sentence", "masked, packed", "next token, of an encoder", "replaced", "causal, as GPT-2"],
+    indirect=True,
+)
 def test_micro_batches_add_up_to_the_whole(case: Case):
     """Dropout included: masks belong to rows, not to micro-batches."""
     objective = case.make()
@@ -72,11 +77,6 @@ def test_bfloat16_is_near_float32(case: Case):
     narrow, _, grads = cases.run(case.make(dtype=jnp.bfloat16), params, data)
     assert narrow == pytest.approx(wide, abs=0.02)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))
-
-
-def test_rows_longer_than_the_model_are_refused(case: Case):
-    with pytest.raises(ConfigError, match="max_positions 8"):
-        case.make(max_positions=8)
 
 
 def test_special_tokens_outside_the_vocabulary_are_refused(case: Case):

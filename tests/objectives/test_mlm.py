@@ -5,23 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from cases import CASES, SPECIAL, VOCAB_SIZE, L, batch, compiled, keys, make, run
+from cases import CASES, SPECIAL, VOCAB_SIZE, batch, compiled, keys, make
 
 from tpulm.config import ObjectiveConfig
-from tpulm.errors import ConfigError
 from tpulm.models import bert
 from tpulm.nn.params import initialize
-
-
-@pytest.mark.parametrize("next_sentence", [False, True])
-def test_metrics(next_sentence: bool):
-    objective = make(next_sentence=next_sentence)
-    _, sums, _ = run(objective, initialize(objective.spec, jax.random.key(0)), batch(next_sentence=next_sentence))
-    names = {"loss", "mlm_loss", "mlm_accuracy"}
-    assert set(objective.metrics(sums)) == names | (
-        {"next_sentence_loss", "next_sentence_accuracy"} if next_sentence else set()
-    )
 
 
 def test_rows_of_padding_count_for_nothing():
@@ -53,17 +41,6 @@ def test_label_counts():
     assert counts.sum() == float(totals["mlm"])
     labels = np.asarray(inputs.labels)[np.asarray(inputs.weights) > 0]
     np.testing.assert_array_equal(counts, np.bincount(labels, minlength=VOCAB_SIZE))
-
-
-def test_flops_are_three_forward_passes_with_the_budget_of_predictions():
-    objective = make(objective=ObjectiveConfig(max_predictions=3))
-    layers = 2 * L * (4 * 16 * 16 + 2 * 16 * 32) + 4 * L * L * 16
-    assert objective.flops_per_row == 3 * (layers + 2 * 3 * (16 * 16 + 16 * VOCAB_SIZE))
-
-
-def test_next_sentence_needs_segments():
-    with pytest.raises(ConfigError, match="next_sentence"):
-        make(rows="packed", next_sentence=True)
 
 
 def test_an_encoder_that_predicts_the_next_token_sees_none_that_follow():

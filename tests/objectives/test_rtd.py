@@ -3,34 +3,23 @@
 from functools import cache, partial
 from typing import Any
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import SPECIAL
 
-from tpulm import objectives
-from tpulm.config import ModelConfig, ObjectiveConfig
+from tpulm.config import ObjectiveConfig
 from tpulm.nn.params import initialize, named_leaves
-from tpulm.nn.transformer import Execution
 from tpulm.objectives.rtd import ReplacedTokenDetection, _area_under_curve, _detection_sums
-from tpulm.special_tokens import SpecialTokens
 
-SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-VOCAB_SIZE, L, B = 60, 32, 64
+VOCAB_SIZE, L, B = cases.VOCAB_SIZE, cases.L, 64
 
 
-def make(objective: ObjectiveConfig | None = None, **model: object) -> ReplacedTokenDetection:
-    sizes = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": L}
-    made = objectives.make(
-        ModelConfig.model_validate({"architecture": "electra", "activation": "gelu", **sizes, **model}),
-        objective or ObjectiveConfig(),
-        Execution(jnp.float32, "none", unroll=False),
-        sequence_length=L,
-        row_kind="segments",
-        next_sentence=False,
-        vocab_size=VOCAB_SIZE,
-        special=SPECIAL,
-    )
+def make(objective: ObjectiveConfig | None = None, **model: Any) -> ReplacedTokenDetection:
+    electra: dict[str, Any] = {"architecture": "electra", "activation": "gelu", "hidden_size": 32, "intermediate_size": 64}
+    made = cases.make(objective=objective, **electra, **model)
     assert isinstance(made, ReplacedTokenDetection)
     return made
 
@@ -75,7 +64,7 @@ def replaced(objective: ReplacedTokenDetection) -> tuple[np.ndarray, Any]:
 
 
 def test_85_of_100_chosen_tokens_are_masked_and_the_others_stay():
-    objective = make(num_layers=1)
+    objective = make()
     masked = kept = 0
     for seed in range(20):
         inputs = prepared(objective, seed)
@@ -146,13 +135,8 @@ def test_what_is_shared_is_there_once():
 
 @pytest.mark.parametrize(
     "model",
-    [
-        {"embedding_size": 16},
-        {"generator": {"own_embeddings": True}},
-        {"generator": {"own_layers": False, "width": 1.0}},
-        {"generator": {"width": 0.5, "depth": 0.5}},
-    ],
-    ids=["projected", "own embeddings", "one body", "half as deep"],
+    [{"generator": {"own_embeddings": True}}, {"generator": {"own_layers": False, "width": 1.0}}],
+    ids=["own embeddings", "one body"],
 )
 def test_every_parameter_learns(model: dict[str, Any]):
     """The one exception: adding one number to all of a row's attention scores changes nothing, so the keys' biases do not."""

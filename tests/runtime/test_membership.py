@@ -66,102 +66,94 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
         yield server
 
 
-def test_a_machine_alone():
+def test_options_are_taken_as_they_are(metadata: Metadata):
+    metadata("0", "10.0.0.1,10.0.0.2")
+    assert membership("h:8476", 3, 2) == Membership("h:8476", 3, 2)
+    assert membership("h:8476", 1, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("h:1", None, None), r"^--num-hosts and --host-index missing: several hosts need all three of --coordinator,"),
+        (("h:1", 2, None), r"^--host-index missing"),
+        (("h:1", 2, 2), r"^--host-index 2 is not one of 2 hosts: count from 0"),
+        (("h:1", 2, -1), r"^--host-index -1 is not one of 2 hosts"),
+        (("h:1", 0, 0), r"^--host-index 0 is not one of 0 hosts"),
+        (("h", 2, 0), r"^--coordinator h: give address:port of the first host, such as 10\.0\.0\.2:8476"),
+        ((":8476", 2, 0), "^--coordinator :8476: give address:port"),
+        (("h:²", 2, 0), "give address:port"),
+        (("h:0", 2, 0), "give address:port"),
+        (("h:65535", 2, 0), "the port after it is used, too"),
+    ],
+)
+def test_options_that_make_no_sense(given: tuple[str | None, int | None, int | None], message: str):
+    with pytest.raises(ConfigError, match=message):
+        membership(*given)
+
+
+@pytest.mark.parametrize(
+    ("names", "index", "found"),
+    [
+        ("pod-0.svc,pod-1.svc", "1", Membership("pod-0.svc:8476", 2, 1)),
+        ("", "", None),
+        ("localhost,", "", None),
+        *(("a,b", index, f"'{index}'") for index in ("", "2", "-1", "x", "²")),
+    ],
+)
+def test_the_environment_of_a_pod(monkeypatch: pytest.MonkeyPatch, names: str, index: str, found: Membership | str | None):
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", names)
+    monkeypatch.setenv("TPU_WORKER_ID", index)
+    if isinstance(found, str):
+        with pytest.raises(ConfigError, match=found):
+            membership()
+    else:
+        assert membership() == found
+
+
+@pytest.mark.parametrize(
+    ("number", "endpoints", "found"),
+    [
+        ("2\n", "10.0.0.1,10.0.0.2,10.0.0.3\n", Membership("10.0.0.1:8476", 3, 2)),
+        ("1", "unknown:unknown:10.0.0.1,unknown:unknown:10.0.0.2", Membership("10.0.0.1:8476", 2, 1)),
+        ("0", "unknown:unknown:10.0.0.1", None),
+        (None, None, None),
+        (None, "10.0.0.1,10.0.0.2", None),
+        ("1", None, None),
+        *((number, "10.0.0.1,10.0.0.2", rf"agent-worker-number .*'{number}'") for number in ("x", "", "2", "-1")),
+    ],
+)
+def test_the_metadata_of_a_tpu_vm(
+    metadata: Metadata, number: str | None, endpoints: str | None, found: Membership | str | None
+):
+    metadata(number, endpoints)
+    if isinstance(found, str):
+        with pytest.raises(ConfigError, match=found):
+            membership()
+    else:
+        assert membership() == found
+
+
+def test_metadata_is_not_asked_for_where_jax_does_not_ask(metadata: Metadata, monkeypatch: pytest.MonkeyPatch):
+    metadata("0", "10.0.0.1,10.0.0.2")
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     assert membership() is None
 
 
-class TestOptions:
-    def test_they_are_taken_as_they_are(self, metadata: Metadata):
-        metadata("0", "10.0.0.1,10.0.0.2")
-        assert membership("h:8476", 3, 2) == Membership("h:8476", 3, 2)
-        assert membership("h:8476", 1, 0) is None
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            (("h:1", None, None), r"^--num-hosts and --host-index missing: several hosts need all three of --coordinator,"),
-            ((None, 2, None), r"^--coordinator and --host-index missing"),
-            (("h:1", 2, None), r"^--host-index missing"),
-            (("h:1", 2, 2), r"^--host-index 2 is not one of 2 hosts: count from 0"),
-            (("h:1", 2, -1), r"^--host-index -1 is not one of 2 hosts"),
-            (("h:1", 0, 0), r"^--host-index 0 is not one of 0 hosts"),
-            (("h", 2, 0), r"^--coordinator h: give address:port of the first host, such as 10\.0\.0\.2:8476"),
-            ((":8476", 2, 0), "^--coordinator :8476: give address:port"),
-            (("h:²", 2, 0), "give address:port"),
-            (("h:0", 2, 0), "give address:port"),
-            (("h:65535", 2, 0), "the port after it is used, too"),
-        ],
-    )
-    def test_what_makes_no_sense(self, given: tuple[str | None, int | None, int | None], message: str):
-        with pytest.raises(ConfigError, match=message):
-            membership(*given)
+def test_a_server_that_fails_is_asked_again_and_is_no_sign_of_being_alone(metadata: Metadata, quick: list[float]):
+    metadata("1", "10.0.0.1,10.0.0.2", 5)
+    assert membership() == Membership("10.0.0.1:8476", 2, 1)
+    metadata("1", "10.0.0.1,10.0.0.2", 100)
+    with pytest.raises(TpulmError, match="asked 6 times") as caught:
+        membership()
+    assert caught.value.exit_code == 1, "another attempt may succeed"
 
 
-class TestPod:
-    def test_its_environment(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "pod-0.svc,pod-1.svc")
-        monkeypatch.setenv("TPU_WORKER_ID", "1")
-        assert membership() == Membership("pod-0.svc:8476", 2, 1)
-
-    @pytest.mark.parametrize("names", ["", "localhost", "localhost,"])
-    def test_one_name_is_a_machine_alone(self, monkeypatch: pytest.MonkeyPatch, names: str):
-        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", names)
-        assert membership() is None
-
-    @pytest.mark.parametrize("index", ["", "2", "-1", "x", "²"])
-    def test_a_number_that_is_none_of_them(self, monkeypatch: pytest.MonkeyPatch, index: str):
-        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
-        monkeypatch.setenv("TPU_WORKER_ID", index)
-        with pytest.raises(ConfigError, match=f"'{index}'"):
-            membership()
-
-
-class TestVirtualMachine:
-    @pytest.mark.parametrize(
-        "endpoints",
-        ["10.0.0.1,10.0.0.2,10.0.0.3", "unknown:unknown:10.0.0.1,unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3"],
-    )
-    def test_its_metadata(self, metadata: Metadata, endpoints: str):
-        metadata("2\n", f"{endpoints}\n")
-        assert membership() == Membership("10.0.0.1:8476", 3, 2)
-
-    @pytest.mark.parametrize(("number", "endpoints"), [(None, None), (None, "10.0.0.1,10.0.0.2"), ("1", None)])
-    def test_no_slice(self, metadata: Metadata, number: str | None, endpoints: str | None):
-        metadata(number, endpoints)
-        assert membership() is None
-
-    @pytest.mark.parametrize("number", ["x", "", "2", "-1"])
-    def test_a_number_that_is_none_of_them(self, metadata: Metadata, number: str):
-        metadata(number, "10.0.0.1,10.0.0.2")
-        with pytest.raises(ConfigError, match=rf"agent-worker-number .*'{number}'"):
-            membership()
-
-    def test_it_is_not_asked_where_jax_does_not_ask(self, metadata: Metadata, monkeypatch: pytest.MonkeyPatch):
-        metadata("0", "10.0.0.1,10.0.0.2")
-        monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
-        assert membership() is None
-
-    @pytest.mark.parametrize("fails", [1, 5])
-    def test_a_server_that_fails_for_a_moment(self, metadata: Metadata, quick: list[float], fails: int):
-        metadata("1", "10.0.0.1,10.0.0.2", fails)
-        assert membership() == Membership("10.0.0.1:8476", 2, 1)
-
-    def test_a_server_that_fails_is_no_sign_of_being_alone(self, metadata: Metadata, quick: list[float]):
-        metadata("1", "10.0.0.1,10.0.0.2", 100)
-        with pytest.raises(TpulmError, match="asked 6 times") as caught:
-            membership()
-        assert caught.value.exit_code == 1, "another attempt may succeed"
-
-    def test_there_is_no_such_server(self, monkeypatch: pytest.MonkeyPatch):
-        """A machine with a device that only looks like a TPU's."""
-        monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
-        assert membership() is None
-
-    def test_one_endpoint_is_a_machine_alone(self, metadata: Metadata):
-        metadata("0", "unknown:unknown:10.0.0.1")
-        assert membership() is None
-
-    def test_nobody_listens(self, monkeypatch: pytest.MonkeyPatch, quick: list[float]):
-        monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
-        with pytest.raises(TpulmError, match=r"127\.0\.0\.1:1"):
-            membership()
+def test_there_is_no_such_server(monkeypatch: pytest.MonkeyPatch, quick: list[float]):
+    """A machine with a device that only looks like a TPU's; one whose server does not listen is not alone."""
+    assert membership() is None
+    monkeypatch.setenv("GCE_METADATA_HOST", "metadata.invalid")
+    assert membership() is None
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    with pytest.raises(TpulmError, match=r"127\.0\.0\.1:1"):
+        membership()

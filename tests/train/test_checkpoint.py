@@ -41,9 +41,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> PurePath:
     return storage.as_path("gs://runs/w/checkpoints")
 
 
-anywhere = pytest.mark.parametrize("folder", ["disk", "cloud"], indirect=True)
-
-
 def state(step: int) -> dict[str, Any]:
     rng = np.random.default_rng(step)
     numbers = rng.standard_normal((64, 33), dtype=np.float32)
@@ -86,20 +83,15 @@ def largest(folder: PurePath) -> PurePath:
     return folder / "state" / max(found, key=lambda name: found[name].size)
 
 
-def test_by_steps():
-    due = [step for step in range(1, 10) if is_due(CheckpointConfig(every_steps=3), step=step)]
-    assert due == [3, 6, 9]
+def test_when_one_is_due():
+    assert [step for step in range(1, 10) if is_due(CheckpointConfig(every_steps=3), step=step)] == [3, 6, 9]
     assert not is_due(CheckpointConfig(every_steps=None), step=3)
-
-
-def test_by_time():
     config = CheckpointConfig(every_minutes=0.5)
     due = [seconds for seconds in (0.0, 29.9, 30.0, 1e6) if is_due_by_time(config, seconds_since_last=seconds)]
     assert due == [30.0, 1e6]
     assert not is_due_by_time(CheckpointConfig(every_minutes=None, every_steps=1), seconds_since_last=1e9)
 
 
-@anywhere
 def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     save(folder, 1, 2)
     assert restored_step(folder) == 2
@@ -107,9 +99,7 @@ def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
     assert restored_step(folder) == 3
 
 
-@pytest.mark.parametrize(
-    "name", ["a [x]%20#?*", "C:\\temp", "tab\t", "\udcbf", "a.__lock", "../link/../w", "gs://runs/a {x}%20#?*\\\t"]
-)
+@pytest.mark.parametrize("name", ["a [x]%20#?*\t", "\udcbf", "a.__lock", "../link/../w", "gs://runs/a {x}%20#?*\\\t"])
 def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str):
     """Where the files lie is the operating system's to say: below `os.path.realpath`."""
     (tmp_path / "here").mkdir()
@@ -160,14 +150,9 @@ def test_the_last_ones_and_every_kth_are_kept(folder: PurePath):
     assert sorted({name.split("/")[0] for name in storage.walk(folder)}) == ["3", "6", "7", "8"]
 
 
-def test_fewer_than_two_are_refused():
-    with pytest.raises(ValueError, match="greater than or equal to 2"):
-        CheckpointConfig(keep=1)
-
-
 @pytest.mark.parametrize(
     ("folder", "damage"),
-    [("disk", "flipped"), ("disk", "cut"), ("disk", "missing"), ("disk", "seal"), ("cloud", "flipped"), ("cloud", "missing")],
+    [("disk", "flipped"), ("disk", "missing"), ("disk", "seal"), ("cloud", "flipped")],
     indirect=["folder"],
 )
 def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: PurePath, damage: str):
@@ -175,8 +160,6 @@ def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: Pu
     victim = largest(folder / "2")
     if damage == "flipped":
         corrupt(victim)
-    elif damage == "cut":
-        storage.write_atomic(victim, storage.read_bytes(victim)[:-1])
     elif damage == "missing":
         storage.remove(victim)
     else:
@@ -234,15 +217,6 @@ def test_one_without_its_commit_does_not_exist(gcs: Emulator):
     assert restored_step(folder) == 1
 
 
-def test_another_run_is_refused(folder: PurePath):
-    save(folder, 1)
-    with Checkpoints(folder, CONFIG) as checkpoints, pytest.raises(
-        CheckpointError, match="dataset_fingerprint"
-    ):  # fmt: skip
-        checkpoints.restore_latest(state(0), {"dataset_fingerprint": "other"})
-    assert storage.exists(folder / "1")
-
-
 def test_a_run_with_other_settings_of_training_is_refused_by_name_and_a_longer_one_is_not(tmp_path: Path):
     """A longer run at a constant learning rate is as if it had been planned so (docs); a checkpoint of an older version, which
     does not have the settings, goes on."""
@@ -261,6 +235,8 @@ def test_a_run_with_other_settings_of_training_is_refused_by_name_and_a_longer_o
         checkpoints.save(2, state(2), IDENTITY | config())
         for same in (config(), config(steps=9), config(log_every_steps=3)):
             assert checkpoints.restore_latest(state(0), IDENTITY | same) is not None
+        with pytest.raises(CheckpointError, match="dataset_fingerprint"):
+            checkpoints.restore_latest(state(0), {"dataset_fingerprint": "other"})
         for name, other in {
             "train.optimizer.learning_rate": config(optimizer={"learning_rate": 0.5}),
             "train.optimizer.weight_decay": config(optimizer={"weight_decay": 0.5}),
@@ -318,19 +294,6 @@ class TestCopies:
         assert restored_step(target_folder) == 2
         save(target_folder, 3)
         assert restored_step(target_folder) == 3
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("source", ["disk", "gs://runs/w"])
-    def test_a_run_goes_on_where_it_was_copied_to(self, gcs: Emulator, tmp_path: Path, source: str):
-        settings = toy.config(train={"steps": 6})
-        made = toy.program(settings)
-        first = storage.as_path(tmp_path / "w" if source == "disk" else source)
-        second = storage.as_path("gs://runs/elsewhere")
-        whole = toy.run(made, settings, first)  # type: ignore[arg-type]
-        copy_all(first, second)
-        storage.remove(second / "checkpoints" / "6")
-        result = toy.run(made, settings, second)  # type: ignore[arg-type]
-        assert result.resumed_at == 5 and checksums(result.state) == checksums(whole.state)
 
 
 def test_a_bucket_that_may_not_be_written_to(gcs: Emulator):

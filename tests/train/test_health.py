@@ -37,32 +37,21 @@ def test_the_published_run_is_all_right():
     )
 
 
-@pytest.mark.parametrize("step", [200, 10_000])
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "named", "steps"),
     [
-        ({"detection_auc": 0.54}, "detector AUC 0.540 (at least 0.60)"),
-        ({"detection_recall": 0.0}, "detector recall 0.000 (at least 0.02); fine-tuning starts from the detector"),
-        ({"mlm_loss": 7.35}, "nothing learned yet but how frequent each token is"),
-        ({"mlm_loss": float("nan")}, "generator token loss nan"),
+        ({"detection_auc": 0.54}, "detector AUC 0.540 (at least 0.60)", 200),
+        ({"detection_recall": 0.0}, "detector recall 0.000 (at least 0.02)", 200),
+        ({"mlm_loss": 7.35}, "generator token loss 7.350", 200),
+        ({"mlm_loss": float("nan")}, "generator token loss nan", 200),
+        ({"mlm_loss": 0.3}, "generator loss 0.300 (1.50 to 7.60)", 5_000),  # the published bands, from the published steps on
+        ({"detection_loss": 0.6}, "detector loss 0.600 (0.06 to 0.42)", 5_000),
     ],
 )
-def test_what_is_wrong_is_named_after_any_number_of_steps(step: int, change: dict[str, float], named: str):
-    said = verdict(judge(step, PUBLISHED | change), step)
-    assert said.startswith(f"outside after {step:,} steps: ")
-    assert named in said
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"mlm_loss": 0.3}, "generator loss 0.300 (1.50 to 7.60)"),
-        ({"detection_loss": 0.6}, "detector loss 0.600 (0.06 to 0.42)"),
-    ],
-)
-def test_the_published_bands_hold_from_the_published_steps_on(change: dict[str, float], named: str):
-    assert named in verdict(judge(5_000, PUBLISHED | change), 5_000)
-    assert all(check.inside for check in judge(4_999, PUBLISHED | change))
+def test_what_is_wrong_is_named(change: dict[str, float], named: str, steps: int):
+    text = verdict(judge(steps, PUBLISHED | change), steps)
+    assert text.startswith(f"outside after {steps:,} steps: ") and named in text
+    assert all(check.inside for check in judge(steps - 1, PUBLISHED | change)) or steps == 200
 
 
 @pytest.mark.parametrize("architecture", ["bert", "decoder"])

@@ -21,7 +21,9 @@ from toy_runs import Notes
 from tpulm import storage
 from tpulm.errors import ConfigError, Stopped, TrainingDiverged
 from tpulm.runtime import interrupt, watchdog
+from tpulm.runtime.hosts import Hosts
 from tpulm.train.checkpoint import checksums, newest_weights
+from tpulm.train.distributed import stop_requested
 from tpulm.train.evaluate import Evaluation
 from tpulm.train.loop import TrainResult
 from tpulm.train.metrics import VOLATILE, read_metrics
@@ -43,14 +45,16 @@ def whole(program: Any, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 class Stopping(toy.Rows):
-    """Asks for a stop, as Ctrl-C would, when batch `at` is read (from 0)."""
+    """Asks for a stop, as Ctrl-C would, when the batch at this cursor is read; keeps which rows it gave."""
 
-    def __init__(self, at: int):
-        super().__init__()
-        self.at = at
+    def __init__(self, cursor: int | None, batch_size: int = toy.BATCH):
+        super().__init__(batch_size)
+        self.rows: list[int] = []
+        self._cursor = cursor
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        if cursor == self.at * toy.BATCH:
+        self.rows += self.row_indices(cursor).tolist()
+        if cursor == self._cursor:
             os.kill(os.getpid(), signal.SIGTERM)
         return super().batch(cursor)
 
@@ -105,7 +109,7 @@ def test_memory_that_does_not_suffice(program: Any, tmp_path: Path, make: Any) -
 @pytest.mark.parametrize("at", [0, 4, 6, 10])
 def test_stopped_and_resumed_equals_uninterrupted(program: Any, whole: Outcome, tmp_path: Path, at: int) -> None:
     with interrupt.handled(), pytest.raises(Stopped, match=f"SIGTERM .* {at + 1} of 12"):
-        toy.run(program, SETTINGS, tmp_path, stream=Stopping(at))
+        toy.run(program, SETTINGS, tmp_path, stream=Stopping(at * toy.BATCH))
     result = toy.run(program, SETTINGS, tmp_path)
     assert result.resumed_at == at + 1
     assert same_outcome(result, tmp_path, whole)
@@ -117,8 +121,17 @@ def test_every_objective_resumes_in_the_middle_of_a_window(kind: str, tmp_path: 
     program = toy.program(settings)
     whole = toy.run(program, settings, tmp_path / "whole"), tmp_path / "whole"
     with interrupt.handled(), pytest.raises(Stopped):
-        toy.run(program, settings, tmp_path / "w", stream=Stopping(6))
+        toy.run(program, settings, tmp_path / "w", stream=Stopping(6 * toy.BATCH))
     assert same_outcome(toy.run(program, settings, tmp_path / "w"), tmp_path / "w", whole)
+
+
+def test_ctrl_c_is_passed_on_to_the_other_hosts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: sent.append(number))
+    monkeypatch.setattr("jax.experimental.multihost_utils.reached_preemption_sync_point", lambda step: False)
+    with interrupt.handled():
+        interrupt.request("Ctrl-C")
+        assert not any(stop_requested(Hosts(0, 2)) for _ in range(3)) and sent == [signal.SIGTERM]
 
 
 def test_a_stop_during_an_evaluation_does_not_wait_for_its_end(program: Any, whole: Outcome, tmp_path: Path) -> None:
@@ -143,26 +156,11 @@ def test_a_stop_during_an_evaluation_does_not_wait_for_its_end(program: Any, who
 
 def test_resumes_on_another_layout(tmp_path: Path, whole: Outcome, program: Any) -> None:
     with interrupt.handled(), pytest.raises(Stopped):
-        toy.run(program, SETTINGS, tmp_path, stream=Stopping(6))
+        toy.run(program, SETTINGS, tmp_path, stream=Stopping(6 * toy.BATCH))
     wide = toy.config(hardware={"tensor": 2})
     result = toy.run(toy.program(wide, 2), wide, tmp_path)
     assert result.resumed_at == 7
     assert result.train_loss == pytest.approx(whole[0].train_loss, abs=1e-4)
-
-
-class Visited(toy.Rows):
-    """Notes which rows it gives; asks for a stop when those from `stop_at` on are read."""
-
-    def __init__(self, batch_size: int, stop_at: int | None):
-        super().__init__(batch_size)
-        self.rows: list[int] = []
-        self._stop_at = stop_at
-
-    def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        self.rows += self.row_indices(cursor).tolist()
-        if cursor == self._stop_at:
-            signal.raise_signal(signal.SIGTERM)
-        return super().batch(cursor)
 
 
 def test_a_phase_with_another_batch_size_goes_on_with_the_next_row(program: Any, tmp_path: Path) -> None:
@@ -174,7 +172,7 @@ def test_a_phase_with_another_batch_size_goes_on_with_the_next_row(program: Any,
         result, rows = None, list[int]()
         for made, settings, steps in phases:
             while result is None or result.steps < steps[1]:
-                stream = Visited(settings.train.batch_size, stops[0] if stops else None)
+                stream = Stopping(stops[0] if stops else None, settings.train.batch_size)
                 with interrupt.handled(), contextlib.suppress(Stopped):
                     result = toy.run(made, settings, folder, stream=stream, steps=steps)
                 stops = stops[1:]
@@ -235,7 +233,7 @@ def test_averaged_weights_are_scored_saved_and_go_on_after_a_stop(tmp_path: Path
         return toy.scorer(made)(params, advance)
 
     with interrupt.handled(), pytest.raises(Stopped):
-        toy.run(made, settings, tmp_path, stream=Stopping(7), evaluate=score)
+        toy.run(made, settings, tmp_path, stream=Stopping(7 * toy.BATCH), evaluate=score)
     result = toy.run(made, settings, tmp_path)
     assert checksums(result.state.params) == checksums(whole[0].state.params), "training itself is the same"
     assert checksums(result.state) == checksums(state)
@@ -246,10 +244,10 @@ def test_averaged_weights_are_scored_saved_and_go_on_after_a_stop(tmp_path: Path
 
 
 class Poisoned:
-    """A program whose step turns the state into NaN at one batch, as overflowing numbers do."""
+    """A program whose step multiplies the weights at one batch: with NaN, as overflowing numbers do."""
 
-    def __init__(self, program: Any, at: int):
-        self._program, self._at = program, at
+    def __init__(self, program: Any, at: int, factor: float = math.nan):
+        self._program, self._at, self._factor = program, at, factor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
@@ -257,7 +255,7 @@ class Poisoned:
     def step_at(self, length: int) -> Any:
         def step(state: Any, batch: Any, cursor: Any) -> Any:
             if cursor.tolist() == [0, self._at * toy.BATCH]:
-                state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * float("nan"), state.params))
+                state = dataclasses.replace(state, params=jax.tree.map(lambda x: x * self._factor, state.params))
             return self._program.step_at(length)(state, batch, cursor)
 
         return step
@@ -287,9 +285,8 @@ def test_nan_can_be_skipped_and_counted(program: Any, tmp_path: Path, at: int) -
 
 
 def test_a_jump_of_the_loss_counts_as_divergence(program: Any, tmp_path: Path) -> None:
-    settings = toy.config(train={"spike_factor": 1.0001, "steps": 12, "optimizer": {"learning_rate": 5.0, "warmup_steps": 0}})
     with pytest.raises(TrainingDiverged, match="jumped"):
-        toy.run(toy.program(settings), settings, tmp_path)
+        toy.run(Poisoned(program, 6, factor=30.0), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_run_on_the_plateau_says_so_once_after_a_tenth_of_its_steps(program: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -35,38 +36,28 @@ def test_auto_takes_what_the_others_leave() -> None:
     assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
 
 
-def test_sizes_must_multiply_out() -> None:
-    with pytest.raises(ConfigError, match=r"data 3 .* 8 device"):
-        mesh_of(1, 8, data=3)
-
-
-def test_batch_that_does_not_divide_suggests_sizes() -> None:
-    mesh = mesh_of(1, 8)
-    with pytest.raises(ConfigError, match=r"batch_size 20 does not divide over 8 devices.*use 16 or 24"):
-        layout_batch(20, mesh)
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: mesh_of(1, 8, data=3), r"data 3 .* 8 device"),
+        (lambda: layout_batch(20, mesh_of(1, 8)), r"batch_size 20 does not divide over 8 devices.*use 16 or 24"),
+        (lambda: layout_batch(16, mesh_of(1, 2), 3), "microbatch_size 3"),
+        (lambda: parameter_shardings({"w": param((12, 4), ("heads", None), zeros)}, mesh_of(1, 8, tensor=8)), "'heads'"),
+        (
+            lambda: parameter_shardings({"w": param((4, 4), ("heads", "feed_forward"), zeros)}, mesh_of(1, 1)),
+            "one mesh axis twice",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(refused: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        refused()
 
 
 @pytest.mark.parametrize(("microbatch", "expected"), [(None, (8, 1)), (4, (4, 2)), (64, (8, 1))])
 def test_accumulation_follows_from_the_microbatch(microbatch: int | None, expected: tuple[int, int]) -> None:
     layout = layout_batch(16, make_mesh(HardwareConfig(), jax.devices()[:2]), microbatch)
     assert (layout.microbatch_size, layout.accumulation) == expected
-
-
-def test_microbatch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ConfigError, match="microbatch_size 3"):
-        layout_batch(16, make_mesh(HardwareConfig(), jax.devices()[:2]), 3)
-
-
-def test_an_axis_that_cannot_be_split_names_itself() -> None:
-    mesh = mesh_of(1, 8, tensor=8)
-    with pytest.raises(ConfigError, match="'heads'"):
-        parameter_shardings({"w": param((12, 4), ("heads", "head_size"), zeros)}, mesh)
-
-
-def test_one_mesh_axis_twice_is_refused() -> None:
-    mesh = make_mesh(HardwareConfig(), jax.devices()[:1])
-    with pytest.raises(ConfigError, match="one mesh axis twice"):
-        parameter_shardings({"w": param((4, 4), ("heads", "feed_forward"), zeros)}, mesh)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import Any
 
 import pytest
 
@@ -142,33 +135,3 @@ def test_tensorboard_follows_a_file_that_grows(gcs: Emulator, user_environment: 
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert found == ["FOUND 1", "FOUND 1 2", "FOUND 1 2 3"], done.stderr
-
-
-@pytest.mark.slow
-def test_tensorboard_as_a_program(gcs: Emulator, user_environment: dict[str, str], tmp_path: Path):
-    two_attempts(storage.as_path(WORKDIR))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = [sys.executable, "-m", "tensorboard.main", "--logdir", f"{WORKDIR}/tensorboard", "--load_fast=false"]
-    with (tmp_path / "log").open("wb") as said:
-        process = subprocess.Popen(
-            [*program, "--host", "127.0.0.1", "--port", str(port), "--reload_interval", "1"],
-            env=os.environ | user_environment, stdout=said, stderr=said,
-        )  # fmt: skip
-    try:
-        address = f"http://127.0.0.1:{port}/data/plugin/scalars/scalars?run=.&tag=train/loss"
-        found: list[Any] = []
-        until = time.monotonic() + 300
-        while len(found) < len(SERIES):
-            assert process.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()
-            with (
-                contextlib.suppress(urllib.error.URLError, ConnectionError),
-                urllib.request.urlopen(address, timeout=5) as answer,
-            ):
-                found = json.loads(answer.read())
-            time.sleep(0.2)
-        assert [(step, value) for _, step, value in found] == SERIES
-    finally:
-        process.terminate()
-        process.wait(30)

@@ -18,51 +18,35 @@ SPEC = {
 }
 
 
-def rates(steps: int = 100, **settings: object) -> np.ndarray:
-    schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, **settings}), steps)
-    return np.array([schedule(count) for count in range(steps)])
-
-
 def random_tree(seed: int) -> Any:
     rng = np.random.default_rng(seed)
     return {name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for name, leaf in SPEC.items()}
 
 
-def test_bert_schedule_rises_then_follows_the_decay_from_step_zero() -> None:
-    found = rates(schedule="linear", warmup_steps=10)
-    np.testing.assert_allclose(found[:10], np.arange(1, 11) / 10, rtol=1e-6)
-    np.testing.assert_allclose(found[10:], 1 - np.arange(11, 101) / 100, atol=1e-6)
+N = np.arange(1, 101)  # the number of the update, of a hundred
+REST = np.clip((100 - N) / 20, 0.0, 1.0)  # of a decay over the last twenty
 
 
-def test_electra_schedule_multiplies_both() -> None:
-    n = np.arange(1, 101)
-    expected = np.minimum(n / 10, 1) * (1 - n / 100)
-    np.testing.assert_allclose(rates(schedule="linear", warmup_steps=10, warmup_kind="multiply"), expected, atol=1e-6)
-
-
-def test_rsqrt_schedule() -> None:
-    n = np.arange(1, 101)
-    expected = np.where(n <= 10, n / 10, np.sqrt(10 / np.maximum(n, 10)))
-    np.testing.assert_allclose(rates(schedule="rsqrt", warmup_steps=10), expected, rtol=1e-6)
-
-
-def test_warmup_stable_decay_is_flat_until_the_last_phase() -> None:
-    found = rates(schedule="wsd", warmup_steps=10, decay_steps=20)
-    np.testing.assert_allclose(found[9:80], 1.0)
-    np.testing.assert_allclose(found[-1], 0.0, atol=1e-6)
-    assert np.all(np.diff(found[80:]) < 0)
-
-
-def test_the_decay_of_modernbert_is_one_minus_a_root() -> None:
-    """lr = a + (1 - a) (1 - sqrt(t)), t from 0 to 1 over the decay (AnswerDotAI/ModernBERT, src/scheduler.py)."""
-    found = rates(schedule="wsd", decay_type="1-sqrt", warmup_steps=10, decay_steps=20)
-    t = np.arange(1, 21) / 20
-    np.testing.assert_allclose(found[80:], 1 - np.sqrt(t), atol=1e-6)
-
-
-def test_cosine_ends_at_zero() -> None:
-    found = rates(schedule="cosine", warmup_steps=0)
-    np.testing.assert_allclose(found[[49, 99]], [0.5, 0.0], atol=1e-6)
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"schedule": "linear", "warmup_steps": 10}, np.where(N <= 10, N / 10, 1 - N / 100)),
+        (
+            {"schedule": "linear", "warmup_steps": 10, "warmup_kind": "multiply"},  # ELECTRA's
+            np.minimum(N / 10, 1) * (1 - N / 100),
+        ),
+        ({"schedule": "rsqrt", "warmup_steps": 10}, np.where(N <= 10, N / 10, np.sqrt(10 / np.maximum(N, 10)))),
+        ({"schedule": "wsd", "warmup_steps": 10, "decay_steps": 20}, np.where(N <= 10, N / 10, REST)),
+        (  # lr = a + (1 - a) (1 - sqrt(t)), t from 0 to 1 over the decay (AnswerDotAI/ModernBERT, src/scheduler.py)
+            {"schedule": "wsd", "warmup_steps": 10, "decay_steps": 20, "decay_type": "1-sqrt"},
+            np.where(N <= 10, N / 10, 1 - np.sqrt(1 - REST)),
+        ),
+        ({"schedule": "cosine", "warmup_steps": 0}, (1 + np.cos(np.pi * N / 100)) / 2),
+    ],
+)
+def test_schedules(settings: dict[str, Any], expected: np.ndarray) -> None:
+    schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, **settings}), 100)
+    np.testing.assert_allclose(np.array([schedule(count) for count in range(100)]), expected, atol=1e-6)
 
 
 def test_adamw_is_the_one_of_bert() -> None:

@@ -30,14 +30,33 @@ def attach(pci: Path, device: str, count: int) -> None:
         (folder / "device").write_text(f"{device}\n")
 
 
-@pytest.mark.parametrize("wanted", ["auto", "any", "cpu"])
-def test_a_machine_without_a_tpu_computes_on_its_cpu(pci: Path, wanted: platforms.Platform):
+@pytest.mark.parametrize(
+    ("device", "wanted"), [("", "auto"), ("", "any"), ("", "cpu"), ("0x0063", "any"), ("0x0042", "auto")]
+)  # 0x0042 is Google's network card
+def test_a_machine_without_a_wanted_tpu_computes_on_its_cpu(pci: Path, device: str, wanted: platforms.Platform):
+    attach(pci, device, 4 if device else 0)
     check_platform(wanted)
 
 
-def test_a_tpu_that_was_asked_for_is_missed(pci: Path):
-    with pytest.raises(ConfigError, match=r"asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"):
-        check_platform("tpu")
+@pytest.mark.parametrize(
+    ("chips", "wanted", "variable", "message"),
+    [
+        (0, "tpu", "", r"asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"),
+        (1, "tpu", "", r"pip install -e '\.\[tpu\]'"),
+        (1, "tpu", "cpu", "JAX_PLATFORMS=cpu"),
+        (4, "auto", "", "this machine has 4 TPU chips, but JAX computes on the CPU"),
+        (0, "gpu", "", "asks for a GPU.*no NVIDIA driver"),
+    ],
+)
+def test_a_device_that_is_not_used_stops_the_run_with_the_reason(
+    pci: Path, monkeypatch: pytest.MonkeyPatch, chips: int, wanted: platforms.Platform, variable: str, message: str
+):
+    attach(pci, "0x0063", chips)
+    monkeypatch.setenv("JAX_PLATFORMS", variable)
+    monkeypatch.setattr(platforms, "find_spec", lambda name: None)
+    monkeypatch.setattr(platforms, "nvidia_driver", lambda: False)
+    with pytest.raises(ConfigError, match=message):
+        check_platform(wanted)
 
 
 def test_libtpu_says_nothing_where_there_is_no_tpu(user_environment: dict[str, str]):
@@ -46,35 +65,3 @@ def test_libtpu_says_nothing_where_there_is_no_tpu(user_environment: dict[str, s
     code = "import tpulm, jax; print(jax.devices())"
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_without_libtpu_the_extra_is_named(pci: Path, monkeypatch: pytest.MonkeyPatch):
-    attach(pci, "0x0063", 1)
-    monkeypatch.setattr(platforms, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[tpu\]'"):
-        check_platform("tpu")
-
-
-def test_the_environment_that_forbids_it_is_named(pci: Path, monkeypatch: pytest.MonkeyPatch):
-    attach(pci, "0x0063", 1)
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    with pytest.raises(ConfigError, match="JAX_PLATFORMS=cpu"):
-        check_platform("tpu")
-
-
-def test_chips_that_jax_does_not_use_stop_the_run(pci: Path):
-    attach(pci, "0x0063", 4)
-    with pytest.raises(ConfigError, match="this machine has 4 TPU chips, but JAX computes on the CPU"):
-        check_platform("auto")
-    check_platform("any")
-
-
-def test_googles_network_card_is_no_tpu(pci: Path):
-    attach(pci, "0x0042", 1)
-    check_platform("auto")
-
-
-def test_a_gpu_without_its_driver(pci: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(platforms, "nvidia_driver", lambda: False)
-    with pytest.raises(ConfigError, match=r"asks for a GPU.*no NVIDIA driver"):
-        check_platform("gpu")

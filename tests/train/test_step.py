@@ -19,7 +19,7 @@ import toy
 from tpulm.config import HardwareConfig
 from tpulm.nn.params import shapes
 from tpulm.train.checkpoint import checksums
-from tpulm.train.program import execution_on, needed_bytes, reproducible
+from tpulm.train.program import execution_on, reproducible
 from tpulm.train.step import row_keys
 
 STEPS = 20
@@ -50,7 +50,7 @@ def reference(kind: str) -> list[float]:
     ("kind", "hardware"),
     [
         ("causal", {"tensor": 2, "microbatch_size": 2}),
-        ("replaced", {"fsdp": 2, "microbatch_size": 4}),
+        pytest.param("replaced", {"fsdp": 2, "microbatch_size": 4}, marks=pytest.mark.slow),
         *(pytest.param("masked", {axis: 2}, marks=pytest.mark.slow) for axis in ("data", "fsdp", "tensor")),
         pytest.param("segments", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
         pytest.param("modern", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
@@ -72,10 +72,6 @@ def test_all_axes_at_once_do_not_change_the_losses(kind: str, reference: list[fl
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(json.loads(done.stdout), reference, atol=1e-4)
-
-
-def test_the_loss_falls(reference: list[float]) -> None:
-    assert np.mean(reference[-5:]) < np.mean(reference[:5]) - 0.05
 
 
 def test_a_row_has_one_key_whatever_the_batch() -> None:
@@ -104,29 +100,22 @@ def test_the_seed_decides_the_initial_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "steps", "hardware", "unrolled"),
+    ("platform", "steps", "hardware", "unrolled", "dtype", "remat"),
     [
-        ("cpu", 10, {}, True),
-        ("tpu", 49_999, {}, False),
-        ("tpu", 50_000, {}, True),
-        ("tpu", 50_000, {"unroll": False}, False),
-        ("gpu", 50_000, {}, False),
+        ("cpu", 10, {}, True, "float32", "none"),
+        ("tpu", 49_999, {"remat": "full"}, False, "bfloat16", "full"),
+        ("tpu", 50_000, {}, True, "bfloat16", "dots"),
+        ("tpu", 50_000, {"unroll": False}, False, "bfloat16", "dots"),
+        ("gpu", 50_000, {}, False, "bfloat16", "none"),
     ],
 )
-def test_layers_are_written_out_where_that_pays(platform: str, steps: int, hardware: dict[str, Any], unrolled: bool) -> None:
+def test_how_a_step_is_computed_follows_the_platform(
+    platform: str, steps: int, hardware: dict[str, Any], unrolled: bool, dtype: str, remat: str
+) -> None:
     """By the run's steps in all, so that a resumed run computes as it began."""
-    device = SimpleNamespace(platform=platform, device_kind="TPU v3", process_index=0, id=0)
-    assert execution_on([device], HardwareConfig(**hardware), "auto", steps=steps).unroll is unrolled
-
-
-@pytest.mark.parametrize(
-    ("platform", "dtype", "remat"), [("cpu", "float32", "none"), ("gpu", "bfloat16", "none"), ("tpu", "bfloat16", "dots")]
-)
-def test_types_and_what_is_kept_follow_the_platform(platform: str, dtype: str, remat: str) -> None:
     device = SimpleNamespace(platform=platform, device_kind="TPU v3", compute_capability="7.5", process_index=0, id=0)
-    found = execution_on([device], HardwareConfig(), "auto")
-    assert (found.dtype, found.remat, found.kernels) == (dtype, remat, None)
-    assert execution_on([device], HardwareConfig(remat="full"), "auto").remat == "full"
+    found = execution_on([device], HardwareConfig(**hardware), "auto", steps=steps)
+    assert (found.unroll, found.dtype, found.remat, found.kernels) == (unrolled, dtype, remat, None)
 
 
 @dataclass(frozen=True)
@@ -151,19 +140,25 @@ def test_gpus_have_kernels_for_bfloat16(attached: dict[str, Any], kernels: bool)
     assert execution_on(devices, hardware, "float32").kernels is None
 
 
-def test_less_is_kept_until_a_step_fits() -> None:
-    def remat(memory_bytes: int) -> str:
-        program = toy.program(toy.config())
-        program.memory_bytes = memory_bytes
-        _ = program.step
-        return program.objective.execution.remat  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("memory_bytes", "remat"), [(None, "none"), (300, "none"), (299, "dots"), (199, "full"), (1, "full")])
+def test_less_is_kept_until_a_step_fits(monkeypatch: pytest.MonkeyPatch, memory_bytes: int | None, remat: str) -> None:
+    """The step is a stub, which takes the less memory, the less it saves for the backward pass."""
+    program: Any = toy.program(toy.config())
 
-    needed = needed_bytes(toy.program(toy.config()).lowered_step.compile())
-    assert (remat(needed), remat(1)) == ("none", "full")
+    def lower_step(length: int) -> Any:
+        temporary = {"none": 200, "dots": 100, "full": 0}[program.objective.execution.remat]
+        whole = {f"{kind}_size_in_bytes": 100 for kind in ("argument", "output", "alias")}
+        sizes = SimpleNamespace(**whole, temp_size_in_bytes=temporary)
+        return SimpleNamespace(compile=lambda: SimpleNamespace(memory_analysis=lambda: sizes))
+
+    program.memory_bytes = memory_bytes
+    monkeypatch.setattr(program, "lower_step", lower_step)
+    _ = program.step
+    assert program.objective.execution.remat == remat
 
 
 def test_products_are_of_bfloat16_and_summed_in_float32(kind: str) -> None:
-    """Forward and backward, as lowered for each platform: the vocabulary head's, too. A row of ones sums a bias' gradient."""
+    """Forward and backward, as lowered for all platforms: the vocabulary head's, too. A row of ones sums a bias' gradient."""
     objective = toy.program(toy.config(kind, train={"compute_dtype": "bfloat16"})).objective
 
     def loss(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
@@ -173,13 +168,12 @@ def test_products_are_of_bfloat16_and_summed_in_float32(kind: str) -> None:
 
     batch = {"tokens": jax.ShapeDtypeStruct((toy.BATCH, toy.LENGTH), "uint16")}
     traced = jax.jit(jax.grad(loss)).trace(shapes(objective.spec), batch)
-    for platform in ("cpu", "cuda", "tpu"):
-        text = traced.lower(lowering_platforms=(platform,)).as_text()
-        products = re.findall(r"dot_general.*: \(tensor<(.*)>, tensor<(.*)>\) -> tensor<(.*)>", text)
-        kinds = {tuple(one.rpartition("x")[2] for one in product) for product in products if not product[0].startswith("1x")}
-        assert kinds == {("bf16", "bf16", "f32")}, platform
-        heads = [product for product in products if f"x{toy.VOCAB_SIZE // 128 * 128 + 128}x" in "x".join(product)]
-        assert len(heads) >= 3, "the head's"
+    text = traced.lower(lowering_platforms=("cpu", "cuda", "tpu")).as_text()
+    products = re.findall(r"dot_general.*: \(tensor<(.*)>, tensor<(.*)>\) -> tensor<(.*)>", text)
+    kinds = {tuple(one.rpartition("x")[2] for one in product) for product in products if not product[0].startswith("1x")}
+    assert kinds == {("bf16", "bf16", "f32")}
+    heads = [product for product in products if f"x{toy.VOCAB_SIZE // 128 * 128 + 128}x" in "x".join(product)]
+    assert len(heads) >= 3, "the head's"
 
 
 def test_programs_for_gpus_leave_out_what_depends_on_the_order_of_threads() -> None:

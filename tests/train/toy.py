@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devices import first
+from encoders import LLAMA_LIKE
 from tpulm.config import RunConfig
 from tpulm.progress import SILENT, Progress
 from tpulm.special_tokens import SpecialTokens
@@ -29,19 +31,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
     "causal": {
         "data": {"rows": "causal"},
-        "model": {
-            "architecture": "decoder",
-            "norm_position": "pre",
-            "norm": "rms",
-            "biases": False,
-            "feed_forward": "gated",
-            "activation": "silu",
-            "positions": "rotary",
-        },
+        "model": {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE},
     },
 }
 
-EACH = [pytest.param(kind, marks=pytest.mark.slow if kind in ("segments", "modern") else ()) for kind in KINDS]
+EACH = [pytest.param(kind, marks=pytest.mark.slow if kind not in ("masked", "causal") else ()) for kind in KINDS]
 
 
 def config(
@@ -93,8 +87,6 @@ class Rows:
 
 
 def program(settings: RunConfig, devices: int = 1) -> PretrainingProgram:
-    from devices import first
-
     return PretrainingProgram(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=first(devices))
 
 

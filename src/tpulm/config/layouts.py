@@ -87,10 +87,10 @@ def layout_of(settings: Mapping[str, Any]) -> Layout:
 
 
 def _misfits(layout: Layout, settings: Mapping[str, Any]) -> list[str]:
-    def fits(value: Any, wanted: Any) -> bool:
-        return value in wanted if isinstance(wanted, range) else value == wanted
+    def fits(value: Any, required: Any) -> bool:
+        return value in required if isinstance(required, range) else value == required
 
-    return [name for name, wanted in layout.needs.items() if name in settings and not fits(settings[name], wanted)]
+    return [name for name, required in layout.needs.items() if name in settings and not fits(settings[name], required)]
 
 
 def _text(value: Any) -> str:

@@ -412,7 +412,7 @@ class ModelConfig(Settings):
     def _heads_divide(self) -> Self:
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        if self.architecture in ("bert", "modernbert") and self.embedding_size not in (None, self.hidden_size):
+        if self.architecture != "electra" and self.embedding_size not in (None, self.hidden_size):
             raise ValueError(
                 f"{self.architecture} has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}"
             )
@@ -426,10 +426,6 @@ class ModelConfig(Settings):
             )
         if self.generator is not None:
             self._check_electra(self.generator)
-        if self.architecture == "decoder" and self.embedding_size not in (None, self.hidden_size):
-            raise ValueError(f"a decoder has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}")
-        if self.architecture == "decoder" and self.norm_position != "pre":
-            raise ValueError("a decoder has norm_position = 'pre': a norm before each branch and one after the last layer")
         if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
             raise ValueError(
                 f"rotary positions turn pairs: hidden_size / num_heads is {self.hidden_size // self.num_heads}, an odd number"
@@ -565,7 +561,7 @@ class TrainConfig(Settings):
     spike_factor: Annotated[float, Field(gt=1.0)] | None = 3.0
 
     @model_validator(mode="after")
-    def _moments_of_a_model(self) -> Self:
+    def _start_and_average(self) -> Self:
         if self.start_optimizer and self.start_from is None:
             raise ValueError("start_optimizer needs start_from: the model whose optimizer is meant")
         if (number := self.checkpoint.average_last) and len(self.checkpoint.averaged_steps(self.steps)) < number:
@@ -742,7 +738,7 @@ def _with(config: RunConfig, settings: PhaseConfig) -> RunConfig:
         data = data.model_copy(update={"sequence_length": settings.sequence_length})
     if settings.batch_size is not None:
         train = train.model_copy(update={"batch_size": settings.batch_size})
-    wanted = {"mask_fraction": settings.mask_fraction, "name": settings.objective}
-    if changed := {name: value for name, value in wanted.items() if value is not None}:
+    objective = {"mask_fraction": settings.mask_fraction, "name": settings.objective}
+    if changed := {name: value for name, value in objective.items() if value is not None}:
         train = train.model_copy(update={"objective": train.objective.model_copy(update=changed)})
     return config.model_copy(update={"data": data, "train": train, "phases": ()})

@@ -29,11 +29,11 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
         return kind.model_validate(values)
     except ValidationError as error:
         lines = [_explain(item, kind) for item in error.errors(include_url=False)]
-        told = set[str]()
+        shown = {""}
         for number, line in enumerate(lines):  # list the known settings of a table once
-            said, sign, known = line.partition(_KNOWN)
-            lines[number] = said if known in told else line
-            told.update({known} if sign else ())
+            mistake, _, known = line.partition(_KNOWN)
+            lines[number] = mistake if known in shown else line
+            shown.add(known)
         lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 

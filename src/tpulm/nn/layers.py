@@ -171,15 +171,9 @@ def kernel_gradient(x: Float[Array, "R I"], g: Float[Array, "R O"]) -> Float[Arr
 
 def activation(name: Activation) -> Callable[[Array], Array]:
     """gelu_tanh is that of Google's BERT, Hugging Face's "gelu_new"; gelu is the exact erf form, Hugging Face's "gelu"."""
-    match name:
-        case "gelu_tanh":
-            return gelu_tanh
-        case "gelu":
-            return gelu_erf
-        case "relu":
-            return jax.nn.relu
-        case "silu":
-            return silu
+    functions: dict[Activation, Callable[[Array], Array]]
+    functions = {"gelu_tanh": gelu_tanh, "gelu": gelu_erf, "relu": jax.nn.relu, "silu": silu}
+    return functions[name]
 
 
 _TANH_SCALE = math.sqrt(2.0 / math.pi)

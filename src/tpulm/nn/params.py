@@ -101,11 +101,6 @@ def shapes(spec: Any) -> Any:
     return map_specs(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), spec)
 
 
-def decays(spec: Any) -> Any:
-    """The tree of bools: True where weight decay applies."""
-    return map_specs(lambda leaf: leaf.decay, spec)
-
-
 def count(spec: Any) -> int:
     """The number of scalar parameters, vocabulary padding included."""
     return sum(math.prod(leaf.shape) for leaf in named_leaves(spec).values())

@@ -7,10 +7,9 @@ which tasks name themselves (`tpulm.finetuning`): `classification`, `choice`, `m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from tpulm.config import OBJECTIVES, ModelConfig, ObjectiveConfig
-from tpulm.nn.transformer import Execution
+from tpulm.config import OBJECTIVES, ModelConfig
 from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup
 from tpulm.objectives.mlm import MaskedLanguageModel, NextTokenOfEncoder
@@ -35,28 +34,6 @@ def register(name: str, make: Callable[..., Objective]) -> None:
     _REGISTRY[name] = make
 
 
-def make(
-    model: ModelConfig,
-    objective: ObjectiveConfig,
-    execution: Execution,
-    *,
-    sequence_length: int,
-    row_kind: Literal["segments", "packed", "causal"],
-    next_sentence: bool,
-    vocab_size: int,
-    special: SpecialTokens,
-    evaluation: bool = False,
-) -> Objective:
-    """The objective of a run; the arguments are those of `Setup`. Raises ConfigError when rows, vocabulary and model do not
-    fit together."""
-    return _REGISTRY[objective.name or _DEFAULTS[model.architecture]](
-        model=model,
-        objective=objective,
-        execution=execution,
-        sequence_length=sequence_length,
-        row_kind=row_kind,
-        next_sentence=next_sentence,
-        vocab_size=vocab_size,
-        special=special,
-        evaluation=evaluation,
-    )
+def make(setup: Setup) -> Objective:
+    """The objective of a run. Raises ConfigError when rows, vocabulary and model do not fit together."""
+    return _REGISTRY[setup.objective.name or _DEFAULTS[setup.model.architecture]](**vars(setup))

@@ -12,7 +12,7 @@ from __future__ import annotations
 # pyright: reportUnknownMemberType=false
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -42,17 +42,9 @@ class CausalLanguageModel(Setup):
     """The loss is the mean over all predictions of the global batch."""
 
     def __post_init__(self) -> None:
-        if self.sequence_length > self.model.max_positions:
-            raise ConfigError(
-                f"rows of {self.sequence_length} tokens exceed model.max_positions {self.model.max_positions}; raise the latter"
-            )
+        super().__post_init__()
         if self.row_kind != "causal":
             raise ConfigError(f"a decoder needs rows = 'causal', not '{self.row_kind}'")
-        if not max(self.special) < self.vocab_size:
-            raise ConfigError(
-                f"special tokens {asdict(self.special)} lie outside the vocabulary of {self.vocab_size}; use the "
-                "tokenizer's own size"
-            )
 
     @property
     def columns(self) -> dict[str, Column]:

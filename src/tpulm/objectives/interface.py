@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from jax import Array
 
 from tpulm.config import ModelConfig, ObjectiveConfig
+from tpulm.errors import ConfigError
 from tpulm.nn.transformer import Execution
 from tpulm.special_tokens import SpecialTokens
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The arguments that every objective is made from."""
+    """The arguments that every objective is made from; `RunConfig` refuses those that do not fit together.
+
+    Raises ConfigError where special tokens lie outside the vocabulary.
+    """
 
     model: ModelConfig
     objective: ObjectiveConfig
@@ -27,6 +31,12 @@ class Setup:
     vocab_size: int
     special: SpecialTokens
     evaluation: bool = False  # mask `evaluation_mask_fraction` of the tokens, so that runs are comparable
+
+    def __post_init__(self) -> None:
+        if beyond := {name: value for name, value in asdict(self.special).items() if not 0 <= value < self.vocab_size}:
+            raise ConfigError(
+                f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; use the tokenizer's own size"
+            )
 
 
 class Column(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 # Types that libraries leave unknown:
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,19 +41,9 @@ class MaskedLanguageModel(Setup):
     causal: ClassVar[bool] = False  # True: a token does not see later ones
 
     def __post_init__(self) -> None:
-        if self.sequence_length > self.model.max_positions:
-            raise ConfigError(
-                f"rows of {self.sequence_length} tokens exceed model.max_positions {self.model.max_positions}; raise the latter"
-            )
+        super().__post_init__()
         if self.row_kind not in ("segments", "packed"):
             raise ConfigError(f"the masked objective needs rows = 'segments' or 'packed', not '{self.row_kind}'")
-        if self.next_sentence and self.row_kind != "segments":
-            raise ConfigError(f"next_sentence needs rows = 'segments', not '{self.row_kind}'")
-        beyond = {name: value for name, value in asdict(self.special).items() if not 0 <= value < self.vocab_size}
-        if beyond:
-            raise ConfigError(
-                f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; use the tokenizer's own size"
-            )
 
     @cached_property
     def spec(self) -> bert.Bert:

@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 from tpulm.errors import ConfigError, PeerLost, Stopped, TpulmError
 from tpulm.progress import SILENT, Progress
@@ -40,14 +40,6 @@ _STOP_GRACE_SECONDS = 20.0  # … when another was stopped, and this one may sti
 _RECORD_SECONDS = 12.0
 
 
-class Channel(Protocol):
-    """The connection between hosts: `tpulm.runtime.channel.Star`."""
-
-    def barrier(self, name: str) -> None: ...
-
-    def lost(self, wait_seconds: float) -> PeerLost | Stopped | None: ...
-
-
 @dataclass(frozen=True)
 class Hosts:
     """Host `index` of `count`. The first host does what only one may do; lists of tasks are divided by index."""
@@ -55,7 +47,7 @@ class Hosts:
     index: int = 0
     count: int = 1
     coordinator: str = ""  # address:port, where there are several
-    channel: Channel | None = None
+    channel: Star | None = None
     record: Callable[[PeerLost | Stopped], None] = lambda error: None  # records a loss that ends this process
 
     @property
@@ -131,12 +123,12 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
         silent: dict[socket.socket, float] = {}  # no whole line has come from them; and when they are given up
         leaving.callback(lambda: [connection.close() for connection in silent])
         until = time.monotonic() + JOIN_SECONDS
-        told_at = time.monotonic()
+        reported_at = time.monotonic()
         while len(lines) < member.count - 1:
             interrupt.check("nothing was begun")
             missing = ", ".join(str(index) for index in range(1, member.count) if index not in lines)
-            if time.monotonic() > told_at + _REPORT_SECONDS:
-                told_at = time.monotonic()
+            if time.monotonic() > reported_at + _REPORT_SECONDS:
+                reported_at = time.monotonic()
                 progress.note(f"still waiting at {address[0]}:{address[1]} for host {missing}")
             if time.monotonic() > until:
                 raise TpulmError(

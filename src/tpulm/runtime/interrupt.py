@@ -20,7 +20,7 @@ from tpulm.errors import ConfigError, Stopped
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 _requested = threading.Event()
-_passed_on = threading.Event()
+passed_on = threading.Event()  # set once the other hosts have been told of the request
 _name = ""
 _before: Any = signal.default_int_handler  # what Ctrl-C did outside of `handled`
 
@@ -47,15 +47,6 @@ def request(name: str) -> None:
     global _name
     _name = _name or name
     _requested.set()
-
-
-def pass_on() -> None:
-    """Note that the other hosts have been told of the request."""
-    _passed_on.set()
-
-
-def is_passed_on() -> bool:
-    return _passed_on.is_set()
 
 
 def reason() -> str:
@@ -104,7 +95,7 @@ def handled() -> Iterator[None]:
             signal.signal(number, handler)
         if _on_signal not in previous.values():
             _requested.clear()
-            _passed_on.clear()
+            passed_on.clear()
             _name = ""
 
 

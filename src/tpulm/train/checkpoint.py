@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
-from orbax.checkpoint._src.checkpoint_managers.preservation_policy import CustomSteps
 from orbax.checkpoint._src.checkpointers import async_checkpointer
 from orbax.checkpoint._src.futures import future, signaling_client
 
@@ -254,7 +253,8 @@ class Checkpoints:
                 storage.seal(path, format_version=FORMAT_VERSION, arrays=_fetched(self._checksums))
 
     def _open(self) -> ocp.CheckpointManager:
-        keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep), CustomSteps(tuple(self._kept_steps))]
+        kept = checkpoint_managers.CustomSteps(tuple(self._kept_steps))
+        keep: list[Any] = [checkpoint_managers.LatestN(self._config.keep), kept]
         if self._config.keep_every_steps is not None:
             keep.append(checkpoint_managers.EveryNSteps(self._config.keep_every_steps))
         options = ocp.CheckpointManagerOptions(

@@ -101,8 +101,8 @@ def stop_requested(hosts: Hosts) -> bool:
     """
     if not hosts.are_several:
         return interrupt.requested()
-    if interrupt.requested() and not interrupt.is_passed_on():  # e.g. by Ctrl-C
-        interrupt.pass_on()
+    if interrupt.requested() and not interrupt.passed_on.is_set():  # e.g. by Ctrl-C
+        interrupt.passed_on.set()
         os.kill(os.getpid(), signal.SIGTERM)
     return multihost_utils.reached_preemption_sync_point(next(_questions))
 

@@ -39,14 +39,9 @@ class Evaluation(NamedTuple):
 
     def values(self) -> dict[str, float]:
         """All scores by name, flat, for the metrics log."""
-        return {
-            **self.metrics,
-            "accuracy": self.accuracy,
-            "baseline_accuracy": self.baseline_accuracy,
-            "unigram_entropy": self.unigram_entropy,
-            "bits_per_character": self.bits_per_character,
-            "at_unigrams": float(is_at_unigrams({**self.metrics, "unigram_entropy": self.unigram_entropy})),
-        }
+        names = ("accuracy", "baseline_accuracy", "unigram_entropy", "bits_per_character")
+        scores = {**self.metrics, **{name: getattr(self, name) for name in names}}
+        return {**scores, "at_unigrams": float(is_at_unigrams(scores))}
 
 
 def evaluate(

@@ -378,7 +378,7 @@ def _bad_rows(run: Run, state: TrainState, step: int, lowest: float, cursors: di
         first = cursors[bad_step]
         what = f"the loss or its gradient is not finite at step {bad_step + 1} (seen at step {step})"
         return _Bad(what, first, first + run.config.batch_size)
-    loss, spike = _window_loss(run.program, state), run.config.spike_factor
+    loss, spike = float(run.program.objective.metrics(jax.device_get(state.window))["loss"]), run.config.spike_factor
     if spike is not None and loss > spike * max(lowest, 0.1):
         what = f"the loss jumped to {loss:.3f} at step {step} (lowest so far {lowest:.3f})"
         return _Bad(what, min(cursors.values()), cursors[step - 1] + run.config.batch_size)
@@ -394,7 +394,9 @@ def _rolled_back(run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, 
     if start.step < (run.steps or (0, 0))[0]:
         return start
     window = (max(bad.first, start.cursor), bad.last)
-    run.progress.note(f"{bad.what}: going back to {_name(checkpoints)}, leaving out {_rows(*window)}")
+    run.progress.note(
+        f"{bad.what}: going back to {_name(checkpoints)}, leaving out rows {window[0]:,} to {window[1] - 1:,} of the run"
+    )
     return start._replace(skipped=(*skipped, window))
 
 
@@ -421,20 +423,12 @@ def _name(checkpoints: Checkpoints | NoCheckpoints) -> str:
     return "the beginning" if checkpoints.last_step is None else f"checkpoint {checkpoints.last_step}"
 
 
-def _rows(first: int, last: int) -> str:
-    return f"rows {first:,} to {last - 1:,} of the run"
-
-
 def _every(step: int, steps: int) -> bool:
     return step % steps == 0
 
 
 def _window_values(program: BaseProgram, state: TrainState, step: int) -> dict[str, float]:
     return {**program.window_metrics(state), "learning_rate": program.learning_rate(step - 1)}
-
-
-def _window_loss(program: BaseProgram, state: TrainState) -> float:
-    return float(program.objective.metrics(jax.device_get(state.window))["loss"])
 
 
 def _rate_values(rate: Rate) -> dict[str, float]:

@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from tpulm.config import SCHEDULES, OptimizerConfig
-from tpulm.nn.params import is_spec, named_leaves, path_name
+from tpulm.nn.params import is_spec, map_specs, named_leaves, path_name
 
 Schedule = Callable[[jax.Array, OptimizerConfig, int], jax.Array]
 
@@ -86,14 +86,14 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, spec: Any) -> opta
 
     `spec` is the parameters' tree of ParamSpec.
     """
-    decayed = jax.tree.map(lambda leaf: leaf.decay, spec, is_leaf=is_spec)
+    decayed = map_specs(lambda leaf: leaf.decay, spec)
     if config.bias_correction:
         scaled = _promoting(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     else:
         scaled = _scale_by_adam_without_correction(config.beta1, config.beta2, config.epsilon)
     if config.name == "muon":
-        axes = jax.tree.map(_matrix_axes, spec, is_leaf=is_spec)
-        labels = jax.tree.map(lambda leaf: "muon" if _is_matrix(leaf) else "adam", spec, is_leaf=is_spec)
+        axes = map_specs(_matrix_axes, spec)
+        labels = map_specs(lambda leaf: "muon" if _is_matrix(leaf) else "adam", spec)
         muon = optax.chain(_promoting(optax.contrib.scale_by_muon(weight_dimension_numbers=axes)), _scale_by_fans(spec))
         scaled = optax.partition({"muon": muon, "adam": scaled}, labels)
     parts = [scaled, optax.add_decayed_weights(config.weight_decay, mask=decayed)]
@@ -142,7 +142,7 @@ def _scale_by_fans(spec: Any) -> optax.GradientTransformation:
         outputs = math.prod(leaf.shape[axis] for axis in _matrix_axes(leaf).output_axis)
         return np.float32(_MUON_RMS * math.sqrt(max(outputs, math.prod(leaf.shape[1:]) // outputs)))
 
-    scales = jax.tree.map(scale, spec, is_leaf=is_spec)
+    scales = map_specs(scale, spec)
     return optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, scales))
 
 

@@ -32,7 +32,7 @@ from tpulm.errors import ConfigError, StorageError
 from tpulm.nn.attention import has_kernels, kernels_agree
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
-from tpulm.objectives import Objective
+from tpulm.objectives import Objective, Setup
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
 from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, replicated, to_global_array
@@ -453,7 +453,7 @@ class PretrainingProgram(BaseProgram):
 
     def _objective(self, *, evaluation: bool) -> Objective:
         config = self._config
-        return objectives.make(
+        setup = Setup(
             config.model,
             config.train.objective,
             self._execution,
@@ -464,6 +464,7 @@ class PretrainingProgram(BaseProgram):
             special=self.special,
             evaluation=evaluation,
         )
+        return objectives.make(setup)
 
     @property
     def _sums_shape(self) -> tuple[dict[str, jax.ShapeDtypeStruct], jax.ShapeDtypeStruct]:
