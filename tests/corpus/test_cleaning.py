@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import itertools
 import re
 import sys
@@ -257,29 +256,6 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "py3langid", None)
     with pytest.raises(MissingExtra, match=r"pip install -e '\.\[languages\]' in your clone"):
         Cleaner(CleaningConfig(languages=("ko",)))
-
-
-def test_real_text(real_data: Path):
-    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
-        lines = [line.rstrip("\n") for line, _ in zip(stream, range(2_000), strict=False)]
-    kept, skipped, _ = cleaned([line for line in lines if line.strip()], "ko")
-    assert len(kept) > 0.97 * len(lines) and skipped["other_language"] < 40
-    assert cleaned(lines, "ja")[1]["other_language"] > 0.8 * len(lines)
-
-
-def test_keep_leaves_white_space_alone():
-    assert clean([" a\r\n b ", " \n"], whitespace="keep") == ([" a\r\n b "], {"empty": 1})
-
-
-def test_repeats_are_cut_but_numbers_are_not():
-    assert clean(["ㅋㅋㅋㅋㅋ 좋다!!!!! 1000000원 aaab\n\n\n\n\nc"], max_repeats=3)[0] == [
-        "ㅋㅋㅋ 좋다!!! 1000000원 aaab\n\n\nc"
-    ]
-
-
-def test_lengths_are_in_characters_after_cleaning():
-    texts, skipped = clean(["  가나  ", "가나다", "가나다라마"], min_characters=3, max_characters=4)
-    assert (texts, skipped) == (["가나다"], {"too_short": 1, "too_long": 1})
 
 
 def test_they_are_counted_in_the_manifest(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -14,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow.parquet.encryption import CryptoFactory, EncryptionConfiguration, KmsClient, KmsConnectionConfig
 
 from cloud_emulator import Emulator
 from tpulm import storage
@@ -64,13 +62,6 @@ def test_a_bad_line_is_an_error_with_its_number_or_skipped(read: Callable, line:
     assert len(str(failure.value)) < 400
     found = read("a.jsonl", content, on_error="skip")
     assert (found.documents, found.skipped) == (["good", "also good"], {reason: 1})
-
-
-def test_a_missing_inner_key_names_the_place(read: Callable):
-    with pytest.raises(DataError, match=r"'a' has no 'b'\. Its keys: x"):
-        read("a.jsonl", '{"a": {"x": 1}}', text_field="a.b")
-    with pytest.raises(DataError, match="'a' is 1, not an object with the key 'b'"):
-        read("a.jsonl", '{"a": 1}', text_field="a.b")
 
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"))
@@ -195,35 +186,6 @@ def test_a_missing_or_wrong_column(read: Callable, tmp_path: Path):
         read("a.parquet", content, on_error="skip")
     with pytest.raises(DataError, match="holds int64, not strings"):
         read("a.parquet", content, text_field="number")
-
-
-def test_two_columns_of_one_name(read: Callable, tmp_path: Path):
-    table = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="2 columns are named 'text'"):
-        read("a.parquet", (tmp_path / "a.parquet").read_bytes(), on_error="skip")
-
-
-@pytest.mark.parametrize("plain_footer", [True, False])
-def test_an_encrypted_file(read: Callable, tmp_path: Path, plain_footer: bool):
-    properties = CryptoFactory(lambda _: PlainKeys()).file_encryption_properties(
-        KmsConnectionConfig(), EncryptionConfiguration("k", column_keys={"k": ["text"]}, plaintext_footer=plain_footer)
-    )
-    table = pa.table({"text": ["x"]})
-    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
-        writer.write_table(table)
-    with pytest.raises(DataError, match="encrypted"):
-        read("a.parquet", (tmp_path / "a.parquet").read_bytes())
-
-
-class PlainKeys(KmsClient):
-    """Keys that are wrapped in nothing."""
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
-        return base64.b64encode(key_bytes).decode()
-
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        return base64.b64decode(wrapped_key)
 
 
 def test_a_broken_file(read: Callable, tmp_path: Path):

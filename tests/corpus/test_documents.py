@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from tpulm import corpus, dataset
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
-from tpulm.corpus.documents import Faults, Samples, merge_samples
-from tpulm.errors import DataError, shorten
+from tpulm.corpus.documents import Samples, merge_samples
 from tpulm.pipeline import preparation
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
@@ -71,23 +70,6 @@ def test_everything_that_was_removed_is_shown(run: RunConfig, tmp_path: Path):
     printed = json.loads(shown.stdout.splitlines()[-1])
     assert {reason: item["times"] for reason, item in printed.items()} == {reason: found[reason].times for reason in found}
     assert list(printed) == sorted(found, key=lambda reason: (-found[reason].times, reason))
-
-
-def test_a_fault_stops_or_is_counted():
-    faults = Faults("stop", "a.txt")
-    with pytest.raises(
-        DataError, match=r'^a\.txt, line 3: it is wrong\. With on_error = "skip" such records are left out and counted\.$'
-    ):
-        faults.add("not_json", "it is wrong.", "line 3")
-    faults = Faults("skip", "a.txt")
-    faults.add("not_json", "it is wrong.", "line 3")
-    assert faults.skipped == {"not_json": 1}
-
-
-def test_long_values_are_shortened():
-    assert shorten("x" * 100, 5) == "'xxxxx'…"
-    assert shorten("short") == "'short'"
-    assert shorten("short", quoted=False) == "short"
 
 
 def test_several_pieces_give_the_same_samples(run: RunConfig, tmp_path: Path):

@@ -3,10 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from fake_hub import FakeHub
 
 from tpulm.config import SourceConfig, load
 from tpulm.corpus import find_files, read_texts
-from tpulm.corpus.readers.hub import explained, splits_of
+from tpulm.corpus.readers.hub import _api, splits_of
 from tpulm.errors import ConfigError, DataError, Unavailable, WorkFolderMismatch
 
 TEXTS = [f"document {number}: 한국어\nand a line" for number in range(60)]
@@ -149,12 +146,6 @@ def test_settings_of_other_kinds_are_refused(settings: dict[str, Any], message: 
         SourceConfig.model_validate(settings)
 
 
-def test_missing_and_unusable_columns(tables: Path):
-    for text_field in ("txt", "id"):
-        with pytest.raises(DataError, match=f"'{text_field}'"):
-            texts(source(tables, config=None, text_field=text_field, on_error="skip"))
-
-
 LAYOUTS: dict[str, tuple[list[str], str]] = {
     "shards": (
         ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/extra-00000-of-00001.parquet"],
@@ -196,36 +187,6 @@ def test_splits_are_those_of_the_library_datasets(layout: str, tmp_path: Path):
     assert found == expected and found
 
 
-def test_null_and_broken_files(folder: Path, tables: Path, scattered: Callable):
-    path = tables / "data/0.parquet"
-    parquet.write_table(pa.table({"id": [1, 2], "text": [None, "x"]}), path)
-    with pytest.raises(DataError, match=r"0\.parquet, row 0: 'text' is null"):
-        texts(source(tables, config=None))
-    corpus = scattered([source(tables, config=None, on_error="skip")])
-    assert corpus.manifest.counts.skipped == {"not_text": 1} and corpus.manifest.counts.documents == 31
-    path = folder / "plain/train-1.jsonl"
-    path.write_text(path.read_text()[:500] + "nonsense")
-    with pytest.raises(DataError, match=r"train-1\.jsonl, line \d+"):
-        texts(source(folder))
-    assert {*TEXTS[:20], *TEXTS[40:]} <= set(texts(source(folder, on_error="skip")))
-
-
-def test_killed_and_run_again(scattered: Callable, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_PIECE_BYTES", 1)
-    whole = scattered([source(folder)]).manifest
-    third = folder / "plain/train-2.jsonl"
-    content = third.read_text()
-    third.write_text(content[:-10])
-    with pytest.raises(DataError, match="train-2"):
-        scattered([source(folder)], workdir=tmp_path / "work")
-    third.write_text(content)
-    begun = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "work/corpus/pieces").glob("*.json")}
-    assert scattered([source(folder)], workdir=tmp_path / "work").manifest.fingerprint == whole.fingerprint
-    for name, when in begun.items():
-        assert (tmp_path / "work/corpus/pieces" / name).stat().st_mtime_ns == when
-    assert len(begun) == 2
-
-
 def test_a_folder_that_changed_is_refused(scattered: Callable, folder: Path, tmp_path: Path):
     work = scattered([source(folder)]).workdir
     scattered([source(shutil.copytree(folder, tmp_path / "moved"))], workdir=work)
@@ -241,112 +202,78 @@ def test_a_folder_that_changed_is_refused(scattered: Callable, folder: Path, tmp
     scattered([source(folder)], workdir=work)  # elsewhere
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (ConnectionError("Couldn't reach 'x'"), Unavailable, "does not answer"),
-        (ValueError("something else\nand more"), DataError, "hub:x: ValueError: something else$"),
-    ],
-)
-def test_errors_of_the_libraries(error: Exception, kind: type, message: str):
-    found = explained(SourceConfig(path="hub:x"), error)
-    assert isinstance(found, kind) and re.search(message, str(found))
-
-
-class Client:
-    def __init__(self, hub: FakeHub, home: Path):
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-        program = str(Path(__file__).with_name("hub_client.py"))
-        self.errors = home.with_suffix(".stderr")
-        with self.errors.open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment,
-            )
-
-    def __call__(self, workdir: Path, *, path: str = "hub:owner/texts", limit: int | None = None, **settings: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        asked = {"sources": [{"path": path, "config": "plain", **settings}], "workdir": str(workdir), "max_documents": limit}
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline() or f'{{"error": {json.dumps(self.errors.read_text())}}}')
-
-    def close(self) -> None:
-        self._process.communicate(timeout=20)
-
-
 @pytest.fixture
-def hub(folder: Path) -> Iterator[FakeHub]:
+def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A Hub on this machine, which the library takes for its own."""
+    from huggingface_hub import constants
+
     served = FakeHub(folder)
+    monkeypatch.setattr(constants, "ENDPOINT", served.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    _api.cache_clear()
     yield served
+    _api.cache_clear()
     served.close()
 
 
-@pytest.fixture
-def client(hub: FakeHub, tmp_path: Path) -> Iterator[Client]:
-    made = Client(hub, tmp_path / "home")
-    yield made
-    made.close()
+def on_hub(**settings: Any) -> list[SourceConfig]:
+    return [SourceConfig.model_validate({"path": "hub:owner/texts", "config": "plain"} | settings)]
 
 
-def test_on_the_hub(hub: FakeHub, client: Client, folder: Path, tmp_path: Path, scattered: Callable):
+def test_on_the_hub(hub: FakeHub, folder: Path, tmp_path: Path, scattered: Callable, capfd: pytest.CaptureFixture[str]):
     work, first = tmp_path / "work", hub.commit
-    found = client(work)
-    files = scattered([source(folder)])
-    assert (found["train"], found["holdout"]) == (files.train(), files.holdout())
-    assert [item["within"] for item in found["inputs"]] == [f"plain/train-{shard}.jsonl" for shard in range(3)]
-    assert {item["sha256"] for item in found["inputs"]} == {first}
-    assert found["bytes"] == sum(path.stat().st_size for path in folder.glob("plain/train*"))
+    found, files = scattered(on_hub(), workdir=work), scattered([source(folder)])
+    assert (found.train(), found.holdout()) == (files.train(), files.holdout())
+    assert [item.within for item in found.manifest.inputs] == [f"plain/train-{shard}.jsonl" for shard in range(3)]
+    assert {item.sha256 for item in found.manifest.inputs} == {first}
+    sizes = [path.stat().st_size for path in folder.glob("plain/train*")]
+    assert sum(file.bytes for file in find_files(on_hub(), away=set())) == sum(sizes)
     before = len(hub.requests)
-    assert client(work)["fingerprint"] == found["fingerprint"]
+    assert scattered(on_hub(), workdir=work).manifest == found.manifest
     assert not any("jsonl" in request for request in hub.requests[before:])  # nothing is read again
-    assert client(tmp_path / "downloaded", streaming=False)["train"] == found["train"]
+    assert scattered(on_hub(streaming=False)).train() == found.train()
     (folder / "plain/test.jsonl").write_text(jsonl(TEXTS[:4]))
-    message = client(work)["error"]
-    assert message.startswith("WorkFolderMismatch") and f"{first} -> {hub.commit}; revision = '{first}' reads" in message
+    with pytest.raises(WorkFolderMismatch, match=f"{first} -> {hub.commit}; revision = '{first}' reads"):
+        scattered(on_hub(), workdir=work)
     hub.silent = True
-    assert client(work)["fingerprint"] == found["fingerprint"]
-    again = client(tmp_path / "new")
-    assert again["error"].startswith("Unavailable: hub:owner/texts cannot be read") and again["seconds"] < 30
-    assert client.errors.read_text() == ""
+    assert scattered(on_hub(), workdir=work).manifest == found.manifest
+    with pytest.raises(Unavailable, match="hub:owner/texts cannot be read"):
+        scattered(on_hub())
+    assert capfd.readouterr() == ("", "")
 
 
-def test_on_the_hub_with_a_limit_and_refusals(hub: FakeHub, client: Client, folder: Path, tmp_path: Path):
-    many = jsonl([f"document {number} {'word ' * 50}" for number in range(200_000)])
-    with gzip.open(folder / "plain/train-3.jsonl.gz", "wt", compresslevel=1) as stream:
-        stream.write(many)
+def test_on_the_hub_with_a_limit_and_refusals(hub: FakeHub, folder: Path, scattered: Callable):
+    (folder / "plain/train-3.jsonl.gz").write_bytes(gzip.compress(jsonl(["never read"]).encode()))
     (folder / "README.md").write_text(CARD.replace("train-*.jsonl", "train-*"))
-    before = len(hub.requests)
-    found = client(tmp_path / "some", limit=25)
-    assert sorted(found["train"] + found["holdout"]) == sorted(TEXTS[:25])
-    assert not any(request.startswith("GET") and "train-3" in request for request in hub.requests[before:])
-    assert "ConfigError: hub:owner/texts has no revision 'x'" in client(tmp_path / "w", revision="x")["error"]
-    assert (
-        "ConfigError: the Hugging Face Hub has no dataset 'owner/none'"
-        in client(tmp_path / "w", path="hub:owner/none")["error"]
-    )
-    assert "several configurations; set config to one of plain" in client(tmp_path / "w", config=None)["error"]
+    assert scattered(on_hub(), max_documents=25).documents() == sorted(TEXTS[:25])
+    assert not any(request.startswith("GET") and "train-3" in request for request in hub.requests)
+    for settings, message in (
+        ({"revision": "x"}, "hub:owner/texts has no revision 'x'"),
+        ({"path": "hub:owner/none"}, "the Hugging Face Hub has no dataset 'owner/none'"),
+        ({"config": None}, "several configurations; set config to one of plain"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            scattered(on_hub(**settings))
     (folder / "more.txt").write_text("another commit")
     hub.gated = True
-    assert "is gated: accept its terms on" in client(tmp_path / "w")["error"]
-    assert client.errors.read_text() == ""
+    with pytest.raises(ConfigError, match="is gated: accept its terms on"):
+        scattered(on_hub())
 
 
-def test_what_the_hub_has_converted(hub: FakeHub, client: Client, folder: Path, tables: Path, tmp_path: Path):
+def test_what_the_hub_has_converted(hub: FakeHub, folder: Path, tables: Path, tmp_path: Path, scattered: Callable):
     """Where a dataset has no files that can be read; and no part in place of a whole."""
     (folder / "texts.py").write_text("")  # a program that makes the dataset
-    assert "holds no files of text" in client(tmp_path / "w")["error"]
+    with pytest.raises(ConfigError, match="holds no files of text"):
+        scattered(on_hub())
     hub.converted = tmp_path / "converted"
     for name, shard in (("plain/train", 0), ("plain/partial-test", 1)):
         (hub.converted / name).mkdir(parents=True)
         shutil.copy(tables / f"data/{shard}.parquet", hub.converted / name / "0000.parquet")
-    found = client(tmp_path / "w")
-    assert sorted(found["train"] + found["holdout"]) == sorted(TEXTS[:30])
-    assert [item["within"] for item in found["inputs"]] == ["plain/train/0000.parquet"]
-    assert "first 5 GB" in client(tmp_path / "v", split="test")["error"]
-    part = client(tmp_path / "v", split="test", revision="refs/convert/parquet")
-    assert sorted(part["train"] + part["holdout"]) == sorted(TEXTS[30:])
+    found = scattered(on_hub())
+    assert found.documents() == sorted(TEXTS[:30])
+    assert [item.within for item in found.manifest.inputs] == ["plain/train/0000.parquet"]
+    with pytest.raises(ConfigError, match="first 5 GB"):
+        scattered(on_hub(split="test"))
+    assert scattered(on_hub(split="test", revision="refs/convert/parquet")).documents() == sorted(TEXTS[30:])

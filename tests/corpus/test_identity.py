@@ -10,14 +10,11 @@ from tpulm.corpus.identity import (
     RANGE,
     Keys,
     Purpose,
-    below,
     draw,
     holdout_threshold,
     keys_of,
     keys_of_texts,
     letters,
-    part_range,
-    threshold_of,
 )
 
 KEYS = keys_of([b"document %d" % number for number in range(100_000)])
@@ -71,24 +68,6 @@ def test_draws_are_uniform_and_independent_of_each_other_and_of_the_part():
         counts = np.histogram(uniform, 10, (0, 1))[0]
         assert np.abs(counts - 10_000).max() < 400
     assert np.abs(np.corrcoef(uniforms) - np.eye(len(uniforms))).max() < 0.02
-
-
-def test_thresholds():
-    draws = np.array([0, 5, 2**64 - 1], np.uint64)
-    assert below(draws, 0).tolist() == [False] * 3
-    assert below(draws, 5).tolist() == [True, False, False]
-    assert below(draws, RANGE).tolist() == [True] * 3
-    assert threshold_of(1.0) == RANGE and threshold_of(0.5) == RANGE // 2
-    assert abs(below(draw(KEYS, Purpose.HOLDOUT), threshold_of(0.01)).mean() - 0.01) < 0.001
-
-
-@given(st.integers(1, 10_000))
-def test_parts_cover_all_keys_once(num_parts: int):
-    ends = [part_range(part, num_parts) for part in {0, num_parts // 2, num_parts - 1}]
-    assert part_range(0, num_parts)[0] == 0 and part_range(num_parts - 1, num_parts)[1] == RANGE
-    assert all(low < high for low, high in ends)
-    if num_parts > 1:
-        assert part_range(0, num_parts)[1] == part_range(1, num_parts)[0]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ COMPRESS: dict[Compression, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zstd": lambda data: zstandard.compress(data),
 }
-SUFFIX = {"gzip": ".gz", "bzip2": ".bz2", "xz": ".xz", "zstd": ".zst"}
 TEXT = b"".join(b"line %d of some text that repeats\n" % number for number in range(20_000))
 
 

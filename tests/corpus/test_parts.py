@@ -119,11 +119,3 @@ def test_a_part_without_documents(scattered: Callable, write: Callable):
     assert sum(len(part.train) + len(part.holdout) for part in corpus.parts()) == 2
     assert len(list(sample_texts(corpus.workdir, corpus.manifest, 10**6))) <= 2
     assert read_part(corpus.workdir, corpus.manifest, 10) is not None
-
-
-def test_a_larger_sample_contains_the_smaller(scattered: Callable, file: Path):
-    corpus = scattered(file)
-    small, large = (
-        {text for texts in sample_texts(corpus.workdir, corpus.manifest, size) for text in texts} for size in (10_000, 30_000)
-    )
-    assert small < large

@@ -1,10 +1,9 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tpulm.config import SourceConfig
-from tpulm.corpus import find_files, read_texts
+from tpulm.corpus import read_texts
 from tpulm.corpus.readers import python_text
 from tpulm.corpus.readers.python_text import PythonFile, hash_python_files, list_python_files
 
@@ -40,11 +39,3 @@ def test_docstrings_come_in_the_order_of_lines(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "a.py").write_text(SOURCE)
     monkeypatch.setattr(python_text, "list_python_files", lambda: [PythonFile("a.py", tmp_path / "a.py")])
     assert list(read_texts([SourceConfig(format="python")])) == [["Module.", "A.", "f.", "g.", "h.", "i.", "j."]]
-
-
-@pytest.mark.slow
-def test_it_is_a_corpus_of_its_own(scattered: Callable):
-    corpus = scattered([{"format": "python"}])
-    assert corpus.manifest.counts.documents > 5000
-    assert corpus.manifest.inputs[0].sha256 == find_files([SourceConfig(format="python")])[0].sha256
-    assert any("JSON" in document for document in corpus.train())

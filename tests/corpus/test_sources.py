@@ -44,20 +44,6 @@ def test_sources_come_in_the_order_they_are_written(folder: Path):
     assert names(folder, "sub-x", "b.txt") == ["sub-x/f.txt", "b.txt"]
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("a.txt", r"'b\.txt'|'a\.txt\.gz'"), ("sub/cc.jsonl", "'c.jsonl'"), ("nowhere/at/all.txt", "a.txt.gz, b.txt"),
-        ("sub/x.jsonl", r"holds c\.jsonl"),  # the suffix alone makes no two names alike
-        ("*.parquet", "a.txt.gz, b.txt"), ("none/**/*.txt", "no file"), ("b.txt/x", "no file"),
-    ],
-)  # fmt: skip
-def test_what_is_missing_is_an_error_that_says_what_is_near(folder: Path, path: str, message: str):
-    with pytest.raises(ConfigError, match=message) as failure:
-        names(folder, path)
-    assert failure.value.exit_code == 2
-
-
 def test_an_empty_folder_and_an_empty_list(folder: Path):
     (folder / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no files"):

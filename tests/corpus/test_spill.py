@@ -16,12 +16,6 @@ from tpulm.storage import cloud
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10), max_size=30)
 
 
-HIGH_HALVES = st.one_of(
-    st.lists(st.integers(0, RANGE - 1), min_size=1, max_size=60),
-    st.lists(st.sampled_from([0, 1, 7 * 10**18, 7 * 10**18 + 1, RANGE - 1]), min_size=1, max_size=60),
-)
-
-
 def written(path: Path, batches: list[list[str]]) -> list[spill.Run]:
     with new_spill(path) as writer:
         for batch in batches:
@@ -114,18 +108,3 @@ def test_a_place_is_found_by_few_small_reads_in_cloud_storage(gcs: Emulator, mon
     (part,) = reader.slices(int(high[100]), int(high[100]) + (1 << 20))
     assert 1 <= len(part.documents()) == len(part.keys.high)
     assert sum(gcs.requests.values()) - before <= 18
-
-
-@given(HIGH_HALVES, st.sampled_from([1, 5, 100]), st.data())
-def test_the_place_of_a_key_is_that_of_a_plain_search(
-    tmp_path_factory: pytest.TempPathFactory, halves: list[int], repeats: int, data: st.DataObject
-):
-    path = tmp_path_factory.mktemp("spill") / "a.spill"
-    high = np.repeat(np.array(halves, np.uint64), repeats)
-    runs = written_with(path, high)
-    reader, high = SpillReader(path, runs), np.sort(high)
-    near = [half + offset for half in halves for offset in (-1, 0, 1)]
-    asked = data.draw(st.lists(st.sampled_from(near) | st.integers(0, RANGE), min_size=1, max_size=5))
-    for key in (*asked, 0, RANGE):
-        key = min(max(key, 0), RANGE)
-        assert reader._place(runs[0], key) == (len(high) if key == RANGE else np.searchsorted(high, np.uint64(key)))

@@ -15,7 +15,6 @@ from tpulm import storage
 from tpulm.config import CorpusConfig, SourceConfig
 from tpulm.corpus import find_files, read_texts, verify
 from tpulm.corpus.readers.tfds import deprecations_ignored, plain_wiki40b
-from tpulm.corpus.scatter import Piece
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 
 tfds = pytest.importorskip("tensorflow_datasets", reason="the extra tfds is not installed")
@@ -157,21 +156,6 @@ def test_tfrecords_are_refused_with_the_way_out(data_dir: Path):
         find_files([source(data_dir)])
 
 
-def test_killed_and_run_again(scattered: Callable, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys.modules["tpulm.corpus.scatter"], "_PIECE_BYTES", 1)
-    whole = scattered([source(data_dir)]).manifest
-    third, content = shards(data_dir)[2], shards(data_dir)[2].read_bytes()
-    third.write_bytes(content[:-1])
-    with pytest.raises(DataError, match="ArrayRecord"):
-        scattered([source(data_dir)], workdir=tmp_path / "work")
-    third.write_bytes(content)
-    read: list[str] = []
-    build = Piece.build
-    monkeypatch.setattr(Piece, "build", lambda piece: read.append(piece.inputs[0].path) or build(piece))
-    assert scattered([source(data_dir)], workdir=tmp_path / "work").manifest.fingerprint == whole.fingerprint
-    assert read == [str(path) for path in shards(data_dir)[2:]]
-
-
 def test_a_dataset_that_changed_is_refused(scattered: Callable, data_dir: Path, tmp_path: Path):
     work = scattered([source(data_dir)]).workdir
     scattered([source(shutil.copytree(data_dir, tmp_path / "moved"))], workdir=work)
@@ -230,8 +214,3 @@ def test_in_a_bucket(gcs: Emulator, data_dir: Path, scattered: Callable):
 def test_markers_of_wiki40b_become_lines():
     text = "\n_START_ARTICLE_\nTitle\n_START_SECTION_\nHead\n_START_PARAGRAPH_\nOne._NEWLINE_Two."
     assert plain_wiki40b(text) == "Title\nHead\nOne.\nTwo."
-
-
-def test_a_limit(scattered: Callable, data_dir: Path):
-    corpus = scattered([source(data_dir)], max_documents=5)
-    assert corpus.documents() == sorted(texts(source(data_dir))[:5])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import bz2
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
 
-from tpulm.config import CorpusConfig, SourceConfig
-from tpulm.corpus import load_manifest, read_part, scatter, sources
+from tpulm.config import SourceConfig
+from tpulm.corpus import sources
 from tpulm.corpus.readers.wikitext import plain_text
 from tpulm.errors import DataError
 
@@ -143,13 +144,13 @@ def test_no_word_that_a_reader_sees_is_lost(markup: str, text: str):
     assert plain_text(markup, HIDDEN) == text
 
 
-def test_what_is_taken_out_of_sentences_is_counted_by_name(tmp_path: Path):
+def test_what_is_taken_out_of_sentences_is_counted_by_name(tmp_path: Path, scattered: Callable):
     text = "{{Infobox|a}}\nIt {{Foo_bar|x}} is {{foo bar}} <math>x</math>{{cn}} {{my link|A|B}}.<ref>{{cite}}</ref>"
     (tmp_path / "dewiki.xml").write_text(HEAD + page("A", text) + page("B", "A {{cn}}{{lang|de}} b.") + "</mediawiki>\n")
     source = SourceConfig(path=str(tmp_path / "dewiki.xml"), templates={"My_link": "{2} of {1}"})
-    manifest = scatter(CorpusConfig(sources=(source,)), tmp_path / "w", part_bytes=1 << 20)
-    assert documents(tmp_path / "w") == Counter(["It is B of A.", "A b."])
-    assert manifest.counts.removed_templates == {"{{foo bar}}": 2, "<math>": 1, "{{cn}}": 2, "{{lang}}": 1}
+    found = scattered([source])
+    assert found.documents() == ["A b.", "It is B of A."]
+    assert found.manifest.counts.removed_templates == {"{{foo bar}}": 2, "<math>": 1, "{{cn}}": 2, "{{lang}}": 1}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_markup_that_is_nested_without_end_takes_no_longer_than_it_must(unit: st
     plain_text(unit * 5_000 + "text" + "}}]]" * 5_000, HIDDEN)
 
 
-def test_pages_that_are_no_articles_are_counted(tmp_path: Path):
+def test_pages_that_are_no_articles_are_counted(tmp_path: Path, scattered: Callable):
     pages = [
         page("A", "An '''article'''.\n[[Kategorie:X]]"),
         page("B", "#REDIRECT [[A]]", redirect=True),
@@ -186,9 +187,9 @@ def test_pages_that_are_no_articles_are_counted(tmp_path: Path):
         page("L", "* only a list"),
     ]
     (tmp_path / "dewiki.xml").write_text(HEAD + "".join(pages) + "</mediawiki>\n")
-    manifest = scatter(corpus(tmp_path / "dewiki.xml"), tmp_path / "w", part_bytes=1 << 20)
-    assert manifest.counts.skipped == {"redirect": 1, "other_namespace": 1, "no_wikitext": 1, "empty": 1}
-    assert documents(tmp_path / "w") == Counter(["An article."])
+    found = scattered(tmp_path / "dewiki.xml")
+    assert found.manifest.counts.skipped == {"redirect": 1, "other_namespace": 1, "no_wikitext": 1, "empty": 1}
+    assert found.documents() == ["An article."]
 
 
 @pytest.mark.parametrize(
@@ -200,34 +201,34 @@ def test_pages_that_are_no_articles_are_counted(tmp_path: Path):
         ("", "<mediawiki>"),
     ],
 )
-def test_what_is_no_dump(tmp_path: Path, content: str, message: str):
+def test_what_is_no_dump(tmp_path: Path, scattered: Callable, content: str, message: str):
     (tmp_path / "a.xml").write_text(content)
     with pytest.raises(DataError, match=re.escape(message)) as caught:
-        scatter(corpus(tmp_path / "a.xml"), tmp_path / "w", part_bytes=1 << 20)
+        scattered(tmp_path / "a.xml")
     assert "a.xml" in str(caught.value)
 
 
-def test_a_large_dump_is_read_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_dump_is_read_in_stretches(tmp_path: Path, scattered: Callable, monkeypatch: pytest.MonkeyPatch):
     """Each begins with a stream's first page; together they are what the whole file is."""
     texts = [f"Article {number} says {number * 7919}.\n[[Datei:bild.jpg|mini|caption]]" for number in range(400)]
     streams = ["".join(page(f"T{n}", texts[n]) for n in range(first, first + 10)) for first in range(0, 400, 10)]
     dump = b"".join(bz2.compress(part.encode()) for part in [HEAD, *streams, "</mediawiki>\n"])
     path = tmp_path / "dewiki-pages-articles-multistream.xml.bz2"
     path.write_bytes(dump)
-    scatter(corpus(path), tmp_path / "whole", part_bytes=1 << 20)
+    whole = scattered(path)
     monkeypatch.setattr(sources, "_STRETCH_BYTES", 2_000)
-    manifest = scatter(corpus(path), tmp_path / "stretches", part_bytes=1 << 20)
-    assert 4 < len(manifest.inputs) < 40 and sum(item.bytes for item in manifest.inputs) == len(dump)
-    assert documents(tmp_path / "stretches") == documents(tmp_path / "whole")
-    assert sum(documents(tmp_path / "whole").values()) == 400
-    assert scatter(corpus(path), tmp_path / "stretches", part_bytes=1 << 20) == manifest
+    found = scattered(path)
+    inputs = found.manifest.inputs
+    assert 4 < len(inputs) < 40 and sum(item.bytes for item in inputs) == len(dump)
+    assert found.documents() == whole.documents() and len(whole.documents()) == 400
+    assert scattered(path, workdir=found.workdir).manifest == found.manifest
 
 
 def test_a_dump_of_one_stream_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sources, "_STRETCH_BYTES", 500)
     path = tmp_path / "a.xml.bz2"
     path.write_bytes(bz2.compress((HEAD + "".join(page(f"T{n}", f"{n * 7919}") for n in range(300)) + "</mediawiki>").encode()))
-    assert len(sources.find_files(corpus(path).sources)) == 1
+    assert len(sources.find_files([SourceConfig(path=str(path))])) == 1
 
 
 def test_sentences_of_four_languages():
@@ -242,23 +243,10 @@ def test_sentences_of_four_languages():
 
 
 @pytest.mark.slow
-def test_a_real_dump(real_data: Path, tmp_path: Path):
-    manifest = scatter(corpus(real_data / REAL), tmp_path / "w", part_bytes=1 << 30)
-    counts = manifest.counts
+def test_a_real_dump(real_data: Path, scattered: Callable):
+    found = scattered(real_data / REAL, part_bytes=1 << 30)
+    counts, text = found.manifest.counts, "\n".join(found.documents())
     assert counts.skipped == {"redirect": 99, "other_namespace": 1, "empty": 1}
-    assert counts.documents + sum(counts.skipped.values()) == 206
-    text = "\n".join(documents(tmp_path / "w"))
-    assert len(text) > 2_000_000
-    found = [text[max(0, mark.start() - 30) : mark.end() + 30] for mark in MARKUP.finditer(text)]
-    assert len(found) <= 3, found  # a caption that its author never closed
-
-
-def corpus(path: Path) -> CorpusConfig:
-    return CorpusConfig(sources=(SourceConfig(path=str(path)),))
-
-
-def documents(workdir: Path) -> Counter[str]:
-    manifest = load_manifest(workdir)
-    assert manifest is not None
-    parts = [read_part(workdir, manifest, number) for number in range(manifest.num_parts)]
-    return Counter(text for part in parts for text in (*part.train, *part.holdout))
+    assert counts.documents + sum(counts.skipped.values()) == 206 and len(text) > 2_000_000
+    left = [text[max(0, mark.start() - 30) : mark.end() + 30] for mark in MARKUP.finditer(text)]
+    assert len(left) <= 3, left  # a caption that its author never closed
