@@ -123,11 +123,12 @@ from rig import Rig
 from cloud_emulator import Emulator
 with Emulator() as emulator:
     rig = Rig(emulator)
-    rig.create(kind="v5litepod-16", zone="us-west4-a", script={HIDING!r})
-    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
+    for name in ("run-a1", "run-a2"):
+        rig.create(name, script={HIDING!r})
+    machines = [rig.tpu.machine(name) for name in ("run-a1", "run-a2")]
     while min(len(machine.processes()) for machine in machines) < {HIDDEN} or not all("up" in m.console() for m in machines):
-        time.sleep(0.02)
-    rig.tpu.freeze("run-a1", 1)
+        time.sleep(0.05)
+    rig.tpu.freeze("run-a2")
     found = sorted(set().union(*(machine.processes() for machine in machines)))
     print(json.dumps([found, str(machines[0].folder.parent.parent)]), flush=True)
     time.sleep(1000)
