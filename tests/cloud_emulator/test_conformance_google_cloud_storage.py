@@ -213,4 +213,3 @@ def test_policies(bucket: Any):
     assert bucket.get_iam_policy().bindings[0]["members"] == {"serviceAccount:worker@p"}
     wanted = ["storage.objects.create", "storage.buckets.get"]
     assert bucket.test_iam_permissions(wanted) == wanted
-    assert "@" in bucket.client.get_service_account_email()
