@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
 import re
 import threading
@@ -41,21 +39,17 @@ def put(tree: Tree, path: str, value: str | Tree) -> None:
 
 
 class Metadata:
-    """A machine's metadata server, an ASGI application. Thread-safe; changes wake the requests that wait for them."""
+    """A machine's metadata server, an ASGI application. Thread-safe."""
 
     def __init__(self, tree: Tree, address: str):
         self._tree = tree
         self._hosts = (address, "metadata.google.internal")
         self._failures: list[tuple[str, int]] = []
         self._lock = threading.Lock()
-        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def set(self, path: str, value: str | Tree) -> None:
         with self._lock:
             put(self._tree, path, value)
-            waiting = list(self._waiting)
-        for loop, event in waiting:
-            loop.call_soon_threadsafe(event.set)
 
     def get(self, path: str) -> str | Tree | None:
         """A value, a copy of a folder, or None if neither exists."""
@@ -80,22 +74,6 @@ class Metadata:
                     return _response(failure["body"], failure["status"])
         return None
 
-    async def _wait(self, path: str, known: str, seconds: float | None) -> None:
-        """Wait until the etag of `path` is not `known`, or for so many seconds."""
-        entry = (asyncio.get_running_loop(), asyncio.Event())
-        with self._lock:
-            self._waiting.add(entry)
-        try:
-            async with asyncio.timeout(seconds):
-                while etag(self.get(path)) == known:
-                    await entry[1].wait()
-                    entry[1].clear()
-        except TimeoutError:
-            pass
-        finally:
-            with self._lock:
-                self._waiting.discard(entry)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
@@ -106,7 +84,7 @@ class Metadata:
             refuse_pages(request.scope["headers"], self._hosts)
         except ApiError as error:
             return _response(f"{error}\n", error.status)
-        path, query = request.scope["path"], request.query_params
+        path = request.scope["path"]
         name = path.removeprefix(ROOT).strip("/")
         if path == "/":
             return _response("computeMetadata/\n")
@@ -123,31 +101,23 @@ class Metadata:
             return _response("")
         if request.method != "GET":
             return _response("Method Not Allowed\n", 405)
-        if query.get("wait_for_change", "").lower() == "true":
-            known, seconds = query.get("last_etag") or etag(self.get(name)), query.get("timeout_sec", "")
-            await self._wait(name, known, float(seconds) if seconds.isdecimal() else None)
         value = self.get(name)
         if value is None:
             return _response("Not Found\n", 404)
-        tag = {"ETag": etag(value)}
-        if query.get("recursive", "").lower() == "true":
-            return _response(json.dumps(as_json(value)), headers=tag, kind="application/json")
+        if request.query_params.get("recursive", "").lower() == "true":
+            return _response(json.dumps(as_json(value)), kind="application/json")
         if isinstance(value, str):
             kind = "application/json" if name.endswith("/token") else "application/text"
-            return _response(value, headers=tag, kind=kind)
+            return _response(value, kind=kind)
         if not path.endswith("/"):
             return _response("", 301, {"Location": f"{path}/"})
         names = (f"{key}/\n" if isinstance(inner, dict) else f"{key}\n" for key, inner in sorted(value.items()))
-        return _response("".join(names), headers=tag)
+        return _response("".join(names))
 
 
 def _response(text: str, status: int = 200, headers: dict[str, str] | None = None, kind: str = "application/text") -> Response:
     every = {"Metadata-Flavor": "Google", "Content-Type": kind, "Server": "Metadata Server for VM"}
     return Response(text, status, {**every, **(headers or {})})
-
-
-def etag(value: str | Tree | None) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def as_json(value: str | Tree) -> Any:

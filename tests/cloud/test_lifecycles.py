@@ -199,9 +199,6 @@ class World:
     def boot_progress(self, name: str, zone: str) -> str:
         return ""
 
-    def resources(self, zone: str) -> tuple[()]:
-        return ()
-
     # -- time ------------------------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:

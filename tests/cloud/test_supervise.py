@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tpulm import storage
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Finished, Outcome, Policy, RecordEnd
 from tpulm.cloud.job import Job, Node, intended, with_node
-from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request, Resource
+from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request
 from tpulm.cloud.supervise import Supervisor
 from tpulm.errors import CloudRefused, StorageError, TpulmError
 
@@ -87,9 +87,6 @@ class Cloud:
 
     def boot_progress(self, name: str, zone: str) -> str:
         return "installing"
-
-    def resources(self, zone: str) -> Iterable[Resource]:
-        return [Resource("node", name, zone, state, self.labels[name], "v3-8") for name, state in self.nodes.items()]
 
 
 class RunControl(Control):
@@ -314,12 +311,6 @@ def beating(run: Run, *, rounds: int = 2000, **beat: object) -> Job:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "beat-0.json").write_text(json.dumps({"time": run.now, "state": "training", **beat}))
     return job
-
-
-def test_a_second_supervisor_yields(run: Run):
-    for supervise in (supervisor(run).run, supervisor(run).run_once):
-        with storage.held(run.control.folder), pytest.raises(StorageError, match="supervised already"):
-            supervise()
 
 
 def test_stages_without_steps_and_steps_that_stop(run: Run):

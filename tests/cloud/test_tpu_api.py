@@ -247,7 +247,13 @@ class Login(Credentials):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("metadata-server-ill", Unavailable), ("reauthentication", CloudRefused), ("session-over", CloudRefused)]
+    ("name", "kind"),
+    [
+        ("metadata-server-ill", Unavailable),
+        ("reauthentication", CloudRefused),
+        ("session-over", CloudRefused),
+        ("revoked", CloudRefused),
+    ],
 )
 def test_tokens_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, name: str, kind: type[TpulmError]):
     monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", raising=False)

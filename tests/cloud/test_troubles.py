@@ -132,9 +132,6 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
     "a type that is not permitted": (
         lambda tpu: tpu.answer_next("type-not-permitted", zone=ZONES[0], count=None), {}, "done", ["zone", "done"]
     ),
-    "a zone without reserved capacity": (
-        lambda tpu: tpu.answer_next("no-reserved-capacity-9", zone=ZONES[0], count=None), {}, "done", ["zone", "done"]
-    ),
     "no zone permits the type": (
         lambda tpu: tpu.answer_next("type-not-permitted", count=None), {}, "refused", ["zone", "zone"]
     ),
@@ -147,9 +144,6 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
     "a permission that nobody has": (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "refused", ["denied"]),
     "a queued resource that fails for want of capacity": (
         lambda tpu: tpu.answer_next("failed-stock-out", zone=ZONES[0]), ONE_QUEUED, "done", ["stock-out", "done"]
-    ),
-    "a queued resource that fails by an internal error": (
-        lambda tpu: tpu.answer_next("failed-internal", zone=ZONES[0]), ONE_QUEUED, "done", ["cloud", "done"]
     ),
     "two queues that are served at once": (lambda tpu: None, QUEUED, "done", ["withdrawn", "done"]),
     "the second of two queues is served": (lambda tpu: tpu.stock_out(ZONES[0]), QUEUED, "done", ["withdrawn", "done"]),

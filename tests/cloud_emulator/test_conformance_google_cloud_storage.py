@@ -109,12 +109,12 @@ def test_compose_copy_rewrite_and_rename(bucket: Any):
 
 
 def test_batches(gcs: Emulator, bucket: Any):
-    for i in range(110):
+    for i in range(20):
         bucket.blob(f"x/ü {i}").upload_from_string(b"")
     blobs = list(bucket.list_blobs())
-    for start in (0, 100):
+    for start in (0, 10):
         with bucket.client.batch():
-            for blob in blobs[start : start + 100]:
+            for blob in blobs[start : start + 10]:
                 blob.delete()
     assert list(bucket.list_blobs()) == [] and gcs.requests["POST batch"] == 2
     bucket.blob("y").upload_from_string(b"")
@@ -213,4 +213,3 @@ def test_policies(bucket: Any):
     assert bucket.get_iam_policy().bindings[0]["members"] == {"serviceAccount:worker@p"}
     wanted = ["storage.objects.create", "storage.buckets.get"]
     assert bucket.test_iam_permissions(wanted) == wanted
-    assert "@" in bucket.client.get_service_account_email()

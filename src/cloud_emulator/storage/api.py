@@ -69,7 +69,6 @@ class StorageApi:
             ("GET policy", "GET", BUCKET + "/iam", "storage.buckets.getIamPolicy", self.policy),
             ("SET policy", "PUT", BUCKET + "/iam", "storage.buckets.setIamPolicy", self.policy),
             ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
-            ("GET account", "GET", "/storage/v1/projects/{project}/serviceAccount", "", self.account),
         ]
         path = "/{bucket}/{name:path}"  # every path has this form, so these are last
         xml = [_endpoint(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
@@ -267,10 +266,6 @@ class StorageApi:
         self._store.bucket(bucket)
         granted = [permission for permission in call.query_params.getlist("permissions") if self._is_granted(permission)]
         return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": granted} if granted else {})
-
-    def account(self, call: Call, project: str) -> dict[str, Any]:
-        address = f"service-{project}@gs-project-accounts.iam.gserviceaccount.com"
-        return {"kind": "storage#serviceAccount", "email_address": address}
 
 
 def _endpoint(name: str, method: str, path: str, permission: str, answer: Callable[..., Any], argument: str = "") -> Endpoint:

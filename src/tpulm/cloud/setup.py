@@ -26,7 +26,7 @@ _PATIENCE_SECONDS = 20.0  # somebody is waiting
 _UPLOAD_DAYS = 7
 _CONTINENTS = {"US": "us-", "NAM": "us-", "EU": "europe-", "ASIA": "asia-"}  # locations of several regions begin so -> zones do
 
-_NO_OBSTACLES = ("zones", "quota", "bucket: location", "data bucket: location", "secrets", "your rights")  # to setup
+_NO_OBSTACLES = ("zones", "quota", "bucket: location", "secrets", "your rights")  # to setup
 
 Answer = TypeVar("Answer")
 
