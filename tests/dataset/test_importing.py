@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import signal
 import subprocess
@@ -22,8 +21,7 @@ from tpulm.config import TokenizerConfig
 from tpulm.dataset import DatasetManifest, evaluation_batches, importing, load_manifest, sample_rows
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.tfrecord import read_records
-from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
-from tpulm.runtime import interrupt
+from tpulm.errors import ConfigError, DataError, WorkFolderMismatch
 from tpulm.tokenization import Tokenization
 
 ROWS = random_rows(300, single=0.1)
@@ -143,7 +141,7 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     )
     folder = tmp_path / "w" / "dataset"
     command = [sys.executable, str(script), str(tmp_path / "w"), str(tmp_path / "tokenizer"), *paths]
-    for moment in ("inputs.json", "pieces/.0*", "pieces/000003.json", "train/.part-00001*", "train/part-00004"):
+    for moment in ("pieces/.0*", "pieces/000003.json", "train/part-00001"):
         process = subprocess.Popen(command, env=user_environment)
         while process.poll() is None and not list(folder.glob(moment)):
             time.sleep(0.002)
@@ -185,38 +183,6 @@ def test_whole_files_are_held_out_and_what_they_share_is_measured(tmp_path: Path
     same = write_files(tmp_path / "same", [[electra(row) for row in order] for order in (rows, rows[::-1])])
     with pytest.raises(DataError, match="held out"):
         import_tfrecords(same, tmp_path / "w2", kind="electra", tokenizer=tokenizer)
-
-
-@pytest.mark.usefixtures("small")
-def test_what_is_there_is_not_made_again(tmp_path: Path, tokenizer: Tokenization, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = write_files(tmp_path / "data", [[bert(row) for row in ROWS]])
-
-    def again(kind: Any = "bert") -> DatasetManifest:
-        return import_tfrecords(paths, tmp_path / "w", kind=kind, tokenizer=tokenizer, workers=1)
-
-    asked = itertools.count()
-
-    def stop_later(what_is_safe: str = "") -> None:
-        if next(asked) == 8:
-            raise Stopped("stopped")
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(interrupt, "check", stop_later)
-        again()
-    pieces = tmp_path / "w" / "dataset" / "pieces"
-    before = {path: path.stat().st_mtime_ns for path in pieces.glob("0*")}
-    assert len(before) > 4
-    monkeypatch.setattr(importing, "write_manifest", lambda *_, **__: pytest.fail("stop before the end"))
-    with pytest.raises(pytest.fail.Exception):
-        again()
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    monkeypatch.undo()
-    monkeypatch.setattr(importing, "STRETCH_BYTES", 10_000)
-    monkeypatch.setattr(importing, "PART_BYTES", 30_000)
-    made = again()
-    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "w").rglob("*")}
-    assert again() == made
-    assert {path: path.stat().st_mtime_ns for path in after} == after
 
 
 def test_other_records_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:
@@ -261,7 +227,7 @@ def test_too_little_and_impossible_settings_are_refused(tmp_path: Path, tokenize
     with pytest.raises(ConfigError, match="between 0 and 1"):
         import_tfrecords(same, tmp_path / "w3", kind="bert", tokenizer=tokenizer, holdout_fraction=1.0)
     short = write_files(tmp_path / "short", [[{"input_ids": [2, 5, 3], "input_mask": [1] * 3, "segment_ids": [0] * 3}]])
-    with pytest.raises(DataError, match="its rows have 3 tokens; from 8"):
+    with pytest.raises(DataError, match="its rows have 3 tokens; 8 to"):
         import_tfrecords(short, tmp_path / "w4", kind="electra", tokenizer=tokenizer)
 
 

@@ -134,12 +134,6 @@ def test_causal_rows_are_one_tape_cut_into_overlapping_windows(sample: Sample) -
     assert layout.length.sum() + layout.closes.sum() == (rows != MARKS.pad).sum()
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (14, 1), (15, 2), (29, 2), (30, 3)])
-def test_causal_rows_near_the_length_of_a_row(tokens: int, rows: int) -> None:
-    """Rows of 16 hold 15 new slots each, and the tape has two [SEP]."""
-    assert lay_causal(tokens_of([[tokens]]), sequence_length=16).num_rows == rows
-
-
 @given(samples(), st.integers(1, 7), st.booleans())
 def test_reordered_rows_are_the_same_rows_however_they_are_filled(sample: Sample, step: int, causal: bool) -> None:
     causal_rows = lay_causal(sample.tokens, sequence_length=sample.sequence_length)

@@ -25,20 +25,6 @@ def rows() -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "row_bytes", "block_rows", "expected"),
-    [
-        (1, 256, 64, 64),
-        (100, 256, 64, 128),
-        (262_144, 256, 64, 262_144),  # 64 MB exactly
-        (262_145, 256, 64, 131_136),  # two of about equal size
-        (10, 1 << 26, 4, 4),  # never less than a block
-    ],
-)
-def test_shards_are_whole_blocks_of_about_equal_size(num_rows: int, row_bytes: int, block_rows: int, expected: int) -> None:
-    assert store.shard_rows(num_rows, row_bytes, block_rows) == expected
-
-
-@pytest.mark.parametrize(
     "name", ["x[1] %20#?*", "C:\\temp", "tab\t", "new\nline", "\udcbf", "a.__lock", "ㅎ", "below/../c", "link/../d"]
 )
 def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: np.ndarray, name: str) -> None:
@@ -60,12 +46,6 @@ def test_what_was_written_is_read(tmp_path: Path, rows: np.ndarray, monkeypatch:
     np.testing.assert_array_equal(array[17:31].read().result(), rows[17:31])
     metadata = json.loads((tmp_path / "a" / "zarr.json").read_text())
     assert (metadata["data_type"], metadata["shape"]) == ("uint16", [50, 8])
-
-
-def test_the_same_rows_give_the_same_bytes(tmp_path: Path, rows: np.ndarray) -> None:
-    for name in "ab":
-        write(tmp_path / name, rows)
-    assert (tmp_path / "a" / "c.0.0").read_bytes() == (tmp_path / "b" / "c.0.0").read_bytes()
 
 
 def test_zeros_are_stored_too(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from test_prepare import CONFIG, WORDS, Scattered, digests, scattered_at
 
 from tpulm import tokenization
 from tpulm.config import DataConfig, RunConfig, TokenizerConfig
-from tpulm.dataset import Batches, DatasetManifest, encode, evaluation_batches, load_split, prepare, sample_rows
+from tpulm.dataset import Batches, DatasetManifest, encode, evaluation_batches, prepare, sample_rows
 from tpulm.dataset.encode import WordEncoder, first_of_words
 from tpulm.errors import MissingExtra, WorkFolderMismatch
 from tpulm.tokenization import Tokenization, analysers
@@ -200,13 +200,6 @@ def test_a_machine_with_another_version_builds_nothing(tmp_path: Path, monkeypat
 
     with pytest.raises(WorkFolderMismatch, match="'2'"):
         prepared(scattered, DataConfig(sequence_length=32, part_bytes=10_000, word_boundaries="kiwi"), elsewhere)
-
-
-def test_without_the_setting_nothing_of_it_is_written(tmp_path: Path) -> None:
-    scattered = scattered_at(tmp_path / "w", ["the cat sat on a mat.", "dogs ran far.", "old red barns."] * 9)
-    manifest = prepared(scattered, DataConfig(sequence_length=32, part_bytes=10_000))
-    assert "analyser" not in manifest.inputs and "word_boundaries" not in manifest.inputs["config"]
-    assert load_split(scattered.workdir / "dataset" / "train").rows.columns == ("tokens",)
 
 
 CAUSAL = {"data": {"word_boundaries": "kiwi", "rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}

@@ -16,7 +16,6 @@ from tpulm.labelled.rows import (
     encode_rows,
     epoch_batches,
     fixed_lengths,
-    length_for,
     ordered_batches,
     truncated_lengths,
     window_rows,
@@ -118,10 +117,6 @@ def test_texts_that_lose_tokens_are_counted(tokenizer: Tokenization) -> None:
     assert encode_rows(tokenizer, TEXTS, PAIRS, max_length=16).cut == 2
 
 
-def test_no_texts_are_no_rows(tokenizer: Tokenization) -> None:
-    assert len(encode_rows(tokenizer, [], None, max_length=16)) == 0
-
-
 def test_padding_fills_rows_and_the_batch(tokenizer: Tokenization) -> None:
     rows = encode_rows(tokenizer, ["the cat", "a"], None, max_length=16)
     table = rows.padded(np.array([1, 0]), rows=3, length=6, pad=0)
@@ -151,10 +146,6 @@ def test_a_pair_is_cut_no_more_than_it_must_be(lengths: list[tuple[int, int]], r
 )
 def test_a_few_lengths(max_length: int, expected: tuple[int, ...]) -> None:
     assert fixed_lengths(max_length) == expected
-
-
-def test_the_least_length_that_holds_a_row() -> None:
-    assert [length_for(longest, (16, 32, 64)) for longest in (1, 16, 17, 64)] == [16, 16, 32, 64]
 
 
 @given(st.integers(1, 700), st.integers(1, 40), st.booleans(), st.integers(0, 3))

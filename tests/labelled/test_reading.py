@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,14 +34,6 @@ def test_every_format_gives_the_same_examples(write_rows: Callable, form: str):
     assert len(found) == 2 and not found.skipped
     unlabelled = Columns(label="nowhere")
     assert parts(read_examples(path, unlabelled, labelled=False)) == (["good", "bad"], None, None)
-
-
-def test_take(write_rows: Callable):
-    found = read_examples(write_rows("a.jsonl", ROWS * 3), Columns(pair="pair"))
-    taken = found.take(np.array([4, 1]))
-    assert parts(taken) == (["good", "bad"], ["yes", "no"], ["1", "0"])
-    assert taken.places == [found.places[4], found.places[1]]
-    assert len(found.take([])) == 0
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
@@ -183,55 +173,10 @@ def test_wrong_ways_of_reading_a_list():
         examples_of([("a", 1)], columns=Columns())
 
 
-def test_reviews_are_the_same_in_every_format(real_data: Path, tmp_path: Path):
-    with gzip.open(real_data / "ko" / "nsmc_train_50k.tsv.gz", "rt", encoding="utf-8", newline="\n") as lines:
-        some = list(islice(lines, 10_000))
-    (tmp_path / "a.tsv").write_text("".join(some), encoding="utf-8", newline="")
-    columns = Columns("document", "label")
-    found = read_examples(tmp_path / "a.tsv", columns, on_error="skip")
-    header, *rows = (line.rstrip("\r\n").split("\t") for line in some)
-    assert len(found) + found.skipped.total() == len(rows) and len(found) > 9_900
-    table = {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=True)}
-    with (tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    with (tmp_path / "a.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(dict(zip(header, row, strict=True)))}\n" for row in rows)
-    pq.write_table(pa.table(table | {"label": [int(label) for label in table["label"]]}), tmp_path / "a.parquet")
-    for name in ("a.csv", "a.jsonl", "a.parquet"):
-        other = read_examples(tmp_path / name, columns, on_error="skip")
-        assert (parts(other), other.skipped) == (parts(found), found.skipped), name
-
-
-class Series:
-    """As pandas has them: of keys, which are numbers, but no columns."""
-
-    def __init__(self, values: list[Any]):
-        self._values = values
-
-    def keys(self) -> range:
-        return range(len(self._values))
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values)
-
-
-class Frame:
-    """As pandas has them: no Mapping, but with the keys of one."""
-
-    def __init__(self, columns: dict[str, list[Any]]):
-        self._columns = columns
-        self.columns = list(columns)
-
-    def keys(self) -> list[str]:
-        return self.columns
-
-    def __getitem__(self, name: str) -> Series:
-        return Series(self._columns[name])
-
-
 def test_a_column_of_a_frame_is_a_list_and_a_frame_is_columns():
-    assert examples_of(Series(["x", "y"]), labelled=False).texts == ["x", "y"]
-    found = examples_of(Frame({"text": ["x", "y"], "label": [1, 0]}))
+    frame = pytest.importorskip("pandas").DataFrame({"text": ["x", "y"], "label": [1, 0]})
+    assert examples_of(frame["text"], labelled=False).texts == ["x", "y"]
+    found = examples_of(frame)
     assert (found.texts, found.labels) == (["x", "y"], [1, 0])
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled import Columns, Examples, LabelSet, Split, examples_of, hold_out, read_examples
+from tpulm.labelled import Examples, Split, examples_of, hold_out
 
 Row = tuple[str, int]
 ROWS = st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.integers(0, 3)), min_size=2, max_size=60)
@@ -125,19 +124,6 @@ def test_fractions_that_cannot_be_held_out(fraction: float):
 def test_too_few_texts(rows: list[Row]):
     with pytest.raises(DataError, match=f"of {len(rows)} examples none can be held out"):
         split(rows)
-
-
-def test_real_reviews(real_data: Path):
-    source = real_data / "ko" / "nsmc_train_50k.tsv.gz"
-    examples: Examples = read_examples(source, Columns("document", "label"), on_error="skip")
-    labels = LabelSet.of(examples)
-    classes = labels.encode(examples)
-    found = hold_out(examples, classes, fraction=0.1)
-    assert len(found.held_out) / len(examples) == pytest.approx(0.1, abs=0.002)
-    shares = [np.mean(classes[side]) for side in found]
-    assert shares[0] == pytest.approx(shares[1], abs=0.005)
-    texts = [set(examples.take(side).texts) for side in found]
-    assert not texts[0] & texts[1]
 
 
 def test_copies_of_a_question_with_the_same_choices_stay_together():

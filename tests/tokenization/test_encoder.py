@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import ALGORITHMS, VOCAB_SIZES, batches, make_texts, troublesome_text
-from packaging.version import Version
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tpulm import tokenization
@@ -71,11 +69,6 @@ def test_nothing_blanks_surrogates_and_private_characters(made: Tokenization):
     assert lists(made.encode(["the \ud800cat", "dog\udfff"])) == stock_ids(made, ["the \ufffdcat", "dog\ufffd"])
 
 
-def test_a_wrong_type_is_said_so(made: Tokenization):
-    with pytest.raises((TypeError, AttributeError)):
-        made.encode(["a", None])  # pyright: ignore[reportArgumentType]
-
-
 def test_a_vocabulary_with_gaps_is_encoded_by_its_own_ids():
     tokenizer = pipelines.wordpiece(TokenizerConfig(lowercase=True))
     vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "cat": 5, "##s": 7}
@@ -108,7 +101,7 @@ def test_what_the_engine_is_asked_has_the_librarys_ids(
 ):
     """Letters of all of Unicode, blanks, controls, accents and names, in texts of up to a few hundred characters."""
     made = with_pipeline(trained[algorithm], TokenizerConfig.model_validate({"algorithm": algorithm, **changes}))
-    texts = [*random_texts(120, seed=4), *DISAGREE]
+    texts = [*random_texts(60, seed=4), *DISAGREE]
     assert lists(made.encode(texts)) == stock_ids(made, texts)
     assert (made.encoder.engine is not None) == (algorithm in has_engine)
 
@@ -118,28 +111,6 @@ def test_a_text_that_grows_when_it_becomes_lower_case_is_cut_first(trained: dict
     made = with_pipeline(trained["bpe"], TokenizerConfig(algorithm="bpe", lowercase=True))
     texts = [("İ" * 5_000 + " the cat ") * 4, "İ"]
     assert lists(made.encode(texts)) == stock_ids(made, texts)
-
-
-@needs_engine
-def test_the_engine_gets_nothing_on_which_it_was_not_seen_to_agree(trained: dict[str, Tokenization]):
-    made = pickle.loads(pickle.dumps(trained["bpe"]))
-    engine, asked = made.encoder.engine, []
-    assert engine is not None
-    made.encoder.engine = engine._replace(tokenizer=Spy(engine.tokenizer, asked))
-    texts = ["plain", "tab\there", "\t'really", "more"]
-    assert lists(made.encode(texts)) == stock_ids(made, texts)
-    asked.clear()
-    assert lists(made.encode(texts)) == stock_ids(made, texts)
-    assert asked == ["plain", "more"], "what is known is not tried again"
-
-
-class Spy:
-    def __init__(self, tokenizer: Any, asked: list[str]):
-        self._tokenizer, self._asked = tokenizer, asked
-
-    def encode_batch_flat(self, texts: list[str], **options: bool) -> Any:
-        self._asked += texts
-        return self._tokenizer.encode_batch_flat(texts, **options)
 
 
 @needs_engine
@@ -170,19 +141,13 @@ def test_without_the_engine_the_ids_are_the_same(made: Tokenization, monkeypatch
 
 @needs_engine
 def test_monotonous_text(made: Tokenization):
-    long = ["a" * 70_000, " " * 70_000, "\uac00" * 30_000, "\n" * 70_000, "ab " * 30_000, "あ、\nい" * 20_000]
+    long = ["a" * 70_000, " " * 20_000, "\uac00" * 22_000, "\n" * 20_000, "ab " * 10_000, "あ、\nい" * 5_000]
     for text in (*long, "x" * 100, "x" * 101):
         assert lists(made.encode([text])) == stock_ids(made, [text])
 
 
 def test_the_engine_is_the_version_that_was_tried():
     assert encode.tokie is None or f"tokie {metadata.version('tokie')}" == encode.ENGINE
-
-
-def test_the_library_has_trainers():
-    """Those of 1.0.0rc3 have gone, and encoding returns other objects: pyproject.toml stays below 1."""
-    assert Version(metadata.version("tokenizers")) < Version("1.0.0rc0")
-    assert hasattr(tokenizers, "trainers")
 
 
 def with_pipeline(made: Tokenization, config: TokenizerConfig) -> Tokenization:
@@ -271,17 +236,6 @@ def test_a_text_has_the_ids_of_its_cleaned_form_here_and_in_transformers(made: T
     assert encode.tokie is None or one.encoder.engine is not None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CLEANINGS)
-def test_any_string_has_the_stock_tokenizers_ids_behind_a_normalization(made: Tokenization, name: str):
-    one = normalizing(made, CLEANINGS[name])
-    if made.algorithm == "WordPiece":  # Google's uncased one composes at the end, too
-        made = with_pipeline(made, TokenizerConfig(lowercase=True, strip_accents=True))
-        one = normalizing(made, CLEANINGS[name])
-    texts = [*random_texts(1_000, seed=9), *(f"{text} " * 3_000 for text in ("  a", "e\u0301", "ab", "aaaa")), "\ud800  a"]
-    assert lists(one.encode(texts)) == stock_ids(one, [pipelines.without_surrogates(text) for text in texts])
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
     algorithm: str, texts: list[str], trained: dict[str, Tokenization], tmp_path: Path
@@ -303,18 +257,6 @@ def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
     assert encode.tokie is None or (loaded.encoder.engine is not None and one.encoder.engine is not None)
     settings = json.loads((tmp_path / "a" / "tokenizer_config.json").read_text())
     assert settings.get("tokenize_chinese_chars") == (True if algorithm == "wordpiece" else None)
-
-
-@needs_engine
-def test_clean_texts_go_to_the_engine_as_they_are_and_others_normalized(made: Tokenization):
-    one, asked = normalizing(made, CleaningConfig(max_repeats=3)), []
-    texts = ["the cat", " ate", "a\u3000b", "a  b", "a \nb", "aaaaa", "e\u0301", "100000"]
-    assert lists(one.encode(texts)) == stock_ids(one, texts)  # and every character is tried
-    engine = one.encoder.engine
-    assert engine is not None
-    one.encoder.engine = engine._replace(tokenizer=Spy(engine.tokenizer, asked))
-    one.encode(texts)
-    assert asked == ["the cat", " ate", "a b", "a b", "a\nb", "aaa", "é", "100000"]
 
 
 # -- tokenizers from elsewhere ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.tokenization import Tokenization, pipelines
 from tpulm.tokenization.special import TOKENS, locate
@@ -13,16 +12,6 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
     normalized = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
     assert tokenizer.pre_tokenizer is not None
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized)]
-
-
-def test_wordpiece_settings():
-    def split(text: str, **settings: bool) -> list[str]:
-        return words(pipelines.wordpiece(TokenizerConfig.model_validate(settings)), text)
-
-    assert split("Café, 日本語!") == ["Café", ",", "日", "本", "語", "!"]
-    assert split("Café", lowercase=True) == ["café"]
-    assert split("Café", lowercase=True, strip_accents=True) == ["cafe"]
-    assert split("日本語 だ", split_cjk=False) == ["日本語", "だ"]
 
 
 def test_hangul_survives_the_stripping_of_accents_except_googles():
@@ -89,10 +78,3 @@ def test_added_words_that_are_not_special_keep_their_ids():
     new_york, late, rio = (tokenizer.token_to_id(token) for token in ("New York", "<late>", "Rio"))
     assert (new_york, late, rio) == (8, 9, 10)
     assert made.encode(["a New York Rio b <late>"]).ids.tolist() == [6, new_york, rio, 7, made.special.unknown]
-
-
-def test_plain_copies_leave_the_original_alone(made: Tokenization):
-    before = made.canonical_json
-    made.encode(["the [MASK]"])
-    tokenization.report(made, [["the [MASK]"]])
-    assert made.canonical_json == before

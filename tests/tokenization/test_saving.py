@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -110,24 +109,6 @@ def test_no_manifest_and_one_of_another_version(tmp_path: Path):
     storage.write_json(tmp_path / "manifest.json", {"format_version": 99})
     with pytest.raises(StorageError, match="format version 99"):
         load_manifest(tmp_path)
-
-
-def test_a_file_in_the_way(made: Tokenization, tmp_path: Path):
-    (tmp_path / "tokenizer").write_text("")
-    with pytest.raises(StorageError, match="cannot create the folder"):
-        save(made, tmp_path / "tokenizer")
-
-
-def test_real_reviews_have_the_ids_of_transformers(real_data: Path, trained: dict[str, Tokenization], tmp_path: Path):
-    with gzip.open(real_data / "ko" / "nsmc_reviews.txt.gz", "rt", encoding="utf-8") as stream:
-        reviews = [line.rstrip("\n") for line, _ in zip(stream, range(2_000), strict=False)]
-    for algorithm, made in trained.items():
-        save(made, tmp_path / algorithm)
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / algorithm)
-        expected = theirs(reviews, add_special_tokens=False)["input_ids"]
-        encoded = made.encode(reviews)
-        assert encoded.lengths.tolist() == list(map(len, expected))
-        assert encoded.ids.tolist() == [index for ids in expected for index in ids]
 
 
 @pytest.mark.parametrize("lowercase", [False, True])

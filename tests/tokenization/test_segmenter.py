@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import pickle
 import random
@@ -147,18 +146,6 @@ def test_transformers_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> Non
     assert type(theirs).__name__ == "BertJapaneseTokenizer"
     for text in [*texts, "吾輩は[MASK]である。"]:
         assert made.encode_one(text) == theirs(text)["input_ids"], text
-
-
-def test_transformers_gives_the_same_ids_of_literature(real_data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fugashi")
-    path = real_data / "ja" / "aozora.txt.gz"
-    if not path.exists():
-        pytest.skip("no Japanese text")
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        lines = [line.rstrip("\n") for line, _ in zip(stream, range(500), strict=False)]
-    made = train("mecab", texts=lines, size=3000)
-    theirs = theirs_of(made, tmp_path)
-    assert made.encode(lines).ids.tolist() == [index for line in lines for index in theirs(line)["input_ids"][1:-1]]
 
 
 def test_transformers_refuses_what_it_cannot_do(tmp_path: Path) -> None:

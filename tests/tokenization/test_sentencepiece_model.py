@@ -145,14 +145,6 @@ def test_what_it_lacks_comes_after_its_own_tokens(model: tuple[Path, Tokenizatio
     assert ours.encode_one("the [MASK]").count(ours.special.mask) == 1
 
 
-def test_it_is_saved_as_any_other(model: tuple[Path, Tokenization], tmp_path: Path):
-    _, ours = model
-    tokenization.save(ours, tmp_path / "t")
-    again = tokenization.load(tmp_path / "t")
-    assert again.fingerprint == ours.fingerprint
-    assert again.vocab_size == ours.vocab_size
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

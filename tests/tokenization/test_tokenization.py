@@ -34,13 +34,6 @@ def test_tokens_and_continuations(made: Tokenization):
     assert not any(made.is_continuation(index) for index in set(made.special))
 
 
-def test_continuation_signs(trained: dict[str, Tokenization]):
-    for algorithm, word, inside in (("wordpiece", "b", "##b"), ("bpe", "Ġthe", "b"), ("unigram", "▁t", "b")):
-        made = trained[algorithm]
-        vocabulary = made.vocabulary()
-        assert made.is_continuation(vocabulary[inside]) and not made.is_continuation(vocabulary[word])
-
-
 def test_where_words_begin(made: Tokenization):
     text = "because the cat, well-made 영화는\n映画を"
     starts = made.word_starts()

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError, Stopped
-from tpulm.progress import Silent
 from tpulm.runtime import interrupt
 from tpulm.tokenization import Tokenization, pipelines, training
 from tpulm.tokenization.pipelines import SPACE, without_surrogates
@@ -32,7 +30,6 @@ from tpulm.tokenization.special import TOKENS, TRAINED
 from tpulm.tokenization.training import (
     BYTES,
     choose_alphabet,
-    count_characters,
     count_words,
     interruptible,
     learn_bpe,
@@ -144,25 +141,6 @@ def test_no_text_and_a_path_are_refused():
         tokenization.train([["a"]], TokenizerConfig(path="vocab.txt"))
 
 
-class Recorded(Silent):
-    def __init__(self) -> None:
-        self.advanced: dict[str, float] = {}
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self.advanced[description] = 0.0
-
-    def advance(self, amount: float) -> None:
-        self.advanced[list(self.advanced)[-1]] += amount
-
-
-def test_phases_are_reported_and_nothing_printed(texts: list[str], capfd: pytest.CaptureFixture[str]):
-    progress = Recorded()
-    tokenization.train(batches(texts), config("wordpiece"), progress=progress)
-    assert list(progress.advanced)[:2] == ["Counting words", "Words for the tokenizer"]
-    assert progress.advanced["Counting words"] == sum(map(len, texts))
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_settings_are_in_the_file(algorithm: str):
     texts = batches(["Café Ärger 영화 見た CAFÉ", *make_texts(600)] * 2)
@@ -180,39 +158,23 @@ def test_settings_are_in_the_file(algorithm: str):
 COUNTS = {"a": 500, "b": 300, "c": 150, "d": 45, "e": 4, "f": 1}
 
 
-def chosen(vocab_size: int, *, tokens: int = 1, reserved: int = 5, min_frequency: int = 2, least_coverage: float = 0.99) -> str:
-    settings = {"reserved": reserved, "min_frequency": min_frequency, "least_coverage": least_coverage}
+def chosen(vocab_size: int, *, tokens: int = 1, reserved: int = 5, least_coverage: float = 0.99) -> str:
+    settings = {"reserved": reserved, "least_coverage": least_coverage}
     found = choose_alphabet(COUNTS, dict.fromkeys(COUNTS, tokens), vocab_size=vocab_size, **settings)
     assert found.coverage == pytest.approx(sum(COUNTS[character] for character in found.characters) / 1_000)
     return "".join(sorted(found.characters))
 
 
-def test_rare_characters_are_left_out():
+def test_rare_characters_are_left_out_and_half_of_the_room_is_for_words_unless_the_text_needs_more():
     assert chosen(100) == "abcde"
-    assert chosen(100, min_frequency=1) == "abcdef"
-    assert chosen(100, min_frequency=5) == "abcd"
-
-
-def test_half_of_the_room_unless_the_text_needs_more():
-    assert chosen(5 + 6, least_coverage=0.0) == "abc"
     assert chosen(5 + 12, tokens=2, least_coverage=0.0) == "abc"
-    assert chosen(5 + 6) == "abcd"
+    assert chosen(5 + 6, least_coverage=0.0) == "abc" and chosen(5 + 6) == "abcd"
 
 
 def test_ties_go_by_code_point():
     counts = dict.fromkeys("zyxw", 10)
-    found = choose_alphabet(counts, dict.fromkeys(counts, 1), vocab_size=4, reserved=0, min_frequency=1, least_coverage=0.0)
+    found = choose_alphabet(counts, dict.fromkeys(counts, 1), vocab_size=4, reserved=0, least_coverage=0.0)
     assert found.characters == {"w", "x"}
-
-
-def test_too_small_an_alphabet_names_the_least_possible():
-    with pytest.raises(ConfigError, match="vocab_size 8"):
-        chosen(8)
-    assert chosen(9) == "abcd"
-
-
-def test_characters_are_counted_with_their_words():
-    assert count_characters([("aab", 2), ("b", 3)]) == {"a": 4, "b": 5}
 
 
 # -- running a trainer --
@@ -222,25 +184,6 @@ def test_words_count_as_often_as_said():
     tokenizer = Tokenizer(models.BPE())
     run_trainer(tokenizer, trainers.BpeTrainer(vocab_size=4, show_progress=False), {"ab": 3, "bc": 5})
     assert tokenizer.get_vocab() == {"a": 0, "b": 1, "c": 2, "bc": 3}
-
-
-def test_no_batch_is_large_however_frequent_a_word():
-    class Recording:
-        def train_from_iterator(self, batches: Iterable[list[str]], _: object) -> None:
-            for batch in batches:
-                sizes.append(len(batch))
-                seen.update(batch)
-
-    sizes: list[int] = []
-    seen: Counter[str] = Counter()
-    words = {"b": 100_001, "a": 2, "c": 1}
-    run_trainer(Recording(), trainers.BpeTrainer(), words)  # pyright: ignore[reportArgumentType]
-    assert seen == words and max(sizes) <= 20_000
-
-
-def test_the_librarys_failure_is_raised_here():
-    with pytest.raises(TypeError):
-        run_trainer(Tokenizer(models.BPE()), trainers.BpeTrainer(show_progress=False), {5: 1})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_requested_stop_does_not_wait_for_the_library(monkeypatch: pytest.MonkeyPatch):
@@ -288,16 +231,6 @@ def test_counts_are_those_of_the_whole_texts(algorithm: str, config: TokenizerCo
     check()
 
 
-def test_most_frequent_words_first_and_ties_by_chance_alone():
-    counts = {f"word{number:04}": 1 + (number < 50) for number in range(1_000)}
-    chosen = most_frequent(counts, 8 * 300)
-    assert len(chosen) == 300 and all(chosen[word] == count for word, count in counts.items() if count == 2)
-    singles = sorted(int(word[4:]) for word, count in chosen.items() if count == 1)
-    assert 400 < sum(singles) / len(singles) < 650  # not the first ones
-    assert most_frequent(dict(reversed(counts.items())), 8 * 300) == chosen
-    assert most_frequent(counts, 8 * 1_000) == counts
-
-
 @given(
     st.dictionaries(st.text("aé本", min_size=1, max_size=4), st.integers(1, 5), min_size=1), st.integers(0, 60), st.booleans()
 )
@@ -307,17 +240,6 @@ def test_the_choice_is_the_beginning_of_the_sorted_words(counts: dict[str, int],
     sizes = itertools.accumulate(map(size_of, by_frequency))
     expected = {word: counts[word] for word, size in zip(by_frequency, sizes, strict=True) if size <= most}
     assert most_frequent(counts, most, size_of=size_of) == expected
-
-
-def test_byte_level_words_are_written_as_the_library_writes_them():
-    @given(troublesome_text)
-    def check(text: str):
-        text = without_surrogates(text)
-        [word] = [word for word, _ in one_word.pre_tokenize_str(text)] or [""]
-        assert pipelines.to_byte_characters(text) == word
-
-    one_word = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    check()
 
 
 def test_a_stop_is_noticed_between_batches_and_within_a_pass(monkeypatch: pytest.MonkeyPatch):

@@ -258,7 +258,7 @@ class LanguageFilter:
             if language not in known:
                 raise ConfigError(
                     f"corpus.cleaning.languages: '{language}' is not among the {len(known)} languages that can be "
-                    f"recognized.{suggest(language, known)} They go by codes of ISO 639, such as 'en', 'ko', 'ja'."
+                    f"recognized, by codes of ISO 639.{suggest(language, known)}"
                 )
 
     def recognized(self, document: str) -> Recognized:

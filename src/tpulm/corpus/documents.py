@@ -57,11 +57,7 @@ class Faults:
     def add(self, reason: Reason, message: str, place: str) -> None:
         """Count one unusable record at `place` ("line 7"), or raise DataError in "stop" mode."""
         if self.stops:
-            left_out = (
-                "the readable part of such files is used"
-                if reason == "broken_file"
-                else "such records are left out and counted"
-            )
+            left_out = "the readable part is used" if reason == "broken_file" else "such records are left out and counted"
             raise DataError(
                 f"{message} With {self.wording.skip} {left_out}.", location=f"{self.name}, {place}" if self.name else place
             )
@@ -174,10 +170,7 @@ def find_fault(document: str) -> Fault:
         return "nul_character", NUL_MESSAGE
     if not _is_unicode(document):
         bad = next(character for character in document if "\ud800" <= character <= "\udfff")
-        return (
-            "not_unicode",
-            f"half of a surrogate pair (\\u{ord(bad):04x}) in {shorten(document.strip(bad))}: it has no UTF-8.",
-        )
+        return ("not_unicode", f"half of a surrogate pair (\\u{ord(bad):04x}) in {shorten(document.strip(bad))}.")
     return None
 
 

@@ -231,9 +231,7 @@ def _file_changes(
 
 def _difference(record: InputRecord, file: InputFile) -> str:
     if file.format == "hub" and file.sha256:
-        return (
-            f"its dataset changed on the Hub, {record.sha256} -> {file.sha256}; revision = '{record.sha256}' reads the former"
-        )
+        return f"its dataset changed on the Hub, {record.sha256} -> {file.sha256}; revision = '{record.sha256}' reads it"
     return f"its content is not what it was (was {record.bytes} bytes, is {file.bytes})"
 
 

@@ -39,9 +39,7 @@ def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None)
     if not data_files or len(data_files) == len(files):
         return files
     left_out = [name_within(path, pattern) for path in files if path not in data_files]
-    note(
-        f"left out of {printable(pattern)}, as not part of the text: {_some(left_out)} To read such a file, name it as a source"
-    )
+    note(f"left out of {printable(pattern)}, as not part of the text: {_some(left_out)} To read one, name it as a source")
     return data_files
 
 
@@ -116,9 +114,7 @@ def _on_disk(path: Path) -> list[str]:
         if path.is_dir():
             names = sorted(_below(path), key=lambda item: Path(item).parts)
             if not names:
-                raise ConfigError(
-                    f"the folder {path} holds no files (hidden ones are ignored); put text into it or name another"
-                )
+                raise ConfigError(f"the folder {path} holds no files (hidden ones are ignored); put text into it")
             return names
         if path.exists():
             raise ConfigError(f"{path} is neither a file nor a folder; copy its text to a file first")
@@ -153,9 +149,7 @@ def _below(folder: Path) -> Iterator[str]:
     for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         real = os.path.realpath(place)
         if real in visited:
-            raise ConfigError(
-                f"the folder {place} is reached twice, through a link; remove the link or name the folders one by one"
-            )
+            raise ConfigError(f"the folder {place} is reached twice, through a link; remove it or name the folders one by one")
         visited.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:

@@ -132,11 +132,7 @@ def _read_up_to(limits: Limits, pieces: Sequence[Piece], hosts: Hosts, progress:
 
 
 def _write_manifest(
-    config: CorpusConfig,
-    workdir: str | os.PathLike[str],
-    part_bytes: int,
-    records: Sequence[PieceRecord],
-    progress: Progress,
+    config: CorpusConfig, workdir: str | os.PathLike[str], part_bytes: int, records: Sequence[PieceRecord], progress: Progress
 ) -> None:
     counts = sum((record.counts for record in records), Counts())
     _report(counts, progress)
@@ -323,9 +319,7 @@ def _input_record(file: InputFile, stream: ByteStream, limit_reached: bool) -> I
     else:
         read_bytes, sha256 = stream.read_bytes, stream.sha256()
     if read_bytes != file.bytes and not limit_reached:
-        raise DataError(
-            f"it had {file.bytes} bytes at first and {read_bytes} when read: let nothing write to it", location=file.name
-        )
+        raise DataError(f"it had {file.bytes} bytes, then {read_bytes} when read: let nothing write to it", location=file.name)
     known = {name: value for name, value in file._asdict().items() if name not in ("path", "length")}
     return InputRecord.model_validate(known | {"read_bytes": read_bytes, "sha256": sha256})
 

@@ -50,9 +50,7 @@ def find_files(
     missing, matches nothing, or is reached twice, and Unavailable if the Hub does not respond.
     """
     if not sources:
-        raise ConfigError(
-            "corpus.sources is empty: name at least one file, folder or glob, for instance sources = ['text/*.txt']"
-        )
+        raise ConfigError("corpus.sources is empty: name at least one file, folder or glob, such as sources = ['text/*.txt']")
     files: list[InputFile] = []
     reached: dict[str, InputFile] = {}
     for index, source in enumerate(sources):
@@ -65,16 +63,13 @@ def find_files(
             continue
         for file in of_source:
             if file.format != "python":
-                where = file.path if _is_elsewhere(file.path) else os.path.realpath(file.path)
+                is_elsewhere = storage.is_remote(file.path) or file.path.startswith("hub:")
+                where = file.path if is_elsewhere else os.path.realpath(file.path)
                 other = reached.setdefault(f"{where} {source.split}" if source.format in DATASETS else where, file)
                 if other is not file:
                     raise ConfigError(_reached_twice(other, file, sources))
             files.extend(_stretches(file))
     return files
-
-
-def _is_elsewhere(path: str) -> bool:
-    return storage.is_remote(path) or path.startswith("hub:")
 
 
 def _files_of(source: SourceConfig, index: int, note: Callable[[str], None], *, first_time: bool) -> list[InputFile]:
@@ -135,16 +130,13 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
             raise ConfigError(f"{path} {_UNREAD[suffix]}")
         if form is None:
             raise ConfigError(
-                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
-                "wikipedia) for this source, or use a glob that leaves the file out. "
+                f"{path}: the suffix '{suffix}' does not tell its format. Set format for this source, or leave the file out. "
                 f"Known suffixes: {', '.join(FORMATS)}, .xml."
             )
     else:
         form = source.format
     if form == "parquet" and compression:
-        raise ConfigError(
-            f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
-        )
+        raise ConfigError(f"{path}: Parquet compresses by itself and is not read through {compression}; decompress it first")
     return form, compression
 
 

@@ -125,10 +125,8 @@ class SpillReader:
         size, info = spill_bytes(runs), storage.info(path)
         if info is None or info.size != size:
             what = "gone" if info is None else f"damaged ({info.size} bytes, not {size})"
-            raise StorageError(
-                f"the documents in {path} are {what}; delete {path.parent.parent / 'manifest.json'} and run the same command "
-                "again: it reads the corpus once more"
-            )
+            manifest = path.parent.parent / "manifest.json"
+            raise StorageError(f"the documents in {path} are {what}; delete {manifest} and run the same command again")
         self._bytes = storage.open_ranges(path)
         self._runs = runs
 

@@ -48,9 +48,7 @@ class Batches:
         of_tokens: Mapping[str, np.ndarray] | None = None,
     ):
         if batch_size < 1 or batch_size % num_hosts:
-            raise ConfigError(
-                f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}"
-            )
+            raise ConfigError(f"batch_size {batch_size} is not a multiple of {num_hosts}, the number of hosts")
         if not 0 <= host_index < num_hosts:
             raise ConfigError(f"host_index {host_index} is not below num_hosts {num_hosts}")
         self.manifest: SplitManifest = load_split(folder)

@@ -36,15 +36,7 @@ from tpulm.dataset.manifest import (
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
 from tpulm.dataset.prepare import row_format
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
-from tpulm.dataset.record_ranges import (
-    PieceIndex,
-    RangeTask,
-    keys_in,
-    read_index,
-    row_dtype,
-    rows_of_part,
-    write_index,
-)
+from tpulm.dataset.record_ranges import PieceIndex, RangeTask, keys_in, read_index, row_dtype, rows_of_part, write_index
 from tpulm.dataset.tfrecord import Survey, read_records, survey
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
@@ -201,7 +193,7 @@ def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[Ro
         shortest, longest = 8, 65_536  # as data.sequence_length allows
         if not shortest <= shape.sequence_length <= longest:
             raise DataError(
-                f"its rows have {shape.sequence_length} tokens; from {shortest} to {longest:,} can be trained on", location=path
+                f"its rows have {shape.sequence_length} tokens; {shortest} to {longest:,} can be used", location=path
             )
         config = DataConfig(
             sequence_length=shape.sequence_length, next_sentence=shape.next_sentence, block_rows=_BLOCK_ROWS, rows="segments"
@@ -295,14 +287,10 @@ def _refuse_empty(train: SplitManifest, holdout: SplitManifest, held: Sequence[s
     if train.counts.rows and holdout.counts.rows:
         return
     if held and train.counts.rows > 1:
-        raise DataError(
-            "every row of the files that would be held out stands in other files too; hold out single rows, with "
-            "--hold-out rows, in a new work folder"
-        )
+        raise DataError("every row of the files to be held out stands in others too; take --hold-out rows in a new folder")
     raise DataError(
         f"the records hold {train.counts.rows + holdout.counts.rows} different rows ({train.counts.duplicates:,} exact "
-        "duplicates are left out); at least two are needed, one of them for the holdout. Name more files, and begin in a new "
-        "work folder"
+        "duplicates are left out), and two are needed. Name more files, and begin in a new work folder"
     )
 
 

@@ -291,7 +291,5 @@ def load_split(folder: str | PurePath) -> SplitManifest:
 def parse(record: type[Any], value: Any, path: PurePath) -> Any:
     version = value.get("format_version")
     if version != FORMAT_VERSION:
-        raise StorageError(
-            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION}; prepare again in a new work folder"
-        )
+        raise StorageError(f"{path} has format version {version}, not {FORMAT_VERSION}; prepare again in a new work folder")
     return recorded(record, value, path)

@@ -270,11 +270,6 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
         return block
 
     store.write_array(
-        path,
-        summed,
-        num_rows=layout.num_rows,
-        row_shape=rows.column_shape(column),
-        dtype=dtype,
-        block_rows=rows.block_rows,
+        path, summed, num_rows=layout.num_rows, row_shape=rows.column_shape(column), dtype=dtype, block_rows=rows.block_rows
     )
     return base64.b64encode(b"".join(one.digest() for one in sums)).decode()

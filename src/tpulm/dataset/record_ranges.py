@@ -63,7 +63,41 @@ class RangeTask(NamedTuple):
         return record if record and stage.has_size(self.piece, record.bytes) else None
 
     def build(self) -> ImportedRange:
-        return import_range(self)
+        """Read the span and write its rows, sorted. Memory: the rows, and about `_TOKENS_AT_ONCE` tokens of records."""
+        rows = np.empty(self.span.records, row_dtype(self.rows))
+        vocabulary = Vocabulary(self.rows.vocab_size, self.rows.special)
+        records = read_records(self.path, self.span)
+        done, at_once = 0, max(1, _TOKENS_AT_ONCE // self.rows.sequence_length)
+        while batch := list(islice(records, at_once)):
+            parsed = read_rows(batch, self.path, self.shape, vocabulary)
+            some = rows[done : done + len(batch)]
+            some["tokens"], some["random_next"] = parsed.tokens, parsed.random_next
+            some["high"], some["low"] = keys_of([row.tobytes() for row in some["tokens"]])
+            done += len(batch)
+        if done != len(rows):
+            raise DataError(f"the file had {len(rows):,} records here, and now {done:,}: it changed", location=self.path)
+        rows = rows[order_of(rows)]
+        with (
+            storage.built_aside(self.piece) as temporary,
+            storage.explain("write", temporary),
+            temporary.open("wb") as stream,
+        ):
+            np.save(stream, rows)
+            stream.flush()
+            os.fsync(stream.fileno())
+            size = stream.tell()
+        draws = list(map(int, draw(keys_in(rows), Purpose.HOLDOUT)))
+        firsts = [np.uint64(part_range(part, self.num_parts)[0]) for part in range(1, self.num_parts)]
+        record = ImportedRange(
+            identity=self.identity,
+            held_out=self.held_out,
+            bytes=size,
+            part_ends=(*(int(np.searchsorted(rows["high"], first)) for first in firsts), len(rows)),
+            smallest_draw=min(draws, default=RANGE - 1),
+            largest_draw=max(draws, default=0),
+        )
+        storage.write_json(self.files[1], record.model_dump(mode="json"), sealed=True)
+        return record
 
 
 class ImportedRange(Record):
@@ -79,26 +113,6 @@ class ImportedRange(Record):
 def row_dtype(rows: RowFormat) -> np.dtype:
     tokens = rows.token_dtype.newbyteorder("<")
     return np.dtype([("high", "<u8"), ("low", "<u8"), ("random_next", "i1"), ("tokens", tokens, (rows.sequence_length,))])
-
-
-def import_range(task: RangeTask) -> ImportedRange:
-    """Read the span and write its rows, sorted. Memory: the rows, and about `_TOKENS_AT_ONCE` tokens of records."""
-    rows = np.empty(task.span.records, row_dtype(task.rows))
-    vocabulary = Vocabulary(task.rows.vocab_size, task.rows.special)
-    records = read_records(task.path, task.span)
-    done, at_once = 0, max(1, _TOKENS_AT_ONCE // task.rows.sequence_length)
-    while batch := list(islice(records, at_once)):
-        parsed = read_rows(batch, task.path, task.shape, vocabulary)
-        some = rows[done : done + len(batch)]
-        some["tokens"], some["random_next"] = parsed.tokens, parsed.random_next
-        some["high"], some["low"] = keys_of([row.tobytes() for row in some["tokens"]])
-        done += len(batch)
-    if done != len(rows):
-        raise DataError(f"the file had {len(rows):,} records here, and now {done:,}: it changed meanwhile", location=task.path)
-    rows = rows[order_of(rows)]
-    draws = draw(keys_in(rows), Purpose.HOLDOUT)
-    ends = [np.searchsorted(rows["high"], np.uint64(part_range(part, task.num_parts)[0])) for part in range(1, task.num_parts)]
-    return _save(task, rows, [*map(int, ends), len(rows)], draws)
 
 
 class PartRows(NamedTuple):
@@ -128,28 +142,6 @@ def keys_in(rows: np.ndarray) -> Keys:
 def order_of(rows: np.ndarray) -> np.ndarray:
     """The indices that sort rows by key, and rows with equal ids by label."""
     return np.lexsort((rows["random_next"], rows["low"], rows["high"]))
-
-
-def _save(task: RangeTask, rows: np.ndarray, part_ends: list[int], draws: np.ndarray) -> ImportedRange:
-    with (
-        storage.built_aside(task.piece) as temporary,
-        storage.explain("write", temporary),
-        temporary.open("wb") as stream,
-    ):
-        np.save(stream, rows)
-        stream.flush()
-        os.fsync(stream.fileno())
-        size = stream.tell()
-    record = ImportedRange(
-        identity=task.identity,
-        held_out=task.held_out,
-        bytes=size,
-        part_ends=tuple(part_ends),
-        smallest_draw=min(map(int, draws), default=RANGE - 1),
-        largest_draw=max(map(int, draws), default=0),
-    )
-    storage.write_json(task.files[1], record.model_dump(mode="json"), sealed=True)
-    return record
 
 
 class PieceIndex(Record):

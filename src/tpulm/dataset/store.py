@@ -97,8 +97,4 @@ def explain(operation: str, path: PurePath) -> Iterator[None]:
 
 
 def _spec(path: PurePath) -> dict[str, Any]:
-    return {
-        "driver": "zarr3",
-        "kvstore": storage.tensorstore_location(path),
-        "fill_missing_data_reads": False,
-    }
+    return {"driver": "zarr3", "kvstore": storage.tensorstore_location(path), "fill_missing_data_reads": False}

@@ -149,8 +149,7 @@ def _frames(stream: BinaryIO, path: str, span: RecordRange | None) -> Iterator[_
             raise _cut_off(f"{available:,} of the {length + _TAIL.size:,} bytes of its data and checksum", where)
         if length > _LARGEST_BYTES:
             raise DataError(
-                f"it has {length:,} bytes, more than the {_LARGEST_BYTES:,} that a row can need: this is no file of "
-                "pretraining records; name those that BERT's or ELECTRA's script wrote",
+                f"it has {length:,} bytes, more than the {_LARGEST_BYTES:,} that a row needs: no file of pretraining records",
                 location=where,
             )
         yield _Frame(number, offset, length, head)
@@ -158,6 +157,4 @@ def _frames(stream: BinaryIO, path: str, span: RecordRange | None) -> Iterator[_
 
 
 def _cut_off(rest: str, where: str) -> DataError:
-    return DataError(
-        f"the file ends within the record, after {rest}: it was cut off, or is still being written. {AGAIN}", location=where
-    )
+    return DataError(f"the file ends within the record, after {rest}: it was cut off. {AGAIN}", location=where)

@@ -226,13 +226,7 @@ def fixed_lengths(max_length: int) -> tuple[int, ...]:
 
 
 def epoch_batches(
-    row_lengths: np.ndarray,
-    lengths: Sequence[int],
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    group_by_length: bool,
+    row_lengths: np.ndarray, lengths: Sequence[int], *, batch_size: int, seed: int, epoch: int, group_by_length: bool
 ) -> list[PaddedBatch]:
     """Every row once, in an order that is a function of (seed, epoch) and the row lengths.
 

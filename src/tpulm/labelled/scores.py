@@ -106,10 +106,7 @@ def regression_scores(gold: np.ndarray, predicted: np.ndarray) -> RegressionScor
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     broken = int((~np.isfinite(predicted)).sum())
     if broken:
-        raise TrainingDiverged(
-            f"{broken} of {len(predicted)} predictions are no finite numbers: the weights are broken. Train with a lower "
-            "learning rate."
-        )
+        raise TrainingDiverged(f"{broken} of {len(predicted)} predictions are no finite numbers; lower the learning rate.")
     return RegressionScores(
         pearson=_correlation(gold, predicted),
         spearman=_correlation(_ranks(gold), _ranks(predicted)),

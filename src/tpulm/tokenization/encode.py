@@ -14,7 +14,6 @@ import tempfile
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +27,7 @@ from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.pipelines import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
+    composing,
     in_sequence,
     is_byte_level,
     is_unigram,
@@ -99,7 +99,7 @@ class Encoder:
             self._library.normalizer = normalizer(own)
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point, with what normalization may change; 0: not tried yet
         if "NFC" in {step["type"] for step in own}:
-            self._agreement[list(_composing())] = _DIFFERS | _FORM * (self._cleaning.unicode_form != "none")
+            self._agreement[list(composing(0x1100))] = _DIFFERS | _FORM * (self._cleaning.unicode_form != "none")
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
@@ -120,8 +120,7 @@ class Encoder:
         if self.engine is not None and not same(self.encode(texts), self._by_library(texts)):
             self.engine = None
             warnings.warn(
-                f"{ENGINE} and the tokenizers library give different ids for this text; the library is used, which is slower",
-                stacklevel=2,
+                f"{ENGINE} and the tokenizers library give different ids for this text; the library is used", stacklevel=2
             )
         return self.engine is not None
 
@@ -193,10 +192,10 @@ class Encoder:
             form.replace("{c}", character) for character, forms in zip(characters, templates, strict=True) for form in forms
         ]
         owners = np.repeat(points, list(map(len, templates)))
-        ours, theirs = self.engine.encode(texts), _by_library(self._library, texts)
+        ours, reference = self.engine.encode(texts), _by_library(self._library, texts)
         self._agreement[points] = _AGREES
-        if not same(ours, theirs):
-            pairs = zip(owners.tolist(), _split(ours), _split(theirs), strict=True)
+        if not same(ours, reference):
+            pairs = zip(owners.tolist(), _split(ours), _split(reference), strict=True)
             self._agreement[[point for point, one, other in pairs if not np.array_equal(one, other)]] = _DIFFERS
         if self._is_bpe:
             self._agreement[[ord(one) for one in characters if _is_of_a_word(one)]] = _DIFFERS
@@ -212,7 +211,7 @@ class Encoder:
         form: Any = self._cleaning.unicode_form
         if form == "none":
             return 0
-        moves = unicodedata.combining(character) or ord(character) in _composing()
+        moves = unicodedata.combining(character) or ord(character) in composing(0x1100)
         return _FORM if moves or not unicodedata.is_normalized(form, character) else 0
 
 
@@ -256,14 +255,6 @@ def _texts_at(marked: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     if len(places):
         is_marked[np.searchsorted(np.cumsum(sizes), places, side="right")] = True
     return is_marked
-
-
-@cache
-def _composing() -> frozenset[int]:
-    """Code points that NFC composes with the previous character."""
-    decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
-    seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
-    return frozenset((*seconds, *range(0x1100, 0x1200)))  # and conjoining Hangul, which has no decompositions in that table
 
 
 def _is_of_a_word(character: str) -> bool:

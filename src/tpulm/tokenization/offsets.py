@@ -12,14 +12,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from tokenizers import PreTokenizedString, Regex, Tokenizer
 
 from tpulm.tokenization.hf_files import guarded, watched
-from tpulm.tokenization.pipelines import normalizer, steps, without_surrogates
+from tpulm.tokenization.pipelines import composing, normalizer, steps, without_surrogates
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHARACTER = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\\s\\S]")
@@ -180,12 +180,4 @@ def _words(text: str) -> list[int]:
 def _continues(character: str) -> bool:
     """Whether Unicode normalization may join a character to the previous one, or move it."""
     first = unicodedata.normalize("NFKD", character)[0]
-    return unicodedata.combining(first) != 0 or first in _seconds()
-
-
-@cache
-def _seconds() -> frozenset[str]:
-    """The characters that NFC composes with the previous one, and conjoining Hangul's vowels and finals."""
-    decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
-    seconds = (int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<"))
-    return frozenset(map(chr, chain(seconds, range(0x1160, 0x1200))))
+    return unicodedata.combining(first) != 0 or ord(first) in composing(0x1160)

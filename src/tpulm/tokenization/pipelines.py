@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import unicodedata
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -278,3 +280,11 @@ def _merges_without(names: Collection[str], model: Mapping[str, Any]) -> list[li
 def without_surrogates(text: str) -> str:
     """Replace every lone surrogate, which UTF-8 cannot encode, by U+FFFD; a pair becomes its character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@cache
+def composing(first_hangul: int) -> frozenset[int]:
+    """Code points that NFC composes with the previous character, and conjoining Hangul from `first_hangul` to U+11FF."""
+    decompositions = (unicodedata.decomposition(chr(point)).split() for point in range(0xC0, 0x12000))
+    seconds = {int(parts[1], 16) for parts in decompositions if len(parts) == 2 and not parts[0].startswith("<")}
+    return frozenset((*seconds, *range(first_hangul, 0x1200)))

@@ -41,134 +41,6 @@ class ScriptCoverage:
         return self.whole / self.characters
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """Words are separated by blanks, which do not count as characters. Special tokens are not counted."""
-
-    vocab_size: int
-    tokens_used: int  # distinct ids that occurred
-    tokens: int
-    unknown_tokens: int
-    unknown_rate: float  # of the tokens
-    unknown_words: float  # share of the words that are partly or wholly unknown
-    unknown_characters: float  # share of the characters
-    tokens_per_word: float
-    tokens_per_character: float
-    bytes_per_token: float
-    scripts: tuple[ScriptCoverage, ...]  # the most frequent first
-
-    @property
-    def share_used(self) -> str:
-        return percent(self.tokens_used / self.vocab_size, 1)
-
-
-class TextTally:
-    """Counts that do not depend on the tokenizer."""
-
-    def __init__(self) -> None:
-        self.documents = self.words = self.text_bytes = 0
-        self.characters: Counter[str] = Counter()
-
-    def add(self, text: str) -> list[str]:
-        """Count a text; returns its words."""
-        words = text.split()
-        self.characters.update("".join(words))
-        self.documents += 1
-        self.words += len(words)
-        self.text_bytes += len(text.encode())
-        return words
-
-
-class TokenTally:
-    """Counts of one tokenizer's tokens."""
-
-    def __init__(self, tokenization: Tokenization):
-        self._tokenization, self._encoder = tokenization, tokenization.plain()
-        self._used: set[int] = set()
-        self._unknown_words = 0
-        self._unknown, self._split = Counter[str](), Counter[str]()  # characters
-        self.unknown_texts: Counter[str] = Counter()
-        self.lengths: Counter[int] = Counter()  # of the texts, in tokens
-
-    @guarded()
-    def add(self, texts: list[str]) -> list[tuple[int, int]]:
-        """Count texts; returns the numbers of tokens and of unknown tokens of each."""
-        with watched(self._encoder, texts):
-            encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
-        return [self._add(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
-
-    def _add(self, text: str, encoding: Encoding) -> tuple[int, int]:
-        ids, unknown_id = encoding.ids, self._tokenization.special.unknown
-        self._used.update(ids)
-        self.lengths[len(ids)] += 1
-        unknown: list[tuple[int, int]] = []
-        end = split_until = 0
-        for index, (start, stop) in zip(ids, encoding.offsets, strict=True):
-            if index == unknown_id:
-                unknown.append((start, stop))
-            elif start < end and (again := text[max(start, split_until) : min(stop, end)]):  # begun by an earlier token
-                self._split.update(again)
-                split_until = max(split_until, min(stop, end))
-            if stop > end:
-                end = stop
-        hidden = [text[start:stop] for start, stop in unknown]
-        self.unknown_texts.update(hidden)
-        self._unknown.update("".join(hidden))
-        if unknown:
-            places = {place for start, stop in unknown for place in range(start, stop)}
-            self._unknown_words += sum(not places.isdisjoint(range(*word.span())) for word in _WORD.finditer(text))
-        return len(ids), len(hidden)
-
-    def fit(self, texts: TextTally) -> Fit:
-        """The fit to the texts, which must have at least one word."""
-        tokens, characters = sum(length * count for length, count in self.lengths.items()), texts.characters.total()
-        unknown = sum(count for character, count in self._unknown.items() if not character.isspace())
-        some = max(1, tokens)  # a tokenizer may drop everything
-        return Fit(
-            vocab_size=self._tokenization.vocab_size,
-            tokens_used=len(self._used),
-            tokens=tokens,
-            unknown_tokens=self.unknown_texts.total(),
-            unknown_rate=self.unknown_texts.total() / some,
-            unknown_words=self._unknown_words / texts.words,
-            unknown_characters=unknown / characters,
-            tokens_per_word=tokens / texts.words,
-            tokens_per_character=tokens / characters,
-            bytes_per_token=texts.text_bytes / some,
-            scripts=tuple(self._scripts(texts)),
-        )
-
-    def _scripts(self, texts: TextTally) -> Iterator[ScriptCoverage]:
-        characters, split, unknown = map(_by_script, (texts.characters, self._split, self._unknown))
-        for script, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-            yield ScriptCoverage(script, count, count - split[script] - unknown[script], split[script], unknown[script])
-
-
-def _by_script(characters: Counter[str]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for character, count in characters.items():
-        counts[script_of(character)] += count
-    return counts
-
-
-_NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "FEMININE": "Latin", "MASCULINE": "Latin"}
-_SHARED = {"N": "digits", "M": "marks", "P": "punctuation", "S": "symbols"}
-
-
-@cache
-def script_of(character: str) -> str:
-    """ "Latin", "Hangul", "Han", …; "digits", "marks", "punctuation" and "symbols" for shared ones; "other" for the rest."""
-    category = unicodedata.category(character)[0]
-    if category != "L":
-        return _SHARED.get(category, "other")
-    plain = unicodedata.normalize("NFKC", character)[0]  # without width, style and ligature
-    first = unicodedata.name(plain, "other").split()[0]
-    return _NAMES.get(first, first if first == "other" else first.capitalize())
-
-
-# -- the report on one tokenizer --
-
-
 @dataclass(frozen=True)
 class DocumentReport:
     """One document; `number` counts the texts from 0 in the order they were given."""
@@ -181,15 +53,30 @@ class DocumentReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerReport(Fit):
-    """Counts over all texts."""
+class TokenizerReport:
+    """Counts over all texts. Words are separated by blanks, which do not count as characters; special tokens do not count."""
 
+    vocab_size: int
+    tokens_used: int  # distinct ids that occurred
+    tokens: int
+    unknown_tokens: int
+    unknown_rate: float  # of the tokens
+    unknown_words: float  # share of the words that are partly or wholly unknown
+    unknown_characters: float  # share of the characters
+    tokens_per_word: float
+    tokens_per_character: float
+    bytes_per_token: float
+    scripts: tuple[ScriptCoverage, ...]  # the most frequent first
     documents: int
     words: int
     characters: int
     unknown_texts: tuple[tuple[str, int], ...]  # the most frequent texts of unknown tokens, and how often they occurred
     most_unknown: tuple[DocumentReport, ...]
     most_tokens: tuple[DocumentReport, ...]  # per character
+
+    @property
+    def share_used(self) -> str:
+        return percent(self.tokens_used / self.vocab_size, 1)
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """(what, value), for display."""
@@ -223,6 +110,115 @@ class TokenizerReport(Fit):
 
 SCRIPT_HEADER = ("script", "characters", "in one token", "split", "unknown")
 DOCUMENT_HEADER = ("why", "document", "characters", "tokens", "unknown", "begins")
+
+
+class TextTally:
+    """Counts that do not depend on the tokenizer."""
+
+    def __init__(self) -> None:
+        self.documents = self.words = self.text_bytes = 0
+        self.characters: Counter[str] = Counter()
+
+    def add(self, text: str) -> list[str]:
+        """Count a text; returns its words."""
+        words = text.split()
+        self.characters.update("".join(words))
+        self.documents += 1
+        self.words += len(words)
+        self.text_bytes += len(text.encode())
+        return words
+
+
+class TokenTally:
+    """Counts of one tokenizer's tokens."""
+
+    def __init__(self, tokenization: Tokenization):
+        self._tokenization, self._encoder = tokenization, tokenization.plain()
+        self._used: set[int] = set()
+        self._tokens = self._unknown_words = 0
+        self._unknown, self._split = Counter[str](), Counter[str]()  # characters
+        self.unknown_texts: Counter[str] = Counter()
+
+    @guarded()
+    def add(self, texts: list[str]) -> list[tuple[int, int]]:
+        """Count texts; returns the numbers of tokens and of unknown tokens of each."""
+        with watched(self._encoder, texts):
+            encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
+        return [self._add(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def _add(self, text: str, encoding: Encoding) -> tuple[int, int]:
+        ids, unknown_id = encoding.ids, self._tokenization.special.unknown
+        self._used.update(ids)
+        self._tokens += len(ids)
+        unknown: list[tuple[int, int]] = []
+        end = split_until = 0
+        for index, (start, stop) in zip(ids, encoding.offsets, strict=True):
+            if index == unknown_id:
+                unknown.append((start, stop))
+            elif start < end and (again := text[max(start, split_until) : min(stop, end)]):  # begun by an earlier token
+                self._split.update(again)
+                split_until = max(split_until, min(stop, end))
+            if stop > end:
+                end = stop
+        hidden = [text[start:stop] for start, stop in unknown]
+        self.unknown_texts.update(hidden)
+        self._unknown.update("".join(hidden))
+        if unknown:
+            places = {place for start, stop in unknown for place in range(start, stop)}
+            self._unknown_words += sum(not places.isdisjoint(range(*word.span())) for word in _WORD.finditer(text))
+        return len(ids), len(hidden)
+
+    def report(self, texts: TextTally, documents: list[DocumentReport], worst: int) -> TokenizerReport:
+        """The report on the texts, which must have at least one word."""
+        characters, unknown_tokens = texts.characters.total(), self.unknown_texts.total()
+        unknown = sum(count for character, count in self._unknown.items() if not character.isspace())
+        some = max(1, self._tokens)  # a tokenizer may drop everything
+        return TokenizerReport(
+            documents=texts.documents,
+            words=texts.words,
+            characters=characters,
+            vocab_size=self._tokenization.vocab_size,
+            tokens_used=len(self._used),
+            tokens=self._tokens,
+            unknown_tokens=unknown_tokens,
+            unknown_rate=unknown_tokens / some,
+            unknown_words=self._unknown_words / texts.words,
+            unknown_characters=unknown / characters,
+            tokens_per_word=self._tokens / texts.words,
+            tokens_per_character=self._tokens / characters,
+            bytes_per_token=texts.text_bytes / some,
+            scripts=tuple(self._scripts(texts)),
+            unknown_texts=tuple(self.unknown_texts.most_common(worst)),
+            most_unknown=tuple(_most_unknown(documents, worst)),
+            most_tokens=tuple(_most_tokens(documents, worst)),
+        )
+
+    def _scripts(self, texts: TextTally) -> Iterator[ScriptCoverage]:
+        characters, split, unknown = map(_by_script, (texts.characters, self._split, self._unknown))
+        for script, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
+            yield ScriptCoverage(script, count, count - split[script] - unknown[script], split[script], unknown[script])
+
+
+def _by_script(characters: Counter[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for character, count in characters.items():
+        counts[script_of(character)] += count
+    return counts
+
+
+_NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana", "FEMININE": "Latin", "MASCULINE": "Latin"}
+_SHARED = {"N": "digits", "M": "marks", "P": "punctuation", "S": "symbols"}
+
+
+@cache
+def script_of(character: str) -> str:
+    """ "Latin", "Hangul", "Han", …; "digits", "marks", "punctuation" and "symbols" for shared ones; "other" for the rest."""
+    category = unicodedata.category(character)[0]
+    if category != "L":
+        return _SHARED.get(category, "other")
+    plain = unicodedata.normalize("NFKC", character)[0]  # without width, style and ligature
+    first = unicodedata.name(plain, "other").split()[0]
+    return _NAMES.get(first, first if first == "other" else first.capitalize())
 
 
 def report(
@@ -309,18 +305,7 @@ def compare(
         progress.advance(len(batch))
     if not counted.words:
         raise DataError(f"there is no text to report on: {counted.documents} documents without a single word")
-    reports = {
-        name: TokenizerReport(
-            **vars(tally.fit(counted)),
-            documents=counted.documents,
-            words=counted.words,
-            characters=counted.characters.total(),
-            unknown_texts=tuple(tally.unknown_texts.most_common(worst)),
-            most_unknown=tuple(_most_unknown(documents[name], worst)),
-            most_tokens=tuple(_most_tokens(documents[name], worst)),
-        )
-        for name, tally in tallies.items()
-    }
+    reports = {name: tally.report(counted, documents[name], worst) for name, tally in tallies.items()}
     return Comparison(reports, _telling_cuts(tokenizations, words))
 
 

@@ -28,6 +28,7 @@ _OTHERS: Final = {3: "words", 4: "characters"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of pieces
 _FIRST_MARK: Final = 0x100000  # private use, plane 16: characters that stand for user-defined symbols while text is normalized
 _NEVER = -1000.0  # the score of pieces that never match text
+_TRAIN: Final = "train a tokenizer instead, by leaving tokenizer.path out"
 
 
 def read(path: PurePath) -> Tokenizer:
@@ -42,15 +43,11 @@ def read(path: PurePath) -> Tokenizer:
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in (_UNIGRAM, _BPE):
         raise DataError(
-            f"a SentencePiece model that splits text into {_OTHERS.get(trainer.model_type, 'something unknown')}; Unigram and "
-            "BPE are read. Train a tokenizer instead, by leaving tokenizer.path out",
+            f"a SentencePiece model that splits text into {_OTHERS.get(trainer.model_type, 'something unknown')}; {_TRAIN}",
             location=str(path),
         )
     if trainer.treat_whitespace_as_suffix or not normalizer.escape_whitespaces:
-        raise DataError(
-            "a model that marks spaces after words or not at all; train a tokenizer instead, by leaving tokenizer.path out",
-            location=str(path),
-        )
+        raise DataError(f"a model that marks spaces after words or not at all; {_TRAIN}", location=str(path))
     names = _names(model.pieces, path)
     unknown = next((index for index, piece in enumerate(model.pieces) if piece.type == _UNKNOWN), None)
     if unknown is None or len(set(names)) < len(names):
@@ -58,9 +55,7 @@ def read(path: PurePath) -> Tokenizer:
     symbols = [piece.piece for piece in model.pieces if piece.type == _USER_DEFINED]
     if normalizer.remove_extra_whitespaces and (spaced := [one for one in symbols if one != one.strip(f" {SPACE}")]):
         raise DataError(
-            f"user-defined symbols with spaces at an end ({some_of(list(map(repr, spaced)))}) in a model that removes extra "
-            "spaces; train a tokenizer instead, by leaving tokenizer.path out",
-            location=str(path),
+            f"user-defined symbols with spaces at an end ({some_of(list(map(repr, spaced)))}); {_TRAIN}", location=str(path)
         )
     with guarded(str(path), "the tokenizers library cannot have such a model"):
         tokenizer = _tokenizer(model, unknown, sorted(symbols, key=len, reverse=True))

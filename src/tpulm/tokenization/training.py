@@ -128,7 +128,6 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
         {character: 1 + (character in continuing) for character in occurrences},
         vocab_size=config.vocab_size,
         reserved=len(special.TOKENS),
-        min_frequency=_MIN_FREQUENCY,
         least_coverage=_LEAST_COVERAGE,
     )
     if len(kept.characters) < len(occurrences):
@@ -157,12 +156,7 @@ def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress =
     """A model of exactly `config.vocab_size` tokens, including the five special ones."""
     reserved = [*special.TOKENS]
     bytes_as_characters = pre_tokenizers.ByteLevel.alphabet()
-    least = len(reserved) + len(bytes_as_characters)
-    if config.vocab_size < least:
-        raise ConfigError(
-            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens take {len(reserved)} and the "
-            f"bytes {len(bytes_as_characters)}. The least possible is {least:,}; several thousand are usual."
-        )
+    _check_least(config, len(reserved) + len(bytes_as_characters))
     tokenizer = Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
@@ -181,12 +175,7 @@ def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress =
 def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.Unigram:
     """A model of exactly `config.vocab_size` tokens: special ones, 256 bytes, then pieces by descending score."""
     reserved = [*special.TOKENS, *BYTES]
-    least = len(reserved) + 2 * len(_ALWAYS)
-    if config.vocab_size < least:
-        raise ConfigError(
-            f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens take "
-            f"{len(special.TOKENS)}, bytes {len(BYTES)}. The least possible is {least:,}; several thousand are usual."
-        )
+    _check_least(config, len(reserved) + 2 * len(_ALWAYS))
     num_pieces = config.vocab_size - len(reserved)
     occurrences = count_characters(interruptible(words, progress))
     kept = choose_alphabet(
@@ -194,7 +183,6 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
         dict.fromkeys(occurrences, 1),
         vocab_size=config.vocab_size,
         reserved=len(reserved) + len(_ALWAYS),
-        min_frequency=_MIN_FREQUENCY,
         least_coverage=0.0,
     )
     if len(kept.characters) < len(occurrences):
@@ -216,6 +204,12 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
     check_reached(len(reserved) + len(pieces), config.vocab_size)
     vocabulary = [*((token, _NEVER) for token in reserved), *pieces]
     return models.Unigram(vocabulary, unk_id=reserved.index(special.UNKNOWN), byte_fallback=True)
+
+
+def _check_least(config: TokenizerConfig, least: int) -> None:
+    if config.vocab_size < least:
+        what = f"tokenizer.vocab_size {config.vocab_size:,} is too small: special tokens and bytes take most of it"
+        raise ConfigError(f"{what}. The least possible is {least:,}; several thousand are usual.")
 
 
 def _cut(words: Iterable[tuple[str, int]], alphabet: frozenset[str]) -> Counter[str]:
@@ -354,7 +348,6 @@ def choose_alphabet(
     *,
     vocab_size: int,
     reserved: int,
-    min_frequency: int,
     least_coverage: float,
 ) -> Alphabet:
     """Choose by the rule in the module's docstring; a character takes `tokens_each` tokens, `reserved` ones are taken already.
@@ -366,7 +359,7 @@ def choose_alphabet(
     chosen: set[str] = set()
     tokens = written = 0
     for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
-        within_the_rule = count >= min_frequency and tokens + tokens_each[character] <= room // 2
+        within_the_rule = count >= _MIN_FREQUENCY and tokens + tokens_each[character] <= room // 2
         if not within_the_rule and written >= least_coverage * total:
             break
         chosen.add(character)

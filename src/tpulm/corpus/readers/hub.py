@@ -102,9 +102,7 @@ def _names_of(source: SourceConfig, names: Sequence[str], card: str) -> list[str
     """The names of the split's data files, in the dataset's order."""
     splits, split = splits_of(source, names, card), source.split or "train"
     if not splits:
-        raise ConfigError(
-            f"{source.path} holds no files of text or tables that can be read: .parquet, .jsonl, .csv, .tsv or .txt files"
-        )
+        raise ConfigError(f"{source.path} holds no files of text or tables: .parquet, .jsonl, .csv, .tsv or .txt")
     if split not in splits:
         also = " A part of a split cannot be named; corpus.max_documents limits what is read." if "[" in split else ""
         raise ConfigError(
@@ -237,10 +235,7 @@ def _api() -> Any:
 def _name(source: SourceConfig) -> str:
     name = source.path.removeprefix("hub:")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        raise ConfigError(
-            f"'{source.path}' is not a dataset name; write hub:NAME, hub:OWNER/NAME as in 'hub:wikimedia/wikipedia', or "
-            "hub:./folder; what else its page shows goes into config, split and revision"
-        )
+        raise ConfigError(f"'{source.path}' is not a dataset name; write hub:NAME, hub:OWNER/NAME or hub:./folder")
     return name
 
 
@@ -251,10 +246,7 @@ def _folder(source: SourceConfig) -> Path | None:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; 'hub:…' names a folder with the files of a dataset, or one on the Hub")
     if (folder / "state.json").is_file():
-        raise ConfigError(
-            f"{folder} was written by save_to_disk, which is not a dataset format of the Hub; write it with "
-            "Dataset.to_parquet('…/train.parquet') and name that folder, or that file without hub:"
-        )
+        raise ConfigError(f"{folder} was written by save_to_disk; write it with Dataset.to_parquet, and name that folder")
     if source.revision is not None or not source.streaming:
         name = "revision" if source.revision is not None else "streaming = false"
         raise ConfigError(f"{name} is for datasets on the Hub, and {folder} is a folder; leave it out")
@@ -279,10 +271,7 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
     kinds = {kind.__name__ for kind in classes}
     text = next(iter(str(error).strip().splitlines()), "")[:300]
     if "GatedRepoError" in kinds:
-        return ConfigError(
-            f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then let this machine in with 'hf auth login' or a "
-            "token in HF_TOKEN"
-        )
+        return ConfigError(f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then run 'hf auth login'")
     if "RevisionNotFoundError" in kinds:
         return ConfigError(f"{source.path} has no revision '{source.revision}'; {_PAGE}/{name}/commits/main lists them")
     if {"RepositoryNotFoundError", "HFValidationError"} & kinds:

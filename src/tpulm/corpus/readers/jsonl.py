@@ -15,11 +15,11 @@ _MOST_VALUES: Final = 500_000  # per record: each takes up to 100 bytes of memor
 _FEW_CHARACTERS: Final = 1 << 16  # a line this short cannot have too many values
 
 
-def read_jsonl(given: Input) -> Iterator[DocumentBatch]:
+def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. `text_field` "a.b" means "b" of the object under "a", unless the record has a key "a.b"."""
-    faults, text_field = given.faults, given.source.text_field
+    faults, text_field = opened.faults, opened.source.text_field
     batcher, keys = Batcher(faults), [f'"{name}"' for name in {text_field, *text_field.split(".")}]
-    for lines in given.lines():
+    for lines in opened.lines():
         for number, line, record in parse_lines(lines, faults, once=False):
             text = record.get(text_field) if type(record) is dict else None
             try:
@@ -27,10 +27,12 @@ def read_jsonl(given: Input) -> Iterator[DocumentBatch]:
                     text = _find_text(record, text_field)
                 for key in keys:  # the last one is what is read, so that no other is behind the text
                     if line.count(key, 0, len(line) - len(text)) > 1:
-                        _check_keys(line)
+                        parse_json(line, strict=False, once=True)
                 batcher.add(text, number)
             except UnusableRecord as fault:
                 faults.add(fault.reason, fault.message, f"line {number}")
+            except ValueError as error:
+                faults.add("not_json", _not_json(line, error), f"line {number}")
         yield from batcher.full()
     yield from batcher.flush()
 
@@ -78,17 +80,8 @@ def find_value(record: Any, field: str, advice: str = "Set text_field.") -> Any:
 def _find_text(record: Any, text_field: str) -> str:
     value = find_value(record, text_field)
     if not isinstance(value, str):
-        raise UnusableRecord(
-            "not_text", f"'{text_field}' is {show(value)}, not a string; name another text_field or correct it."
-        )
+        raise UnusableRecord("not_text", f"'{text_field}' is {show(value)}, not a string; name another text_field.")
     return value
-
-
-def _check_keys(line: str) -> None:
-    try:
-        parse_json(line, strict=False, once=True)
-    except ValueError as error:
-        raise UnusableRecord("not_json", _not_json(line, error)) from error
 
 
 def show(value: Any) -> str:

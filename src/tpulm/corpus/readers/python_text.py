@@ -45,9 +45,7 @@ def list_python_files() -> list[PythonFile]:
     if topics and topics.origin:
         files.append(PythonFile("pydoc_data/topics.py", Path(topics.origin)))
     if not files:
-        raise DataError(
-            f"this Python keeps no source files in {root}; choose another corpus, for instance sources = ['mytext/*.txt']"
-        )
+        raise DataError(f"this Python keeps no source files in {root}; choose another corpus")
     return sorted(files)
 
 

@@ -67,7 +67,8 @@ def read_rows(
         elif not cells:
             faults.skipped["empty"] += 1
         else:
-            faults.add("malformed_row", _ragged(cells, width), f"line {row[0]}")
+            shown = shorten(" | ".join(cells), quoted=False)
+            faults.add("malformed_row", f"{len(cells)} fields ({shown}), but the header has {width}.", f"line {row[0]}")
 
 
 def _csv_rows(stretches: Iterable[Lines], faults: Faults, open_quote: OpenQuote) -> Iterator[tuple[int, list[str]]]:
@@ -159,7 +160,3 @@ def separator_advice(header: list[str], kind: Literal["csv", "tsv"], wording: Wo
     return (
         f"{separated}: {wording.format.format(other)}." if other else f"{separated}; only commas (csv) and tabs (tsv) are read."
     )
-
-
-def _ragged(cells: list[str], width: int) -> str:
-    return f"{len(cells)} fields ({shorten(' | '.join(cells), quoted=False)}), but the header has {width}."

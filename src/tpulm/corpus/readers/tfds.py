@@ -54,10 +54,7 @@ def parse(path: str) -> DatasetName:
     """ "tfds:wiki40b/ja" -> ("wiki40b", "ja", None). Raises ConfigError."""
     match = _NAME.fullmatch(path.removeprefix("tfds:"))
     if match is None:
-        raise ConfigError(
-            f"'{path}' is not a dataset name; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0, as in "
-            "'tfds:wiki40b/ja'"
-        )
+        raise ConfigError(f"'{path}' is not a dataset name; write tfds:NAME, tfds:NAME/CONFIG or tfds:NAME/CONFIG:1.0.0")
     return DatasetName(match["name"], match["config"], match["version"])
 
 
@@ -111,15 +108,12 @@ def _find_folder(name: DatasetName, data_dir: PurePath) -> PurePath:
     if name.config:
         place /= name.config
     below = [path.name for path in storage.list_folder(place)] if storage.is_folder(place) else []
-    versions = sorted((item for item in below if _VERSION.fullmatch(item)), key=_as_numbers)
+    versions = sorted((item for item in below if _VERSION.fullmatch(item)), key=lambda item: [*map(int, item.split("."))])
     if not versions and name.config is None and (configs := _configs(place, below)):
         default = storage.read_json(place / ".config" / "metadata.json").get("defaultConfigName")
         chosen = default if default in configs else configs[0] if len(configs) == 1 else None
         if chosen is None:
-            raise ConfigError(
-                f"tfds:{name} has several configurations in {data_dir}: choose one of {', '.join(configs)}, as in "
-                f"'tfds:{name.name}/{configs[0]}'"
-            )
+            raise ConfigError(f"tfds:{name} has several configurations in {data_dir}: choose one of {', '.join(configs)}")
         return _find_folder(name._replace(config=chosen), data_dir)
     if name.version in versions:
         versions = [name.version]
@@ -141,10 +135,6 @@ def _configs(place: PurePath, names: list[str]) -> list[str]:
     return sorted(name for name in names if not name.startswith(".") and storage.is_folder(place / name))
 
 
-def _as_numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]
-
-
 @contextlib.contextmanager
 def described(folder: PurePath) -> Iterator[Any]:
     """The TensorFlow Datasets builder of a prepared dataset, whose `info` has its splits and features."""
@@ -152,14 +142,16 @@ def described(folder: PurePath) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
         here = folder
         if not isinstance(folder, Path):  # only the JSON files, with this package's retries and credentials
-            here = stack.enter_context(_descriptions(folder))
+            here = stack.enter_context(storage.scratch_folder())
+            for path in storage.list_folder(folder):
+                if path.suffix == ".json":
+                    (here / path.name).write_bytes(storage.read_bytes(path))
         try:
             with deprecations_ignored():
                 builder = tfds.builder_from_directory(str(here))
         except Exception as error:
             raise ConfigError(
-                f"{folder} is not a dataset that TensorFlow Datasets can read ({type(error).__name__}: {error}); delete it and "
-                "prepare it again"
+                f"{folder} is no TensorFlow dataset ({type(error).__name__}: {error}); prepare it again"
             ) from error
         yield builder
 
@@ -170,15 +162,6 @@ def deprecations_ignored() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
-
-
-@contextlib.contextmanager
-def _descriptions(folder: PurePath) -> Iterator[Path]:
-    with storage.scratch_folder() as temporary:
-        for path in storage.list_folder(folder):
-            if path.suffix == ".json":
-                (temporary / path.name).write_bytes(storage.read_bytes(path))
-        yield temporary
 
 
 def _parts_of(builder: Any, source: SourceConfig) -> list[Any]:
@@ -215,7 +198,8 @@ def _prepare_dataset(source: SourceConfig) -> None:
     try:
         with _silence():
             builder = tfds.builder(str(name), data_dir=str(folder), file_format="array_record")
-            _check_generator(type(builder).__module__)
+            if hasattr(sys.modules[type(builder).__module__], "tf") and importlib.util.find_spec("tensorflow") is None:
+                raise ModuleNotFoundError("its generator imports it", name="tensorflow")  # before any download
             _check_network(builder.url_infos or ())
             builder.download_and_prepare()
     except Exception as error:  # downloads, the generators of 200 datasets and their imports raise all kinds
@@ -224,12 +208,6 @@ def _prepare_dataset(source: SourceConfig) -> None:
             "Prepare it on a machine with a network and TensorFlow, in a folder or bucket that this one reads, and name that "
             f"with data_dir:\n  {command(source, folder=folder if is_remote(folder) else None)}"
         ) from error
-
-
-def _check_generator(module: str) -> None:
-    """Raise ModuleNotFoundError, before any download, if the generator uses TensorFlow and that is not installed."""
-    if hasattr(sys.modules[module], "tf") and importlib.util.find_spec("tensorflow") is None:
-        raise ModuleNotFoundError("its generator imports it", name="tensorflow")
 
 
 def _check_network(urls: Iterable[str]) -> None:
@@ -295,9 +273,7 @@ def read_tfds(opened: Input) -> Iterator[DocumentBatch]:
                 value = value[step]
             text = value.decode()
         except UnicodeDecodeError as error:
-            faults.add(
-                "undecodable", f"'{source.text_field}' is not UTF-8 (byte {error.start} of the text).", f"record {number}"
-            )
+            faults.add("undecodable", f"'{source.text_field}' is not UTF-8 (byte {error.start} of it).", f"record {number}")
             continue
         except Exception as error:  # from protobuf or the library's checks
             faults.add("broken_file", f"not an example as described ({error}). Prepare it again.", f"record {number}")
@@ -332,9 +308,7 @@ def _records(stream: ByteStream, first: int, last: int, faults: Faults) -> Itera
                     yield number, record
                     number += 1
         except (ValueError, RuntimeError, IndexError, OSError) as error:
-            faults.add(
-                "broken_file", f"not a whole ArrayRecord file ({error}). Copy or prepare it again.", f"after record {number}"
-            )
+            faults.add("broken_file", f"not a whole ArrayRecord file ({error}). Prepare it again.", f"after record {number}")
         finally:
             if reader is not None:
                 with contextlib.suppress(RuntimeError):  # reported above; a broken file's reader raises it again
