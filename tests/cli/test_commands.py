@@ -17,9 +17,10 @@ import pytest
 import typer
 
 from command_line import commands_of, invoke, run_process
-from toy_runs import run_file, write_corpus
+from toy_runs import run_file, toy_config, write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
+from tpulm.config import canonical_json
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +29,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "corpus").mkdir()
     write_corpus(root / "corpus" / "a.txt.gz")
     (root / "run.toml").write_text(run_file("corpus/*.gz"))
+    (root / "toy.json").write_text(canonical_json(toy_config(root / "corpus" / "a.txt.gz")))
     return root
 
 
 def test_the_commands_of_a_whole_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model and the steps are those of `toy_run`, which are compiled once for all tests."""
     monkeypatch.chdir(folder)
-    prepared = invoke("dataset", "prepare", "run.toml", "--workdir", "w", "--json")
+    prepared = invoke("dataset", "prepare", "toy.json", "--workdir", "w", "--json")
     assert prepared.returncode == 0 and json.loads(prepared.stdout)["train"]["rows"] > 0, prepared.stderr
-    done = run_process("run", "run.toml", "--workdir", "w", "--json")
+    done = run_process("run", "toy.json", "--workdir", "w", "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    assert (summary["steps"], summary["stages"]["dataset"]) == (4, "skipped")
+    assert (summary["steps"], summary["stages"]["dataset"]) == (6, "skipped")
     scores = {"train_loss", "eval_loss", "eval_accuracy", "bits_per_character", "tokens_per_second", "mfu", "export"}
     assert scores <= set(summary)
-    again = invoke("run", "run.toml", "--workdir", "w", "--json")
+    again = invoke("run", "toy.json", "--workdir", "w", "--json")
     assert "Nothing to do" in again.stderr
     assert json.loads(again.stdout)["eval_loss"] == summary["eval_loss"]
 

@@ -172,8 +172,9 @@ def test_no_line_is_folded_and_markup_is_text(capsys: pytest.CaptureFixture[str]
 
 def test_beside_json_results_are_on_stderr(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    done = invoke("embed", "bert", "a film", "--json")
-    assert [one["text"] for one in json.loads(done.stdout)] == ["a film"] and "Cosines" in done.stderr
+    done = invoke("embed", "bert", "a 영화", "--json")
+    assert [one["text"] for one in json.loads(done.stdout)] == ["a 영화"] and "Cosines" in done.stderr
+    assert "a 영화" in done.stdout, "as it is, where stdout is UTF-8"
 
 
 WRITE = """

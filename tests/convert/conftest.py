@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+import bundles
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head, spec_of
@@ -72,3 +74,19 @@ def make_small(tokenizer_folder: Path):
         return Small(map_specs(draw, tree), config, tokenizer_folder, tokenizer)
 
     return make
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path):
+    """A function (tensors, bert_config=None, tokens=60) -> the prefix of a TF1 checkpoint with its files beside it."""
+
+    def write(tensors: dict[str, np.ndarray], settings: Any = None, tokens: int = 60) -> Path:
+        prefix = bundles.write(tmp_path / "source" / "model.ckpt", tensors)
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "##s"]
+        words += [f"w{number}" for number in range(tokens - len(words))]
+        (prefix.parent / "vocab.txt").write_text("\n".join(words) + "\n")
+        if settings is not None:
+            (prefix.parent / "bert_config.json").write_text(json.dumps(settings))
+        return prefix
+
+    return write

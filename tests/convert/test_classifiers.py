@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 import tpulm
-from encoders import build_encoder, reviews
 from tpulm.convert.config_json import HeadConfig, head_from_json, head_to_json
 from tpulm.convert.heads import spec_of
 from tpulm.convert.huggingface import save_model
-from tpulm.convert.importing import import_model
 from tpulm.errors import DataError
-from tpulm.nn.params import map_specs, named_leaves
+from tpulm.nn.params import map_specs
 
 
 @pytest.mark.parametrize("model_type", ["bert", "electra", "eurobert", "modernbert"])
@@ -52,18 +50,6 @@ def test_configurations_of_others(values: dict[str, Any], expected: tuple[str, .
 def test_what_is_not_supported_is_said(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         head_from_json(values, origin="config.json")
-
-
-@pytest.mark.slow
-def test_an_imported_classifier_is_the_same(tmp_path: Path) -> None:
-    classifier = tpulm.Classifier(build_encoder("electra", tmp_path), epochs=1, batch_size=16, max_length=16)
-    classifier.fit(reviews(64), reviews(16, seed=1)).save_pretrained(tmp_path / "clf")
-    import_model(tmp_path / "clf", tmp_path / "imported")
-    one, other = tpulm.load_model(tmp_path / "clf"), tpulm.load_model(tmp_path / "imported")
-    assert other.head_config == one.head_config == HeadConfig(("neg", "pos"))
-    for name, leaf in named_leaves(one.params).items():
-        np.testing.assert_array_equal(leaf, named_leaves(other.params)[name])
-    assert (tmp_path / "clf" / "model.safetensors").read_bytes() == (tmp_path / "imported" / "model.safetensors").read_bytes()
 
 
 def test_labels_of_another_number_than_the_weights(tmp_path: Path, make_small: Any) -> None:

@@ -44,16 +44,11 @@ def tensors_of(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def imported(tmp_path: Path) -> Imported:
+def imported(checkpoint: Imported, tmp_path: Path) -> Imported:
     """A function (tensors, bert_config or None) -> the folder of an import, with the checkpoint beside it."""
 
-    def made(tensors: dict[str, np.ndarray], settings: Any = None) -> Path:
-        prefix = bundles.write(tmp_path / "source" / "model.ckpt", tensors)
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(55))]
-        (prefix.parent / "vocab.txt").write_text("\n".join(words) + "\n")
-        if settings is not None:
-            (prefix.parent / "bert_config.json").write_text(json.dumps(settings))
-        import_model(prefix, tmp_path / "model")
+    def made(tensors: dict[str, np.ndarray], settings: Any = None, tokens: int = 60) -> Path:
+        import_model(checkpoint(tensors, settings, tokens), tmp_path / "model")
         return tmp_path / "model"
 
     return made
@@ -247,9 +242,13 @@ def test_moments_that_are_damaged_or_of_another_model_are_refused(bert_folder: P
     spec = bert.spec(load_model(bert_folder).config, vocab_size=60, next_sentence=True)
     file = bert_folder / "optimizer.safetensors"
     whole = file.read_bytes()
+
+    def refused(error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            starting_moments(bert_folder, spec)
+
     file.write_bytes(whole[:-10])
-    with pytest.raises(DataError, match=r"not a whole safetensors file .*import the model again"):
-        starting_moments(bert_folder, spec)
+    refused(DataError, r"not a whole safetensors file .*import the model again")
     arrays = safetensors.numpy.load(whole)
     for name, change, error, message in (
         ("adam_v/embeddings/types", lambda a: -a - 1, DataError, "negative numbers in adam_v/embeddings/types"),
@@ -257,28 +256,21 @@ def test_moments_that_are_damaged_or_of_another_model_are_refused(bert_folder: P
         ("adam_m/embeddings/types", lambda a: a[:1], ConfigError, r"embeddings/types is \[1, 24\] there and \[2, 24\] here"),
     ):
         file.write_bytes(safetensors.numpy.save({**arrays, name: change(arrays[name])}))
-        with pytest.raises(error, match=message):
-            starting_moments(bert_folder, spec)
+        refused(error, message)
     del arrays["adam_m/embeddings/types"]
     file.write_bytes(safetensors.numpy.save(arrays))
-    with pytest.raises(ConfigError, match="embeddings/types is missing there"):
-        starting_moments(bert_folder, spec)
+    refused(ConfigError, "embeddings/types is missing there")
     file.unlink()
-    with pytest.raises(ConfigError, match=r"has no optimizer.safetensors; set it to false for a fresh optimizer"):
-        starting_moments(bert_folder, spec)
+    refused(ConfigError, r"has no optimizer.safetensors; set it to false for a fresh optimizer")
 
 
-def test_a_vocabulary_that_was_rounded_up_further_is_cut(tmp_path: Path, imported: Imported):
+def test_a_vocabulary_that_was_rounded_up_further_is_cut(imported: Imported):
     """120 tokens of a model with 140: 256 rows there, 128 here."""
-    prefix = bundles.write(tmp_path / "source" / "model.ckpt", tensors_of(bundles.bert(vocab=140)))
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(115))]
-    (prefix.parent / "vocab.txt").write_text("\n".join(words) + "\n")
-    (prefix.parent / "bert_config.json").write_text(json.dumps(SETTINGS | {"vocab_size": 140}))
-    import_model(prefix, tmp_path / "model")
-    settings, tokenizer = run_of(tmp_path / "model"), tokenization.load(tmp_path / "model")
+    folder = imported(tensors_of(bundles.bert(vocab=140)), SETTINGS | {"vocab_size": 140}, 120)
+    settings, tokenizer = run_of(folder), tokenization.load(folder)
     spec = bert.spec(settings.model, vocab_size=tokenizer.vocab_size, next_sentence=True)
-    begin = initial_weights(tmp_path / "model", settings.model, spec, tokenizer, with_moments=True)
-    theirs = Bundle(prefix)["bert/embeddings/word_embeddings"].read()
+    begin = initial_weights(folder, settings.model, spec, tokenizer, with_moments=True)
+    theirs = Bundle(folder.parent / "source" / "model.ckpt")["bert/embeddings/word_embeddings"].read()
     np.testing.assert_array_equal(begin.params.embeddings.tokens, theirs[:128])
 
 
@@ -307,48 +299,44 @@ def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path):
 
 # -- there and back ---------------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, dict[str, Any]] = {"bert": {}, "gpt2": GPT2, "llama": LLAMA}
+KINDS: dict[str, dict[str, Any]] = {"bert": {}, "megatron": {"norm_position": "pre"}, "gpt2": GPT2, "llama": LLAMA}
+ELECTRA = {"architecture": "electra", "activation": "gelu", "embedding_size": 12}
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "electra"])
 def test_export_import_export(tmp_path: Path, make_small: Any, kind: str):
     """Parameters come back as they were, and an import written again has the same tensors."""
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    random, small = np.random.default_rng(1), make_small(**KINDS.get(kind, ELECTRA))
+
+    def draw(leaf: ParamSpec) -> np.ndarray:
+        array = random.normal(0.0, 0.3, leaf.shape).astype(np.float32)
+        if leaf.axes[0] == "vocab":
+            array[60:] = 0.0
+        return array
+
     if kind == "electra":
-        small = make_small(architecture="electra", activation="gelu", embedding_size=12)
         model = ModelConfig.model_validate(small.config.model_dump() | {"generator": {"own_embeddings": True}})
-        random = np.random.default_rng(1)
-
-        def draw(leaf: ParamSpec) -> np.ndarray:
-            array = random.normal(0.0, 0.3, leaf.shape).astype(np.float32)
-            if leaf.axes[0] == "vocab":
-                array[60:] = 0.0
-            return array
-
         trained = map_specs(draw, electra.spec(model, vocab_size=60))
-        save_parts(tmp_path / "first", trained, model, **small.arguments)
-        import_model(tmp_path / "first", tmp_path / "second")
-        point = starting_point(tmp_path / "second")
-        assert ModelConfig.model_validate(point.model) == model
-        begin = starting_params(tmp_path / "second", model, electra.spec(model, vocab_size=60), small.tokenizer)
-        params, parts = begin.tree, ["discriminator", "generator"]
-        save_parts(tmp_path / "third", params, model, **small.arguments)
+        save_parts(first, trained, model, **small.arguments)
+        assert import_model(first, second).parts == ("discriminator", "generator")
+        assert import_model(first / "discriminator", tmp_path / "one").parts == ("",)
+        assert ModelConfig.model_validate(starting_point(second).model) == model
+        params = starting_params(second, model, electra.spec(model, vocab_size=60), small.tokenizer).tree
+        save_parts(third, params, model, **small.arguments)
     else:
-        small = make_small(**KINDS[kind])
-        trained = jax.tree.map(lambda leaf: leaf, small.params)
-        for name, leaf in named_leaves(trained).items():
-            if name in ("embeddings/tokens", "output", "masked_head/output_bias"):
-                leaf[60:] = 0.0
-        save_model(tmp_path / "first", trained, small.config, **small.arguments)
-        import_model(tmp_path / "first", tmp_path / "second")
-        loaded = load_model(tmp_path / "second")
-        params, parts = loaded.params, [""]
-        save_model(tmp_path / "third", params, loaded.config, **small.arguments)
+        trained = map_specs(draw, spec_of(small.config, "causal" if "architecture" in KINDS[kind] else "masked", vocab_size=60))
+        save_model(first, trained, small.config, **small.arguments)
+        import_model(first, second)
+        loaded = load_model(second)
+        params = loaded.params
+        save_model(third, params, loaded.config, **small.arguments)
+        assert {path.name for path in second.iterdir()} == {path.name for path in first.iterdir()} | {"import.json"}
     assert named_leaves(params).keys() == named_leaves(trained).keys()
     for name, leaf in named_leaves(trained).items():
         np.testing.assert_array_equal(named_leaves(params)[name], leaf, err_msg=name, strict=True)
-    for part in parts:
-        written = [(tmp_path / time / part / "model.safetensors").read_bytes() for time in ("first", "second", "third")]
-        assert written[0] == written[1] == written[2]
+    for path in first.rglob("model.safetensors"):
+        assert all((time / path.relative_to(first)).read_bytes() == path.read_bytes() for time in (second, third))
 
 
 # -- from a model without the head --------------------------------------------------------------------------------------------

@@ -31,19 +31,19 @@ def config_of(**settings: Any) -> ModelConfig:
     return ModelConfig.model_validate({"architecture": "electra", "activation": "gelu", **sizes, **settings})
 
 
-@pytest.fixture(params=list(SETTINGS))
-def trained(request: pytest.FixtureRequest, tokenizer_folder: Path, make_small: Any, tmp_path: Path) -> tuple[Any, Any, Path]:
+@pytest.fixture(scope="module", params=list(SETTINGS))
+def trained(
+    request: pytest.FixtureRequest, tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any, Path]:
     """(parameters, configuration, export) of a random ELECTRA whose numbers are far from zero."""
-    config, vocab_size = config_of(**SETTINGS[request.param]), make_small().tokenizer.vocab_size
-    random = np.random.default_rng(5)
+    config, random = config_of(**SETTINGS[request.param]), np.random.default_rng(5)
     params = map_specs(
         lambda leaf: random.normal(float(leaf.init is ones), 0.3, leaf.shape).astype(np.float32),
-        electra.spec(config, vocab_size=vocab_size),
+        electra.spec(config, vocab_size=60),
     )
-    run = RunConfig(name="small", model=config, data=DataConfig(sequence_length=16))
-    card = CardFacts(config=run, vocab_size=vocab_size, mask_token="[MASK]", steps=7)
-    given: dict[str, Any] = {"vocab_size": vocab_size, "tokenization_folder": tokenizer_folder, "pad_token_id": 0}
-    return params, config, save_parts(tmp_path / "export", params, config, **given, card=card)
+    card = CardFacts(RunConfig(name="small", model=config, data=DataConfig(sequence_length=16)), 60, "[MASK]", steps=7)
+    given: dict[str, Any] = {"vocab_size": 60, "tokenization_folder": tokenizer_folder, "pad_token_id": 0}
+    return params, config, save_parts(tmp_path_factory.mktemp("electra") / "export", params, config, **given, card=card)
 
 
 def batch() -> dict[str, np.ndarray]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tpulm import storage, tokenization
 from tpulm.config import RunConfig
 from tpulm.convert.huggingface import load_model, save_model
 from tpulm.convert.model_card import CardFacts
-from tpulm.errors import ConfigError, DataError, StorageError, TpulmError
+from tpulm.errors import ConfigError, DataError, TpulmError
 from tpulm.models.bert import next_sentence_logits
 from tpulm.nn.params import named_leaves
 
@@ -54,30 +56,6 @@ def their_logits(torch: Any, model: Any, batch: dict[str, np.ndarray]) -> Any:
         )
 
 
-@pytest.mark.parametrize(
-    ("norm_position", "next_sentence", "activation"),
-    [*((*kind, "gelu_tanh") for kind in KINDS), ("post", False, "gelu"), ("pre", True, "gelu"), ("post", True, "relu")],
-)
-def test_logits_equal_those_of_transformers(
-    torch, transformers, make_small, tmp_path, norm_position, next_sentence, activation
-):
-    small = make_small(norm_position=norm_position, activation=activation, next_sentence=next_sentence)
-    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
-    batch = rows(small.tokenizer.vocab_size)
-    model = load_model(folder)
-    words, real = ours(model, **batch), batch["real"]
-    theirs = their_logits(torch, transformers.AutoModelForMaskedLM.from_pretrained(folder), batch).logits.numpy()
-    assert np.abs(words).max() > 3.0  # or an error of 1e-4 would say little
-    np.testing.assert_allclose(words[real], theirs[real], atol=1e-4, rtol=0)
-    params: Any = model.params
-    assert (params.next_sentence is not None) == next_sentence
-    if next_sentence:
-        pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder)
-        hidden = jnp.asarray(ours(model._replace(head="embedding"), **batch))
-        pairs = next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
-        np.testing.assert_allclose(pairs, their_logits(torch, pair_model, batch).logits.numpy(), atol=1e-4, rtol=0)
-
-
 HEAD = {
     "cls.predictions.bias",
     *(f"cls.predictions.transform.{part}.{leaf}" for part in ("dense", "LayerNorm") for leaf in ("weight", "bias")),
@@ -86,24 +64,40 @@ POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
 PAIR_HEAD = {"cls.seq_relationship.weight", "cls.seq_relationship.bias"}
 
 
-@pytest.mark.parametrize(("norm_position", "next_sentence"), KINDS)
-def test_transformers_finds_every_weight_and_no_other(transformers, make_small, tmp_path, norm_position, next_sentence):
-    small = make_small(norm_position=norm_position, next_sentence=next_sentence)
+@pytest.mark.parametrize(
+    ("norm_position", "next_sentence", "activation"),
+    [*((*kind, "gelu_tanh") for kind in KINDS), ("post", False, "gelu"), ("pre", True, "gelu"), ("post", True, "relu")],
+)
+def test_logits_equal_those_of_transformers(
+    torch, transformers, make_small, tmp_path, norm_position, next_sentence, activation
+):
+    """Which finds every weight, and no other."""
+    small = make_small(norm_position=norm_position, activation=activation, next_sentence=next_sentence)
     folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    batch = rows(small.tokenizer.vocab_size)
 
-    def report(loader: Any) -> tuple[set[str], set[str]]:
-        info = loader.from_pretrained(folder, output_loading_info=True)[1]
-        assert not info["mismatched_keys"]
-        return set(info["missing_keys"]), set(info["unexpected_keys"])
+    def loaded(loader: Any, missing: set[str], unexpected: set[str]) -> Any:
+        model, info = loader.from_pretrained(folder, output_loading_info=True)
+        assert (info["mismatched_keys"], info["missing_keys"], info["unexpected_keys"]) == (set(), missing, unexpected)
+        return model
 
-    bert_pooler = {f"bert.{name}" for name in POOLER}
+    unused = {f"bert.{name}" for name in POOLER} | PAIR_HEAD if next_sentence else set()
+    their_model = loaded(transformers.AutoModelForMaskedLM, set(), unused)
+    model = load_model(folder)
+    words, real = ours(model, **batch), batch["real"]
+    theirs = their_logits(torch, their_model, batch).logits.numpy()
+    assert np.abs(words).max() > 3.0  # or an error of 1e-4 would say little
+    np.testing.assert_allclose(words[real], theirs[real], atol=1e-4, rtol=0)
+    # A pooler that was never trained cannot be given.
+    loaded(transformers.AutoModel, set() if next_sentence else POOLER, HEAD | PAIR_HEAD if next_sentence else HEAD)
+    params: Any = model.params
+    assert (params.next_sentence is not None) == next_sentence
     if next_sentence:
-        assert report(transformers.AutoModelForPreTraining) == (set(), set())
-        assert report(transformers.AutoModelForMaskedLM) == (set(), bert_pooler | PAIR_HEAD)
-        assert report(transformers.AutoModel) == (set(), HEAD | PAIR_HEAD)
-    else:
-        assert report(transformers.AutoModelForMaskedLM) == (set(), set())
-        assert report(transformers.AutoModel) == (POOLER, HEAD)  # a pooler that was never trained cannot be given
+        loaded(transformers.AutoModelForPreTraining, set(), set())
+        pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder)
+        hidden = jnp.asarray(ours(model._replace(head="embedding"), **batch))
+        pairs = next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
+        np.testing.assert_allclose(pairs, their_logits(torch, pair_model, batch).logits.numpy(), atol=1e-4, rtol=0)
 
 
 def test_what_transformers_saves_comes_back(torch, transformers, make_small, exported, tmp_path):
@@ -174,37 +168,13 @@ def test_broken_numbers_are_not_exported(make_small, exported):
     assert (exported / "model.safetensors").read_bytes() == before
 
 
-def test_a_missing_tokenizer_is_named(make_small, tmp_path):
-    small = make_small()
-    arguments = small.arguments | {"tokenization_folder": tmp_path / "nowhere"}
-    with pytest.raises(StorageError, match=r"cannot read .*nowhere: no such file or folder"):
-        save_model(tmp_path / "export", small.params, small.config, **arguments)
-    assert not (tmp_path / "export").exists()
-
-
 # -- what is read -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("norm_position", "next_sentence"), [("post", True), ("pre", False)])
-def test_there_and_back(make_small, tmp_path, norm_position, next_sentence):
-    small = make_small(norm_position=norm_position, next_sentence=next_sentence, dropout=0.2)
-    model = load_model(save_model(tmp_path / "export", small.params, small.config, **small.arguments))
-    assert model.config == small.config
-    assert model.head == ("next_sentence" if next_sentence else "masked")
-    assert model.vocab_size == model.tokenization.vocab_size == small.tokenizer.vocab_size
-    assert model.dropped == ()
-    again = save_model(tmp_path / "again", model.params, model.config, **small.arguments)
-    assert (again / "model.safetensors").read_bytes() == (tmp_path / "export" / "model.safetensors").read_bytes()
-
-
-def test_a_work_folder_stands_for_its_export(exported):
-    workdir = exported.parent
-    (workdir / "run.json").write_text("{}")
-    assert load_model(workdir).config == load_model(exported).config
-
-
-def test_a_work_folder_without_an_export_says_how_to_make_one(tmp_path):
+def test_a_work_folder_stands_for_its_export(exported, tmp_path):
     (tmp_path / "run.json").write_text("{}")
+    assert load_model(tmp_path).config == load_model(exported).config
+    exported.rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=f"make one with: tpulm export {tmp_path}"):
         load_model(tmp_path)
 
@@ -222,20 +192,13 @@ def test_what_is_no_model_is_refused(exported, tmp_path):
         load_model(exported)
 
 
-def test_half_a_file_is_refused(exported):
+def test_a_damaged_file_is_refused(exported):
     path = exported / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(DataError, match=r"model\.safetensors: not a whole safetensors file"):
-        load_model(exported)
-
-
-def test_a_config_of_another_size_is_refused(exported):
-    described = json.loads((exported / "config.json").read_text())
-    (exported / "config.json").write_text(json.dumps(described | {"num_hidden_layers": 3, "vocab_size": 61}))
-    with pytest.raises(DataError) as raised:
-        load_model(exported)
-    assert "missing: bert.encoder.layer.2.intermediate.dense.weight [40, 24]" in str(raised.value)
-    assert "word_embeddings.weight is [60, 24], config.json says [61, 24]" in str(raised.value)
+    whole = path.read_bytes()
+    for broken in (whole[:100], struct.pack("<Q", 1 << 40) + whole[8:], whole[:8] + b"}" + whole[9:], whole[:-5], b""):
+        path.write_bytes(broken)
+        with pytest.raises(DataError, match=r"model\.safetensors: not a whole safetensors file"):
+            load_model(exported)
 
 
 @pytest.mark.parametrize(("settings", "expected"), [({}, "the cafe"), ({"do_lower_case": False}, "The [UNK]")])
@@ -257,35 +220,27 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(exported, tmp_pa
         load_model(exported)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize(("text", "message"), [('{"model_type": ', "not valid JSON"), ("[]", "not a JSON object")])
-def test_a_broken_description_is_to_be_copied_again(make_small, tmp_path, name, text, message):
-    """It came with the weights, and is not to be deleted: nothing can make it anew."""
-    small = make_small()
-    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
-    (folder / name).write_text(text)
-    with pytest.raises(DataError, match=rf"{name}: {message}.*copy or export the model again") as failure:
-        load_model(folder)
-    assert failure.value.exit_code == 3
-
-
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
+        ("config.json", '{"model_type": ', "not valid JSON.*copy or export the model again"),
+        ("tokenizer_config.json", "[]", "not a JSON object.*copy or export the model again"),
         ("config.json", '"hidden_dropout_prob": Infinity', "Infinity"),
         ("config.json", '"x": ' + "[" * 5_000 + "]" * 5_000, "nested"),
         ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: "),
         ("tokenizer_config.json", '"strip_accents": "x"', "strip_accents: "),
-        ("special_tokens_map.json", '"mask_token": {"content": 5}', "mask_token.content: "),
+        ("special_tokens_map.json", '"mask_token": {"content": 5}', r"mask_token\.content: "),
     ],
 )
-def test_values_of_the_wrong_kind(exported, name, change, message):
-    values = json.loads((exported / name).read_text())
-    values.pop(change.split('"')[1], None)
-    (exported / name).write_text(f"{json.dumps(values).removesuffix('}')}, {change}}}")
-    with pytest.raises(DataError) as raised:
+def test_a_broken_description_is_refused(exported, name, change, message):
+    """It came with the weights, and is not to be deleted: nothing can make it anew."""
+    if change.startswith('"'):
+        values = json.loads((exported / name).read_text())
+        values.pop(change.split('"')[1], None)
+        change = f"{json.dumps(values).removesuffix('}')}, {change}}}"
+    (exported / name).write_text(change)
+    with pytest.raises(DataError, match=f"{re.escape(str(exported / name))}.*{message}"):
         load_model(exported)
-    assert message in str(raised.value) and str(exported / name) in str(raised.value)
 
 
 def test_weights_that_are_no_numbers_are_refused(exported):

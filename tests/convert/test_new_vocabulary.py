@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toy_runs import toy_config, write_corpus
+from toy_runs import Notes, toy_config, write_corpus
 from tpulm import config, pipeline, tokenization
 from tpulm.convert.continuing import starting_point
 from tpulm.convert.huggingface import load_model
 from tpulm.convert.new_vocabulary import new_vocabulary
 from tpulm.errors import ConfigError
-from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -57,14 +56,6 @@ def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
         new_vocabulary(vocabulary(tmp_path, "old.txt", "a"), vocabulary(tmp_path, "new.txt", "b"))
 
 
-class Noting(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_vocabulary(tmp_path: Path) -> None:
     """Its embeddings begin with those of the model, so the first loss is far below that of a model with random ones."""
@@ -79,7 +70,7 @@ def test_a_run_goes_on_with_another_vocabulary(tmp_path: Path) -> None:
         f'[corpus]\nsources = ["{corpus}"]\nholdout_fraction = 0.1\n[data]\nsequence_length = 32\nrows = "packed"\n'
     )
     settings = [f"tokenizer.path={tmp_path / 'new.txt'}", "train.steps=2", "train.batch_size=8", "train.log_every_steps=1"]
-    progress, losses = Noting(), {}
+    progress, losses = Notes(), {}
     for name, init in (("on", starting_point(tmp_path / "first")), ("anew", None)):
         model = (
             [f"model.{key}={value}" for key, value in first.model.model_dump(exclude_defaults=True).items()]

@@ -69,6 +69,7 @@ def test_the_rate_is_chosen_on_a_part_of_train_and_dev_is_reported(finished: tup
     assert cola.chosen_on == "10% of train" and cola.chosen_by == "matthews"
 
 
+@pytest.mark.slow
 def test_the_table_has_the_published_scores_and_what_is_missing(finished: tuple[Path, BenchReport]) -> None:
     workdir, report = finished
     cola, rte = report.rows()
@@ -84,6 +85,7 @@ def test_the_table_has_the_published_scores_and_what_is_missing(finished: tuple[
     assert json.loads((workdir / "bench.json").read_text()) == json.loads(json.dumps(report.values()))
 
 
+@pytest.mark.slow
 def test_again_nothing_is_trained(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
     workdir, report = finished
     before = {path: path.stat().st_mtime_ns for path in workdir.glob("cola/*/*")}
@@ -113,6 +115,8 @@ def test_chosen_on_dev_where_that_is_asked_for(encoder: Path, glue: Path, tmp_pa
     assert result.test is None and mrpc.scores["accuracy"] == [result.dev["accuracy"]]
     assert mrpc.examples == {"train": 80, "dev": 24} and mrpc.chosen_on == "dev"
     assert "optimistic" in "\n".join(report.remarks())
+    (published, *_), table = report.rows(), (tmp_path / "w" / "bench.md").read_text()
+    assert published[2:4] == ["88.00", "89.50"] and f"| {published[0]} |" in table
     [[_, said_neg], [_, right]] = np.array(result.confusion)
     assert mrpc.scores["f1"] == [pytest.approx(2 * right / (12 + said_neg + right))]
 
@@ -127,6 +131,7 @@ def test_more_parts_are_scored_by_the_best_model(encoder: Path, glue: Path, tmp_
     assert [row[0] for row in report.rows()] == ["MNLI, accuracy", "MNLI mismatched, accuracy"]
 
 
+@pytest.mark.slow
 def test_another_start_is_refused(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
     with pytest.raises(WorkFolderMismatch, match=r"cola was begun with other inputs .*\n.*settings.epochs: 1 -> 3"):
         run(encoder, glue, finished[0], settings=SETTINGS | {"epochs": 3})

@@ -98,6 +98,7 @@ def test_again_there_is_nothing_to_do(encoder: Path, files: Path, finished: Fine
     assert again.values() == finished.values()
 
 
+@pytest.mark.slow
 def test_stopped_and_continued_it_is_the_same(encoder: Path, files: Path, finished: FinetuneSummary, tmp_path: Path) -> None:
     """With the second seed; the parameters are equal bit for bit."""
     with pytest.raises(Stopped, match="of 27"):

@@ -33,7 +33,7 @@ Run = tuple[RunConfig, Path, pipeline.Summary]
 def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
     config, workdir, summary = toy_run
     assert summary.steps == 6
-    assert set(summary.stages.values()) == {"done"}
+    assert summary.stages == dict.fromkeys(("corpus", "tokenizer", "dataset", "train", "evaluate", "export"), "done")
     assert summary.train_loss == [r for r in read_metrics(workdir) if r.kind == "train"][-1].values["loss"]
     assert summary.eval_loss == json.loads((workdir / "results" / "evaluation.json").read_text())["loss"]
     assert 0.0 <= summary.eval_baseline_accuracy <= 1.0
@@ -59,10 +59,11 @@ def test_running_again_does_nothing_and_says_so(toy_run: Run) -> None:
 def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path: Path) -> None:
     import tpulm
 
+    model = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
     config = toy_config(
         write_corpus(tmp_path / "corpus.txt.gz"),
         data={"sequence_length": 32, "rows": "causal", "part_bytes": 10_000},
-        model={"architecture": "decoder", "norm_position": "pre", "num_layers": 1, "hidden_size": 32, "num_heads": 2},
+        model=model | {"architecture": "decoder", "norm_position": "pre"},
     )
     summary = pipeline.run(config, tmp_path / "w")
     scores = json.loads((tmp_path / "w" / "results" / "evaluation.json").read_text())

@@ -35,14 +35,12 @@ def test_a_large_model_wants_a_tpu():
     assert unknown.hours_here is None and unknown.use_tpu and "would hardly help" in as_fast.verdict
 
 
-def test_a_toy_does_not():
+def test_a_toy_odd_widths_and_a_small_batch_do_not():
     found = advice_for("quickstart")
     assert not found.use_tpu and found.verdict.startswith("no TPU is needed")
-
-
-def test_odd_widths_leave_the_units_idle():
-    found = advice_for("bert-base", "model.hidden_size=192", "model.num_heads=3", "model.intermediate_size=130")
-    assert not good(found)["widths"] and "better products, widths" in found.verdict
+    odd = ("model.hidden_size=192", "model.num_heads=3", "model.intermediate_size=130", "train.batch_size=32")
+    found = advice_for("bert-base", *odd)
+    assert not good(found)["widths"] and not good(found)["batch"] and "better products, widths" in found.verdict
 
 
 def test_units_are_larger_from_v6e_on():
@@ -53,10 +51,6 @@ def test_units_are_larger_from_v6e_on():
     ]
     assert widths[0].good and "fill 100% of the 128 x 128" in widths[0].message
     assert not widths[1].good and "fill 69% of the 256 x 256" in widths[1].message  # (4 x 0.75² + 8 x 0.75) / 12
-
-
-def test_a_small_batch_leaves_the_vector_units_idle():
-    assert not good(advice_for("bert-base", "train.batch_size=32"))["batch"]
 
 
 def test_rows_are_read_from_a_made_up_dataset(monkeypatch: pytest.MonkeyPatch):

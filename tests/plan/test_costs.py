@@ -13,31 +13,12 @@ PRODUCT = 2 * 256 * 64 * 128
 SLICE = 256 * 128 * 2  # bytes of what the loop keeps in a round
 
 
-@pytest.fixture(scope="module")
-def counted() -> costs.Costs:
-    return costs.count(hlo.parse(LOOP), devices=8)
-
-
-def test_a_loops_body_counts_for_each_round(counted: costs.Costs):
-    assert counted.flops == 12 * PRODUCT
-    assert counted.cycles == 12 * 1300
-    assert counted.unknown_loops == 0
-
-
-def test_collectives_count_for_each_round(counted: costs.Costs):
-    (collective,) = counted.collectives
-    assert collective == costs.Collective("all-reduce", 4096, 8, 12, "jit(step)/jvp(layers)/while/body/psum")
-
-
-def test_a_slice_written_in_place_moves_the_slice_alone(counted: costs.Costs):
-    assert counted.bytes_by_part["forward: layers (kept between passes)"] == 12 * (2 * SLICE + 4)  # read, written, the counter
-
-
-def test_cycles_are_told_by_part_of_the_model(counted: costs.Costs):
-    assert counted.cycles_by_part == {"forward: layers/feed_forward": 12_000, "forward: layers (kept between passes)": 3_600}
-
-
-def test_what_a_loop_keeps_is_told_by_where_it_is_computed():
+def test_a_loops_body_counts_for_each_round():
+    counted, write = costs.count(hlo.parse(LOOP), devices=8), "forward: layers (kept between passes)"
+    assert (counted.flops, counted.cycles, counted.unknown_loops) == (12 * PRODUCT, 12 * 1300, 0)
+    assert counted.collectives == [costs.Collective("all-reduce", 4096, 8, 12, "jit(step)/jvp(layers)/while/body/psum")]
+    assert counted.bytes_by_part[write] == 12 * (2 * SLICE + 4)  # of what is written in place the slice, and the counter
+    assert counted.cycles_by_part == {"forward: layers/feed_forward": 12_000, write: 3_600}
     (kept, *_) = analysis.largest(hlo.parse(LOOP), 5)
     assert kept == analysis.Buffer("bf16[12,256,128]", 12 * SLICE, "forward: layers/feed_forward", stacked=True)
 

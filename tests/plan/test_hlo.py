@@ -29,9 +29,8 @@ def test_a_tuple_has_one_shape_for_each_leaf():
     assert [str(array) for array in loop.shapes] == ["s32[]", "bf16[256,64]", "bf16[64,128]", "bf16[12,256,128]"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"),
-    [
+def test_arrays_are_as_large_as_their_tiles_make_them():
+    for shape, size in (
         ("f32[2,3]{1,0}", 24),
         ("f32[768,2]{0,1:T(2,128)}", 768 * 2 * 4),  # 768 lies along the 128 of the tile
         ("f32[768,2]{1,0:T(8,128)}", 768 * 128 * 4),  # 2 does, and is filled up
@@ -41,35 +40,24 @@ def test_a_tuple_has_one_shape_for_each_leaf():
         ("u4[16]{0}", 8),
         ("f8e4m3fn[16]{0}", 16),
         ("token[]", 0),
-    ],
-)
-def test_arrays_are_as_large_as_their_tiles_make_them(shape: str, size: int):
-    (array,) = hlo.arrays(shape)
-    assert array.bytes == size
-
-
-def test_the_memory_space_is_read():
+    ):
+        (array,) = hlo.arrays(shape)
+        assert array.bytes == size, shape
     on_chip, in_hbm = hlo.arrays("(f32[8]{0:T(1024)S(1)}, f32[8]{0:T(1024)})")
     assert (on_chip.memory_space, in_hbm.memory_space) == (1, 0)
-
-
-def test_what_is_no_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo.parse("HloModule nothing")
 
 
-@pytest.mark.parametrize(
-    ("scope", "words"),
-    [
-        ("jit(step)/jvp(layers)/while/body/closed_call/feed_forward/dot_general", "forward: layers/feed_forward"),
+def test_where_an_instruction_comes_from():
+    inside = "while/body/closed_call"
+    for scope, words in (
+        (f"jit(step)/jvp(layers)/{inside}/feed_forward/dot_general", "forward: layers/feed_forward"),
         (
-            "jit(step)/transpose(jvp(layers))/while/body/closed_call/checkpoint/rematted_computation/attention/mix/exp",
+            f"jit(step)/transpose(jvp(layers))/{inside}/checkpoint/rematted_computation/attention/mix/exp",
             "backward: layers/attention/mix",
         ),
-        (
-            "jit(step)/jvp(layers)/while/body/closed_call/attention/mix/bhlk,bhmk->bhlm/dot_general",
-            "forward: layers/attention/mix",
-        ),
+        (f"jit(step)/jvp(layers)/{inside}/attention/mix/bhlk,bhmk->bhlm/dot_general", "forward: layers/attention/mix"),
         (
             "jit(step)/transpose(jvp(discriminator))/layers/while/body/jit(dynamic_index_in_dim)/dynamic_slice",
             "backward: discriminator/layers (kept between passes)",
@@ -77,7 +65,5 @@ def test_what_is_no_program_is_refused():
         ("jit(step)/optimizer/add", "optimizer"),
         ("jit(step)/transpose(jvp(masked_head))/reshape;jit(step)/jvp(gather)/reshape", "backward: masked_head"),
         ("", "other"),
-    ],
-)
-def test_where_an_instruction_comes_from(scope: str, words: str):
-    assert hlo.part(scope) == words
+    ):
+        assert hlo.part(scope) == words

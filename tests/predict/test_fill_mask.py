@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_vocabulary import SPECIAL, VOCAB_SIZE
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-import tpulm
 from tpulm import tokenization
 from tpulm.config import CleaningConfig, ModelConfig, TokenizerConfig
 from tpulm.convert.huggingface import LoadedModel, save_loaded
@@ -22,18 +22,10 @@ from tpulm.nn.params import map_specs
 from tpulm.predict import fill_mask
 from tpulm.predict.fill_mask import EXECUTION, fill, readable
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["the", "old", "cat", "fox", "sees", "a", "house", "and", "is", "seen", "by", "it", ".", ",", "##s", "我", "爱", "你"]
-VOCAB_SIZE = 60
-
 
 @pytest.fixture(scope="module")
-def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> tokenization.Tokenization:
-    path = tmp_path_factory.mktemp("wordpiece") / "vocab.txt"
-    tokens = [*SPECIAL, *WORDS]
-    tokens += [f"word{number}" for number in range(VOCAB_SIZE - len(tokens))]
-    path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    return tokenization.load(path)
+def wordpiece(vocabulary: Path) -> tokenization.Tokenization:
+    return tokenization.load(vocabulary)
 
 
 def spaced(kind: str, folder: Path) -> tokenization.Tokenization:
@@ -97,25 +89,19 @@ def test_several_masks_are_answered_one_by_one(model):
     assert answers[2].text.startswith("the [MASK] sees")
 
 
-def test_no_text_no_answer(model):
+def test_what_cannot_be_filled(model):
     assert fill_mask(model, []) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "the old cat",
-            r"no \[MASK\] in 'the old cat': put one where a word is to be filled in, such as '\[MASK\] the old cat'",
-        ),
+    for text, message in (
+        ("the old cat", r"no \[MASK\] in 'the old cat': put one where .*, such as '\[MASK\] the old cat'"),
         ("the old <mask>", r"no \[MASK\] in 'the old <mask>': .*; write it for '<mask>'"),
         ("the [mask] cat", r"write it for '\[mask\]'"),
         ("", r"no \[MASK\] in ''"),
-    ],
-)
-def test_a_text_without_a_mask_is_refused(model, text, message):
-    with pytest.raises(DataError, match=message):
-        fill_mask(model, text)
+    ):
+        with pytest.raises(DataError, match=message):
+            fill_mask(model, text)
+    for top in (0, 61):
+        with pytest.raises(ConfigError, match=f"top is {top}; it must lie between 1 and the size of the vocabulary, 60"):
+            fill_mask(model, "[MASK]", top=top)
 
 
 def test_a_text_too_long_is_refused_and_numbered(model):
@@ -123,12 +109,6 @@ def test_a_text_too_long_is_refused_and_numbered(model):
     with pytest.raises(DataError, match=r"text 2 of 2: the text has 41 tokens, but the model reads at most 40; shorten it"):
         fill_mask(model, ["[MASK]", long])
     assert len(fill_mask(model, long.removeprefix("the "))[0]) == 5  # just fits
-
-
-@pytest.mark.parametrize("top", [0, 61])
-def test_top_lies_within_the_vocabulary(model, top):
-    with pytest.raises(ConfigError, match=f"top is {top}; it must lie between 1 and the size of the vocabulary, 60"):
-        fill_mask(model, "[MASK]", top=top)
 
 
 # -- the filled text --------------------------------------------------------------------------------------------------------
@@ -149,31 +129,23 @@ def id_of(tokenizer: Any, token: str) -> int:
         ("the[MASK] sees", "cat", "the cat sees"),
         ('"[MASK]"', "cat", '"cat"'),
         ("the [MASK] [MASK]", "[SEP]", "the [SEP] [MASK]"),
+        ("我[MASK]你", "爱", "我爱你"),
     ],
 )
 def test_wordpiece(wordpiece, text, token, expected):
     assert fill(wordpiece, text, 0, id_of(wordpiece, token)) == expected
+    assert readable(wordpiece, id_of(wordpiece, token)) == token
 
 
 @pytest.mark.parametrize(("kind", "space"), [("bpe", "Ġ"), ("unigram", "▁")])
 def test_tokens_that_bring_their_space(tmp_path, kind, space):
     tokenizer = spaced(kind, tmp_path)
     cat = id_of(tokenizer, f"{space}cat")
+    assert readable(tokenizer, cat) == "cat"
     assert fill(tokenizer, "The old [MASK] sees.", 0, cat) == "The old cat sees."
     assert fill(tokenizer, "The old[MASK] sees.", 0, cat) == "The old cat sees."
     assert fill(tokenizer, "[MASK] sees.", 0, cat) == "cat sees."
     assert fill(tokenizer, "The old cat [MASK]", 0, id_of(tokenizer, "s")) == "The old cats"
-
-
-def test_tokens_are_readable(tmp_path, wordpiece):
-    for kind, mark in (("bpe", "Ġ"), ("unigram", "▁")):
-        tokenizer = spaced(kind, tmp_path)
-        assert readable(tokenizer, id_of(tokenizer, f"{mark}cat")) == "cat"
-    assert [readable(wordpiece, id_of(wordpiece, token)) for token in ("cat", "##s", "[SEP]")] == ["cat", "##s", "[SEP]"]
-
-
-def test_chinese_characters_stand_without_spaces(wordpiece):
-    assert fill(wordpiece, "我[MASK]你", 0, id_of(wordpiece, "爱")) == "我爱你"
 
 
 FORMS = {  # the same sentence composed, decomposed, in full width, between odd blanks, with a long repeat, with controls
@@ -234,24 +206,3 @@ def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformer
     for answers in ours:
         assert [index for index, _ in answers] == [index for index, _ in ours[0]]
         np.testing.assert_allclose([score for _, score in answers], scores[[index for index, _ in answers]], rtol=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_classifier_reads_other_forms_alike_here_and_in_transformers(settings: dict[str, Any], tmp_path: Path):
-    """Fine-tuned on all forms; for each it has the same scores, which are those of transformers."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    model_of_forms(settings, tmp_path)
-    theirs = OF_MECAB if "morphemes" in settings else tuple(FORMS)
-    texts = [text.replace("[MASK]", "정말") for text in FORMS.values()]
-    examples = [(text if kind else "abr acr adr", str(kind)) for text in texts for kind in (0, 1)]
-    tuned = tpulm.Classifier(tmp_path / "m", epochs=2, batch_size=4, max_length=64).fit(examples, examples)
-    tuned.save_pretrained(tmp_path / "c")
-    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "c")
-    stock = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "c").eval()
-    found = [[(one.probabilities or {})[name] for name in "01"] for one in tpulm.classify(tmp_path / "c", texts)]
-    with torch.no_grad():
-        chosen = [text for form, text in zip(FORMS, texts, strict=True) if form in theirs]
-        expected = [torch.softmax(stock(**read(text, return_tensors="pt")).logits[0], -1).tolist() for text in chosen]
-    np.testing.assert_allclose(found, [found[0]] * len(FORMS), rtol=1e-5)
-    np.testing.assert_allclose(expected, [found[0]] * len(theirs), rtol=1e-4)

@@ -11,11 +11,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from typer.testing import CliRunner
 
-from tpulm import fill_mask, load_model
 from tpulm import generate as generate_with
+from tpulm import load_model
 from tpulm.cli.app import app
 from tpulm.convert.importing import import_model
-from tpulm.errors import ConfigError
 from tpulm.predict import generate
 
 TEXTS = ["the old cat sees a fox", "a fox, seen by the cat; the cat is old!", "고양이가 여우를 본다. 猫は狐を見る。"] * 4
@@ -139,8 +138,3 @@ def test_a_llama_begins_every_prompt_with_its_bos(
     if isinstance(ends, list):
         found = generate(load_model(source), PROMPTS, max_tokens=TOKENS, temperature=0.0)
         assert any(one.ending == "end of text" for one in found), "or nothing was tried"
-
-
-def test_it_fills_no_masks(real_data: Path):
-    with pytest.raises(ConfigError, match="this is a causal language model"):
-        fill_mask(load_model(real_data / "fixtures" / "gpt2_hf"), "a [MASK]")

@@ -131,15 +131,11 @@ def test_the_rest_of_a_word_is_hidden_with_its_pieces(tmp_path: Path):
     assert plain == [(mask, film), (the, mask)]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "error"), [(" ", "sentence 1 of 1"), ("the film " * 20, "at most 32")], ids=["nothing", "long"]
-)
-def test_sentences_that_cannot_be_scored(tmp_path: Path, sentence: str, error: str):
-    with pytest.raises(DataError, match=error):
-        sentence_scores(load_model(build_encoder("bert", tmp_path)), sentence)
-
-
-def test_a_model_without_words_is_refused(tmp_path: Path):
+def test_what_cannot_be_scored(tmp_path: Path):
+    model = load_model(build_encoder("bert", tmp_path))
+    for sentence, error in ((" ", "sentence 1 of 1"), ("the film " * 20, "at most 32")):
+        with pytest.raises(DataError, match=error):
+            sentence_scores(model, sentence)
     with pytest.raises(ConfigError, match="detection"):
         sentence_scores(load_model(build_encoder("electra", tmp_path)), "the film")
 
@@ -153,29 +149,26 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_files_of_pairs(tmp_path: Path, name: str):
-    (tmp_path / name).write_text(FILES[name])
-    (pair,) = read_pairs(PurePath(tmp_path))
-    assert (pair.paradigm.removeprefix("x-"), pair.category) == ("a", "x")
-    assert pair.good in ("the film was good", "a", "the film", "the film .")
+def test_files_of_pairs(tmp_path: Path):
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+        (pair,) = read_pairs(PurePath(tmp_path / name))
+        assert (pair.paradigm.removeprefix("x-"), pair.category) == ("a", "x")
+        assert pair.good in ("the film was good", "a", "the film", "the film .")
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
+def test_files_that_hold_none(tmp_path: Path):
+    for name, content in (
         ("a.txt", "one line\n"),
         ("a.tsv", "good\tworse\na\tb\n"),
         ("a.tsv", "good\tbad\na\t\n"),
         ("a.tsv", "good\tbad\na\ta\n"),
         ("a.jsonl", '{"good": 1, "bad": "b"}\n'),
         ("a.jsonl", ""),
-    ],
-)
-def test_files_that_hold_none(tmp_path: Path, name: str, content: str):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(DataError, match=name):
-        read_pairs(PurePath(tmp_path / name))
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match=name):
+            read_pairs(PurePath(tmp_path / name))
 
 
 def test_ties_are_not_right(tmp_path: Path):

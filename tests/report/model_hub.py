@@ -37,11 +37,8 @@ class ModelHub(LocalServer):
             asked = json.loads(body)
             name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
             if name in self.files:
-                send(
-                    request,
-                    409,
-                    json.dumps({"error": "You already created this model repo", "url": f"{self.url}/{name}"}).encode(),
-                )
+                error = {"error": "You already created this model repo", "url": f"{self.url}/{name}"}
+                send(request, 409, json.dumps(error).encode())
                 return
             self.private[name], self.files[name] = asked.get("visibility") == "private" or bool(asked.get("private")), {}
             send_json(request, {"url": f"{self.url}/{name}", "id": name, "name": name})
@@ -81,12 +78,9 @@ class ModelHub(LocalServer):
         if name not in self.files:
             send(request, 404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
         elif action.startswith("preupload/"):
-            files = json.loads(body)["files"]
-            modes = [
-                {"path": one["path"], "uploadMode": "lfs" if one["path"].endswith(".safetensors") else "regular"}
-                for one in files
-            ]
-            send_json(request, {"files": [{**one, "shouldIgnore": False} for one in modes]})
+            paths = [one["path"] for one in json.loads(body)["files"]]
+            modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
+            send_json(request, {"files": [{"path": path, "uploadMode": modes[path], "shouldIgnore": False} for path in paths]})
         elif action.startswith("commit/"):
             lines = [json.loads(line) for line in body.splitlines() if line]
             for line in lines:
@@ -98,21 +92,16 @@ class ModelHub(LocalServer):
             self.commits[name] = self.commits.get(name, 0) + 1
             send_json(request, {"success": True, "commitOid": self.commit(name), "commitUrl": f"{self.url}/{name}/commit/1"})
         elif action.startswith("tree/"):
-            send_json(
-                request,
-                [{"type": "file", "path": one, "oid": "0", "size": len(data)} for one, data in self.files[name].items()],
-            )
+            files = self.files[name].items()
+            send_json(request, [{"type": "file", "path": path, "oid": "0", "size": len(data)} for path, data in files])
         else:
-            siblings = [{"rfilename": one} for one in self.files[name]]
-            send_json(
-                request, {"id": name, "sha": self.commit(name), "siblings": siblings, "private": self.private[name], "tags": []}
-            )
+            found = {"id": name, "sha": self.commit(name), "private": self.private[name], "tags": []}
+            send_json(request, {**found, "siblings": [{"rfilename": path} for path in self.files[name]]})
 
     def _file(self, request: BaseHTTPRequestHandler, name: str, path: str) -> None:
         content = self.files.get(name, {}).get(path)
         if content is None:
             send(request, 404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": self.commit(name)})
         else:
-            send(
-                request, 200, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": self.commit(name)}
-            )
+            tag = f'"{hashlib.sha256(content).hexdigest()}"'
+            send(request, 200, content, {"ETag": tag, "X-Repo-Commit": self.commit(name)})

@@ -15,33 +15,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from toy_runs import toy_config, write_corpus
+from toy_runs import Notes, toy_config, write_corpus
 from tpulm import pipeline, report
 from tpulm.cli.app import app
 from tpulm.config import flattened, load
 from tpulm.errors import ConfigError, Stopped
-from tpulm.progress import Silent
 from tpulm.report.history import History, chart
 from tpulm.report.run import Reporter
-from tpulm.runtime import interrupt
 from tpulm.train.metrics import START, Attempt, MetricsRecord
 
 EVIL = "</title></section><script>document.title='taken'; fetch('http://evil.example/')</script><img src=x onerror=alert(1)>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-class Interrupting(Silent):
-    """Asks for a stop at the third step."""
-
-    _steps, _training = 0, False
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        self._training = description == "Training"
-
-    def advance(self, amount: float) -> None:
-        self._steps += int(amount) if self._training else 0
-        if self._steps == 3:
-            interrupt.request("SIGTERM")
 
 
 class Tags(HTMLParser):
@@ -66,71 +50,52 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train = {**toy_config(corpus).train.model_dump(), "steps": 12, "evaluate_every_steps": 2}
     config = toy_config(corpus, description="<b>bold</b>", train=train)
     with pytest.raises(Stopped):
-        pipeline.run(config, folder / "w", progress=Interrupting())
+        pipeline.run(config, folder / "w", progress=Notes(3))
     pipeline.run(config, folder / "w")
     return folder / "w"
 
 
-def test_the_page_states_what_the_run_has(workdir: Path) -> None:
-    page = Tags((workdir / "report" / "index.html").read_text(encoding="utf-8"))
-    scores = json.loads((workdir / "results" / "evaluation.json").read_text())
+def test_the_page_states_what_the_run_has_and_needs_nothing_from_anywhere(workdir: Path) -> None:
+    text = (workdir / "report" / "index.html").read_text(encoding="utf-8")
+    page, scores = Tags(text), json.loads((workdir / "results" / "evaluation.json").read_text())
     samples = json.loads((workdir / "results" / "samples.json").read_text())
-    assert "Done after 12 steps." in page.text
+    assert "Done after 12 steps." in page.text and "attempt 2" in page.text  # marked in the charts
     for value in (f"{scores['loss']:.4f}", f"{scores['accuracy']:.2%}", "<b>bold</b>", samples["masked"][0]["truth"]):
         assert value in page.text, value
     assert samples["step"] == 12 and all(len(one["answers"]) == 3 and "[MASK]" in one["text"] for one in samples["masked"])
-    assert "attempt 2" in page.text  # marked in the charts
     for title in ("Loss", "Accuracy on held-out tokens", "Learning rate", "Attempts", "Text", "Settings", "Machine"):
         assert re.search(rf"\b{title}\b", page.text), title
     card = (workdir / "export" / "README.md").read_text(encoding="utf-8")
     assert f"{scores['loss']:.4f}" in card and samples["masked"][0]["text"] in card  # the same figures
-
-
-def test_it_needs_nothing_from_anywhere(workdir: Path) -> None:
-    text = (workdir / "report" / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"https?://|url\(|@import|<script|javascript:", text)
-    tags = Tags(text).found
-    assert not [tag for tag, attributes in tags if {"src", "href", "action", "onerror", "onload"} & attributes.keys()]
+    assert not [tag for tag, attributes in page.found if {"src", "href", "action", "onerror", "onload"} & attributes.keys()]
 
 
-def test_a_page_is_written_at_evaluations(workdir: Path, tmp_path: Path) -> None:
-    """Of a run that was killed, whose page is of its last evaluation."""
+def test_hostile_text_stays_text(workdir: Path, tmp_path: Path) -> None:
+    """On the page of a run that was killed, which is of its last evaluation, and of a finished one."""
     copy = shutil.copytree(workdir, tmp_path / "w")
+    path, values = copy / "results" / "samples.json", json.loads((copy / "run.json").read_text())
+    path.write_text(json.dumps({"step": 12, "masked": [{"text": EVIL, "truth": EVIL, "answers": [[EVIL, 0.5]]}]}))
+    (copy / "run.json").write_text(json.dumps({**values, "name": EVIL}))
+    report.write(copy)
+    finished = Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
+    assert finished.text.count(EVIL) >= 4
     shutil.rmtree(copy / "results")
     (copy / "failures").mkdir(exist_ok=True)
     failure = {"kind": "training_diverged", "message": EVIL}
     (copy / "failures" / "99999999-000000-1.json").write_text(json.dumps(failure))
     report.write(copy)
-    page = Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
-    assert "Stopped at step 12 of 12:" in page.text and EVIL in page.text
-    assert not [tag for tag, _ in page.found if tag in ("script", "img")]
-
-
-def test_hostile_text_stays_text(workdir: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(workdir, tmp_path / "w")
-    path = copy / "results" / "samples.json"
-    path.write_text(json.dumps({"step": 12, "masked": [{"text": EVIL, "truth": EVIL, "answers": [[EVIL, 0.5]]}]}))
-    values = json.loads((copy / "run.json").read_text())
-    (copy / "run.json").write_text(json.dumps({**values, "name": EVIL}))
-    report.write(copy)
-    page = Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
-    assert not [tag for tag, _ in page.found if tag in ("script", "img")]
-    assert page.text.count(EVIL) >= 4
+    killed = Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
+    assert "Stopped at step 12 of 12:" in killed.text and EVIL in killed.text
+    assert not [tag for tag, _ in (*finished.found, *killed.found) if tag in ("script", "img")]
 
 
 def test_a_report_that_fails_stops_nothing(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Noting(Silent):
-        notes: list[str]
-
-        def note(self, message: str) -> None:
-            self.notes.append(message)
-
     def broken(*_: object, **__: object) -> str:
         raise ZeroDivisionError("no")
 
     monkeypatch.setattr("tpulm.report.run.render", broken)
-    progress = Noting()
-    progress.notes = []
+    progress = Notes()
     reporter = Reporter(workdir, progress)
     reporter(last=True)
     reporter(last=True)
@@ -143,25 +108,21 @@ def test_history_over_attempts_that_repeat_steps() -> None:
     def record(step: int, time: float, loss: float) -> MetricsRecord:
         return MetricsRecord("train", step, {"loss": loss, "time": time})
 
-    first = Attempt(
-        1, {"time": 0.0, "first_step": 0, "per_step": {"tokens": 10, "flops": 100}}, (record(2, 20, 9), record(6, 60, 8))
-    )
+    start = {"time": 0.0, "first_step": 0, "per_step": {"tokens": 10, "flops": 100}}
+    first = Attempt(1, start, (record(2, 20, 9), record(6, 60, 8)))
     start = {"time": 3660.0, "first_step": 4, "per_step": {"tokens": 20, "flops": 200}}
     second = Attempt(2, start, (record(6, 3680, 7), record(8, 3700, 6)))
     history = History((first, second))
     assert [tuple(point) for point in history.curve("train", "loss")] == [(2, 9), (6, 7), (8, 6)]
     assert history.total("tokens", 3) == 30 and history.total("tokens", 8) == 4 * 10 + 4 * 20
     assert history.total("flops", 4) == 400 and history.hours(8) == pytest.approx(3700 / 3600)
-    drawn = chart(
-        "Loss", {"a": (history.curve("train", "loss"), {"steps": float, "hours": history.hours})}, marks=[(4, "here")]
-    )
+    loss = history.curve("train", "loss")
+    drawn = chart("Loss", {"a": (loss, {"steps": float, "hours": history.hours})}, marks=[(4, "here")])
     assert drawn is not None and drawn.views["steps"].marks == [(4.0, "here")]
     assert drawn.views["steps"].lines == {"a": [(2.0, 9), (6.0, 7), (8.0, 6)]}
     assert drawn.y.end <= 6 and drawn.y.begin >= 9
     assert chart("Nothing", {"a": ((), {"steps": float})}) is None
-    assert (
-        History(()).last_step == 0 and chart("One", {"a": (history.curve("train", "loss")[:1], {"steps": float})}) is not None
-    )
+    assert History(()).last_step == 0 and chart("One", {"a": (loss[:1], {"steps": float})}) is not None
 
 
 def test_runs_are_compared(workdir: Path, tmp_path: Path) -> None:
@@ -247,7 +208,6 @@ def test_a_browser_asks_for_the_page_alone_and_finds_no_fault(workdir: Path, tmp
     assert EVIL.replace("<", "&lt;").replace(">", "&gt;") in done.stdout, (done.stderr[-2000:], time.monotonic() - began)
     assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert "<title>toy</title>" in done.stdout
-    of_the_page = [
-        name for name in seen if not name.partition("/")[0].endswith((".google.com", ".googleapis.com"))
-    ]  # Chromium's
+    chromium = (".google.com", ".googleapis.com")
+    of_the_page = [name for name in seen if not name.partition("/")[0].endswith(chromium)]
     assert {name.partition("/")[2] for name in of_the_page} <= {"index.html", "favicon.ico"}, seen

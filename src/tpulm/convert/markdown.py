@@ -1,12 +1,29 @@
-"""Markdown helpers for model cards."""
+"""Model cards: their templates, and text in Markdown."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm.readable import escaped
+
+
+def card(template: str, **values: Any) -> str:
+    """A README.md, from a file in templates/."""
+    environment = Environment(
+        loader=PackageLoader("tpulm"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"code": code, "plain": plain, "quote": quote, "plural": _plural, "number": "{:,}".format}
+    environment.globals["table"] = table
+    return environment.get_template(template).render(values)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()) -> str:
@@ -35,3 +52,7 @@ def quote(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").splitlines())
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -13,12 +13,11 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from huggingface_hub import ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
 from tpulm.convert.heads import Head, spec_of
-from tpulm.convert.markdown import code, plain, quote, table
+from tpulm.convert.markdown import card, code, plain
 from tpulm.dataset import DatasetManifest
 from tpulm.models.bert import padded_vocab_size
 from tpulm.models.electra import generator_config
@@ -48,20 +47,11 @@ _PIPELINES: dict[Head, tuple[str, str]] = {
 _SCORES = {
     "loss": ("loss", ".4f", "{loss}"),
     "accuracy": ("accuracy", "%", "{whose}share of the predicted tokens whose likeliest answer is right"),
-    "baseline_accuracy": (
-        *("baseline accuracy", "%"),
-        "the share that always answering the commonest token of the training text would get right",
-    ),
+    "baseline_accuracy": ("baseline accuracy", "%", "the share that always answering {commonest} would get right"),
     "detection_accuracy": ("detection accuracy", "%", "share of all tokens judged rightly"),
     "detection_auc": ("detection AUC", ".4f", "chance that a replaced token is rated above an original one; 0.5 is chance"),
-    "detection_recall": (
-        *("detection recall", "%"),
-        "share of the replaced tokens that were found; {replaced} of all were replaced",
-    ),
-    "unigram_entropy": (
-        *("unigram cross-entropy", ".4f"),
-        "the loss, in nats, of knowing how frequent each token is in the training text (add-one smoothed)",
-    ),
+    "detection_recall": ("detection recall", "%", "share of the replaced tokens that were found; {replaced}"),
+    "unigram_entropy": ("unigram cross-entropy", ".4f", "the loss, in nats, of {unigrams} (add-one smoothed)"),
     "perplexity": ("perplexity", ".2f", "e to the loss: for each token of this vocabulary"),
     "bits_per_character": ("bits per character", ".4f", "{bits}"),
     "next_sentence_accuracy": ("next-sentence accuracy", "%", "share of the rows judged rightly"),
@@ -119,17 +109,9 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
-    environment = Environment(
-        loader=PackageLoader("tpulm"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"code": code, "plain": plain, "quote": quote, "plural": _plural, "number": "{:,}".format}
-    environment.globals["table"] = table
     unknown = facts.dataset.train.unknown_fraction if facts.dataset else 0.0
-    return environment.get_template("model_card.md").render(
+    return card(
+        "model_card.md",
         facts=facts,
         metadata=_metadata(facts),
         parameters=_millions(num_parameters(facts.model, facts.head, facts.vocab_size)),
@@ -311,7 +293,9 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     if facts.head == "causal":
         bits = "loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code"
     of = {"loss": loss, "bits": bits, "whose": "the generator's " * is_electra}
-    of["replaced"] = percent(scores.get("replaced_fraction", 0.0), 2)
+    of["replaced"] = f"{percent(scores.get('replaced_fraction', 0.0), 2)} of all were replaced"
+    of["commonest"] = "the commonest token of the training text"
+    of["unigrams"] = "knowing how frequent each token is in the training text"
     return [
         (name, percent(scores[key], 2) if form == "%" else format(scores[key], form), meaning.format(**of))
         for key, (name, form, meaning) in _SCORES.items()
@@ -324,10 +308,6 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
         )
         for name, score in sorted(facts.pairs.items())
     ]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _millions(count: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpulm.config import FinetuneConfig
-from tpulm.convert.markdown import code, table
+from tpulm.convert.markdown import card, table
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import summarize
 
@@ -107,47 +107,15 @@ class FinetuneSummary:
 
 def card_text(summary: FinetuneSummary) -> str:
     """The README.md: what the model is, how it was made and chosen, and its scores."""
-    settings = summary.settings
-    best = summary.seeds[summary.best]
-    task = find_task(settings)
-    kind = task.kind + (f" of {len(summary.labels)} classes" if summary.labels else "")
-    several = f" The mean of {len(summary.seeds)} seeds and their sample deviation." if len(summary.seeds) > 1 else ""
+    best, parts = summary.seeds[summary.best], summary.scored
     names = [name for name in best.dev if name != "loss"]
-    parts = summary.scored
     rows = [[name.replace("_", " "), *(summary.shown(part, name) for part in parts)] for name in names]
-    counts = ", ".join(f"{part} {count:,}" for part, count in summary.examples.items())
-    labels = [] if not summary.labels else ["", "Labels: " + ", ".join(code(name) for name in summary.labels[:50]) + "."]
-    return "\n".join(
-        [
-            "---",
-            f"library_name: {task.library}",
-            f"pipeline_tag: {task.pipeline}",
-            "tags: [tpulm]",
-            "---",
-            "",
-            f"# Fine-tuned from {code(summary.model)}",
-            "",
-            f"{kind}, made by tpulm. Examples: {counts}.",
-            *labels,
-            "",
-            "## Scores",
-            "",
-            f"The epoch and the seed were chosen by {settings.chosen_by.replace('_', ' ')} on dev, never on test.{several}",
-            "",
-            table(["", *parts], rows, right=range(1, len(parts) + 1)),
-            "",
-            *([] if summary.health == "all right" else [f"**Not all right**: {summary.health}.", ""]),
-            "## Training",
-            "",
-            f"Up to {settings.epochs} epochs, batches of {settings.batch_size}, rows of {settings.max_length} tokens at most, "
-            f"AdamW with a learning rate of {settings.learning_rate:g}, layer-wise decay {settings.layer_decay:g}. This model: "
-            f"seed {best.seed}, epoch {best.best_epoch} of {best.epochs}.",
-            "",
-            "## Use",
-            "",
-            "```python",
-            *(line.format(pipeline=task.pipeline) for line in task.usage),
-            "```",
-            "",
-        ]
+    return card(
+        "finetuned_card.md",
+        summary=summary,
+        settings=summary.settings,
+        task=find_task(summary.settings),
+        best=best,
+        counts=", ".join(f"{part} {count:,}" for part, count in summary.examples.items()),
+        scores=table(["", *parts], rows, right=range(1, len(parts) + 1)),
     )

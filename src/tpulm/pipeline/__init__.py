@@ -116,7 +116,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         eval_loss=scores["loss"],
         eval_accuracy=scores["accuracy"],
         eval_baseline_accuracy=scores["baseline_accuracy"],
-        train_scores=trained.get("scores", {}),  # results of older versions have none
+        train_scores=trained["scores"],
         eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
         loss_is=loss_formula(config),
         losses_differ=why_losses_differ(config),
@@ -133,12 +133,12 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
 
 def train(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Pretrain, from the newest checkpoint if there is one; the result is also in W/results/train.json."""
-    return _stages(config, workdir, hosts, progress).train().result
+    return _stages(config, workdir, hosts, progress).train().values
 
 
 def evaluate(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> dict[str, Any]:
     """Score the newest checkpoint on the whole holdout; the result is also in W/results/evaluation.json."""
-    return _trained(config, workdir, hosts, progress).evaluate().scores
+    return _trained(config, workdir, hosts, progress).evaluate().values
 
 
 def export(config: RunConfig, workdir: PurePath, *, hosts: Hosts = ALONE, progress: Progress = SILENT) -> PurePath:
@@ -159,7 +159,7 @@ def evaluate_read_only(
     With `on` the text scored is that of these sources, cleaned and laid out like the run's own.
     """
     stages = _trained(config, workdir, ALONE, progress, read_only=True)
-    return stages.evaluate_on(on) if on else stages.evaluate().scores
+    return stages.evaluate_on(on) if on else stages.evaluate().values
 
 
 def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Progress = SILENT) -> LoadedModel:
@@ -251,16 +251,10 @@ class Model(NamedTuple):
     params: Any  # on the devices
 
 
-class Trained(NamedTuple):
-    result: dict[str, Any]  # as W/results/train.json has it
+class StageResult(NamedTuple):
+    values: dict[str, Any]  # as W/results/train.json or W/results/evaluation.json has them
     state: str  # "done", "resumed" or "skipped"
     model: Model | None  # None: skipped, and not loaded
-
-
-class Evaluated(NamedTuple):
-    scores: dict[str, Any]  # as W/results/evaluation.json has it
-    state: str
-    model: Model | None
 
 
 class Exported(NamedTuple):
@@ -286,9 +280,9 @@ class Stages:
     def phases(self) -> tuple[Phase, ...]:
         return phases_of(self.config)
 
-    def train(self) -> Trained:
+    def train(self) -> StageResult:
         if (done := read_result(self.workdir, "train")) is not None:
-            return Trained(done, "skipped", None)
+            return StageResult(done, "skipped", None)
         from tpulm.train.metrics import read_metrics, repair
 
         if self.hosts.is_first:
@@ -316,7 +310,7 @@ class Stages:
             **self._machine(),
         }
         self._save_result("train", values)
-        return Trained(values, "resumed" if resumed_at else "done", self._final(Model(step, result.state.weights)))
+        return StageResult(values, "resumed" if resumed_at else "done", self._final(Model(step, result.state.weights)))
 
     def _train(self, phase: Phase) -> TrainResult:
         """Train one phase to its end, or until a rollback to a good checkpoint before the phase."""
@@ -399,10 +393,10 @@ class Stages:
             of_tokens=self._program(phase).columns_of(self.data.tokenizer),
         )
 
-    def evaluate(self, model: Model | None = None) -> Evaluated:
+    def evaluate(self, model: Model | None = None) -> StageResult:
         done, newest = read_result(self.workdir, "evaluation"), newest_step(self.workdir)
         if done is not None and done["step"] == newest and self._same_average(done):
-            return Evaluated(done, "skipped", model)
+            return StageResult(done, "skipped", model)
         watchdog.report("evaluate")
         model = model or self.newest_model()
         phase = phase_at(self.phases, model.step)
@@ -419,7 +413,7 @@ class Stages:
             **self._averaging,
         }
         self._save_result("evaluation", values)
-        return Evaluated(values, "done", model)
+        return StageResult(values, "done", model)
 
     def evaluate_on(self, sources: Sequence[SourceConfig]) -> dict[str, Any]:
         """The scores on other text, and counts of that text."""

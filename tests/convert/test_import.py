@@ -1,0 +1,123 @@
+"""`tpulm import`: what becomes of each kind of source, what it refuses, and what it advises to do with the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_stock_classes import GPT2, LLAMA
+
+from command_line import invoke
+from tpulm.convert.config_json import HeadConfig
+from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.huggingface import load_model, save_model
+from tpulm.convert.importing import import_model
+from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.nn.params import map_specs
+
+KINDS: dict[str, dict[str, Any]] = {"bert": {}, "gpt2": GPT2, "llama": LLAMA, "electra": {"architecture": "electra"}}
+
+
+@pytest.fixture
+def source(make_small: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A random model as a folder of Hugging Face's, by default a BERT."""
+    small = make_small(**KINDS[getattr(request, "param", "bert")])
+    return save_model(tmp_path / "source", small.params, small.config, **small.arguments)
+
+
+def test_a_checkpoint_of_tf1(real_data: Path, tmp_path: Path):
+    source, out = real_data / "fixtures" / "bert_tf1_checkpoint", tmp_path / "out"
+    imported = invoke("import", source / "bert_model.ckpt", "--to", out, "--json")
+    assert json.loads(imported.stdout)["step"] == 20 and "moments in optimizer.safetensors" in imported.stderr
+    filled = invoke("fill-mask", out, "all work and no [MASK]", "--top", 2, "--json")
+    assert len(json.loads(filled.stdout)["all work and no [MASK]"]) == 2
+    with pytest.raises(ConfigError, match=r"Did you mean 'bert_model\.ckpt'\?"):
+        import_model(source / "bert_modl.ckpt", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "tf_model.h5", "flax_model.msgpack", "model.pt"]
+)
+def test_pickled_weights_are_never_opened(tmp_path: Path, name: str):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(b"\x80\x04cos\nsystem\n")
+    for source in (tmp_path / "in", tmp_path / "in" / name):
+        with pytest.raises(ConfigError, match=name):
+            import_model(source, tmp_path / "out")
+
+
+def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, source: Path):
+    for named, target, options, message in (
+        (tmp_path / "nowhere", "out", {}, "nowhere"),
+        (tmp_path, "out", {}, "is neither a Hugging Face folder"),
+        (source, "out", {"kind": "bert", "strip_accents": False}, "--strip-accents/--keep-accents, --kind"),
+        (source / "model.safetensors", "out", {}, r"model\.safetensors is a file"),
+        (source, "source/vocab.txt", {}, r"vocab\.txt is a file"),
+        (source, "source", {}, "not empty"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            import_model(named, tmp_path / target, **options)
+    (source / "model.safetensors").rename(source / "model-00001-of-00002.safetensors")
+    (source / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(DataError, match="weight_map is None"):
+        import_model(source, tmp_path / "out")
+    (source / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model-00002-of-00002.safetensors"}}')
+    with pytest.raises(StorageError, match="model-00002-of-00002"):
+        import_model(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("source", ["gpt2"], indirect=True)
+def test_a_vocabulary_of_another_gpt2_is_refused(tmp_path: Path, source: Path):
+    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json"):
+        (source / name).unlink()
+    (source / "vocab.json").write_text(json.dumps({f"w{number}": number for number in range(61)}))
+    (source / "merges.txt").write_text("")
+    with pytest.raises(DataError, match="the vocabulary has 61 tokens, but the model only 60"):
+        import_model(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("source", ["llama"], indirect=True)
+def test_a_tokenizer_that_only_transformers_reads(tmp_path: Path, source: Path):
+    for name in ("tokenizer.json", "vocab.txt"):
+        (source / name).unlink()
+    (source / "tokenizer.model").write_bytes(b"SentencePiece")
+    imported = import_model(source, tmp_path / "out")
+    assert "transformers reads it, tpulm's own commands do not" in imported.notes[0]
+    assert (tmp_path / "out" / "tokenizer.model").read_bytes() == b"SentencePiece"
+    with pytest.raises(ConfigError, match=r"tokenizer\.model"):
+        load_model(tmp_path / "out")
+
+
+def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, source: Path):
+    import_model(source, "gs://runs/model")
+    import_model("gs://runs/model", tmp_path / "back")
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="gs://runs/model is not empty"):
+        import_model(source, "gs://runs/model")
+
+
+HINTS: dict[str, tuple[str, Head, HeadConfig | None]] = {
+    "fill-mask OUT": ("bert", "masked", None),
+    "generate OUT": ("gpt2", "causal", None),
+    "finetune OUT --train": ("electra", "detection", None),
+    "finetune OUT --train train.tsv": ("bert", "embedding", None),
+    "embed OUT": ("bert", "embedding", HeadConfig((), pooling="mean")),
+    "classify OUT": ("bert", "classification", HeadConfig(("a", "b"))),
+    'classify OUT "…?" --context': ("bert", "spans", HeadConfig(())),
+    'classify OUT "…?" --choice': ("bert", "choice", HeadConfig(())),
+}
+
+
+@pytest.mark.parametrize("hint", list(HINTS))
+def test_the_hint_fits_the_model(tmp_path: Path, make_small: Any, hint: str):
+    kind, head, head_config = HINTS[hint]
+    small = make_small(**KINDS[kind])
+    params = map_specs(lambda leaf: np.ones(leaf.shape, np.float32), spec_of(small.config, head, vocab_size=60, num_outputs=2))
+    save_model(tmp_path / "in", params, small.config, **small.arguments, head=head, head_config=head_config)
+    done = invoke("import", tmp_path / "in", "--to", tmp_path / "out")
+    assert f"Try: tpulm {hint.replace('OUT', str(tmp_path / 'out'))}" in done.stderr
+    assert ("an encoder without a head" in done.stderr) == (head == "embedding" and head_config is None)
