@@ -16,8 +16,10 @@ from cases import CASES, VOCAB_SIZE, Case, L
 from tpulm.errors import ConfigError
 from tpulm.nn.params import initialize
 
+SLOW = ("masked, modern", "replaced, disentangled")  # to compile; others have the same parts
 
-@pytest.fixture(params=list(CASES))
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
