@@ -72,7 +72,7 @@ def test_every_parameter_gets_a_gradient(case: Case):
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
 
 
-@pytest.mark.parametrize("case", ["masked, with next sentence", "replaced", "causal, as Llama"], indirect=True)
+@pytest.mark.parametrize("case", ["masked, with next sentence", "causal, as Llama"], indirect=True)
 def test_bfloat16_is_near_float32(case: Case):
     data, params = case.batch(), begun(case.make())
     wide, _, _ = cases.run(case.make(), params, data)
