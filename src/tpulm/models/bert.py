@@ -59,11 +59,17 @@ class NextSentenceHead:
 
 
 @parameters
-class Bert:
+class Encoder:
+    """What `encode` needs of a model; each model adds its heads."""
+
     embeddings: Embeddings
-    projection: None  # embeddings are as wide as layers
+    projection: Dense | None  # where embeddings are not as wide as layers
     layers: Layer  # every leaf stacked on a leading axis N
     final_norm: Norm | None  # pre-norm only
+
+
+@parameters
+class Bert(Encoder):
     masked_head: MaskedHead
     next_sentence: NextSentenceHead | None
 
@@ -126,20 +132,11 @@ class Tokens(NamedTuple):
     positions: Int[Array, "B L"] | None  # None: 0, 1, 2, … in every row
 
 
-class Encoder(Protocol):
-    """The parts of a model that `encode` needs."""
+class MaskedModel(Protocol):
+    """`Bert`, or ELECTRA's generator."""
 
     @property
     def embeddings(self) -> Embeddings: ...
-    @property
-    def projection(self) -> Dense | None: ...
-    @property
-    def layers(self) -> Layer: ...
-    @property
-    def final_norm(self) -> Norm | None: ...
-
-
-class MaskedModel(Encoder, Protocol):
     @property
     def masked_head(self) -> MaskedHead: ...
 

@@ -20,12 +20,12 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from tpulm.config import ModelConfig
-from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
+from tpulm.models.bert import Encoder, Tokens, embeddings_spec, encode
 from tpulm.models.electra import embedding_size, projection_spec
 from tpulm.nn.dropout import DropoutSeeds, dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters
-from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, initializers, stack_spec
+from tpulm.nn.transformer import Execution, Randomness, has_norm_bias, initializers, stack_spec
 
 Pooling = Literal["mean", "cls"]  # of hidden states: their mean, or the first one
 HeadKind = Literal["bert", "electra", "eurobert", "modernbert"]
@@ -39,11 +39,7 @@ class ClassificationHead:
 
 
 @parameters
-class SequenceClassifier:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: Norm | None
+class SequenceClassifier(Encoder):
     classification_head: ClassificationHead
 
 
@@ -55,11 +51,7 @@ class TokenHead:
 
 
 @parameters
-class TokenClassifier:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: Norm | None
+class TokenClassifier(Encoder):
     token_head: TokenHead
 
 

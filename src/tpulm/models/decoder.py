@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
 from tpulm.models.bert import (
-    Embeddings,
+    Encoder,
     Tokens,
     embed,
     embeddings_spec,
@@ -31,10 +31,7 @@ from tpulm.nn.transformer import Execution, Layer, feed_forward, has_norm_bias, 
 
 
 @parameters
-class Decoder:
-    embeddings: Embeddings
-    projection: None  # embeddings are as wide as layers
-    layers: Layer  # every leaf stacked on a leading axis N
+class Decoder(Encoder):
     final_norm: Norm
     output: Float[Array, "V D"] | None  # None: tied to embeddings.tokens
 

@@ -17,10 +17,10 @@ from jax import Array
 from jaxtyping import Float
 
 from tpulm.config import ModelConfig
-from tpulm.models.bert import Embeddings, MaskedHead, embeddings_spec, forward_flops, masked_head_spec
+from tpulm.models.bert import Embeddings, Encoder, MaskedHead, embeddings_spec, forward_flops, masked_head_spec
 from tpulm.nn.layers import Dense, activation, dense, dense_spec
 from tpulm.nn.params import ParamSpec, TruncatedNormal, map_specs, parameters, zeros
-from tpulm.nn.transformer import Execution, Layer, stack_spec
+from tpulm.nn.transformer import Execution, stack_spec
 
 
 @parameters
@@ -30,22 +30,14 @@ class DetectionHead:
 
 
 @parameters
-class Generator:
+class Generator(Encoder):
     """In a training tree, None stands for parameters shared with the discriminator."""
 
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: None
     masked_head: MaskedHead
 
 
 @parameters
-class Discriminator:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: None
+class Discriminator(Encoder):
     detection_head: DetectionHead
 
 
