@@ -31,12 +31,6 @@ def test_long_rows_at_the_end():
     assert (first.folder, second.folder) == (".", "phase-2")
 
 
-def test_phases_of_equal_rows_share_them():
-    phases = phases_of(run({"share": 0.5, "batch_size": 64}, {"share": 0.5, "batch_size": 128}))
-    assert [phase.folder for phase in phases] == [".", "."]
-    assert [phase.first_cursor for phase in phases] == [0, 0]
-
-
 def test_a_dataset_goes_on_where_its_last_phase_ended():
     shares = [{"share": 0.25}, {"share": 0.25, "sequence_length": 512, "batch_size": 64}, {"share": 0.5, "batch_size": 128}]
     first, second, third = phases_of(run(*shares))

@@ -16,8 +16,10 @@ from cases import CASES, VOCAB_SIZE, Case, L
 from tpulm.errors import ConfigError
 from tpulm.nn.params import initialize
 
+SLOW = ("masked, modern", "replaced, disentangled")  # to compile; others have the same parts
 
-@pytest.fixture(params=list(CASES))
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
@@ -33,7 +35,7 @@ def assert_same_tree(ours: Any, theirs: Any, atol: float) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["masked, with next sentence", "masked, packed", "next token, of an encoder", "replaced", "causal, as GPT-2"],
+    ["masked, with next sentence", "replaced", "causal, as GPT-2"],
     indirect=True,
 )
 def test_micro_batches_add_up_to_the_whole(case: Case):
@@ -70,7 +72,7 @@ def test_every_parameter_gets_a_gradient(case: Case):
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
 
 
-@pytest.mark.parametrize("case", ["masked, with next sentence", "replaced", "causal, as Llama"], indirect=True)
+@pytest.mark.parametrize("case", ["masked, with next sentence", "causal, as Llama"], indirect=True)
 def test_bfloat16_is_near_float32(case: Case):
     data, params = case.batch(), begun(case.make())
     wide, _, _ = cases.run(case.make(), params, data)

@@ -46,14 +46,13 @@ def reference(kind: str) -> list[float]:
     return losses(kind, {"data": 1}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "hardware"),
     [
-        ("causal", {"tensor": 2, "microbatch_size": 2}),
-        pytest.param("replaced", {"fsdp": 2, "microbatch_size": 4}, marks=pytest.mark.slow),
-        *(pytest.param("masked", {axis: 2}, marks=pytest.mark.slow) for axis in ("data", "fsdp", "tensor")),
-        pytest.param("segments", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
-        pytest.param("modern", {"tensor": 2, "microbatch_size": 2}, marks=pytest.mark.slow),
+        *(("masked", {axis: 2}) for axis in ("data", "fsdp", "tensor")),
+        ("replaced", {"fsdp": 2, "microbatch_size": 4}),
+        *((kind, {"tensor": 2, "microbatch_size": 2}) for kind in ("segments", "modern", "causal")),
     ],
     indirect=["kind"],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +92,16 @@ def test_a_missing_package_is_named_before_anything_is_computed(tmp_path: Path, 
     with pytest.raises(ConfigError, match="--track mlflow needs the package mlflow: "):
         pipeline.run(config, tmp_path / "w")
     assert not (tmp_path / "w" / "corpus").exists()
+
+
+def test_wandb_needs_a_key_unless_it_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(api=SimpleNamespace(api_key=None)))  # type: ignore[arg-type]
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    for mode in ("online", "offline"):
+        monkeypatch.setenv("WANDB_MODE", mode)
+        with pytest.raises(ConfigError, match="WANDB_API_KEY") if mode == "online" else contextlib.nullcontext():
+            trackers.check_trackers(TrackConfig(to=("wandb",)))
 
 
 def test_tensorboard_has_the_settings(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ ModernBERT (Warner et al. 2024) is pre-norm with a norm after the embeddings, an
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,12 +59,22 @@ class NextSentenceHead:
 
 
 @parameters
-class Bert:
+class Encoder:
+    """What `encode` needs of a model; each model adds its heads."""
+
     embeddings: Embeddings
-    projection: None  # embeddings are as wide as layers
+    projection: Dense | None  # where embeddings are not as wide as layers
     layers: Layer  # every leaf stacked on a leading axis N
     final_norm: Norm | None  # pre-norm only
+
+
+@parameters
+class MaskedModel(Encoder):
     masked_head: MaskedHead
+
+
+@parameters
+class Bert(MaskedModel):
     next_sentence: NextSentenceHead | None
 
 
@@ -74,12 +84,9 @@ def padded_vocab_size(vocab_size: int) -> int:
 
 def spec(config: ModelConfig, *, vocab_size: int, next_sentence: bool) -> Bert:
     """The tree of `ParamSpec`; `vocab_size` is the tokenizer's, padded here."""
-    init, size, post = TruncatedNormal(config.initializer_range), config.hidden_size, config.norm_position == "post"
+    init, size = TruncatedNormal(config.initializer_range), config.hidden_size
     return Bert(
-        embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
-        projection=None,
-        layers=stack_spec(config),
-        final_norm=None if post else norm_spec(size, bias=has_norm_bias(config)),
+        **vars(encoder_spec(config, vocab_size=vocab_size)),
         masked_head=masked_head_spec(config, size, vocab_size=vocab_size),
         next_sentence=NextSentenceHead(
             pooler=dense_spec((size, size), ("embed", None), init, bias=config.biases),
@@ -88,6 +95,21 @@ def spec(config: ModelConfig, *, vocab_size: int, next_sentence: bool) -> Bert:
         if next_sentence
         else None,
     )
+
+
+def encoder_spec(config: ModelConfig, *, vocab_size: int) -> Encoder:
+    """The part of a model's spec below its heads."""
+    init, size, width = TruncatedNormal(config.initializer_range), config.hidden_size, embedding_size(config)
+    return Encoder(
+        embeddings=embeddings_spec(config, width, vocab_size=vocab_size),
+        projection=None if width == size else dense_spec((width, size), ("embed", None), init),
+        layers=stack_spec(config),
+        final_norm=None if config.norm_position == "post" else norm_spec(size, bias=has_norm_bias(config)),
+    )
+
+
+def embedding_size(config: ModelConfig) -> int:
+    return config.embedding_size or config.hidden_size
 
 
 def embeddings_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Embeddings:
@@ -124,24 +146,6 @@ class Tokens(NamedTuple):
     segments: Int[Array, "B L"]
     types: Int[Array, "B L"] | None
     positions: Int[Array, "B L"] | None  # None: 0, 1, 2, … in every row
-
-
-class Encoder(Protocol):
-    """The parts of a model that `encode` needs."""
-
-    @property
-    def embeddings(self) -> Embeddings: ...
-    @property
-    def projection(self) -> Dense | None: ...
-    @property
-    def layers(self) -> Layer: ...
-    @property
-    def final_norm(self) -> Norm | None: ...
-
-
-class MaskedModel(Encoder, Protocol):
-    @property
-    def masked_head(self) -> MaskedHead: ...
 
 
 def encode(

@@ -20,12 +20,11 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from tpulm.config import ModelConfig
-from tpulm.models.bert import Embeddings, Tokens, embeddings_spec, encode
-from tpulm.models.electra import embedding_size, projection_spec
+from tpulm.models.bert import Encoder, Tokens, encode, encoder_spec
 from tpulm.nn.dropout import DropoutSeeds, dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters
-from tpulm.nn.transformer import Execution, Layer, Randomness, has_norm_bias, initializers, stack_spec
+from tpulm.nn.transformer import Execution, Randomness, initializers
 
 Pooling = Literal["mean", "cls"]  # of hidden states: their mean, or the first one
 HeadKind = Literal["bert", "electra", "eurobert", "modernbert"]
@@ -39,11 +38,7 @@ class ClassificationHead:
 
 
 @parameters
-class SequenceClassifier:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: Norm | None
+class SequenceClassifier(Encoder):
     classification_head: ClassificationHead
 
 
@@ -55,11 +50,7 @@ class TokenHead:
 
 
 @parameters
-class TokenClassifier:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: Norm | None
+class TokenClassifier(Encoder):
     token_head: TokenHead
 
 
@@ -87,14 +78,8 @@ def head_kind(config: ModelConfig) -> HeadKind:
 
 def spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> SequenceClassifier:
     """The tree of `ParamSpec`; `num_outputs` is C, 1 for a regression."""
-    size, post = config.hidden_size, config.norm_position == "post"
-    return SequenceClassifier(
-        embeddings=embeddings_spec(config, embedding_size(config), vocab_size=vocab_size),
-        projection=projection_spec(config),
-        layers=stack_spec(config),
-        final_norm=None if post else norm_spec(size, bias=has_norm_bias(config)),
-        classification_head=head_spec(config, num_outputs=num_outputs),
-    )
+    head = head_spec(config, num_outputs=num_outputs)
+    return SequenceClassifier(**vars(encoder_spec(config, vocab_size=vocab_size)), classification_head=head)
 
 
 def head_spec(config: ModelConfig, *, num_outputs: int) -> ClassificationHead:

@@ -16,25 +16,22 @@ from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
 from tpulm.models.bert import (
-    Embeddings,
+    Encoder,
     Tokens,
     embed,
-    embeddings_spec,
+    encoder_spec,
     padded_vocab_size,
     rotations_of,
     vocabulary_logits,
 )
 from tpulm.nn.attention import attend_to_cache
-from tpulm.nn.layers import Norm, norm_spec, normalize
+from tpulm.nn.layers import Norm, normalize
 from tpulm.nn.params import TruncatedNormal, param, parameters
-from tpulm.nn.transformer import Execution, Layer, feed_forward, has_norm_bias, stack_spec
+from tpulm.nn.transformer import Execution, Layer, feed_forward
 
 
 @parameters
-class Decoder:
-    embeddings: Embeddings
-    projection: None  # embeddings are as wide as layers
-    layers: Layer  # every leaf stacked on a leading axis N
+class Decoder(Encoder):
     final_norm: Norm
     output: Float[Array, "V D"] | None  # None: tied to embeddings.tokens
 
@@ -44,10 +41,7 @@ def spec(config: ModelConfig, *, vocab_size: int) -> Decoder:
     init, size = TruncatedNormal(config.initializer_range), config.hidden_size
     untied = param((padded_vocab_size(vocab_size), size), ("vocab", "embed"), init)
     return Decoder(
-        embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
-        projection=None,
-        layers=stack_spec(config),
-        final_norm=norm_spec(size, bias=has_norm_bias(config)),
+        **vars(encoder_spec(config, vocab_size=vocab_size)),
         output=None if config.tied_output else untied,
     )
 

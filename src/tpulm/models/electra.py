@@ -17,10 +17,10 @@ from jax import Array
 from jaxtyping import Float
 
 from tpulm.config import ModelConfig
-from tpulm.models.bert import Embeddings, MaskedHead, embeddings_spec, forward_flops, masked_head_spec
+from tpulm.models.bert import Embeddings, Encoder, MaskedModel, embedding_size, encoder_spec, forward_flops, masked_head_spec
 from tpulm.nn.layers import Dense, activation, dense, dense_spec
 from tpulm.nn.params import ParamSpec, TruncatedNormal, map_specs, parameters, zeros
-from tpulm.nn.transformer import Execution, Layer, stack_spec
+from tpulm.nn.transformer import Execution
 
 
 @parameters
@@ -30,22 +30,12 @@ class DetectionHead:
 
 
 @parameters
-class Generator:
+class Generator(MaskedModel):
     """In a training tree, None stands for parameters shared with the discriminator."""
-
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: None
-    masked_head: MaskedHead
 
 
 @parameters
-class Discriminator:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: None
+class Discriminator(Encoder):
     detection_head: DetectionHead
 
 
@@ -78,40 +68,20 @@ def generator_config(config: ModelConfig) -> ModelConfig:
     )
 
 
-def embedding_size(config: ModelConfig) -> int:
-    return config.embedding_size or config.hidden_size
-
-
 def generator_spec(config: ModelConfig, *, vocab_size: int) -> Generator:
     """The spec of a complete generator; `config` is that of `generator_config`."""
-    size = embedding_size(config)
-    return Generator(
-        embeddings=embeddings_spec(config, size, vocab_size=vocab_size),
-        projection=projection_spec(config),
-        layers=stack_spec(config),
-        final_norm=None,
-        masked_head=masked_head_spec(config, size, vocab_size=vocab_size),
-    )
+    head = masked_head_spec(config, embedding_size(config), vocab_size=vocab_size)
+    return Generator(**vars(encoder_spec(config, vocab_size=vocab_size)), masked_head=head)
 
 
 def discriminator_spec(config: ModelConfig, *, vocab_size: int) -> Discriminator:
     init, size = TruncatedNormal(config.initializer_range), config.hidden_size
     return Discriminator(
-        embeddings=embeddings_spec(config, embedding_size(config), vocab_size=vocab_size),
-        projection=projection_spec(config),
-        layers=stack_spec(config),
-        final_norm=None,
+        **vars(encoder_spec(config, vocab_size=vocab_size)),
         detection_head=DetectionHead(
             dense=dense_spec((size, size), ("embed", None), init), output=dense_spec((size, 1), (None, None), init)
         ),
     )
-
-
-def projection_spec(config: ModelConfig) -> Dense | None:
-    size = embedding_size(config)
-    if size == config.hidden_size:
-        return None
-    return dense_spec((size, config.hidden_size), ("embed", None), TruncatedNormal(config.initializer_range))
 
 
 def spec(config: ModelConfig, *, vocab_size: int) -> Electra:

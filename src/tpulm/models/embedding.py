@@ -9,19 +9,15 @@ from jaxtyping import Float
 
 from tpulm.config import ModelConfig
 from tpulm.models import classifier
-from tpulm.models.bert import Embeddings, Encoder, Tokens, encode
+from tpulm.models.bert import Encoder, Tokens, encode
 from tpulm.models.classifier import Pooling
-from tpulm.nn.layers import Dense, Norm
 from tpulm.nn.params import parameters
-from tpulm.nn.transformer import Execution, Layer, Randomness
+from tpulm.nn.transformer import Execution, Randomness
 
 
 @parameters
-class TextEncoder:
-    embeddings: Embeddings
-    projection: Dense | None
-    layers: Layer
-    final_norm: Norm | None
+class TextEncoder(Encoder):
+    """An encoder without a head."""
 
 
 def without_head(params: Encoder) -> TextEncoder:

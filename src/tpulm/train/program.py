@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 from jax.stages import Lowered
 
 from tpulm import accelerators, objectives, storage
-from tpulm.config import HardwareConfig, OptimizerConfig, RunConfig
+from tpulm.config import HardwareConfig, RunConfig, TrainConfig
 from tpulm.errors import ConfigError, StorageError
 from tpulm.nn.attention import has_kernels, kernels_agree
 from tpulm.nn.params import count
@@ -158,34 +158,28 @@ class BaseProgram:
     def __init__(
         self,
         objective: Objective,
-        optimizer: OptimizerConfig,
+        train: TrainConfig,
         hardware: HardwareConfig,
         *,
         sequence_length: int,
         token_dtype: Any,
-        steps: int,
-        batch_size: int,
-        log_every_steps: int,
-        seed: int,
         devices: Sequence[Any],
     ):
         self.mesh = make_mesh(hardware, devices)
         check_hosts(self.mesh)
-        self.layout = layout_batch(batch_size, self.mesh, hardware.microbatch_size)
+        self.layout = layout_batch(train.batch_size, self.mesh, hardware.microbatch_size)
         self.objective: Objective = objective
         self._token_dtype = token_dtype
         self.memory_bytes: int | None = None
         if hardware.remat == "auto" and (device := self.mesh.local_devices[0]).platform == "gpu":
             self.memory_bytes = (device.memory_stats() or {}).get("bytes_limit")
-        self._seed, self._first_params = seed, None
+        self._train, self._seed, self._first_params = train, train.seed, None
         self._compiled: dict[int, StepFunction] = {}  # by row length
         self.num_parameters = count(objective.spec)
-        self._steps, self._log_every_steps = steps, log_every_steps
-        self._optimizer_config = optimizer
-        self._optimizer = make_optimizer(optimizer, steps, objective.spec)
-        self._sum_shapes = sum_shapes(objective, self._shapes(self.batch_shapes(sequence_length)), batch_size)
+        self._optimizer = make_optimizer(train.optimizer, train.steps, objective.spec)
+        self._sum_shapes = sum_shapes(objective, self._shapes(self.batch_shapes(sequence_length)), train.batch_size)
         self._initializer = make_initializer(
-            objective, self._optimizer, sums=self._sum_shapes, averages=optimizer.average_decay is not None
+            objective, self._optimizer, sums=self._sum_shapes, averages=train.optimizer.average_decay is not None
         )
         abstract = jax.eval_shape(self._initializer, self._scalar_shape)
         self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
@@ -243,8 +237,8 @@ class BaseProgram:
                 self._optimizer,
                 self.layout,
                 seed=seed,
-                log_every_steps=self._log_every_steps,
-                average_decay=self._optimizer_config.average_decay,
+                log_every_steps=self._train.log_every_steps,
+                average_decay=self._train.optimizer.average_decay,
             )
             return update(state, batch, cursor)
 
@@ -261,7 +255,7 @@ class BaseProgram:
 
     def learning_rate(self, count: int) -> float:
         """The learning rate of update `count` + 1."""
-        return float(np.asarray(learning_rate(self._optimizer_config, self._steps)(count)))
+        return float(np.asarray(learning_rate(self._train.optimizer, self._train.steps)(count)))
 
     def to_devices(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Global arrays, sharded by rows, from this host's share of a batch."""
@@ -385,17 +379,12 @@ class PretrainingProgram(BaseProgram):
         self._first_moments: Moments | None = None
         self._config, self.vocab_size, self.special = config, vocab_size, special
         self._execution = execution_on(devices, config.hardware, config.train.compute_dtype, steps=config.train.steps)
-        train = config.train
         super().__init__(
             self._objective(evaluation=False),
-            train.optimizer,
+            config.train,
             config.hardware,
             sequence_length=config.data.sequence_length,
             token_dtype=jnp.uint16 if vocab_size <= 2**16 else jnp.uint32,
-            steps=train.steps,
-            batch_size=train.batch_size,
-            log_every_steps=train.log_every_steps,
-            seed=train.seed,
             devices=devices,
         )
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]

@@ -70,16 +70,13 @@ class FinetuningProgram(BaseProgram):
             make_objective(
                 objective, model, config, num_classes=num_classes, vocab_size=vocab_size, special=special, devices=devices
             ),
-            self.settings.optimizer,
+            self.settings,
             config.hardware,
             sequence_length=config.max_length,
             token_dtype=jnp.int32,
-            steps=steps,
-            batch_size=batch_size,
-            log_every_steps=config.log_every_steps,
-            seed=config.seed,
             devices=devices,
         )
+        self._seed = config.seed
 
     def beginning(self, seed: int, params: Any) -> Self:
         """A copy with another seed and these initial parameters (float32 arrays of the objective's spec)."""
