@@ -4,7 +4,7 @@ A failure names format, number and changes. The number alone repeats it:
 
     .venv/bin/pytest -n0 tests/fuzz -k parquet --fuzz-seed 1234
 
-`make test` tries 100 cases of each format and `make test-fuzz` 5,000; equal numbers are equal cases. Were a library to kill the
+`make test` tries 50 cases of each format and `make test-fuzz` 5,000; equal numbers are equal cases. Were a library to kill the
 process, the format is in pytest's own report, and the case the last one in the file that --fuzz-report names.
 """
 
@@ -52,7 +52,7 @@ class TookTooLong(BaseException):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path, request: pytest.FixtureRequest):
-    try_all(name, tmp_path, range(100), request.config)
+    try_all(name, tmp_path, range(50), request.config)
 
 
 @pytest.mark.fuzz

@@ -190,9 +190,7 @@ CLEANINGS = {
     "defaults": CleaningConfig(),
     "NFKC": CleaningConfig(unicode_form="NFKC", max_repeats=3),
     "NFD": CleaningConfig(unicode_form="NFD", max_repeats=2),
-    "NFKD": CleaningConfig(unicode_form="NFKD", whitespace="keep"),
     "repeats": CleaningConfig(unicode_form="none", whitespace="keep", max_repeats=12),
-    "blanks": CleaningConfig(unicode_form="none"),
 }
 UNCLEAN = [
     *("e\u0301", "\u0301", unicodedata.normalize("NFD", "한글 영화"), "か\u3099", "\u0327\u0301", "\u212a", "\u1161", "İ"),

@@ -108,7 +108,7 @@ def misaligned(tokenizer: Tokenization, text: str, ids: np.ndarray, spans: np.nd
     return f"no token has {lost}" if lost else None
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(texts, max_size=3))
 def test_what_stands_there_is_what_the_token_says(tokenizer: Tokenization, some: list[str]) -> None:
     found, expected = tokenizer.encode_with_offsets(some), tokenizer.encode(some)
