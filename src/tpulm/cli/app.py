@@ -25,17 +25,7 @@ from tpulm.runtime.memory import keep_between_steps
 from tpulm.storage import abandon, storage_error
 
 _SHOW_CURSOR: Final = b"\x1b[?25h"
-_REPORTED_DEPENDENCIES: Final = (
-    "jax",
-    "jaxlib",
-    "libtpu",
-    "numpy",
-    "optax",
-    "orbax-checkpoint",
-    "tokenizers",
-    "transformers",
-    "torch",
-)
+_REPORTED: Final = ("jax", "jaxlib", "libtpu", "numpy", "optax", "orbax-checkpoint", "tokenizers", "transformers", "torch")
 
 app = Commands(
     name="tpulm",
@@ -75,7 +65,7 @@ def _version(
         from importlib.metadata import PackageNotFoundError, metadata
 
         print(f"tpulm {metadata('tpulm')['Version']}\npython {platform.python_version()}")
-        for name in _REPORTED_DEPENDENCIES:
+        for name in _REPORTED:
             with contextlib.suppress(PackageNotFoundError):
                 print(f"{name} {metadata(name)['Version']}")
         raise typer.Exit

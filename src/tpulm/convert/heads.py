@@ -14,12 +14,7 @@ from tpulm.models import bert, classifier, decoder, electra, embedding
 Head = Literal[
     "masked", "next_sentence", "detection", "causal", "classification", "tokens", "spans", "choice", "embedding"
 ]  # fmt: skip
-FINE_TUNED: Final[tuple[Head, ...]] = (
-    "classification",
-    "tokens",
-    "spans",
-    "choice",
-)  # with outputs of their own
+FINE_TUNED: Final[tuple[Head, ...]] = ("classification", "tokens", "spans", "choice")  # with outputs of their own
 Model = (
     bert.Bert
     | electra.Generator

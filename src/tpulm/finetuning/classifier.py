@@ -33,15 +33,8 @@ from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
 from tpulm.train.tuning import FinetuningProgram, Labelled
 
-_FILES = {
-    CONFIG,
-    WEIGHTS,
-    TOKENIZER_CONFIG,
-    *TOKENIZERS,
-    *EMBEDDER_FILES,
-    "onnx",
-    "special_tokens_map.json",
-}  # of a saved classifier
+# Of a saved classifier.
+_FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, *EMBEDDER_FILES, "onnx", "special_tokens_map.json"}
 
 
 class Fitted(NamedTuple):
