@@ -42,8 +42,8 @@ from tpulm.labelled import Columns, Examples, read_examples
 from tpulm.models import bert
 from tpulm.nn.params import initialize
 from tpulm.runtime.memory import keep_between_steps
+from tpulm.train.finetuning_program import Labelled
 from tpulm.train.loop import steps_of
-from tpulm.train.tuning import Labelled
 
 MODEL = ModelConfig(num_layers=4, hidden_size=256, num_heads=4, intermediate_size=1024, max_positions=128)
 BATCH_SIZE, MAX_LENGTH, REQUIRED = 32, 128, 1.5

@@ -26,7 +26,7 @@ from tpulm.runtime.hosts import ALONE, Hosts, Membership, join
 
 _RUN_FILE = "run.json"
 _LOSS_IS_KNOWN_SECONDS = 2.0  # after a device connection breaks, until the loss of its host is known
-_OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
+_SETTINGS_OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
 _RESULTS = ("train", "evaluation", "samples", "export", "report")
 REVISIONS = "revisions"  # the folder of the models that were kept by words
 _CARD = "README.md"  # of an export
@@ -44,8 +44,9 @@ def open_run(workdir: str | PurePath) -> RunConfig:
 def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILENT) -> PurePath:
     """Create the work folder, or check that it belongs to this configuration, and write run.json. The caller holds the folder.
 
-    A setting may change while nothing depends on it, or if it does not affect the result; the end of training (`_OF_THE_END`),
-    if the learning rates so far would have been the same. Raises WorkFolderMismatch listing all other changes.
+    A setting may change while nothing depends on it, or if it does not affect the result; the end of training
+    (`_SETTINGS_OF_THE_END`), if the learning rates so far would have been the same. Raises WorkFolderMismatch listing all
+    other changes.
     """
     folder = storage.as_path(workdir)
     if is_imported(folder):
@@ -55,12 +56,12 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
         else:
             _agree_with_import(config, folder)
     if storage.exists(folder / _RUN_FILE):
-        before, made = open_run(folder), _made(folder)
+        before, made = open_run(folder), _existing_stages(folder)
         found = changes(before.model_dump(mode="json"), config.model_dump(mode="json"))
-        depend = [_made_of(change, before, made, imported=is_imported(folder)) for change in found]
+        depend = [_stages_depending_on(change, before, made, imported=is_imported(folder)) for change in found]
         bound = [change for change, names in zip(found, depend, strict=True) if names]
         newest = max(storage.committed_steps(folder / "checkpoints"), default=None)
-        if bound and (reason := why_not(before, config, bound, newest)) is not None:
+        if bound and (reason := reason_end_cannot_move(before, config, bound, newest)) is not None:
             parts = [name for name in made if any(name in names for names in depend)]
             if "dataset" in parts:
                 parts += [path.name for path in storage.list_folder(folder) if path.name.startswith("phase-")]
@@ -125,14 +126,14 @@ def _forget_what_is_gone(config: RunConfig, folder: PurePath, progress: Progress
         storage.remove(folder / "results")
 
 
-def _made(folder: PurePath) -> list[str]:
+def _existing_stages(folder: PurePath) -> list[str]:
     """The stages that have results, in order."""
     there = {name: storage.exists(folder / name / "manifest.json") for name in ("corpus", "tokenizer", "dataset")}
     there["checkpoints"] = bool(storage.committed_steps(folder / "checkpoints"))
     return [name for name in _STAGES if there.get(name, storage.exists(folder / name))]
 
 
-def _made_of(change: Change, before: RunConfig, made: Sequence[str], *, imported: bool) -> list[str]:
+def _stages_depending_on(change: Change, before: RunConfig, made: Sequence[str], *, imported: bool) -> list[str]:
     """The existing results that depend on a setting."""
     group = change.name.split(".")[0].split("[")[0]
     first = {"corpus": "corpus", "tokenizer": "tokenizer", "data": "dataset", "phases": "dataset"}.get(group, "checkpoints")
@@ -143,13 +144,13 @@ def _made_of(change: Change, before: RunConfig, made: Sequence[str], *, imported
     return [name for name in _STAGES[_STAGES.index(first) :] if name in made and name not in of_elsewhere]
 
 
-def why_not(before: RunConfig, now: RunConfig, bound: Sequence[Change], newest: int | None) -> str | None:
+def reason_end_cannot_move(before: RunConfig, now: RunConfig, bound: Sequence[Change], newest: int | None) -> str | None:
     """Why these changes cannot be made: a line, or "" if there is no more to say; None if they can.
 
     The end of the run may change if the learning rates up to the newest checkpoint, of step `newest`, are those of a run that
     was planned this way from the beginning.
     """
-    if not {change.name for change in bound} <= _OF_THE_END:
+    if not {change.name for change in bound} <= _SETTINGS_OF_THE_END:
         return ""
     (first, steps), (then, planned) = ((one.train.optimizer, one.train.steps) for one in (before, now))
     stable = min(steps - first.decay(steps), planned - then.decay(planned))
@@ -222,7 +223,7 @@ def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
     """Hold a folder for importing a dataset into it. Raises WorkFolderMismatch if it holds the results of other work."""
     folder = storage.check_writable(workdir)
     if not is_imported(folder):
-        found = _made(folder)
+        found = _existing_stages(folder)
         if found:
             raise WorkFolderMismatch(f"{folder} holds {', '.join(found)}, and no imported dataset; import into an empty folder")
     with interrupt.handled(), held(folder, "import"):

@@ -26,7 +26,7 @@ def settings_of(accelerator: str, **changes: Any) -> CloudSettings:
 def per_hour(accelerator: str, *zones: str, notes: list[str] | None = None, **changes: Any) -> dict[str, Any]:
     settings = settings_of(accelerator, **changes)
     rest = GoogleRest(settings.project, patience_seconds=0.0)
-    found = prices.of(settings, zones, rest=rest, note=[].append if notes is None else notes.append)
+    found = prices.find_prices(settings, zones, rest=rest, note=[].append if notes is None else notes.append)
     assert all(price.zone == zone and price.spot == settings.spot for zone, price in found.items())
     return {zone: pytest.approx(price.dollars_per_hour) for zone, price in found.items()}
 
@@ -65,7 +65,7 @@ def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_googles_rows_give_googles_prices(gcs: Emulator, accelerator: str, zone: str, spot: bool, dollars: float):
     assert per_hour(accelerator, zone, spot=spot) == {zone: dollars}
-    (price,) = prices.of(settings_of(accelerator, spot=spot), [zone]).values()
+    (price,) = prices.find_prices(settings_of(accelerator, spot=spot), [zone]).values()
     assert price.source == "Cloud Billing Catalog" and len(price.as_of) == len("2026-06-14")
 
 
@@ -103,7 +103,7 @@ def test_a_spot_v6e_in_europe_is_not_a_third_of_its_price(gcs: Emulator):
 def test_a_v4_is_always_priced_as_a_slice(cache: Any):
     row = {**ROWS[CLOUD_TPU][-1]["sku"], "description": "Tpu-v4 Pod Accelerator USA"}  # the name is Google's
     catalog: Any = Catalog(row, {**row, "description": "Tpu-v4 accelerator USA"}, of=CLOUD_TPU)
-    (price,) = prices.of(settings_of("v4-8", spot=False), ["us-central2-b"], rest=catalog).values()
+    (price,) = prices.find_prices(settings_of("v4-8", spot=False), ["us-central2-b"], rest=catalog).values()
     assert price.dollars_per_hour == pytest.approx(8.1144)
 
 
@@ -118,7 +118,7 @@ def test_a_v4_is_always_priced_as_a_slice(cache: Any):
 )
 def test_a_row_in_another_form_hides_no_other(cache: Any, wrong: dict[str, Any]):
     dallas = ROWS[COMPUTE_ENGINE][2]["sku"]
-    found = prices.of(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog({**dallas, **wrong}, dallas))  # type: ignore[arg-type]
+    found = prices.find_prices(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog({**dallas, **wrong}, dallas))  # type: ignore[arg-type]
     assert found["us-south1-a"].source == prices.CATALOG
 
 
@@ -126,7 +126,7 @@ def test_the_rate_from_the_first_hour_on_counts_and_of_two_rows_the_dearer(cache
     dallas = ROWS[COMPUTE_ENGINE][2]["sku"]
     rates = [{"startUsageAmount": amount, "unitPrice": {"currencyCode": "USD", "units": str(amount or 3)}} for amount in (9, 0)]
     tiered = {**dallas, "pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": rates}}]}
-    found = prices.of(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog(tiered, dallas))  # type: ignore[arg-type]
+    found = prices.find_prices(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog(tiered, dallas))  # type: ignore[arg-type]
     assert found["us-south1-a"].dollars_per_hour == 3.0
 
 
@@ -136,7 +136,7 @@ def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator
     assert per_hour("v6e-8", "us-east5-a", "us-central1-b", notes=notes) == {"us-east5-a": 8 * 1.62}
     (note,) = notes
     assert "Cloud Billing API has not been used in project" in note and "of the dates given" in note
-    (price,) = prices.of(settings_of("v6e-8"), ["us-east5-a"]).values()
+    (price,) = prices.find_prices(settings_of("v6e-8"), ["us-east5-a"]).values()
     assert str(price) == ("$12.96 an hour spot in us-east5-a (readings of the Cloud Billing Catalog by third parties, 2026-08)")
 
 
@@ -164,7 +164,7 @@ def test_the_users_own_prices_come_first(gcs: Emulator, tmp_path: Any, monkeypat
     monkeypatch.setenv("TPULM_ACCELERATORS", str(own))
     accelerators._catalogue.cache_clear()
     try:
-        (price,) = prices.of(settings_of("v4-16"), ["us-central2-b"]).values()
+        (price,) = prices.find_prices(settings_of("v4-16"), ["us-central2-b"]).values()
         assert (price.dollars_per_hour, price.source, price.as_of) == (4.0, str(own), "2026-11")
         assert per_hour("v4-16", "us-central2-b", spot=False) == {}
     finally:
@@ -175,7 +175,7 @@ def test_the_catalogue_is_kept_for_a_day(cache: Any):
     catalog: Any = Catalog(ROWS[COMPUTE_ENGINE][2]["sku"])
 
     def found() -> prices.Price:
-        return prices.of(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=catalog)["us-south1-a"]
+        return prices.find_prices(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=catalog)["us-south1-a"]
 
     assert found() == found() and catalog.asked == 1
     for damage in ("{", "[]", "{}", '{"at": 9e99, "dollars": {}}', '{"at": "now", "dollars": {}}'):
@@ -196,7 +196,7 @@ def test_nothing_of_an_emulator_is_kept(gcs: Emulator, cache: Any, monkeypatch: 
 def test_the_prices_of_a_launch_are_written_down(gcs: Emulator):
     folder = storage.as_path("gs://runs/toy/cloud")
     assert prices.saved(folder) is None
-    found = prices.of(settings_of("v6e-8"), ["us-east5-a", "europe-west4-a"])
+    found = prices.find_prices(settings_of("v6e-8"), ["us-east5-a", "europe-west4-a"])
     prices.save(folder, found)
     assert prices.saved(folder) == found
     storage.write_atomic(folder / "prices.json", b"[]")

@@ -13,7 +13,7 @@ from tpulm.config import RunConfig
 from tpulm.corpus.documents import Samples, merge_samples
 from tpulm.pipeline import preparation
 
-WORDS = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 def test_a_few_of_each_and_short():

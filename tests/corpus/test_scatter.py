@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -327,7 +328,7 @@ def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], t
     channel, heard = Together(), [Heard(), Heard()]
 
     def host(index: int):
-        several = Hosts(index, 2, channel=channel)
+        several = Hosts(index, 2, channel=cast("Any", channel))
         return scatter(config, tmp_path / "w", part_bytes=10_000, workers=2, hosts=several, progress=heard[index])
 
     with ThreadPoolExecutor(2) as pool:
@@ -341,7 +342,7 @@ def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], t
 def test_with_a_limit_one_host_reads_for_all(sources: list[str], tmp_path: Path, limit: int):
     config = CorpusConfig.model_validate({"sources": sources, "max_documents": limit})
     alone = scatter(config, tmp_path / "alone", part_bytes=10_000)
-    hosts = [Hosts(index, 2, channel=channel) for channel in [Together()] for index in range(2)]
+    hosts = [Hosts(index, 2, channel=channel) for channel in [cast("Any", Together())] for index in range(2)]
     with ThreadPoolExecutor(2) as pool:
         found = pool.map(lambda host: scatter(config, tmp_path / "w", part_bytes=10_000, hosts=host), hosts)
         assert list(found) == [alone, alone]

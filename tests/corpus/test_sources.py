@@ -54,8 +54,9 @@ def test_an_empty_folder_and_an_empty_list(folder: Path):
 
 def test_a_key_is_refused_where_no_file_of_the_source_uses_it(folder: Path):
     for path, key in (("*.txt", {"text_field": "body"}), ("sub/*.jsonl", {"documents": "paragraph"})):
+        source = SourceConfig.model_validate({"path": str(folder / path), **key})
         with pytest.raises(ConfigError, match=f"{next(iter(key))} does not apply"):
-            names(folder, SourceConfig(path=str(folder / path), **key))
+            names(folder, source)
     assert len(names(folder, SourceConfig(path=str(folder / "sub"), text_field="body"))) == 2  # one of the two uses it
 
 

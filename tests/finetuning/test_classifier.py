@@ -18,7 +18,7 @@ from tpulm.config import FinetuneConfig
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
-from tpulm.train import tuning
+from tpulm.train import finetuning_program
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
 
@@ -149,7 +149,7 @@ def test_a_batch_is_no_larger_than_all_rows(
     settings = {**QUICK, "epochs": 2, "dropout": 0.1, "batch_size": 256, "hardware": hardware}
     small = tpulm.Classifier(encoder, **settings).fit(reviews(41), reviews(16, seed=1))
     assert small.tuning_of(small.encode(reviews(41))).layout.batch_size == rows
-    monkeypatch.setattr(tuning, "_batch_size", lambda config, *_: config.batch_size)
+    monkeypatch.setattr(finetuning_program, "_batch_size", lambda config, *_: config.batch_size)
     whole = tpulm.Classifier(encoder, **settings).fit(reviews(41), reviews(16, seed=1))
     for name, leaf in named_leaves(whole.params).items():
         np.testing.assert_allclose(named_leaves(small.params)[name], leaf, atol=1e-5, err_msg=name)

@@ -23,7 +23,7 @@ from tpulm.nn.transformer import Execution
 from tpulm.objectives.classification import LabelledInputs
 from tpulm.objectives.embedding import RankedTexts, ScoredPairs
 from tpulm.special_tokens import SpecialTokens
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
 NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))

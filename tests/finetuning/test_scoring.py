@@ -17,7 +17,7 @@ from tpulm.finetuning.tasks import find_task, model_warnings, part_vocabulary_wa
 from tpulm.labelled import Examples, label_set_scores
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
 ONE_OF_TWO, FIVE_STEPS = [0] * 4 + [1] * 6, [1.0, 2.0, 3.0, 4.0]

@@ -23,7 +23,7 @@ from tpulm.convert.huggingface import load_model
 from tpulm.labelled.rows import Rows
 from tpulm.nn.params import named_leaves
 from tpulm.runtime.hosts import Hosts
-from tpulm.train.tuning import Epochs, Labelled
+from tpulm.train.finetuning_program import Epochs, Labelled
 
 SETTINGS = ["--epochs=4", "--batch-size=16", "--learning-rate=5e-3", "--max-length=16", "--seeds=2", "--set=log_every_steps=1"]
 DEV, TEST = 61, 37  # examples: no multiples of anything

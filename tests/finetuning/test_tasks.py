@@ -21,7 +21,7 @@ from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.tasks import TextClassification, find_task
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.rows import Rows
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 FILM, PLOT = "the film was very good and the plot was", "bad plot and cast and the film was very"
 LEARNT: dict[str, tuple[str, float, list[Any], Any]] = {  # of a task: a score and its least value, what is asked, the answers
@@ -193,7 +193,7 @@ class Subsets(LabelSets):
         return super().scores(outputs, data, names) | {"nearness": -float(np.mean((outputs > 0) != data.labels))}
 
 
-OWN: dict[str, tuple[Task, dict[str, Any]]] = {
+REGISTERED: dict[str, tuple[Task, dict[str, Any]]] = {
     "feeling": (Feeling(), {"agreement": "highest", "distance": "lowest"}),
     "grades": (Grades(), {"nearness": "highest"}),
     "subsets": (Subsets(), {"nearness": "highest"}),
@@ -202,10 +202,10 @@ OWN: dict[str, tuple[Task, dict[str, Any]]] = {
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    for name, (task, metrics) in OWN.items():
+    for name, (task, metrics) in REGISTERED.items():
         register_task(name, task, metrics=metrics)
     yield
-    for name, (_, metrics) in OWN.items():
+    for name, (_, metrics) in REGISTERED.items():
         TASKS.discard(name)
         del METRICS[name]
         for metric in metrics:

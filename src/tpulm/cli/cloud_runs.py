@@ -84,7 +84,7 @@ def launch(
         cloud.launch.take_up(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
-            prices = cloud.prices.of(named, settings.zones, note=say)
+            prices = cloud.prices.find_prices(named, settings.zones, note=say)
         if settings.budget is not None:
             settings = settings.model_copy(update={"zones": tuple(prices)})
         by_zone = {zone: price.dollars_per_hour for zone, price in prices.items()}

@@ -55,7 +55,7 @@ class Price:
         return f"{dollars(self.dollars_per_hour)} an hour{' spot' * self.spot} in {self.zone} ({self.origin})"
 
 
-def of(
+def find_prices(
     settings: CloudSettings,
     zones: Iterable[str],
     *,

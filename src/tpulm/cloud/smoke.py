@@ -91,7 +91,7 @@ class Smoke:
 
     def run(self) -> None:
         """Run all checks. Raises ConfigError if the budget buys too little, CloudRefused if no zone has a VM."""
-        zone_prices = prices.of(self.settings.model_copy(update={"budget": None}), self.settings.zones, rest=self.rest)
+        zone_prices = prices.find_prices(self.settings.model_copy(update={"budget": None}), self.settings.zones, rest=self.rest)
         if not zone_prices:
             raise ConfigError(f"no price is known for a {self.settings.accelerator}; write dollars_per_hour = … in cloud.toml")
         zones = tuple(zone_prices)

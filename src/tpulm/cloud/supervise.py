@@ -43,7 +43,7 @@ from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
 
 
-class Progress(BaseModel):
+class StepProgress(BaseModel):
     """The steps of an attempt since they were first seen."""
 
     first: int | None
@@ -62,7 +62,7 @@ class Memory(BaseModel):
     """What earlier looks saw, and when, in seconds since 1970 by this machine's clock."""
 
     heartbeats: dict[str, tuple[int, float]] = {}  # "ATTEMPT/WORKER" -> the version of its heartbeat, first seen when
-    progress: dict[int, Progress] = {}  # by attempt
+    progress: dict[int, StepProgress] = {}  # by attempt
     last_seen: dict[str, float] = {}  # node -> when it was last seen to exist
     deletion_requested: dict[str, float] = {}  # node -> when its deletion was first requested
     saved_at: float = 0.0
@@ -231,7 +231,7 @@ class Supervisor:
             return StepRate()
         known = self.memory.progress.get(attempt)
         if known is None or known.newest != beat.step:
-            first = known or Progress(first=beat.step, begun=now, newest=beat.step, since=now)
+            first = known or StepProgress(first=beat.step, begun=now, newest=beat.step, since=now)
             known = self.memory.progress[attempt] = first.model_copy(update={"newest": beat.step, "since": now})
         return StepRate(beat.step, now - known.since, known.seconds_per_step)
 

@@ -224,7 +224,7 @@ class _Bench(NamedTuple):
             title=task.title,
             state="done",
             scores=scores,
-            also=self._also(name, task, config, best, files.files),
+            also=self._score_further_parts(name, task, config, best, files.files),
             learning_rate=best,
             tried={f"{rate:g}": value for rate, value in tried.items()},
             chosen_by=config.chosen_by,
@@ -282,7 +282,7 @@ class _Bench(NamedTuple):
         ]
         return micro_f1(confusion, chosen)
 
-    def _also(
+    def _score_further_parts(
         self, name: str, task: BenchTask, config: FinetuneConfig, rate: float, files: Mapping[str, PurePath]
     ) -> dict[str, dict[str, float]]:
         """The scores of the best seed's model on further parts, cached next to it."""

@@ -20,7 +20,7 @@ from tpulm.labelled.rows import Groups, Rows, encode_rows
 from tpulm.objectives.choice import MultipleChoice
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 _NUMBERED = re.compile(r"(?:choice|ending|option)_?(\d+)")
 

@@ -27,11 +27,11 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG
 from tpulm.train import loop
+from tpulm.train.finetuning_program import FinetuningProgram, Labelled
 from tpulm.train.loop import History, Selection, TrainStep, steps_of
 from tpulm.train.program import fastest_compute_dtype, recorded_compute_dtype
 from tpulm.train.throughput import Meter
 from tpulm.train.trackers import Tracking
-from tpulm.train.tuning import FinetuningProgram, Labelled
 
 # Of a saved classifier.
 _FILES = {CONFIG, WEIGHTS, TOKENIZER_CONFIG, *TOKENIZERS, *EMBEDDER_FILES, "onnx", "special_tokens_map.json"}
@@ -138,7 +138,7 @@ class Classifier:
     ) -> Classifier:
         """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
-        outputs = self._of()
+        outputs = self._ready_outputs()
 
         def score(params: Any, advance: Callable[[float], None]) -> dict[str, float]:
             return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
@@ -223,7 +223,7 @@ class Classifier:
 
     def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
         """The scores of the initial parameters of training with this seed."""
-        outputs = self._of()
+        outputs = self._ready_outputs()
         logits = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
         return self.task.scores(logits, data, self.head_config.names)
 
@@ -276,15 +276,15 @@ class Classifier:
         classes = self._classes()
         return self.task.head_config(classes)
 
-    def _of(self) -> Outputs:
+    def _ready_outputs(self) -> Outputs:
         if self._outputs is None:
             self._outputs = Outputs(
-                self.model, self._of_rows, num_classes=self.head_config.num_classes, objective=self.task.objective
+                self.model, self._config_of_rows, num_classes=self.head_config.num_classes, objective=self.task.objective
             )
         return self._outputs
 
     @property
-    def _of_rows(self) -> FinetuneConfig:
+    def _config_of_rows(self) -> FinetuneConfig:
         """The settings with the length of whole rows, if these hold several texts."""
         return self.config.model_copy(update={"max_length": (self.config.max_length or 0) * self.task.objective.texts})
 
@@ -301,7 +301,7 @@ class Classifier:
         return self.task.rows(self.model.tokenization, examples, max_length=self.config.max_length)
 
     def _outputs_of(self, rows: Any, params: Any = None) -> np.ndarray:
-        outputs = self._of()
+        outputs = self._ready_outputs()
         if params is not None:
             return outputs.of(params, rows)
         if self._placed is None:
@@ -310,7 +310,7 @@ class Classifier:
 
     def first_params(self, seed: int, training: Labelled | None = None) -> FineTuned:
         """The initial parameters for this seed; a new head of a regression is on the scale of the `training` labels."""
-        spec = self._of().objective.spec
+        spec = self._ready_outputs().objective.spec
         known = None if self.model.head_config is None else self.model.head_config._replace(null=self.task.null)
         again = self.model.head == self.task.head and known == self.head_config and not self.config.from_scratch
         if self.config.from_scratch:
@@ -334,7 +334,7 @@ class Classifier:
         if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != key:
             self._tuning = FinetuningProgram(
                 self.model.config,
-                self._of_rows.model_copy(update={"compute_dtype": dtype}),
+                self._config_of_rows.model_copy(update={"compute_dtype": dtype}),
                 num_rows=num_rows,
                 group=group,
                 num_classes=self.head_config.num_classes,

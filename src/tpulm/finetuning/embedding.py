@@ -30,7 +30,7 @@ from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows, joined
 from tpulm.objectives.embedding import RankedTexts, ScoredPairs
 from tpulm.tokenization import Tokenization
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 _THE_SAME = 0.99  # the mean cosine of two texts from which on all vectors count as one
 _AT_ONCE = 256  # queries

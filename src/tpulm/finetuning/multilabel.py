@@ -18,7 +18,7 @@ from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows
 from tpulm.objectives.multilabel import MultiLabelClassification
 from tpulm.predict.classify import logistic
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 _MOST_SHOWN = 20  # labels in a note
 

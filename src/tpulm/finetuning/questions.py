@@ -28,7 +28,7 @@ from tpulm.labelled.rows import Rows, window_rows
 from tpulm.objectives.spans import SpanPrediction
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 
 class QuestionAnswering(Task):

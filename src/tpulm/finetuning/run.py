@@ -37,9 +37,9 @@ from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK
 from tpulm.runtime import interrupt
 from tpulm.runtime.hosts import Hosts, Membership
 from tpulm.train.distributed import initialize
+from tpulm.train.finetuning_program import Labelled
 from tpulm.train.program import enable_compilation_cache
 from tpulm.train.trackers import Tracking, check_trackers
-from tpulm.train.tuning import Labelled
 from tpulm.workfolder import held, joined
 
 # How the work is carried out, not what it computes: these may differ between attempts.

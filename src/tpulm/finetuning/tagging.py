@@ -35,7 +35,7 @@ from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.tagging import TokenClassification
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 _NAMES = (("tokens", "words"), ("ner_tags", "tags", "labels"), ("labels", "entities", "spans"))  # of words, tags, spans
 _RECORDS = (".jsonl", ".ndjson", ".json", ".parquet")  # other files have columns

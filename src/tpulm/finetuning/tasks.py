@@ -39,12 +39,12 @@ from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
-from tpulm.train.tuning import Labelled
+from tpulm.train.finetuning_program import Labelled
 
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
-_GIVEN = vars(Columns())  # the defaults
+_DEFAULT_COLUMNS = vars(Columns())
 
 
 class Mistake(NamedTuple):
@@ -89,7 +89,10 @@ class Task(ABC):
     def columns_of(self, columns: Columns) -> Columns:
         """The given columns, completed by those of the task's files."""
         return Columns(
-            **{**vars(self.columns), **{name: value for name, value in vars(columns).items() if value != _GIVEN[name]}}
+            **{
+                **vars(self.columns),
+                **{name: value for name, value in vars(columns).items() if value != _DEFAULT_COLUMNS[name]},
+            }
         )
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:

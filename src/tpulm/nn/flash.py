@@ -32,7 +32,7 @@ from tpulm.nn.layers import PRODUCT
 _WEIGHTS = 512 * 512  # in a block, at most: 1 MiB in float32, of the chip's 16 MiB or more
 _BLOCK = 128  # queries in a block, at least
 SHORTEST, _LONGEST = 512, _WEIGHTS // _BLOCK  # tokens in a row
-_WITHOUT = ("TPU v2", "TPU v3")  # Pallas has no bfloat16 products for these
+_WITHOUT_BFLOAT16 = ("TPU v2", "TPU v3")  # Pallas has no bfloat16 products for these
 
 
 class _Settings(NamedTuple):
@@ -43,7 +43,7 @@ class _Settings(NamedTuple):
 
 
 def runs_on(device: Any) -> bool:
-    return device.platform == "tpu" and device.device_kind not in _WITHOUT
+    return device.platform == "tpu" and device.device_kind not in _WITHOUT_BFLOAT16
 
 
 def is_faster(length: int, head_size: int) -> bool:

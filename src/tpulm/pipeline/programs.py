@@ -25,7 +25,7 @@ class Programs:
     def __init__(self, workdir: PurePath, progress: Progress, *, read_only: bool = False):
         """`read_only`: only for evaluation, on one device, while another process trains."""
         self._workdir, self._progress, self._read_only = workdir, progress, read_only
-        self._stats: dict[int, Future[PretrainingProgram]] = {}
+        self._programs: dict[int, Future[PretrainingProgram]] = {}
 
     def begin(self, phase: Phase) -> None:
         """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
@@ -35,13 +35,13 @@ class Programs:
 
     def check(self) -> None:
         """Raise errors so far, such as a batch that does not divide: better now than after hours of preparation."""
-        for future in self._stats.values():
+        for future in self._programs.values():
             if future.done():
                 future.result()
 
     def get(self, phase: Phase, vocabulary: Vocabulary) -> PretrainingProgram:
         """The program for this run's vocabulary, compiled ahead if that was expected."""
-        if phase.number in self._stats:
+        if phase.number in self._programs:
             program = self._wait(phase)
             if (program.vocab_size, program.special) == vocabulary:
                 return program
@@ -49,7 +49,7 @@ class Programs:
         return self._wait(phase)
 
     def _wait(self, phase: Phase) -> PretrainingProgram:
-        future = self._stats[phase.number]
+        future = self._programs[phase.number]
         if not future.done():
             watchdog.report("compile")
             self._progress.start("Compiling")
@@ -69,7 +69,7 @@ class Programs:
                 future.set_exception(error)
 
         threading.Thread(target=work, name="compile", daemon=True).start()
-        self._stats[phase.number] = future
+        self._programs[phase.number] = future
 
 
 def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, read_only: bool) -> PretrainingProgram:

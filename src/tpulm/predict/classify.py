@@ -16,8 +16,8 @@ from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
 from tpulm.objectives.classification import Classification
 from tpulm.runtime.memory import naming_shortage
+from tpulm.train.finetuning_program import Forward, make_objective
 from tpulm.train.mesh import make_mesh, parameter_shardings, to_global_array
-from tpulm.train.tuning import Forward, make_objective
 
 
 class Outputs:

@@ -36,7 +36,7 @@ from tpulm.errors import CheckpointError, StorageError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.train.distributed import agreed
-from tpulm.workfolder import why_not
+from tpulm.workfolder import reason_end_cannot_move
 
 # Orbax limits its waiting by the wall clock, and takes one that is put right, or a laptop that wakes, for a save that hangs.
 for _module in (async_checkpointer, future, signaling_client):
@@ -368,7 +368,7 @@ def _check_identity(metadata: dict[str, Any], identity: dict[str, Any], step: in
         if name in metadata and name == "config":
             before, now = (from_json(json.dumps(config), f"checkpoint {step}") for config in (metadata[name], expected))
             bound = [change for change in differences(before, now) if change.name.startswith(("train.", "phases"))]
-            if bound and (why := why_not(before, now, bound, step)) is not None:
+            if bound and (why := reason_end_cannot_move(before, now, bound, step)) is not None:
                 found, reason = found + bound, why
         elif name in metadata or name not in _ADDED:
             found += changes(metadata.get(name), expected, name)
