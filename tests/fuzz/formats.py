@@ -43,7 +43,7 @@ from tpulm.tokenization import Vocabulary
 
 _LINES = "the old cat sees a dog|영화 정말 재미있다|吾輩は猫である。|a and the cat, again.|그 배우 좋다 ㅋㅋ 1 2 3".split("|")  # noqa: SIM905
 LINES = 3 * _LINES
-TOKENS: list[str] = "[PAD] [UNK] [CLS] [SEP] [MASK] the old cat sees a and ##s . , 영화 ##다".split()  # noqa: SIM905
+TOKENS = list[str]("[PAD] [UNK] [CLS] [SEP] [MASK] the old cat sees a and ##s . , 영화 ##다".split())  # noqa: SIM905
 LENGTH = 16
 
 
