@@ -41,8 +41,8 @@ _IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
 class Stream(Protocol):
-    """The data interface of the loop: `tpulm.dataset.Batches` or `finetuning_program.Epochs`. A cursor is the number of rows before a
-    batch; rows whose "weights" are 0 are padding."""
+    """The data interface of the loop: `tpulm.dataset.Batches` or `finetuning_program.Epochs`. A cursor is the number of rows
+    before a batch; rows whose "weights" are 0 are padding."""
 
     def iterate(
         self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
