@@ -83,7 +83,7 @@ def test_electras_records_and_mistakes(folder: Path) -> None:
 
     mistaken = import_tfrecord("electra.tfrecord-*", "bert")
     assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
-    assert "give --format electra" in mistaken.stderr
+    assert "--format electra" in mistaken.stderr
     assert import_tfrecord("electra.tfrecord-*", "electra").returncode == 0
     missing = import_tfrecord("elektra.tfrecord-*", "electra")
     assert missing.returncode == 2 and "matches no file" in missing.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from tpulm.config import SourceConfig
 from tpulm.corpus.paths import find_paths
-from tpulm.corpus.sources import find_files
+from tpulm.corpus.sources import find_files, refuse_unused_settings
 from tpulm.errors import ConfigError, DataError
 
 
@@ -54,10 +54,11 @@ def test_an_empty_folder_and_an_empty_list(folder: Path):
 
 def test_a_key_is_refused_where_no_file_of_the_source_uses_it(folder: Path):
     for path, key in (("*.txt", {"text_field": "body"}), ("sub/*.jsonl", {"documents": "paragraph"})):
-        source = SourceConfig.model_validate({"path": str(folder / path), **key})
+        sources = [SourceConfig.model_validate({"path": str(folder / path), **key})]
         with pytest.raises(ConfigError, match=f"{next(iter(key))} does not apply"):
-            names(folder, source)
-    assert len(names(folder, SourceConfig(path=str(folder / "sub"), text_field="body"))) == 2  # one of the two uses it
+            refuse_unused_settings(sources, find_files(sources))
+    sources = [SourceConfig(path=str(folder / "sub"), text_field="body")]
+    refuse_unused_settings(sources, find_files(sources))  # one of the two files uses it
 
 
 def test_a_file_reached_twice_is_refused(folder: Path):

@@ -193,7 +193,7 @@ def _agree(
 def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     """Raises ConfigError for a corpus that is not there, before anything that takes long."""
     from tpulm.config.schema import DATASETS
-    from tpulm.corpus import find_files
+    from tpulm.corpus.sources import find_files, refuse_unused_settings
 
     datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
     local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
@@ -205,7 +205,7 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     if on_tpu and local:
         raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
     if not storage.exists(folder / "dataset" / "manifest.json"):
-        find_files(config.corpus.sources)
+        refuse_unused_settings(config.corpus.sources, find_files(config.corpus.sources))
 
 
 def prepare(config: RunConfig, folder: PurePath) -> None:

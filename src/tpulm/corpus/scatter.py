@@ -41,7 +41,7 @@ from tpulm.corpus.manifest import (
 from tpulm.corpus.near import mark_near_duplicates, near_folder
 from tpulm.corpus.readers import READERS, Reader, read_documents
 from tpulm.corpus.readers.lines import ByteStream, InputFile, open_file
-from tpulm.corpus.sources import find_files
+from tpulm.corpus.sources import find_files, refuse_unused_settings
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
@@ -78,6 +78,7 @@ def scatter(
         verify(manifest, config, workdir, part_bytes=part_bytes)
         return manifest
     files = find_files(config.sources, note=progress.note)
+    refuse_unused_settings(config.sources, files)
     Cleaner(config.cleaning)  # raises errors in the settings early
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
     stage.sweep(pieces, hosts, also=[near_folder(workdir)])

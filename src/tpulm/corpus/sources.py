@@ -77,17 +77,21 @@ def _files_of(source: SourceConfig, index: int, note: Callable[[str], None], *, 
     reader = READERS.get(source.format)
     if reader is not None and reader.find is not None:
         return reader.find(source, index, first_time)
-    files = [
+    return [
         InputFile(path, name_within(path, source.path), index, *_kind(path, source), encoding, info.size, info.modified_ns)
         for path, info in find_paths(source.path, note).items()
     ]
-    formats = sorted({file.format for file in files})
-    for name in ("documents", "text_field", "templates"):
-        if source.is_set(name) and not any(name in READERS[form].settings for form in formats):
-            raise ConfigError(
-                f"{name} does not apply to '{printable(source.path)}', which is read as {' and '.join(formats)}; leave it out"
-            )
-    return files
+
+
+def refuse_unused_settings(sources: Sequence[SourceConfig], files: Sequence[InputFile]) -> None:
+    """Raise ConfigError for a setting of a source that none of its files uses."""
+    for index, source in enumerate(sources):
+        formats = sorted({file.format for file in files if file.source == index})
+        for name in ("documents", "text_field", "templates"):
+            if source.is_set(name) and not any(name in READERS[form].settings for form in formats):
+                raise ConfigError(
+                    f"{name} does not apply to '{printable(source.path)}', read as {' and '.join(formats)}; leave it out"
+                )
 
 
 def _stretches(file: InputFile) -> list[InputFile]:
