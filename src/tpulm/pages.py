@@ -1,7 +1,8 @@
-"""Self-contained HTML pages: no script, no network, light and dark. The jinja2 templates are in tpulm/templates.
+"""The jinja2 templates in tpulm/templates: self-contained HTML pages, and files that are not HTML (`text_environment`).
 
-Reports extend page.html, which has the style sheet, and take tables and charts from macros.html. All text is escaped, and
-invisible characters in it, such as direction controls, are made visible.
+Pages have no script, need no network, and are light and dark. Reports extend page.html, which has the style sheet, and take
+tables and charts from macros.html. All text is escaped, and invisible characters in it, such as direction controls, are made
+visible.
 """
 
 from __future__ import annotations
@@ -24,7 +25,21 @@ class Axis(NamedTuple):
         return round(100 * abs((value - self.begin) / (self.end - self.begin)), 2)
 
 
+def text_environment(**filters: Any) -> Environment:
+    """For files that are not HTML, such as Markdown and YAML: nothing is escaped."""
+    templates = Environment(
+        loader=PackageLoader("tpulm"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters |= filters
+    return templates
+
+
 def environment() -> Environment:
+    """For HTML."""
     templates = Environment(
         loader=PackageLoader("tpulm"),
         autoescape=True,

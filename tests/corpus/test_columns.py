@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow.parquet.encryption import CryptoFactory, EncryptionConfiguration, KmsClient, KmsConnectionConfig
 
 from cloud_emulator import Emulator
 from tpulm import storage
@@ -205,3 +207,25 @@ def test_a_bucket_that_does_not_answer_is_no_broken_file(gcs: Emulator, tmp_path
     monkeypatch.setattr(ByteStream, "exhaust", lambda stream: gcs.faults.set(error_rate=1.0, match="a.parquet"))
     with pytest.raises(StorageError, match=r"cannot read gs://runs/a\.parquet: Cloud Storage did not answer"):
         list(read_texts([source]))
+
+
+class PlainKeys(KmsClient):
+    """Keys that are wrapped in nothing."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
+        return base64.b64encode(key_bytes).decode()
+
+    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+@pytest.mark.parametrize("plain_footer", [True, False])
+def test_an_encrypted_file(read: Callable, tmp_path: Path, plain_footer: bool):
+    properties = CryptoFactory(lambda _: PlainKeys()).file_encryption_properties(
+        KmsConnectionConfig(), EncryptionConfiguration("k", column_keys={"k": ["text"]}, plaintext_footer=plain_footer)
+    )
+    table = pa.table({"text": ["x"]})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="encrypted"):
+        read("a.parquet", (tmp_path / "a.parquet").read_bytes())

@@ -18,7 +18,6 @@ from pathlib import PurePath
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tpulm import accelerators, storage
 from tpulm.cloud import bundle
@@ -27,6 +26,7 @@ from tpulm.cloud.launch import check_folder, check_trackers, label_value
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import EXIT_STOPPED, ConfigError
+from tpulm.pages import text_environment
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import DEFAULT_PORT
 
@@ -106,12 +106,10 @@ def jobset(staged: Staged, settings: CloudSettings, nodes: Nodes, *, image: str 
 
 
 def _rendered(template: str, staged: Staged, **values: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("tpulm"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["yaml"] = lambda value: yaml.safe_dump([value], width=10_000, allow_unicode=True)[2:-1]  # one scalar
+    environment = text_environment(yaml=_scalar)
     return environment.get_template(template).render(staged=staged, restarts=_RESTARTS, stopped=EXIT_STOPPED, **values)
+
+
+def _scalar(value: Any) -> str:
+    """A value as one YAML scalar."""
+    return yaml.safe_dump([value], width=10_000, allow_unicode=True)[2:-1]

@@ -7,21 +7,13 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from tpulm.pages import text_environment
 from tpulm.readable import escaped
 
 
 def card(template: str, **values: Any) -> str:
     """A README.md, from a file in templates/."""
-    environment = Environment(
-        loader=PackageLoader("tpulm"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"code": code, "plain": plain, "quote": quote, "plural": _plural, "number": "{:,}".format}
+    environment = text_environment(code=code, plain=plain, quote=quote, plural=_plural, number="{:,}".format)
     environment.globals["table"] = table
     return environment.get_template(template).render(values)
 

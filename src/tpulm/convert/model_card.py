@@ -47,11 +47,20 @@ _PIPELINES: dict[Head, tuple[str, str]] = {
 _SCORES = {
     "loss": ("loss", ".4f", "{loss}"),
     "accuracy": ("accuracy", "%", "{whose}share of the predicted tokens whose likeliest answer is right"),
-    "baseline_accuracy": ("baseline accuracy", "%", "the share that always answering {commonest} would get right"),
+    "baseline_accuracy": (
+        *("baseline accuracy", "%"),
+        "the share that always answering the commonest token of the training text would get right",
+    ),
     "detection_accuracy": ("detection accuracy", "%", "share of all tokens judged rightly"),
     "detection_auc": ("detection AUC", ".4f", "chance that a replaced token is rated above an original one; 0.5 is chance"),
-    "detection_recall": ("detection recall", "%", "share of the replaced tokens that were found; {replaced}"),
-    "unigram_entropy": ("unigram cross-entropy", ".4f", "the loss, in nats, of {unigrams} (add-one smoothed)"),
+    "detection_recall": (
+        *("detection recall", "%"),
+        "share of the replaced tokens that were found; {replaced} of all were replaced",
+    ),
+    "unigram_entropy": (
+        *("unigram cross-entropy", ".4f"),
+        "the loss, in nats, of knowing how frequent each token is in the training text (add-one smoothed)",
+    ),
     "perplexity": ("perplexity", ".2f", "e to the loss: for each token of this vocabulary"),
     "bits_per_character": ("bits per character", ".4f", "{bits}"),
     "next_sentence_accuracy": ("next-sentence accuracy", "%", "share of the rows judged rightly"),
@@ -293,9 +302,7 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
     if facts.head == "causal":
         bits = "loss / ln 2 × tokens / characters, ends of texts included: the length of the text in the model's code"
     of = {"loss": loss, "bits": bits, "whose": "the generator's " * is_electra}
-    of["replaced"] = f"{percent(scores.get('replaced_fraction', 0.0), 2)} of all were replaced"
-    of["commonest"] = "the commonest token of the training text"
-    of["unigrams"] = "knowing how frequent each token is in the training text"
+    of["replaced"] = percent(scores.get("replaced_fraction", 0.0), 2)
     return [
         (name, percent(scores[key], 2) if form == "%" else format(scores[key], form), meaning.format(**of))
         for key, (name, form, meaning) in _SCORES.items()

@@ -81,9 +81,19 @@ def _in_folder(folder: PurePath) -> PurePath | None:
 INDEX = ".index"
 # TensorFlow's numbers for data types (core/framework/types.proto)
 _DTYPES: dict[int, np.dtype] = {
-    **{number: np.dtype(name) for number, name in {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8"}.items()},
-    **{number: np.dtype(name) for number, name in {10: "?", 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}.items()},
+    1: np.dtype("<f4"),
+    2: np.dtype("<f8"),
+    3: np.dtype("<i4"),
+    4: np.dtype("u1"),
+    5: np.dtype("<i2"),
+    6: np.dtype("i1"),
+    9: np.dtype("<i8"),
+    10: np.dtype("?"),
     14: np.dtype(ml_dtypes.bfloat16),
+    17: np.dtype("<u2"),
+    19: np.dtype("<f2"),
+    22: np.dtype("<u4"),
+    23: np.dtype("<u8"),
 }
 _NAMELESS = {7: "strings", 20: "a resource", 21: "variants"}
 

@@ -134,7 +134,8 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
             raise ConfigError(f"{path} {_UNREAD[suffix]}")
         if form is None:
             raise ConfigError(
-                f"{path}: the suffix '{suffix}' does not tell its format. Set format for this source, or leave the file out. "
+                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
+                "wikipedia) for this source, or use a glob that leaves the file out. "
                 f"Known suffixes: {', '.join(FORMATS)}, .xml."
             )
     else:

@@ -253,7 +253,7 @@ def _tokenization(path: str, fingerprint: str) -> Tokenization:
     if (tokenization := _loaded(path)).fingerprint != fingerprint:
         raise WorkFolderMismatch(
             f"{path} holds another tokenizer (fingerprint {tokenization.fingerprint[:12]}) than the dataset was begun with "
-            f"({fingerprint[:12]}); put the first one back"
+            f"({fingerprint[:12]}); put the first one back, or delete the dataset and run again"
         )
     return tokenization
 
@@ -269,7 +269,9 @@ def _word_encoder(source: TextSource, tokenizer: Tokenization) -> WordEncoder | 
     if name == "none":
         return None
     if (here := analysers.versions(name)) != source.analyser:
-        raise WorkFolderMismatch(f"the dataset was begun with {source.analyser}, and here is {here}; install the former")
+        raise WorkFolderMismatch(
+            f"this machine has {here} to find words, the dataset was begun with {source.analyser}; install the same versions"
+        )
     return None if tokenizer.segmenter else _words(source.tokenization_path, source.tokenizer, name)
 
 
@@ -291,7 +293,7 @@ def _analyser(config: DataConfig, tokenizer: Tokenization, workdir: str | PurePa
     if name != "none" and tokenizer.segmenter:
         raise ConfigError(
             f"data.word_boundaries is '{name}', and the tokenizer cuts texts into morphemes itself "
-            f"({tokenizer.segmenter.analyser}); leave data.word_boundaries out"
+            f"({tokenizer.segmenter.analyser}), so that its words are morphemes already; leave data.word_boundaries out"
         )
     if tokenizer.segmenter:
         name = tokenizer.segmenter.analyser

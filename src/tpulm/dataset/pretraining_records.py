@@ -70,7 +70,9 @@ def shape_of(record: Record, path: str, kind: Kind) -> Shape:
     if kind == "electra" and masked:
         raise _error(record, path, f"it has {', '.join(masked)}, so its ids are masked as BERT's are; give --format bert")
     if kind == "bert" and not masked:
-        raise _error(record, path, "it has no masked_lm_positions, so it is none of BERT's; try --format electra")
+        raise _error(
+            record, path, "it has no masked_lm_positions, so it is none of BERT's; if ELECTRA's, give --format electra"
+        )
     return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in features)
 
 
@@ -106,7 +108,12 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
         for names, values in ((_IDS, ids), (_MASK, mask), (_TYPES, types)):
             ints = _integers(features, names, record, path)
             if len(ints) != shape.sequence_length:
-                raise _error(record, path, f"{names[0]} has {len(ints)} values, not {shape.sequence_length}")
+                raise _error(
+                    record,
+                    path,
+                    f"{names[0]} has {len(ints)} values, and the first record has rows of {shape.sequence_length}: all must "
+                    "have one length; import those of another length into a work folder of their own",
+                )
             values.extend(ints)
         labels.append(_label(features, shape, record, path))
         if shape.kind == "electra":
@@ -115,7 +122,9 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
         weights = _values(features, _WEIGHTS, example.floats, record, path)
         if not len(where) == len(what) == len(weights):
             lengths = f"{len(where)}, {len(what)} and {len(weights)}"
-            raise _error(record, path, f"masked_lm_positions, _ids and _weights have {lengths} values, not equally many")
+            raise _error(
+                record, path, f"masked_lm_positions, _ids and _weights have {lengths} values, not equally many; write it anew"
+            )
         for place, token, weight in zip(where, what, weights, strict=True):
             if weight:
                 row.append(number)
@@ -226,7 +235,12 @@ def _features(record: Record, path: str) -> Mapping[str, Any]:
     try:
         return example.parse(record.data)
     except example.NotAnExample as error:
-        raise _error(record, path, f"its {len(record.data):,} bytes are no tf.train.Example ({error})") from error
+        raise _error(
+            record,
+            path,
+            f"its {len(record.data):,} bytes are no tf.train.Example ({error}); only what BERT's create_pretraining_data.py "
+            "and ELECTRA's build_pretraining_dataset.py write can be imported",
+        ) from error
 
 
 def _integers(features: Mapping[str, Any], names: Sequence[str], record: Record, path: str) -> Sequence[int]:

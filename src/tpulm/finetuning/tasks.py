@@ -88,12 +88,8 @@ class Task(ABC):
 
     def columns_of(self, columns: Columns) -> Columns:
         """The given columns, completed by those of the task's files."""
-        return Columns(
-            **{
-                **vars(self.columns),
-                **{name: value for name, value in vars(columns).items() if value != _DEFAULT_COLUMNS[name]},
-            }
-        )
+        own = {name: value for name, value in vars(columns).items() if value != _DEFAULT_COLUMNS[name]}
+        return Columns(**{**vars(self.columns), **own})
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
         """A file's row with the columns of `columns`, for files that have others."""

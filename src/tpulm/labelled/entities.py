@@ -65,11 +65,14 @@ def span_fault(label: Any, text: str) -> Fault:
             return "no_label", f'a span is begin, end and type, such as [0, 5, "PERSON"], not {show(one)}.'
         if span.end > len(text) or not text[span.begin : span.end].strip():
             return "no_label", (
-                f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters or only blanks there."
+                f"an entity is from {span.begin} to {span.end}, and the text has {len(text)} characters (or only blanks there)."
             )
     for one, other in pairwise(sorted({bare_span(span, text) for span in spans})):
         if other.begin < one.end:
-            return ("no_label", f"the entities {show(one)} and {show(other)} overlap; keep one of them.")
+            return (
+                "no_label",
+                f"the entities {show(one)} and {show(other)} overlap; a token has one class, so keep one of them.",
+            )
     return None
 
 
@@ -287,9 +290,14 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     if len(rows) < 2:
         return sentences
     if any(len(row) < 3 or not row[1] for row in rows):
-        raise DataError("its first column counts the words, and no other has the words", location=sentences[0].place)
+        raise DataError(
+            "its first column counts the words, and no other column holds the words themselves", location=sentences[0].place
+        )
     if all(len(row) > 3 and _tag(row[-2]) for row in rows) and any(_tag(row[-2]) != OUTSIDE for row in rows):
-        raise DataError("its last two columns are both tags; keep one of them (cut -f 1-3)", location=sentences[0].place)
+        raise DataError(
+            "its last two columns are both tags, and one is learnt; keep one of them (GermEval's outer entities: cut -f 1-3)",
+            location=sentences[0].place,
+        )
     return [one._replace(words=[row[1] for row in one.rows]) for one in sentences]
 
 

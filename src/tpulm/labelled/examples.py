@@ -259,7 +259,9 @@ def _rows_of_tuples(data: Sequence[Any], *, labelled: bool) -> Iterable[dict[str
         if len(row) not in roles:
             raise DataError(f"it is {show(data[index])}; expected is {form}.", location=f"example {index}")
         if len(row) != len(rows[0]):
-            raise DataError(f"it has {len(row)} parts and example 0 has {len(rows[0])}", location=f"example {index}")
+            raise DataError(
+                f"it has {len(row)} parts and example 0 has {len(rows[0])}; all are pairs or none.", location=f"example {index}"
+            )
     return [dict(zip(roles[len(row)], row, strict=True)) for row in rows]
 
 
@@ -323,8 +325,8 @@ def _check_numbered(roles: list[str], names: dict[str, str], record: Row) -> Non
     role = roles[0]
     cells = shorten(", ".join(f"'{name}' {show(value)}" for name, value in record.values.items()), 200, quoted=False)
     raise DataError(
-        f"the column '{names[role]}' of the {role} numbers the rows. This row: {cells}. {_advice(role)} If the {role} is such "
-        "numbers, rename the column.",
+        f"the column '{names[role]}' of the {role} numbers the rows. The columns, and this row: {cells}. {_advice(role)} "
+        f"If the {role} is such numbers, rename the column, and name it so.",
         location=record.place,
     )
 

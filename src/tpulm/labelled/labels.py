@@ -43,7 +43,10 @@ class LabelSet:
         Raises ConfigError for fewer than two, for blank or equal names, and for anything but a list: a set has no order.
         """
         if isinstance(names, (str, bytes, Mapping, Set)) or not isinstance(names, Iterable):
-            raise ConfigError(f"the labels are a {type(names).__name__}; give a list or tuple of names: labels=('neg', 'pos')")
+            raise ConfigError(
+                f"the labels are a {type(names).__name__}; give a list or tuple of names, in the order of the outputs: "
+                "labels=('neg', 'pos')"
+            )
         known = tuple(label_name(name) for name in names)
         if len(known) < 2:
             raise ConfigError(f"{len(known)} labels are given; a classifier has at least two")
@@ -70,7 +73,10 @@ class LabelSet:
         for name, number in numbers.items():
             other = known.setdefault(number, name)
             if other != name:
-                raise DataError(f"the labels '{other}' and '{name}' are one number.", location=_file_of(examples))
+                raise DataError(
+                    f"the labels '{other}' and '{name}' are one number written in two ways; write them alike.",
+                    location=_file_of(examples),
+                )
         return cls(tuple(by_name[name] for name in names), tuple(names))
 
     def encode(self, examples: Examples) -> np.ndarray:
@@ -135,8 +141,14 @@ def _file_of(examples: Examples) -> str:
 def _check_number(by_name: dict[str, Any], examples: Examples) -> None:
     count = len(examples)
     if len(by_name) == 1:
-        raise DataError(f"all {count} examples have the label '{next(iter(by_name))}'; give two.", location=_file_of(examples))
+        raise DataError(
+            f"all {count} examples have the label '{next(iter(by_name))}'; to tell classes apart takes at least two.",
+            location=_file_of(examples),
+        )
     if len(by_name) > _MOST_CLASSES or (count > _FEW_EXAMPLES and len(by_name) > count / 2):
         some = ", ".join(shorten(name, 30) for name in list(by_name)[:3])
         fix = "If they are measurements, train with --regression; else name the column of the classes with --label-column."
-        raise DataError(f"{count} examples have {len(by_name)} different labels ({some}…). {fix}", location=_file_of(examples))
+        raise DataError(
+            f"{count} examples have {len(by_name)} different labels ({some}, …), too many to be classes. {fix}",
+            location=_file_of(examples),
+        )

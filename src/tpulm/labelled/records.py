@@ -99,11 +99,14 @@ def record_file(path: str, format: RowFormat | Literal["auto"] = "auto") -> Reco
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
         raise ConfigError(
             f"{path}: labelled text is rows of tsv, csv, jsonl or Parquet, and the suffix '{suffix}' says none of them. Give "
-            f"it a name that ends in one of {known}, or name its format: {WORDING.format.format('tsv')}."
+            f"the file a name that ends in one of {known} (.gz, .bz2, .xz or .zst may follow), or name its format: "
+            f"{WORDING.format.format('tsv')}."
         )
     form = cast("RowFormat", form)
     if form == "parquet" and compression:
-        raise ConfigError(f"{path}: Parquet compresses by itself and is not read through {compression}; decompress it first")
+        raise ConfigError(
+            f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
+        )
     return RecordFile(path, form, compression)
 
 
@@ -292,7 +295,8 @@ class RowWriter:
                 self._row(self._columns, place)
         if list(values) != self._columns:
             raise DataError(
-                f"its keys are other, {', '.join(values)}, than the first row's, {', '.join(self._columns)}; write to a .jsonl",
+                f"its keys are {', '.join(values)}, and those of the first row {', '.join(self._columns)}; write to a .jsonl, "
+                "whose rows may differ",
                 location=place,
             )
         self._row([_text(value) for value in values.values()], place)
@@ -305,7 +309,9 @@ class RowWriter:
             return
         bad = next((cell for cell in cells if "\t" in cell or "\n" in cell or "\r" in cell), None)
         if bad is not None:
-            raise DataError(f"{bad[:60]!r} holds a tab or a line end; write to a .csv or .jsonl", location=place)
+            raise DataError(
+                f"{bad[:60]!r} holds a tab or a line end, which no tsv can; write to a .csv or .jsonl", location=place
+            )
         self._stream.write("\t".join(cells) + "\n")
 
 
@@ -314,7 +320,9 @@ def check_form(path: PurePath) -> str:
     name = path.name.removesuffix(".gz")
     form = next((suffix for suffix in _WRITTEN if name.endswith(suffix)), None)
     if form is None:
-        raise ConfigError(f"{path}: results are written as {', '.join(_WRITTEN)} (.gz may follow); rename the file")
+        raise ConfigError(
+            f"{path}: results are written as {', '.join(_WRITTEN)}, and .gz may follow; give the file such a name"
+        )
     return form
 
 

@@ -116,7 +116,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         eval_loss=scores["loss"],
         eval_accuracy=scores["accuracy"],
         eval_baseline_accuracy=scores["baseline_accuracy"],
-        train_scores=trained["scores"],
+        train_scores=trained.get("scores", {}),  # results of older versions have none
         eval_scores={name: value for name, value in scores.items() if isinstance(value, float)},
         loss_is=loss_formula(config),
         losses_differ=why_losses_differ(config),

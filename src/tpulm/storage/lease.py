@@ -231,8 +231,9 @@ def _now() -> float:
 
 def _read(path: PurePath, content: bytes) -> dict[str, Any]:
     try:
-        record = parse_json(content)
-        return {**{name: record[name] for name in ("id", "host", "process", "started_at")}, "seconds": float(record["seconds"])}
+        record = {"seconds": _LEASE_SECONDS, **parse_json(content)}  # older versions wrote none
+        record["seconds"] = float(record["seconds"])
+        return {name: record[name] for name in ("id", "host", "process", "started_at", "seconds")}
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is not the lease of a process ({error!r}); see that nobody uses the folder, and delete it"

@@ -105,7 +105,8 @@ def load_causal(folder: str | os.PathLike[str], config: TokenizerConfig | None =
             pass
     if not ends:
         raise DataError(
-            "no token is known to end a text: no file has an eos_token_id or eos_token. Write its id into config.json",
+            "no token is known to end a text: neither generation_config.json nor config.json has an eos_token_id, and "
+            "tokenizer_config.json no eos_token. Write its id into config.json",
             location=str(source),
         )
     begin = next(iter(_ids("bos_token", tokenizer, files, settings, source)), ends[0])
@@ -127,7 +128,8 @@ def _ids(
     for index in ids:
         if type(index) is not int or not 0 <= index < 1 << 32 or tokenizer.id_to_token(index) is None:
             raise DataError(
-                f"{key}_id is {brief(stated)}, and the tokenizer has no token {brief(index)}: correct it in config.json",
+                f"{key}_id is {brief(stated)}, and the tokenizer has no token {brief(index)}: the two belong to different "
+                "models, or the id in config.json (or generation_config.json) is wrong",
                 location=str(folder),
             )
     return list(dict.fromkeys(ids))
@@ -146,7 +148,9 @@ def _read_gpt2_files(folder: PurePath, settings: HfSettings) -> Tokenizer:
         wrong = "two tokens of the vocabulary share an id" if vocabulary else "the vocabulary is empty"
         raise DataError(wrong, location=str(folder / GPT2_VOCABULARY))
     if not storage.exists(folder / GPT2_MERGES):
-        raise DataError(f"{GPT2_MERGES} is missing beside {GPT2_VOCABULARY}; copy both", location=str(folder))
+        raise DataError(
+            f"{GPT2_MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder)
+        )
     merges = _read_merges(folder / GPT2_MERGES)
     with guarded(str(folder), f"{GPT2_MERGES} does not go with {GPT2_VOCABULARY} (copy both again)"):
         model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")

@@ -77,7 +77,9 @@ def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     manifest = storage.read_json(path)
     version = manifest.get("format_version")
     if version != _FORMAT_VERSION:
-        raise StorageError(f"{path} has format version {version}, not {_FORMAT_VERSION}; delete the folder and run again")
+        raise StorageError(
+            f"{path} has format version {version}, and this program reads {_FORMAT_VERSION}; delete the folder and run again"
+        )
     if not isinstance(manifest.get("fingerprint"), str) or type(manifest.get("vocab_size")) is not int:
         raise StorageError(f"{path} has no fingerprint or no vocab_size, so it was edited; delete the folder and run again")
     return manifest
@@ -152,7 +154,7 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     if segmenter is not None and loaded.segmenter is None:
         raise ConfigError(
             f"tokenizer.morphemes is '{config.morphemes}', but {source} splits texts in another way by its own settings; "
-            "leave morphemes out"
+            "leave morphemes out, or name a vocab.txt that was made of morphemes"
         )
     return loaded
 
@@ -259,7 +261,9 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
     if isinstance(vocabulary, dict) and len(set(vocabulary.values())) < len(vocabulary):
         index, count = Counter(vocabulary.values()).most_common(1)[0]
         names = [token for token, other in vocabulary.items() if other == index]
-        raise DataError(f"{count} tokens share the id {index}: {', '.join(map(repr, names[:4]))}", location=str(path))
+        raise DataError(
+            f"{count} tokens share the id {index}: {', '.join(map(repr, names[:4]))}; give each its own", location=str(path)
+        )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     check_usable(tokenizer, str(path), has_compiled_rules=b'"Precompiled"' in content)
@@ -282,7 +286,8 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     taken = [character for character in pipelines.BYTE_CHARACTERS if character in names]
     if taken and pipelines.is_byte_level(json.loads(tokenizer.to_str())["model"]):
         raise DataError(
-            f"{taken[0]!r} is declared as a special token, but is how this byte-level vocabulary writes a byte; take another",
+            f"{taken[0]!r} is declared as a special token, but is how this byte-level vocabulary writes a byte, so that text "
+            "with it could not be encoded. Declare another in special_tokens_map.json or tokenizer_config.json",
             location=str(path),
         )
     known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -304,7 +309,8 @@ def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
         vocabulary = specification["model"]["vocab"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            "not a tokenizer.json (an object with model.vocab); convert GPT-2's files with transformers' save_pretrained",
+            "not a tokenizer.json of the tokenizers library (an object with model.vocab). GPT-2's vocab.json with merges.txt "
+            "has to be converted first: transformers' save_pretrained does it",
             location=str(path),
         ) from error
     if not isinstance(vocabulary, (dict, list)) or not vocabulary:
@@ -332,7 +338,9 @@ def _read_vocabulary(path: PurePath) -> dict[str, int]:
     try:
         lines = storage.read_bytes(path).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 (byte {error.start:,}), and so no vocabulary", location=str(path)) from error
+        raise DataError(
+            f"not UTF-8 (byte {error.start:,}): a vocabulary is a text file with a token a line", location=str(path)
+        ) from error
     tokens = [line.rstrip() or line for line in (line.removesuffix("\r") for line in lines)]
     while tokens and not tokens[-1]:
         tokens.pop()
@@ -341,5 +349,9 @@ def _read_vocabulary(path: PurePath) -> dict[str, int]:
     repeated = [token for token, count in Counter(tokens).items() if count > 1]
     if repeated:
         where = [number for number, token in enumerate(tokens, 1) if token == repeated[0]]
-        raise DataError(f"the token {repeated[0]!r} stands on lines {', '.join(map(str, where[:4]))}", location=str(path))
+        raise DataError(
+            f"the token {repeated[0]!r} stands on lines {', '.join(map(str, where[:4]))}; ids are line numbers, so each must "
+            f"be there once ({len(repeated):,} are repeated)",
+            location=str(path),
+        )
     return {token: index for index, token in enumerate(tokens)}

@@ -131,7 +131,8 @@ def add_hf_tokens(tokenizer: Tokenizer, path: PurePath, settings: HfSettings) ->
         tokenizer.add_tokens([token])
         if (actual := tokenizer.token_to_id(token.content)) != index:
             raise DataError(
-                f"{token.content!r} should be token {index}, but {path.name} makes it {actual}: files of two tokenizers",
+                f"{token.content!r} should be token {index}, but {path.name} makes it {actual}: {ADDED_TOKENS} or "
+                f"{TOKENIZER_CONFIG} is of another tokenizer; copy its files again",
                 location=str(path.parent),
             )
     known = {token.content for token in expected.values()}
@@ -193,7 +194,11 @@ def check_growth(specification: dict[str, Any], location: str) -> None:
     for part, key in (("normalizer", "normalizers"), ("decoder", "decoders")):
         growth = math.prod(map(_growth, steps(specification.get(part), key)))
         if growth > _MOST_GROWTH:
-            raise DataError(f"its {part} may make a text {growth:,} times as long; shorten its rules", location=location)
+            raise DataError(
+                f"its {part} may make a text {growth:,} times as long, and {_MOST_GROWTH} times is the most that is read; "
+                "shorten what its rules insert",
+                location=location,
+            )
 
 
 def _growth(step: dict[str, Any]) -> int:

@@ -59,8 +59,8 @@ def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, st
         candidates = [token for token in vocabulary if re.fullmatch(r"\[[A-Za-z]+\]|<\|?/?[a-z_]+\|?>", token)]
         raise DataError(
             f"an encoder's vocabulary needs five special tokens, and has none for: {', '.join(missing)}. "
-            f"Tokens that look special: {', '.join(sorted(candidates)[:12]) or 'none'}. Add the missing ones to it, or train a "
-            "new one by leaving tokenizer.path out.",
+            f"Tokens that look special: {', '.join(sorted(candidates)[:12]) or 'none'}. Add the missing ones to the vocabulary "
+            "(in place of unused slots, if it has any), or train a new one by leaving tokenizer.path out.",
             location=origin,
         )
     if len(set(ids.values())) < len(ids):

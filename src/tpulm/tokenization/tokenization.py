@@ -190,7 +190,8 @@ class Tokenization:
         """
         if self.segmenter is not None:
             raise ConfigError(
-                f"this tokenizer splits texts into morphemes first ({self.segmenter.analyser}); it has no offsets"
+                f"this tokenizer splits texts into morphemes first ({self.segmenter.analyser}), so its tokens' offsets in a "
+                "text are not known; it can encode (run, fill-mask, finetune, classify), and nothing else"
             )
         return without_special_names(self._tokenizer, self.special).tokenizer
 

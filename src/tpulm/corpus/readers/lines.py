@@ -239,7 +239,10 @@ def find_codec(encoding: str) -> str:
     except (LookupError, ValueError) as error:
         names = {*aliases, *aliases.values()}
         near = suggest(encoding.lower(), sorted({name.replace("_", "-") for name in names} | names))
-        raise ConfigError(f"encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949, cp932, cp1252.") from error
+        raise ConfigError(
+            f"encoding '{encoding}' is not known.{near} Common ones: utf-8, cp949 (Korean), cp932 (Japanese), "
+            "gb18030 (Chinese), cp1252 (Western European)."
+        ) from error
     if not getattr(info, "_is_text_encoding", True) or info.name.replace("_", "-") in _NOT_ENCODINGS:
         raise ConfigError(f"encoding '{encoding}' is not a character encoding; text usually has 'utf-8'")
     return _READ_AS.get(info.name, info.name)
@@ -324,7 +327,10 @@ def decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
             faults.add("undecodable", _undecodable(error, encoding, faults.wording, offset), f"line {line}, byte {offset}")
             raise
         except UnicodeError as error:
-            raise DataError(f"{error}; name the byte order: {encoding}-le or -be.", location=faults.name) from error
+            raise DataError(
+                f"{error}; name the byte order (encoding = '{encoding}-le' or '{encoding}-be'), or check the encoding.",
+                location=faults.name,
+            ) from error
         fed += len(data)
         line += text.count("\n")
         if text:

@@ -76,7 +76,10 @@ def read_stretches(
                 yield row, rows
                 row += rows.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            faults.add("broken_file", f"not a whole Parquet file ({str(error).strip()}). Copy it again.", f"after row {row}")
+            why = f"not a whole Parquet file ({str(error).strip()}). Copy it again."
+            if "crypt" in str(error):
+                why = "it is encrypted, and no keys are known here; write it without encryption."
+            faults.add("broken_file", why, f"after row {row}")
 
 
 def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str]:
