@@ -51,12 +51,12 @@ class Event(NamedTuple):
 
 
 def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
-    """Events in order of their steps, each kind about equally often, spread over the first nine tenths of the run."""
+    """Events in order of their steps, each kind about equally often, spread over the first three quarters of the run."""
     random_ = random.Random(seed)
     kinds: tuple[Kind, ...] = (*DEADLY, *FAULTS)
     chosen: list[Kind] = [kinds[number % len(kinds)] for number in range(count)]
     random_.shuffle(chosen)
-    last = 9 * steps // 10
+    last = 3 * steps // 4
     return [
         Event(kind, number * last // count, random_.uniform(0.0, 1.0), chosen[:number].count(kind) % 2)
         for number, kind in enumerate(chosen)
@@ -229,7 +229,7 @@ def happen(run: Cluster, event: Event, emulator: Emulator) -> None:
         assert newest_failure(run)["kind"] == "PeerLost", newest_failure(run)
     else:
         run.send(signal.SIGTERM, event.host)
-        assert run.wait(60) == [75, 75], run.tails()
+        assert run.wait(60) == [75, 75] or run.is_complete(), run.tails()  # it may have been at its last step
     run.wait(30)
 
 
