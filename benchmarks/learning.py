@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py --data DATA --workdir W [--language ko] [--budget-minutes 18]
 
-Four ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with one WordPiece vocabulary of 8,000, each for the
+Five ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with one WordPiece vocabulary of 8,000, each for the
 same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (benchmarks/learning_data.py).
 
     A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
@@ -10,8 +10,9 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
        multiplies it, the fastest of three ways to compute it, and the learning rate that successive halving leaves: of three
        that go through half of the budget the best two go to its end
     C  tpulm with B's model and settings
-    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks; batch size, optimizer and whether it
-       predicts next tokens first by five pilots of a sixth of the budget
+    D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks, next tokens first
+    E  transformers' ModernBertForMaskedLM with all of D's settings: from D's first weights, on the very batches that D's steps
+       make of its rows, masks included, logits at predicted positions only, the fastest of the three ways to compute it
 
 beside them: D with random weights, and TF-IDF of 1 to 4 characters with logistic regression.
 
@@ -37,9 +38,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,23 +52,36 @@ from train_step import processor
 from turns import Contender, environment, read_answer, say
 
 import tpulm
-from tpulm import pipeline
+from tpulm import dataset, pipeline
 from tpulm.accelerators import cpu_multiplies_bfloat16
 from tpulm.cli.terminal import drawn_progress
-from tpulm.config import RunConfig
+from tpulm.config import RunConfig, TrainConfig, phases_of
+from tpulm.convert.huggingface import save_parts
 from tpulm.models import bert
 from tpulm.pipeline.preparation import prepare
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import PretrainingProgram
+from tpulm.train.step import row_keys
 from tpulm.workfolder import begin, open_run
 
 HERE = Path(__file__).resolve().parent
-STAGES = ("texts", "pace", "pilots", "arms", "score", "ablations", "finetune", "report")
+STAGES = ("texts", "pace", "pilots", "arms", "score", "finetune", "report")
 DIVERGED = {"loss": math.inf, "bits_per_character": math.inf}
 STOPS = 10  # models kept of an arm
 ROUNDS = 5
-PILOTS = 6  # a pilot takes a sixth of the budget
+CHUNK = 64  # steps whose batches are a file
+_SMALL: dict[str, Any] = {  # types that hold these of 64 tokens and 8,000 words
+    "ids": np.uint16,
+    "labels": np.uint16,
+    "segments": np.int8,
+    "positions": np.uint8,
+    "predicted": np.uint8,
+    "weights": np.uint8,
+    "causal": np.bool_,
+    "rate": np.float32,
+}
+PACED_BATCHES = 64  # that E's pace goes through, again and again
 TUNED: dict[str, Any] = {
     "batch_size": 64,
     "warmup_fraction": 0.06,
@@ -99,26 +113,14 @@ C: dict[str, Any] = {  # over bert-mini
     "train.optimizer.schedule": "wsd",  # with the decay from the warm-up on, torch's
     "model.initializer_range": 0.02 / 0.88,  # cut at two deviations, which leaves 0.88 of it
 }
-MASKS_ALONE: dict[str, Any] = {"phases": []}
-WAYS_OF_D: dict[str, dict[str, Any]] = {  # over laptop-modern
-    "D-64": {**MASKS_ALONE, "train.batch_size": 64, "train.optimizer.learning_rate": 2e-3},
-    "D-32": MASKS_ALONE,
-    "D-16": {**MASKS_ALONE, "train.batch_size": 16, "train.optimizer.learning_rate": 1e-3},
-    "D-muon": {**MASKS_ALONE, "train.batch_size": 64, "train.optimizer.learning_rate": 2e-3, "train.optimizer.name": "muon"},
-    "D-clm": {},  # next tokens in its first phase, then as D-32
-}
-ABLATIONS: dict[str, dict[str, Any]] = {  # what differs from D-32, for as many rows as its pilot
-    "no smaller weights for deeper residuals": {"model.depth_scaled_init": False},
-    "masks 30 %, then 15 %": {"phases": [{"share": 0.5}, {"share": 0.5, "mask_fraction": 0.15}]},
-    "no bias correction": {"train.optimizer.bias_correction": False},
-    "warmup, stable, 1-sqrt decay over a third": {"train.optimizer.schedule": "wsd", "train.optimizer.decay_type": "1-sqrt"},
-    "batches of 8, then of 32": {"phases": [{"share": 0.4, "batch_size": 8}, {"share": 0.6}]},
-}
+WAYS_OF_D: dict[str, dict[str, Any]] = {"D": {}, "D-masks": {"phases": []}}  # over laptop-modern
+WAYS_OF_E: dict[str, dict[str, Any]] = {way.replace("B", "E"): settings for way, settings in WAYS_OF_B.items()}
+MASKS = "-masks"  # what is paced for the second phase of D and E
 
 
 class Arm(NamedTuple):
     name: str  # "B-1": B's second seed
-    way: str  # of A, B, C or D, as paced
+    way: str  # of A, B, C, D or E, as paced
     steps: int  # at which the learning rate is 0
     seed: int
     learning_rate: float | None = None
@@ -176,7 +178,7 @@ class Experiment:
         if way == "C":
             recipe, settings = "bert-mini", C
         else:
-            recipe, settings = "laptop-modern", WAYS_OF_D[way] if way in WAYS_OF_D else {**MASKS_ALONE, **ABLATIONS[way]}
+            recipe, settings = "laptop-modern", WAYS_OF_D[way]
         each = max(1, steps // stops)
         settings = {
             **settings,
@@ -186,7 +188,7 @@ class Experiment:
             "train.seed": seed,
             "train.evaluate_every_steps": steps,
             "train.optimizer.warmup_steps": round(0.06 * steps),
-            "train.optimizer.decay_steps": steps - round(0.06 * steps) if way == "C" else steps // 3,
+            "train.optimizer.decay_steps": steps - round(0.06 * steps) if way == "C" else "none",
             "train.checkpoint.every_minutes": "none",
             "train.checkpoint.every_steps": each,
             "train.checkpoint.keep_every_steps": each,
@@ -202,19 +204,43 @@ class Experiment:
         rows, texts = self.folder / "grouped.npy", self.data / "corpus.txt"
         return {"tokenizer": str(self.tokenizer), "rows": str(rows), "texts": str(texts), "peer": peer}
 
+    def twin_job(self, way: str, batches: Path) -> dict[str, Any]:
+        optimizer = self.ours("D").train.optimizer
+        same = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm")
+        peer = {**{name: getattr(optimizer, name) for name in same}, **WAYS_OF_E[way], "bfloat16": TUNED["bfloat16"]}
+        return {"tokenizer": str(self.tokenizer), "batches": str(batches), "peer": peer}
+
+    def batches(self, way: str, steps: int, seed: int, *, only: int | None = None) -> Path:
+        """D's first weights and the batches of its steps, for E; of the first steps only, if so."""
+        folder = self.folder / "batches" / f"{way}-{steps}-{seed}"
+        if not folder.is_dir():
+            run = self.ours(way, steps, seed)
+            answer(
+                [
+                    sys.executable,
+                    __file__,
+                    *self._arguments(),
+                    "--batches",
+                    str(folder),
+                    str(only or steps),
+                    run.model_dump_json(),
+                ]
+            )
+        return folder
+
     # Paces
 
     def pace(self) -> dict[str, Any]:
         """For each way the seconds before the first step is done, and those of a step: medians of rounds in turns."""
         file = self.settings / "paces.json"
         if not file.is_file():
-            ways = ["A", *WAYS_OF_B, "C", *WAYS_OF_D]
-            rounds = {"A": 20, "D-32": 10, "D-16": 20, "D-clm": 10}
+            ways = ["A", *WAYS_OF_B, "C", *WAYS_OF_D, *(way + phase for way in WAYS_OF_E for phase in ("", MASKS))]
+            rounds = {"A": 20, "C": 5, **dict.fromkeys(WAYS_OF_B, 5)}
             with tempfile.TemporaryDirectory() as caches:  # one each, so that all compile
                 variables = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR")
                 paced = [
                     Contender(
-                        way, self._pace_command(way, rounds.get(way, 5)), **dict.fromkeys(variables, f"{caches}/{way}")
+                        way, self._pace_command(way, rounds.get(way, 10)), **dict.fromkeys(variables, f"{caches}/{way}")
                     ).wait()
                     for way in ways
                 ]
@@ -224,14 +250,18 @@ class Experiment:
                     one.end()
             medians = {one.name: statistics.median(answer["seconds"] for answer in one.answers) for one in paced}
             found = {one.name: {"first": one.ready["first"], "seconds": medians[one.name]} for one in paced}
-            shares = [phase.share for phase in self.ours("D-clm").phases]  # what was paced is the first of them
-            found["D-clm"] = of_phases(list(zip(shares, (found["D-clm"], found["D-32"]), strict=True)))
+            shares = [phase.share for phase in self.ours("D").phases]
+            for way in ("D", *WAYS_OF_E):  # what was paced under its name is the first of its phases
+                found[way] = of_phases(list(zip(shares, (found[way], found.pop(way + MASKS)), strict=True)))
             write_json(file, {"paces": found, "processor": processor()})
         return json.loads(file.read_text())
 
     def _pace_command(self, way: str, per_round: int) -> list[str]:
         if way == "A" or way in WAYS_OF_B:
             return torch_command({"job": "pace", **self.torch_job(way), "per_round": per_round})
+        if way.removesuffix(MASKS) in WAYS_OF_E:
+            batches = self.batches("D" + MASKS if way.endswith(MASKS) else "D", 1_000_000, 0, only=PACED_BATCHES)
+            return torch_command({"job": "pace", **self.twin_job(way.removesuffix(MASKS), batches), "per_round": per_round})
         return [sys.executable, __file__, *self._arguments(), "--pace", way, "--per-round", str(per_round)]
 
     def _arguments(self) -> list[str]:
@@ -239,9 +269,8 @@ class Experiment:
         same = ["--language", options.language, "--budget-minutes", str(options.budget_minutes)]
         return ["--data", str(options.data), "--workdir", str(options.workdir), *same]
 
-    @property
-    def way_of_b(self) -> str:
-        return max(WAYS_OF_B, key=lambda way: self.steps(way, self.options.budget_minutes))
+    def fastest(self, ways: Iterable[str]) -> str:
+        return max(ways, key=lambda way: self.steps(way, self.options.budget_minutes))
 
     def steps(self, way: str, minutes: float) -> int:
         pace = self.pace()["paces"][way]
@@ -250,21 +279,18 @@ class Experiment:
     # Pretraining
 
     def pilots(self) -> dict[str, Any]:
-        """B's learning rate, by successive halving, and which of its ways D goes, by short runs that end."""
+        """B's learning rate, by successive halving."""
         file = self.settings / "pilots.json"
         if not file.is_file():
-            budget = self.options.budget_minutes
-            minutes, way = budget / PILOTS, self.way_of_b
-            steps = self.steps(way, budget)
+            way = self.fastest(WAYS_OF_B)
+            steps = self.steps(way, self.options.budget_minutes)
             rates = [Arm(f"B at {rate:g}", way, steps, 0, rate, STOPS) for rate in RATES_OF_B]
-            ways = [Arm(one, one, self.steps(one, minutes), 100) for one in WAYS_OF_D]
-            losses = self.trial([*((arm, round(steps / 2)) for arm in rates), *((arm, arm.steps) for arm in ways)])
+            losses = self.trial([(arm, round(steps / 2)) for arm in rates])
             finalists = sorted(rates, key=lambda arm: losses[arm.name])[:2]
             ends = self.trial([(arm, arm.steps) for arm in finalists])
             rate = min(finalists, key=lambda arm: ends[arm.name]).learning_rate
-            chosen = min(WAYS_OF_D, key=lambda way: losses[way])
             losses |= {f"{name}, whole": loss for name, loss in ends.items()}
-            write_json(file, {"minutes": minutes, "losses": losses, "learning_rate": rate, "D": chosen})
+            write_json(file, {"losses": losses, "learning_rate": rate})
         return json.loads(file.read_text())
 
     def trial(self, arms: Sequence[tuple[Arm, int]]) -> dict[str, float]:
@@ -273,13 +299,13 @@ class Experiment:
 
     @cached_property
     def planned(self) -> list[Arm]:
-        minutes, pilots, way = self.options.budget_minutes, self.pilots(), self.way_of_b
-        seeds = range(self.options.seeds)
-        rate = pilots["learning_rate"]
-        arms = [Arm(f"B-{seed}", way, self.steps(way, minutes), seed, rate, STOPS) for seed in seeds]
-        arms += [Arm(f"D-{seed}", pilots["D"], self.steps(pilots["D"], minutes), seed, None, STOPS) for seed in seeds]
-        arms += [Arm("C-0", "C", self.steps("C", minutes), 0, rate, STOPS)]
-        arms += [Arm("A-0", "A", self.steps("A", minutes), 0, None, STOPS)]
+        minutes, rate = self.options.budget_minutes, self.pilots()["learning_rate"]
+        ways = {"B": self.fastest(WAYS_OF_B), "D": "D", "E": self.fastest(WAYS_OF_E), "C": "C", "A": "A"}
+        arms = list[Arm]()
+        for name, way in ways.items():
+            for seed in range(self.options.seeds if name in "BDE" else 1):
+                own = rate if name in "BC" else None
+                arms.append(Arm(f"{name}-{seed}", way, self.steps(way, minutes), seed, own, STOPS))
         return [arm for arm in arms if arm.name[0] in self.options.arms]
 
     def arms(self) -> None:
@@ -296,13 +322,19 @@ class Experiment:
         model = folder / str(until)
         if not model.is_dir() and not diverged(model):
             print(f"{arm.name}: {until:,} of {arm.steps:,} steps, {arm.way}", file=sys.stderr)
+            job = {
+                "steps": arm.steps,
+                "until": until,
+                "seed": arm.seed,
+                "stops": arm.stops,
+                "threads": 1,
+                "folder": str(folder),
+            }
             if arm.way == "A" or arm.way in WAYS_OF_B:
-                job = {"steps": arm.steps, "until": until, "seed": arm.seed, "stops": arm.stops, "threads": 1}
-                answer(
-                    torch_command(
-                        {"job": "pretrain", "folder": str(folder), **self.torch_job(arm.way, arm.learning_rate), **job}
-                    )
-                )
+                answer(torch_command({"job": "pretrain", **self.torch_job(arm.way, arm.learning_rate), **job}))
+            elif arm.way in WAYS_OF_E:
+                twin = self.twin_job(arm.way, self.batches("D", arm.steps, arm.seed))
+                answer(torch_command({"job": "pretrain", **twin, **job}))
             else:
                 run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, arm.stops)
                 answer([sys.executable, __file__, *self._arguments(), "--run", str(folder), run.model_dump_json()])
@@ -361,11 +393,13 @@ class Experiment:
         return seconds / 60
 
     def batch_size(self, way: str) -> int:
-        return 8 if way == "A" else 64 if way in WAYS_OF_B else self.ours(way).train.batch_size
+        if way == "A" or way in WAYS_OF_B:
+            return 8 if way == "A" else TUNED["batch_size"]
+        return self.ours("D" if way in WAYS_OF_E else way).train.batch_size
 
     def flops_per_row(self, way: str) -> float:
         """Of forward and backward pass; transformers' defaults and a causal phase have logits at all 64 positions."""
-        config = self.ours("C" if way == "A" or way in WAYS_OF_B else way)
+        config = self.ours("C" if way == "A" or way in WAYS_OF_B else "D" if way in WAYS_OF_E else way)
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
         objective: Any = PretrainingProgram(config, vocab_size=8_000, special=special).objective
         everywhere = 1.0 if way == "A" else sum(phase.share for phase in config.phases if phase.objective == "clm")
@@ -375,25 +409,6 @@ class Experiment:
             return 3.0 * bert.forward_flops(config.model, predictions=predictions, **sizes)
 
         return everywhere * flops(64) + (1.0 - everywhere) * flops(objective.predictions)
-
-    def ablations(self) -> dict[str, list[float]]:
-        """Held-out losses of all seeds, after as many rows as the pilot of D-32; "none" is that pilot's way itself."""
-        file, seeds = self.folder / "ablations.json", range(100, 100 + self.options.ablation_seeds)
-        if not file.is_file():
-            steps, losses = self.steps("D-32", self.pilots()["minutes"]), {}
-            for seed in seeds:
-                arms = [Arm("none", "D-32", steps, seed)]
-                arms += [Arm(way, way, self._of_equal_rows(way, steps), seed) for way in ABLATIONS]
-                for name, loss in self.trial([(arm, arm.steps) for arm in arms]).items():
-                    losses.setdefault(name, []).append(loss)
-            write_json(file, losses)
-        return json.loads(file.read_text())
-
-    def _of_equal_rows(self, way: str, steps: int) -> int:
-        """More steps where a phase has smaller batches."""
-        full, phases = self.batch_size("D-32"), ABLATIONS[way].get("phases", ())
-        mean = sum(phase["share"] * phase.get("batch_size", full) for phase in phases) or full
-        return round(steps * full / mean)
 
     # Fine-tuning
 
@@ -465,9 +480,8 @@ class Experiment:
     def report(self) -> None:
         labels: list[int] = self.options.labels
         cells = {(way, count): cell for count in labels for way in learning_report.NAMES if (cell := self.cell(way, count))}
-        ablations = self.ablations() if (self.folder / "ablations.json").is_file() else None
         budget, pace, pilots = self.options.budget_minutes, self.pace(), self.pilots()
-        found = learning_report.Found(budget, self.curves(), pace, pilots, labels, cells, self.chosen_rates(), ablations)
+        found = learning_report.Found(budget, self.curves(), pace, pilots, labels, cells, self.chosen_rates())
         learning_report.write(found, self.folder, self.data)
 
     def cell(self, way: str, labels: int) -> learning_report.Cell | None:
@@ -559,6 +573,46 @@ def train_ours(config: RunConfig, folder: Path) -> None:
                 export_step(folder / "run", step, Path(scratch), folder / str(step))
 
 
+def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
+    """The weights that the run starts from, as a Hugging Face folder, and what its first steps make of its rows, in files of
+    `CHUNK` steps with the learning rates: all of it or nothing. `run` holds the dataset."""
+    prepared = prepare(config, begin(config, run))
+    tokenizer, scratch = prepared.tokenizer, to.with_name(f"{to.name}.unfinished")
+    shutil.rmtree(scratch, ignore_errors=True)
+    cursor, chunk, number = 0, list[dict[str, np.ndarray]](), 0
+    for phase in phases_of(config):
+        own = phase.config
+        program = PretrainingProgram(own, vocab_size=tokenizer.vocab_size, special=tokenizer.special)
+        if cursor == 0:
+            params, vocabulary = program.initial_state().params, run / "tokenizer"
+            sizes = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.special.pad}
+            save_parts(scratch / "first", params, config.model, tokenization_folder=vocabulary, **sizes)
+        objective: Any = program.objective
+        causal, made = getattr(objective, "causal", False), jax.jit(partial(_inputs, objective, own.train))
+        rows = dataset.Batches(
+            run / phase.folder / "dataset" / "train",
+            batch_size=own.train.batch_size,
+            seed=own.train.seed,
+            first_cursor=phase.first_cursor,
+            of_tokens=program.columns_of(tokenizer),
+        )
+        for number in range(phase.first_step, min(steps, phase.last_step)):
+            inputs: Any = made(program.to_devices(rows.batch(cursor)), program.cursor(cursor))
+            one = {name: np.asarray(getattr(inputs.tokens, name)) for name in ("ids", "segments", "positions")}
+            one |= {name: np.asarray(getattr(inputs, name)) for name in ("predicted", "labels", "weights")}
+            chunk.append({**one, "causal": np.bool_(causal), "rate": np.float32(program.learning_rate(number))})
+            cursor += own.train.batch_size
+            if len(chunk) == CHUNK or number + 1 in (phase.last_step, steps):
+                file = scratch / f"{number + 1 - len(chunk):08}.npz"
+                np.savez(file, **{name: np.stack([some[name] for some in chunk]).astype(_SMALL[name]) for name in chunk[0]})
+                chunk = []
+    scratch.rename(to)
+
+
+def _inputs(objective: Any, config: TrainConfig, batch: Any, cursor: jax.Array) -> Any:
+    return objective.make_inputs(batch, row_keys(config.seed, cursor, config.batch_size))
+
+
 def export_step(run: Path, step: int, scratch: Path, to: Path) -> None:
     """A work folder whose only checkpoint is that of a step, exported: all of it or nothing."""
     for path in run.iterdir():
@@ -577,22 +631,26 @@ def main() -> None:
     parser.add_argument("--language", choices=("ko", "ja"), default="ko")
     parser.add_argument("--budget-minutes", type=float, default=18.0, help="of each arm")
     parser.add_argument("--settings-of", type=Path, help="a work folder with paces and pilots, such as another language's")
-    parser.add_argument("--arms", default="ABCD")
-    parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B and D")
+    parser.add_argument("--arms", default="ABCDE")
+    parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B, D and E")
     parser.add_argument("--labels", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="as many as there are, at most")
     parser.add_argument("--finetune-seeds", type=int, default=5, help="of each way; one with 20,000 labels and more")
-    parser.add_argument("--ablation-seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="trainings at once")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--pace", help=argparse.SUPPRESS)
     parser.add_argument("--per-round", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--batches", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     experiment = Experiment(options)
     if options.pace:
         pace_ours(experiment.ours(options.pace), experiment.folder / "paced" / options.pace, options.per_round)
     elif options.run:
         train_ours(RunConfig.model_validate_json(options.run[1]), Path(options.run[0]))
+        say({})
+    elif options.batches:
+        folder, steps, run = options.batches
+        write_batches(RunConfig.model_validate_json(run), experiment.folder / "paced" / "D", Path(folder), int(steps))
         say({})
     else:
         began = time.perf_counter()

@@ -1,6 +1,7 @@
 """The work of torch and transformers in benchmarks/learning.py, each job a process: `learning_torch.py JOB`, a JSON object.
 
-    pretrain   the peer: transformers' BertForMaskedLM on grouped rows, as run_mlm groups them; resumed where it was stopped
+    pretrain   the peer: transformers' BertForMaskedLM on grouped rows, as run_mlm groups them, or its ModernBertForMaskedLM on
+               batches that tpulm wrote; resumed where it was stopped
     pace       the same steps, so many for each line of stdin, whose seconds it prints
     score      the loss of a saved model, ours or theirs, on held-out texts with fixed masks
     finetune   a saved model on labelled examples: the same code for all of them
@@ -18,6 +19,7 @@ import os
 import shutil
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
+    ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
 )
 from turns import say
@@ -59,6 +62,10 @@ class Peer:
     gathered: bool = False  # logits at the predicted positions only, always as many of a row
     compiled: bool = False
     attention: str = "sdpa"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    clip_norm: float = 1.0
 
 
 def main() -> None:
@@ -116,23 +123,28 @@ class Pretraining:
             pad_token_id=self.tokenizer.pad_token_id,
         )
         config._attn_implementation = peer.attention
-        self.model = BertForMaskedLM(config).train()
+        self._begin(BertForMaskedLM(config))
+
+    def _begin(self, model: Any) -> None:
+        peer, self.model = self.peer, model.train()
         self.loss = torch.compile(self._loss) if peer.compiled else self._loss
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         others = [p for p in self.model.parameters() if p.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": peer.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=peer.learning_rate, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=peer.learning_rate, betas=(peer.beta1, peer.beta2), eps=peer.epsilon, fused=True
+        )
         self.done = 0
 
     def step(self) -> float:
+        batch = [torch.from_numpy(one) for one in self._batch()]
         for group in self.optimizer.param_groups:
-            group["lr"] = self.peer.learning_rate * self._rate()
-        ids, labels, predicted = (torch.from_numpy(one) for one in self._batch())
+            group["lr"] = self._rate()
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.peer.bfloat16):
-            loss = self.loss(ids, labels, predicted)
+            loss = self.loss(*batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.peer.clip_norm)
         self.optimizer.step()
         self.done += 1
         return float(loss.detach())
@@ -145,7 +157,7 @@ class Pretraining:
         logits = self.model.cls(chosen).flatten(0, 1).float()
         return cross_entropy(logits, torch.gather(labels, 1, predicted).flatten())
 
-    def _batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _batch(self) -> tuple[np.ndarray, ...]:
         """Rows in an order of each epoch's own; of each row 15 % of the tokens, 80 % of them [MASK], 10 % random."""
         size, count = self.peer.batch_size, len(self.rows)
         first = self.done * size
@@ -175,7 +187,9 @@ class Pretraining:
 
     def _rate(self) -> float:
         warmup = round(self.peer.warmup_fraction * self.steps)
-        return min((self.done + 1) / max(1, warmup), (self.steps - self.done) / max(1, self.steps - warmup))
+        return self.peer.learning_rate * min(
+            (self.done + 1) / max(1, warmup), (self.steps - self.done) / max(1, self.steps - warmup)
+        )
 
     def save(self, folder: Path) -> None:
         """All of it or nothing."""
@@ -187,11 +201,53 @@ class Pretraining:
         unfinished.rename(folder)
 
 
-def pretrain(
-    folder: str, tokenizer: str, rows: str, texts: str, peer: dict[str, Any], steps: int, until: int, seed: int, stops: int
-) -> dict[str, Any]:
+class Twin(Pretraining):
+    """transformers' ModernBertForMaskedLM from the first weights, on the batches and with the learning rates in a folder."""
+
+    def __init__(self, tokenizer: str, batches: str, peer: Peer, steps: int, seed: int):
+        torch.manual_seed(seed)
+        self.tokenizer, self.peer, self.steps = tokenizer_of(tokenizer), peer, steps
+        self.files, self._kept = sorted(Path(batches).glob("*.npz")), (-1, {})
+        first, kind = Path(batches) / "first", peer.attention
+        self._begin(ModernBertForMaskedLM.from_pretrained(first, dtype=torch.float32, attn_implementation=kind))
+
+    def _loss(self, ids: Any, labels: Any, predicted: Any, weights: Any, mask: Any, positions: Any) -> Any:
+        masks = dict.fromkeys(("full_attention", "sliding_attention"), mask)
+        hidden = self.model.model(input_ids=ids, attention_mask=masks, position_ids=positions).last_hidden_state
+        chosen = torch.gather(hidden, 1, predicted[:, :, None].expand(-1, -1, hidden.shape[-1]))
+        logits = self.model.decoder(self.model.head(chosen)).flatten(0, 1).float()
+        return (cross_entropy(logits, labels.flatten(), reduction="none") * weights.flatten()).sum() / weights.sum()
+
+    def _batch(self) -> tuple[np.ndarray, ...]:
+        """A token sees those of its segment, in a causal phase those before it. For `pace` the batches begin again."""
+        starts = [int(file.stem) for file in self.files]
+        length = starts[-1] + len(np.load(self.files[-1])["rate"])
+        file = bisect_right(starts, self.done % length) - 1
+        if self._kept[0] != file:
+            self._kept = (file, dict(np.load(self.files[file])))
+        one = {name: values[self.done % length - starts[file]] for name, values in self._kept[1].items()}
+        self._now = float(one["rate"])
+        segments = one["segments"]
+        seen = segments[:, None, :, None] == segments[:, None, None, :]
+        if one["causal"]:
+            seen &= np.tri(seen.shape[-1], dtype=bool)
+        if self.peer.attention == "eager":
+            seen = np.where(seen, np.float32(0.0), np.finfo(np.float32).min)
+        whole = [one[name].astype(np.int64) for name in ("ids", "labels", "predicted")]
+        return *whole, one["weights"].astype(np.float32), seen, one["positions"].astype(np.int64)
+
+    def _rate(self) -> float:
+        return self._now
+
+
+def training_of(tokenizer: str, peer: dict[str, Any], steps: int, seed: int, **data: str) -> Pretraining:
+    kind: Any = Twin if "batches" in data else Pretraining
+    return kind(tokenizer, **data, peer=Peer(**peer), steps=steps, seed=seed)
+
+
+def pretrain(folder: str, until: int, stops: int, **settings: Any) -> dict[str, Any]:
     """Up to step `until`; models of `stops` of all `steps`, the last one at the end, in folder/STEP."""
-    training = Pretraining(tokenizer, rows, texts, Peer(**peer), steps, seed)
+    training, steps = training_of(**settings), settings["steps"]
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     state = place / "state.pt"
@@ -220,10 +276,11 @@ def pretrain(
     return {}
 
 
-def pace(tokenizer: str, rows: str, texts: str, peer: dict[str, Any], per_round: int) -> dict[str, Any]:
-    grouped_rows(Path(texts), tokenizer_of(tokenizer), Path(rows))
+def pace(per_round: int, **settings: Any) -> dict[str, Any]:
+    if "rows" in settings:
+        grouped_rows(Path(settings["texts"]), tokenizer_of(settings["tokenizer"]), Path(settings["rows"]))
     began = time.perf_counter()
-    training = Pretraining(tokenizer, rows, texts, Peer(**peer), 1_000_000, 0)
+    training = training_of(**settings, steps=1_000_000, seed=0)
     training.step()
     first = time.perf_counter() - began
     training.step()
