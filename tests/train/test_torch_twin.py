@@ -1,0 +1,45 @@
+"""A whole training, step by step, against transformers' model under torch's autograd and AdamW: benchmarks/learning.py's arm E."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toy_runs import write_corpus
+
+import tpulm
+
+
+@pytest.mark.needs_peer
+def test_transformers_trained_on_the_same_batches_has_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both phases of laptop-modern: next tokens, then masked ones."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    from learning import write_batches
+    from learning_torch import Peer, Twin
+
+    changes = {
+        "corpus.sources": [str(write_corpus(tmp_path / "corpus.txt.gz"))],
+        "corpus.holdout_fraction": 0.1,
+        "tokenizer.vocab_size": 60,
+        "model.num_layers": 2,
+        "model.hidden_size": 32,
+        "model.num_heads": 2,
+        "model.intermediate_size": 48,
+        "train.steps": 12,
+        "train.batch_size": 4,
+        "train.log_every_steps": 1,
+        "train.compute_dtype": "float32",
+        "train.optimizer.warmup_steps": 2,
+    }
+    config = tpulm.load_config("laptop-modern", changes)
+    ours = [step.metrics["loss"] for step in tpulm.training_steps(config, tmp_path / "ours")]
+    write_batches(config, tmp_path / "theirs", tmp_path / "batches", steps=12)
+
+    optimizer = config.train.optimizer
+    same = {name: getattr(optimizer, name) for name in ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm")}
+    tokenizer = tmp_path / "theirs" / "tokenizer"
+    twin = Twin(str(tokenizer), str(tmp_path / "batches"), Peer(**same), steps=12, seed=0)
+    theirs = [twin.step() for _ in range(12)]
+    assert len(ours) == 12
+    assert theirs == pytest.approx(ours, abs=1e-5)
