@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py --data DATA --workdir W [--language ko] [--budget-minutes 18]
 
-Five ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with one WordPiece vocabulary of 8,000, each for the
+Six ways to pretrain an encoder of 4 layers of 256 on rows of 64 tokens with one WordPiece vocabulary of 8,000, each for the
 same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (benchmarks/learning_data.py).
 
     A  transformers' run_mlm with its defaults: grouped rows, batches of 8, 5e-5, dropout 0.1, float32
@@ -10,6 +10,7 @@ same minutes; everything is resumed where it was stopped. DATA has ko/ and ja/ (
        multiplies it, the fastest of three ways to compute it, and the learning rate that successive halving leaves: of three
        that go through half of the budget the best two go to its end
     C  tpulm with B's model and settings
+    F  B on the very batches that C's steps make of its rows: what of C's lead is its rows', which keep texts apart
     D  tpulm's recipe laptop-modern: ModernBERT's blocks, larger first weights, 30 % masks, next tokens first
     E  transformers' ModernBertForMaskedLM with all of D's settings: from D's first weights, on the very batches that D's steps
        make of its rows, masks included, logits at predicted positions only, the fastest of the three ways to compute it
@@ -120,7 +121,7 @@ MASKS = "-masks"  # what is paced for the second phase of D and E
 
 class Arm(NamedTuple):
     name: str  # "B-1": B's second seed
-    way: str  # of A, B, C, D or E, as paced
+    way: str  # of A, B, C, D, E or F, as paced
     steps: int  # at which the learning rate is 0
     seed: int
     learning_rate: float | None = None
@@ -205,16 +206,18 @@ class Experiment:
         return {"tokenizer": str(self.tokenizer), "rows": str(rows), "texts": str(texts), "peer": peer}
 
     def twin_job(self, way: str, batches: Path) -> dict[str, Any]:
-        optimizer = self.ours("D").train.optimizer
+        """Of torch on the batches of D (E's ways) or C (F)."""
+        optimizer = self.ours("C" if way == "F" else "D").train.optimizer
+        settings = WAYS_OF_B[self.fastest(WAYS_OF_B)] if way == "F" else WAYS_OF_E[way]
         same = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm")
-        peer = {**{name: getattr(optimizer, name) for name in same}, **WAYS_OF_E[way], "bfloat16": TUNED["bfloat16"]}
+        peer = {**{name: getattr(optimizer, name) for name in same}, **settings, "bfloat16": TUNED["bfloat16"]}
         return {"tokenizer": str(self.tokenizer), "batches": str(batches), "peer": peer}
 
-    def batches(self, way: str, steps: int, seed: int, *, only: int | None = None) -> Path:
-        """D's first weights and the batches of its steps, for E; of the first steps only, if so."""
+    def batches(self, way: str, steps: int, seed: int, rate: float | None = None, *, only: int | None = None) -> Path:
+        """The first weights of C or D and the batches of its steps, or of its first steps only."""
         folder = self.folder / "batches" / f"{way}-{steps}-{seed}"
         if not folder.is_dir():
-            run = self.ours(way, steps, seed)
+            run = self.ours(way, steps, seed, rate)
             answer(
                 [
                     sys.executable,
@@ -269,11 +272,15 @@ class Experiment:
         same = ["--language", options.language, "--budget-minutes", str(options.budget_minutes)]
         return ["--data", str(options.data), "--workdir", str(options.workdir), *same]
 
+    def paced(self, way: str) -> dict[str, Any]:
+        """F computes what B does."""
+        return self.pace()["paces"][self.fastest(WAYS_OF_B) if way == "F" else way]
+
     def fastest(self, ways: Iterable[str]) -> str:
         return max(ways, key=lambda way: self.steps(way, self.options.budget_minutes))
 
     def steps(self, way: str, minutes: float) -> int:
-        pace = self.pace()["paces"][way]
+        pace = self.paced(way)
         return max(STOPS, round((60 * minutes - pace["first"]) / pace["seconds"]))
 
     # Pretraining
@@ -302,9 +309,10 @@ class Experiment:
         minutes, rate = self.options.budget_minutes, self.pilots()["learning_rate"]
         ways = {"B": self.fastest(WAYS_OF_B), "D": "D", "E": self.fastest(WAYS_OF_E), "C": "C", "A": "A"}
         arms = list[Arm]()
+        ways["F"] = "F"
         for name, way in ways.items():
             for seed in range(self.options.seeds if name in "BDE" else 1):
-                own = rate if name in "BC" else None
+                own = rate if name in "BCF" else None
                 arms.append(Arm(f"{name}-{seed}", way, self.steps(way, minutes), seed, own, STOPS))
         return [arm for arm in arms if arm.name[0] in self.options.arms]
 
@@ -332,8 +340,9 @@ class Experiment:
             }
             if arm.way == "A" or arm.way in WAYS_OF_B:
                 answer(torch_command({"job": "pretrain", **self.torch_job(arm.way, arm.learning_rate), **job}))
-            elif arm.way in WAYS_OF_E:
-                twin = self.twin_job(arm.way, self.batches("D", arm.steps, arm.seed))
+            elif arm.way == "F" or arm.way in WAYS_OF_E:
+                original = "C" if arm.way == "F" else "D"
+                twin = self.twin_job(arm.way, self.batches(original, arm.steps, arm.seed, arm.learning_rate))
                 answer(torch_command({"job": "pretrain", **twin, **job}))
             else:
                 run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, arm.stops)
@@ -385,7 +394,7 @@ class Experiment:
         return curves
 
     def minutes(self, arm: Arm, step: int) -> float:
-        pace, seconds = self.pace()["paces"][arm.way], 0.0
+        pace, seconds = self.paced(arm.way), 0.0
         for share, phase in pace.get("phases", [(1.0, pace)]):
             steps = min(step, round(share * arm.steps))
             seconds += (phase["first"] + steps * phase["seconds"]) if steps else 0.0
@@ -395,11 +404,11 @@ class Experiment:
     def batch_size(self, way: str) -> int:
         if way == "A" or way in WAYS_OF_B:
             return 8 if way == "A" else TUNED["batch_size"]
-        return self.ours("D" if way in WAYS_OF_E else way).train.batch_size
+        return self.ours("D" if way in WAYS_OF_E else "C" if way == "F" else way).train.batch_size
 
     def flops_per_row(self, way: str) -> float:
         """Of forward and backward pass; transformers' defaults and a causal phase have logits at all 64 positions."""
-        config = self.ours("C" if way == "A" or way in WAYS_OF_B else "D" if way in WAYS_OF_E else way)
+        config = self.ours("C" if way in ("A", "F", *WAYS_OF_B) else "D" if way in WAYS_OF_E else way)
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
         objective: Any = PretrainingProgram(config, vocab_size=8_000, special=special).objective
         everywhere = 1.0 if way == "A" else sum(phase.share for phase in config.phases if phase.objective == "clm")
@@ -631,7 +640,7 @@ def main() -> None:
     parser.add_argument("--language", choices=("ko", "ja"), default="ko")
     parser.add_argument("--budget-minutes", type=float, default=18.0, help="of each arm")
     parser.add_argument("--settings-of", type=Path, help="a work folder with paces and pilots, such as another language's")
-    parser.add_argument("--arms", default="ABCDE")
+    parser.add_argument("--arms", default="ABCDEF")
     parser.add_argument("--seeds", type=int, default=2, help="of pretraining, for B, D and E")
     parser.add_argument("--labels", type=int, nargs="*", default=[1_000, 10_000, 50_000], help="as many as there are, at most")
     parser.add_argument("--finetune-seeds", type=int, default=5, help="of each way; one with 20,000 labels and more")
@@ -650,7 +659,8 @@ def main() -> None:
         say({})
     elif options.batches:
         folder, steps, run = options.batches
-        write_batches(RunConfig.model_validate_json(run), experiment.folder / "paced" / "D", Path(folder), int(steps))
+        config = RunConfig.model_validate_json(run)
+        write_batches(config, experiment.folder / "paced" / config.name.removesuffix(MASKS), Path(folder), int(steps))
         say({})
     else:
         began = time.perf_counter()

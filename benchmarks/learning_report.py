@@ -19,10 +19,11 @@ NAMES = {
     "C": "C: tpulm, B's settings",
     "D": "D: tpulm's recipe",
     "E": "E: transformers, D's settings",
+    "F": "F: transformers, C's batches",
     "random D": "D with random weights",
     "TF-IDF": "TF-IDF",
 }
-COMPARED = (("D", "E"), ("D", "B"), ("D", "C"), ("D", "TF-IDF"), ("C", "B"))
+COMPARED = (("D", "E"), ("D", "B"), ("D", "C"), ("D", "TF-IDF"), ("C", "B"), ("C", "F"))
 
 
 class Cell(NamedTuple):
@@ -149,7 +150,7 @@ def draw(folder: Path, curves: dict[str, list[dict[str, Any]]], cells: dict[tupl
     mpl.rcParams["svg.hashsalt"] = "tpulm"  # the same results give the same file
     import matplotlib.pyplot as plt
 
-    colours = dict(zip("ABCDE", plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
+    colours = dict(zip("ABCDEF", plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
     for key, title, unit in (("minutes", "minutes", 1.0), ("flops", "10¹⁵ floating-point operations", 1e15)):
         figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
         for name, curve in sorted(curves.items()):

@@ -1,7 +1,7 @@
 """The work of torch and transformers in benchmarks/learning.py, each job a process: `learning_torch.py JOB`, a JSON object.
 
-    pretrain   the peer: transformers' BertForMaskedLM on grouped rows, as run_mlm groups them, or its ModernBertForMaskedLM on
-               batches that tpulm wrote; resumed where it was stopped
+    pretrain   the peer: transformers' BertForMaskedLM on grouped rows, as run_mlm groups them, or its
+               model of any kind on batches that tpulm wrote; resumed where it was stopped
     pace       the same steps, so many for each line of stdin, whose seconds it prints
     score      the loss of a saved model, ours or theirs, on held-out texts with fixed masks
     finetune   a saved model on labelled examples: the same code for all of them
@@ -34,7 +34,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
-    ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
 )
 from turns import say
@@ -202,20 +201,21 @@ class Pretraining:
 
 
 class Twin(Pretraining):
-    """transformers' ModernBertForMaskedLM from the first weights, on the batches and with the learning rates in a folder."""
+    """transformers' model of the first weights in a folder, on the batches and with the learning rates that lie there."""
 
     def __init__(self, tokenizer: str, batches: str, peer: Peer, steps: int, seed: int):
         torch.manual_seed(seed)
         self.tokenizer, self.peer, self.steps = tokenizer_of(tokenizer), peer, steps
         self.files, self._kept = sorted(Path(batches).glob("*.npz")), (-1, {})
         first, kind = Path(batches) / "first", peer.attention
-        self._begin(ModernBertForMaskedLM.from_pretrained(first, dtype=torch.float32, attn_implementation=kind))
+        self._begin(AutoModelForMaskedLM.from_pretrained(first, dtype=torch.float32, attn_implementation=kind))
 
     def _loss(self, ids: Any, labels: Any, predicted: Any, weights: Any, mask: Any, positions: Any) -> Any:
-        masks = dict.fromkeys(("full_attention", "sliding_attention"), mask)
-        hidden = self.model.model(input_ids=ids, attention_mask=masks, position_ids=positions).last_hidden_state
+        hidden = self.model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
         chosen = torch.gather(hidden, 1, predicted[:, :, None].expand(-1, -1, hidden.shape[-1]))
-        logits = self.model.decoder(self.model.head(chosen)).flatten(0, 1).float()
+        bert = hasattr(self.model, "cls")
+        logits = self.model.cls(chosen) if bert else self.model.decoder(self.model.head(chosen))
+        logits = logits.flatten(0, 1).float()
         return (cross_entropy(logits, labels.flatten(), reduction="none") * weights.flatten()).sum() / weights.sum()
 
     def _batch(self) -> tuple[np.ndarray, ...]:

@@ -1,4 +1,4 @@
-"""A whole training, step by step, against transformers' model under torch's autograd and AdamW: benchmarks/learning.py's arm E."""
+"""Whole trainings, step by step, against transformers' models under torch (benchmarks/learning.py, arms E and F)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import tpulm
 
 
 @pytest.mark.needs_peer
-def test_transformers_trained_on_the_same_batches_has_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In both phases of laptop-modern: next tokens, then masked ones."""
+@pytest.mark.parametrize("recipe", ["laptop-modern", "laptop-bert"])
+def test_transformers_trained_on_the_same_batches_has_the_same_losses(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """laptop-modern has two phases: next tokens, then masked ones."""
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from learning import write_batches
@@ -32,7 +35,7 @@ def test_transformers_trained_on_the_same_batches_has_the_same_losses(tmp_path: 
         "train.compute_dtype": "float32",
         "train.optimizer.warmup_steps": 2,
     }
-    config = tpulm.load_config("laptop-modern", changes)
+    config = tpulm.load_config(recipe, changes)
     ours = [step.metrics["loss"] for step in tpulm.training_steps(config, tmp_path / "ours")]
     write_batches(config, tmp_path / "theirs", tmp_path / "batches", steps=12)
 
