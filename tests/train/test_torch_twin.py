@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_runs import write_corpus
 
 import tpulm
+from toy_runs import write_corpus
 
 
 @pytest.mark.needs_peer
