@@ -1,10 +1,15 @@
 """Cross-entropy equals its definition, adds up over parts, and survives extremes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from tpulm.objectives.losses import cross_entropy
+from tpulm.models.bert import Output, vocabulary_logits
+from tpulm.nn.transformer import Execution
+from tpulm.objectives.losses import cross_entropy, vocabulary_cross_entropy
 
 
 def some(rows: int = 12, classes: int = 7) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -39,3 +44,27 @@ def test_bfloat16_logits_are_summed_in_float32():
     sums = cross_entropy(logits, jnp.zeros(2, jnp.int32), jnp.ones(2))
     assert sums.loss.dtype == jnp.float32
     np.testing.assert_allclose(sums.loss, 2 * np.log(1000), rtol=1e-6)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_vocabularys_loss_by_parts_is_that_of_the_whole(with_bias: bool):
+    """Sums and gradients, of a number of tokens that the parts do not divide."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, table, bias = (jax.random.normal(key, shape) for key, shape in zip(keys, [(30, 8), (128, 8), (128,)], strict=False))
+    labels, weights = jax.random.randint(keys[3], (30,), 0, 100, jnp.int32), jnp.linspace(0.0, 2.0, 30)
+
+    def loss(output: Output, tokens_at_once: int):
+        execution = Execution(jnp.float32, "none", True, tokens_at_once=tokens_at_once)
+        sums = vocabulary_cross_entropy(output, labels, weights, execution=execution, vocab_size=100)
+        return 0.1 * sums.loss, sums
+
+    def whole(output: Output):
+        sums = cross_entropy(vocabulary_logits(*output, dtype=jnp.float32, vocab_size=100), labels, weights)
+        return 0.1 * sums.loss, sums
+
+    output = Output(x, table, bias if with_bias else None)
+    expected = jax.value_and_grad(whole, has_aux=True)(output)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), jax.value_and_grad(loss, has_aux=True)(output, 8), expected
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5), loss(output, 8), expected[0])

@@ -211,18 +211,29 @@ def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[
     return x if params.norm is None else normalize(params.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
 
 
+class Output(NamedTuple):
+    """What logits over the vocabulary are made of: `vocabulary_logits(*output, …)`."""
+
+    x: Float[Array, "R D"]
+    table: Float[Array, "V D"]
+    bias: Float[Array, " V"] | None
+
+
+def masked_output(params: MaskedModel, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution) -> Output:
+    head, x = params.masked_head, hidden.reshape(-1, hidden.shape[-1])
+    if head.dense is not None and head.norm is not None:
+        x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
+        x = normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+    return Output(x, params.embeddings.tokens if head.output is None else head.output, head.output_bias)
+
+
 def masked_logits(
     params: MaskedModel, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution, vocab_size: int
 ) -> Float[Array, "*B V"]:
     """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
-    head = params.masked_head
     with jax.named_scope("masked_head"):
-        x = hidden.reshape(-1, hidden.shape[-1])
-        if head.dense is not None and head.norm is not None:
-            x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
-            x = normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
-        table = params.embeddings.tokens if head.output is None else head.output
-        logits = vocabulary_logits(x, table, head.output_bias, dtype=execution.dtype, vocab_size=vocab_size)
+        output = masked_output(params, hidden, config=config, execution=execution)
+        logits = vocabulary_logits(*output, dtype=execution.dtype, vocab_size=vocab_size)
         return logits.reshape(*hidden.shape[:-1], -1)
 
 

@@ -31,6 +31,7 @@ class Execution(NamedTuple):
     # sharding of activations [R, D]; None: the compiler's choice, which for sharded parameters is not by rows
     rows: NamedSharding | None = None
     kernels: NamedSharding | None = None  # sharding of rows over devices that have attention kernels
+    tokens_at_once: int | None = None  # whose logits over the vocabulary are in memory; None: all
 
     def shard(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
         """Constrain activations between layers to `rows`: each token whole on one device."""

@@ -26,7 +26,7 @@ from tpulm.models import bert, decoder
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import Column, LossAndSums, Setup
-from tpulm.objectives.losses import cross_entropy
+from tpulm.objectives.losses import vocabulary_cross_entropy
 from tpulm.objectives.rows import encoder_input
 
 
@@ -84,9 +84,10 @@ class CausalLanguageModel(Setup):
     ) -> LossAndSums:
         randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
         hidden = bert.encode(params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness)
-        logits = decoder.next_token_logits(params, hidden, execution=self.execution, vocab_size=self.vocab_size)
+        output = bert.Output(hidden.reshape(-1, hidden.shape[-1]), decoder.output_table(params), None)
+        labels, weights = inputs.labels.reshape(-1), inputs.weights.reshape(-1)
         with jax.named_scope("loss"):
-            sums = cross_entropy(logits, inputs.labels, inputs.weights)
+            sums = vocabulary_cross_entropy(output, labels, weights, execution=self.execution, vocab_size=self.vocab_size)
         loss = sums.loss / jnp.maximum(totals["predicted"], 1.0)
         return LossAndSums(loss, {"loss": sums.loss, "correct": sums.correct, "predicted": sums.weight})
 

@@ -19,7 +19,7 @@ from tpulm.models import bert
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import Column, LossAndSums, Setup
-from tpulm.objectives.losses import cross_entropy
+from tpulm.objectives.losses import cross_entropy, vocabulary_cross_entropy
 from tpulm.objectives.masking import MaskingConfig, mask_rows, masking_config
 from tpulm.objectives.rows import encoder_input
 
@@ -111,9 +111,11 @@ class MaskedLanguageModel(Setup):
         with jax.named_scope("gather"):
             chosen = jnp.take_along_axis(hidden, inputs.predicted[:, :, None], axis=1, mode="clip")
             chosen = chosen.reshape(-1, chosen.shape[-1])
-        logits = bert.masked_logits(params, chosen, config=self.model, execution=self.execution, vocab_size=self.vocab_size)
+        with jax.named_scope("masked_head"):
+            output = bert.masked_output(params, chosen, config=self.model, execution=self.execution)
+        labels, weights = inputs.labels.reshape(-1), inputs.weights.reshape(-1)
         with jax.named_scope("loss"):
-            masked = cross_entropy(logits, inputs.labels.reshape(-1), inputs.weights.reshape(-1))
+            masked = vocabulary_cross_entropy(output, labels, weights, execution=self.execution, vocab_size=self.vocab_size)
             loss = masked.loss / jnp.maximum(totals["mlm"], 1.0)
             sums = {"mlm_loss": masked.loss, "mlm_correct": masked.correct, "mlm_weight": masked.weight}
         if params.next_sentence is not None and inputs.next_sentence is not None:

@@ -301,6 +301,7 @@ def needed_bytes(program: jax.stages.Compiled) -> int:
     return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + output_bytes
 
 
+TOKENS_IN_CACHE = 256  # whose logits over 8,000 words fit into a CPU's cache
 UNROLLED_FROM_STEPS = 50_000  # on a TPU: 5 ms less per step then repay four more minutes of compiling
 
 
@@ -308,8 +309,9 @@ def execution_on(
     devices: Sequence[Any], hardware: HardwareConfig, compute_dtype: Literal["auto", "float32", "bfloat16"], *, steps: int = 0
 ) -> Execution:
     """Resolve "auto" settings for these devices and a run of `steps` steps: bfloat16 where there are fast units for it;
-    unrolled layers on a CPU and, in a long run, on a TPU, which are faster; and on a TPU only matrix products saved, since its
-    memory is slow compared to its units (docs/experiments.md). A GPU saves everything, unless it does not fit (`BaseProgram`).
+    unrolled layers on a CPU and, in a long run, on a TPU, which are faster; on a CPU the vocabulary's logits by parts; and on a
+    TPU only matrix products saved, since its memory is slow compared to its units (docs/experiments.md). A GPU saves
+    everything, unless it does not fit (`BaseProgram`).
     """
     platform = devices[0].platform
     dtype = ("float32" if platform == "cpu" else "bfloat16") if compute_dtype == "auto" else compute_dtype
@@ -321,7 +323,8 @@ def execution_on(
     if kernels and devices[0].client.runtime_type != _COMPILE_ONLY_RUNTIME:
         _check_kernels(platform)
     rows = batch_sharding(make_mesh(hardware, devices)) if split or kernels else None
-    return Execution(jnp.dtype(dtype), remat, unroll, rows=rows if split else None, kernels=rows if kernels else None)
+    at_once = TOKENS_IN_CACHE if platform == "cpu" and len(devices) == 1 else None
+    return Execution(jnp.dtype(dtype), remat, unroll, rows if split else None, rows if kernels else None, at_once)
 
 
 def reproducible(mesh: Mesh) -> dict[str, str | bool] | None:
