@@ -588,14 +588,19 @@ def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
     prepared = prepare(config, begin(config, run))
     tokenizer, scratch = prepared.tokenizer, to.with_name(f"{to.name}.unfinished")
     shutil.rmtree(scratch, ignore_errors=True)
-    cursor, chunk, number = 0, list[dict[str, np.ndarray]](), 0
+    cursor, chunk = 0, list[dict[str, Any]]()
     for phase in phases_of(config):
         own = phase.config
         program = PretrainingProgram(own, vocab_size=tokenizer.vocab_size, special=tokenizer.special)
         if cursor == 0:
-            params, vocabulary = program.initial_state().params, run / "tokenizer"
-            sizes = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.special.pad}
-            save_parts(scratch / "first", params, config.model, tokenization_folder=vocabulary, **sizes)
+            save_parts(
+                scratch / "first",
+                program.initial_state().params,
+                config.model,
+                vocab_size=tokenizer.vocab_size,
+                tokenization_folder=run / "tokenizer",
+                pad_token_id=tokenizer.special.pad,
+            )
         objective: Any = program.objective
         causal, made = getattr(objective, "causal", False), jax.jit(partial(_inputs, objective, own.train))
         rows = dataset.Batches(
@@ -612,8 +617,10 @@ def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
             chunk.append({**one, "causal": np.bool_(causal), "rate": np.float32(program.learning_rate(number))})
             cursor += own.train.batch_size
             if len(chunk) == CHUNK or number + 1 in (phase.last_step, steps):
-                file = scratch / f"{number + 1 - len(chunk):08}.npz"
-                np.savez(file, **{name: np.stack([some[name] for some in chunk]).astype(_SMALL[name]) for name in chunk[0]})
+                arrays: dict[str, Any] = {
+                    name: np.stack([some[name] for some in chunk]).astype(kind) for name, kind in _SMALL.items()
+                }
+                np.savez(scratch / f"{number + 1 - len(chunk):08}.npz", **arrays)
                 chunk = []
     scratch.rename(to)
 

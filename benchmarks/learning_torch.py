@@ -148,7 +148,8 @@ class Pretraining:
         self.done += 1
         return float(loss.detach())
 
-    def _loss(self, ids: Any, labels: Any, predicted: Any) -> Any:
+    def _loss(self, *batch: Any) -> Any:
+        ids, labels, predicted = batch
         if not self.peer.gathered:
             return self.model(input_ids=ids, labels=labels).loss
         hidden = self.model.bert(input_ids=ids).last_hidden_state
@@ -210,7 +211,8 @@ class Twin(Pretraining):
         first, kind = Path(batches) / "first", peer.attention
         self._begin(AutoModelForMaskedLM.from_pretrained(first, dtype=torch.float32, attn_implementation=kind))
 
-    def _loss(self, ids: Any, labels: Any, predicted: Any, weights: Any, mask: Any, positions: Any) -> Any:
+    def _loss(self, *batch: Any) -> Any:
+        ids, labels, predicted, weights, mask, positions = batch
         hidden = self.model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
         chosen = torch.gather(hidden, 1, predicted[:, :, None].expand(-1, -1, hidden.shape[-1]))
         bert = hasattr(self.model, "cls")

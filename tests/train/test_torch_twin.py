@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,8 @@ def test_transformers_trained_on_the_same_batches_has_the_same_losses(
     """laptop-modern has two phases: next tokens, then masked ones."""
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    from learning import write_batches
-    from learning_torch import Peer, Twin
+    learning: Any = importlib.import_module("learning")
+    learning_torch: Any = importlib.import_module("learning_torch")
 
     changes = {
         "corpus.sources": [str(write_corpus(tmp_path / "corpus.txt.gz"))],
@@ -37,12 +39,12 @@ def test_transformers_trained_on_the_same_batches_has_the_same_losses(
     }
     config = tpulm.load_config(recipe, changes)
     ours = [step.metrics["loss"] for step in tpulm.training_steps(config, tmp_path / "ours")]
-    write_batches(config, tmp_path / "theirs", tmp_path / "batches", steps=12)
+    learning.write_batches(config, tmp_path / "theirs", tmp_path / "batches", steps=12)
 
     optimizer = config.train.optimizer
     same = {name: getattr(optimizer, name) for name in ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm")}
     tokenizer = tmp_path / "theirs" / "tokenizer"
-    twin = Twin(str(tokenizer), str(tmp_path / "batches"), Peer(**same), steps=12, seed=0)
+    twin = learning_torch.Twin(str(tokenizer), str(tmp_path / "batches"), learning_torch.Peer(**same), steps=12, seed=0)
     theirs = [twin.step() for _ in range(12)]
     assert len(ours) == 12
     assert theirs == pytest.approx(ours, abs=1e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Types that libraries leave unknown:
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
 from functools import partial
 from typing import Any, NamedTuple, cast
 
