@@ -46,15 +46,15 @@ def cross_entropy(logits: Float[Array, "*B V"], labels: Int[Array, "*B"], weight
 def vocabulary_cross_entropy(
     output: Output, labels: Int[Array, " R"], weights: Float[Array, " R"], *, execution: Execution, vocab_size: int
 ) -> WeightedSums:
-    """`cross_entropy` of the logits that `output` makes, of `execution.tokens_at_once` tokens at a time.
+    """`cross_entropy` of the logits that `output` makes, of at most `execution.tokens_at_once` tokens at a time.
 
     A part's gradients are computed right after its loss, while its logits are in the cache, and scaled by the loss's gradient
     afterwards: logits over a vocabulary are most of what a small model's step would write and read again.
     """
-    size = execution.tokens_at_once
-    dtype = jnp.dtype(execution.dtype)
-    if size is None or len(labels) <= size:
+    dtype, most = jnp.dtype(execution.dtype), execution.tokens_at_once
+    if most is None or len(labels) <= most:
         return _whole(output, labels, weights, dtype=dtype, vocab_size=vocab_size)
+    size = -(-len(labels) // -(-len(labels) // most))  # of parts that are as many as must be, and as equal as can be
     missing = -len(labels) % size
 
     def parts(x: Array) -> Array:  # [R, ...] -> [parts, size, ...], the last one filled up with zeros, which weigh nothing
