@@ -209,7 +209,7 @@ class Experiment:
         """Of torch on the batches of D (E's ways) or C (F)."""
         optimizer = self.ours("C" if way == "F" else "D").train.optimizer
         settings = WAYS_OF_B[self.fastest(WAYS_OF_B)] if way == "F" else WAYS_OF_E[way]
-        same = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm")
+        same = ("name", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm")
         peer = {**{name: getattr(optimizer, name) for name in same}, **settings, "bfloat16": TUNED["bfloat16"]}
         return {"tokenizer": str(self.tokenizer), "batches": str(batches), "peer": peer}
 

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -65,6 +65,7 @@ class Peer:
     beta2: float = 0.999
     epsilon: float = 1e-8
     clip_norm: float = 1.0
+    name: str = "adamw"  # or muon, for the matrices of layers
 
 
 def main() -> None:
@@ -102,6 +103,47 @@ def grouped_rows(texts: Path, tokenizer: Any, kept: Path) -> np.ndarray:
     return np.load(kept, mmap_mode="r")
 
 
+class Muon:
+    """Jordan et al. 2024: steps along the momentum with its singular values near 1, of RMS 0.2 (Liu et al. 2025).
+
+    Parts of a matrix that transformers has fused, queries, keys and values, or a gate and what it gates, are matrices of their
+    own; all of one shape are computed at once.
+    """
+
+    FUSED: ClassVar[dict[str, int]] = {"Wqkv": 3, "Wi": 2}
+
+    def __init__(self, matrices: dict[str, Any], weight_decay: float):
+        self.weight_decay, self.means = weight_decay, [torch.zeros_like(p) for p in matrices.values()]
+        self.matrices = list(matrices.values())
+        self.parts = [self.FUSED.get(name.split(".")[-2], 1) for name in matrices]
+        self.done = 0
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        self.done += 1
+        shapes: dict[Any, list[tuple[Any, Any]]] = {}
+        for matrix, mean, parts in zip(self.matrices, self.means, self.parts, strict=True):
+            mean.mul_(0.95).add_(matrix.grad, alpha=0.05)
+            ahead = mean * (0.95 / (1 - 0.95 ** (self.done + 1))) + matrix.grad * (0.05 / (1 - 0.95**self.done))
+            matrix.mul_(1.0 - rate * self.weight_decay)
+            for part, towards in zip(matrix.chunk(parts), ahead.chunk(parts), strict=True):
+                shapes.setdefault(part.shape, []).append((part, towards))
+        for shape, pairs in shapes.items():
+            updates = self._orthogonal(torch.stack([towards for _, towards in pairs]))
+            for (part, _), update in zip(pairs, updates, strict=True):
+                part.sub_(update, alpha=rate * 0.2 * math.sqrt(max(shape)))
+
+    @staticmethod
+    def _orthogonal(x: Any) -> Any:
+        if tall := x.shape[1] > x.shape[2]:
+            x = x.mT
+        x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-8)
+        for _ in range(5):
+            square = x @ x.mT
+            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+        return x.mT if tall else x
+
+
 class Pretraining:
     """The model, its optimizer and `step()`. `steps` is where the learning rate reaches 0."""
 
@@ -127,8 +169,11 @@ class Pretraining:
     def _begin(self, model: Any) -> None:
         peer, self.model = self.peer, model.train()
         self.loss = torch.compile(self._loss) if peer.compiled else self._loss
-        matrices = [p for p in self.model.parameters() if p.ndim > 1]
-        others = [p for p in self.model.parameters() if p.ndim <= 1]
+        named = dict(self.model.named_parameters())
+        of_layers = {name: p for name, p in named.items() if peer.name == "muon" and p.ndim > 1 and ".layer" in name}
+        self.muon = Muon(of_layers, peer.weight_decay)
+        matrices = [p for name, p in named.items() if p.ndim > 1 and name not in of_layers]
+        others = [p for p in named.values() if p.ndim <= 1]
         groups = [{"params": matrices, "weight_decay": peer.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
             groups, lr=peer.learning_rate, betas=(peer.beta1, peer.beta2), eps=peer.epsilon, fused=True
@@ -139,12 +184,13 @@ class Pretraining:
         batch = [torch.from_numpy(one) for one in self._batch()]
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.peer.bfloat16):
             loss = self.loss(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.peer.clip_norm)
         self.optimizer.step()
+        self.muon.step(self._rate())
         self.done += 1
         return float(loss.detach())
 
@@ -257,6 +303,7 @@ def pretrain(folder: str, until: int, stops: int, **settings: Any) -> dict[str, 
         kept = torch.load(state)
         training.model.load_state_dict(kept["model"])
         training.optimizer.load_state_dict(kept["optimizer"])
+        training.muon.means, training.muon.done = kept["muon"], kept["step"]
         training.done = kept["step"]
         torch.set_rng_state(kept["random"])
     due = {max(1, round(steps * number / stops)) for number in range(1, stops + 1)}
@@ -270,7 +317,7 @@ def pretrain(folder: str, until: int, stops: int, **settings: Any) -> dict[str, 
         if training.done in due:
             training.save(place / str(training.done))
             kept = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(), "step": training.done}
-            kept["random"] = torch.get_rng_state()
+            kept |= {"random": torch.get_rng_state(), "muon": training.muon.means}
             torch.save(kept, state.with_suffix(".unfinished"))
             state.with_suffix(".unfinished").replace(state)
             seconds = (time.perf_counter() - began) / (training.done - since)

@@ -13,9 +13,11 @@ from toy_runs import write_corpus
 
 
 @pytest.mark.needs_peer
-@pytest.mark.parametrize("recipe", ["laptop-modern", "laptop-bert"])
+@pytest.mark.parametrize(
+    ("recipe", "optimizer"), [("laptop-modern", "adamw"), ("laptop-modern", "muon"), ("laptop-bert", "adamw")]
+)
 def test_transformers_trained_on_the_same_batches_has_the_same_losses(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """laptop-modern has two phases: next tokens, then masked ones."""
     pytest.importorskip("torch")
@@ -35,14 +37,15 @@ def test_transformers_trained_on_the_same_batches_has_the_same_losses(
         "train.batch_size": 4,
         "train.log_every_steps": 1,
         "train.compute_dtype": "float32",
+        "train.optimizer.name": optimizer,
         "train.optimizer.warmup_steps": 2,
     }
     config = tpulm.load_config(recipe, changes)
     ours = [step.metrics["loss"] for step in tpulm.training_steps(config, tmp_path / "ours")]
     learning.write_batches(config, tmp_path / "theirs", tmp_path / "batches", steps=12)
 
-    optimizer = config.train.optimizer
-    same = {name: getattr(optimizer, name) for name in ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm")}
+    names = ("name", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm")
+    same = {name: getattr(config.train.optimizer, name) for name in names}
     tokenizer = tmp_path / "theirs" / "tokenizer"
     twin = learning_torch.Twin(str(tokenizer), str(tmp_path / "batches"), learning_torch.Peer(**same), steps=12, seed=0)
     theirs = [twin.step() for _ in range(12)]
