@@ -51,7 +51,8 @@ class Event(NamedTuple):
 
 
 def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
-    """Events in order of their steps, each kind about equally often, spread over the first three quarters of the run."""
+    """Events in order of their steps, each kind about equally often, spread over the first three quarters of the run: hosts
+    that are told to stop take seconds to agree on a step."""
     random_ = random.Random(seed)
     kinds: tuple[Kind, ...] = (*DEADLY, *FAULTS)
     chosen: list[Kind] = [kinds[number % len(kinds)] for number in range(count)]
@@ -66,7 +67,7 @@ def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
 @pytest.mark.parametrize(
     ("events", "steps"),
     [
-        pytest.param(5, 120, marks=pytest.mark.slow, id="short"),
+        pytest.param(5, 200, marks=pytest.mark.slow, id="short"),
         pytest.param(24, 480, marks=pytest.mark.soak, id="full"),
     ],
 )
@@ -229,7 +230,7 @@ def happen(run: Cluster, event: Event, emulator: Emulator) -> None:
         assert newest_failure(run)["kind"] == "PeerLost", newest_failure(run)
     else:
         run.send(signal.SIGTERM, event.host)
-        assert run.wait(60) == [75, 75] or run.is_complete(), run.tails()  # it may have been at its last step
+        assert run.wait(60) == [75, 75], run.tails()
     run.wait(30)
 
 
