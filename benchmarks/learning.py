@@ -189,11 +189,12 @@ class Experiment:
             "train.seed": seed,
             "train.evaluate_every_steps": steps,
             "train.optimizer.warmup_steps": round(0.06 * steps),
-            "train.optimizer.decay_steps": steps - round(0.06 * steps) if way == "C" else "none",
             "train.checkpoint.every_minutes": "none",
             "train.checkpoint.every_steps": each,
             "train.checkpoint.keep_every_steps": each,
         }
+        if way == "C":
+            settings["train.optimizer.decay_steps"] = steps - round(0.06 * steps)
         if learning_rate is not None:
             settings["train.optimizer.learning_rate"] = learning_rate
         return self.configured(recipe, settings)
@@ -207,7 +208,7 @@ class Experiment:
 
     def twin_job(self, way: str, batches: Path) -> dict[str, Any]:
         """Of torch on the batches of D (E's ways) or C (F)."""
-        optimizer = self.ours("C" if way == "F" else "D").train.optimizer
+        optimizer = self.ours(original(way)).train.optimizer
         settings = WAYS_OF_B[self.fastest(WAYS_OF_B)] if way == "F" else WAYS_OF_E[way]
         same = ("name", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm")
         peer = {**{name: getattr(optimizer, name) for name in same}, **settings, "bfloat16": TUNED["bfloat16"]}
@@ -218,17 +219,8 @@ class Experiment:
         folder = self.folder / "batches" / f"{way}-{steps}-{seed}"
         if not folder.is_dir():
             run = self.ours(way, steps, seed, rate)
-            answer(
-                [
-                    sys.executable,
-                    __file__,
-                    *self._arguments(),
-                    "--batches",
-                    str(folder),
-                    str(only or steps),
-                    run.model_dump_json(),
-                ]
-            )
+            job = ["--batches", str(folder), str(only or steps), run.model_dump_json()]
+            answer([sys.executable, __file__, *self._arguments(), *job])
         return folder
 
     # Paces
@@ -307,9 +299,8 @@ class Experiment:
     @cached_property
     def planned(self) -> list[Arm]:
         minutes, rate = self.options.budget_minutes, self.pilots()["learning_rate"]
-        ways = {"B": self.fastest(WAYS_OF_B), "D": "D", "E": self.fastest(WAYS_OF_E), "C": "C", "A": "A"}
+        ways = {"B": self.fastest(WAYS_OF_B), "D": "D", "E": self.fastest(WAYS_OF_E), "C": "C", "A": "A", "F": "F"}
         arms = list[Arm]()
-        ways["F"] = "F"
         for name, way in ways.items():
             for seed in range(self.options.seeds if name in "BDE" else 1):
                 own = rate if name in "BCF" else None
@@ -341,8 +332,7 @@ class Experiment:
             if arm.way == "A" or arm.way in WAYS_OF_B:
                 answer(torch_command({"job": "pretrain", **self.torch_job(arm.way, arm.learning_rate), **job}))
             elif arm.way == "F" or arm.way in WAYS_OF_E:
-                original = "C" if arm.way == "F" else "D"
-                twin = self.twin_job(arm.way, self.batches(original, arm.steps, arm.seed, arm.learning_rate))
+                twin = self.twin_job(arm.way, self.batches(original(arm.way), arm.steps, arm.seed, arm.learning_rate))
                 answer(torch_command({"job": "pretrain", **twin, **job}))
             else:
                 run = self.ours(arm.way, arm.steps, arm.seed, arm.learning_rate, arm.stops)
@@ -404,11 +394,11 @@ class Experiment:
     def batch_size(self, way: str) -> int:
         if way == "A" or way in WAYS_OF_B:
             return 8 if way == "A" else TUNED["batch_size"]
-        return self.ours("D" if way in WAYS_OF_E else "C" if way == "F" else way).train.batch_size
+        return self.ours(original(way)).train.batch_size
 
     def flops_per_row(self, way: str) -> float:
         """Of forward and backward pass; transformers' defaults and a causal phase have logits at all 64 positions."""
-        config = self.ours("C" if way in ("A", "F", *WAYS_OF_B) else "D" if way in WAYS_OF_E else way)
+        config = self.ours("C" if way in ("A", *WAYS_OF_B) else original(way))
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
         objective: Any = PretrainingProgram(config, vocab_size=8_000, special=special).objective
         everywhere = 1.0 if way == "A" else sum(phase.share for phase in config.phases if phase.objective == "clm")
@@ -517,6 +507,11 @@ def of_phases(phases: list[tuple[float, dict[str, float]]]) -> dict[str, Any]:
     """The mean pace of phases, each with its share of the steps; each compiles its own program."""
     seconds = sum(share * one["seconds"] for share, one in phases)
     return {"first": sum(one["first"] for _, one in phases), "seconds": seconds, "phases": phases}
+
+
+def original(way: str) -> str:
+    """The way whose model and batches a way has."""
+    return "C" if way == "F" else "D" if way in WAYS_OF_E else way
 
 
 def way_of(name: str) -> str:
@@ -666,8 +661,7 @@ def main() -> None:
         say({})
     elif options.batches:
         folder, steps, run = options.batches
-        config = RunConfig.model_validate_json(run)
-        write_batches(config, experiment.folder / "paced" / config.name.removesuffix(MASKS), Path(folder), int(steps))
+        write_batches(RunConfig.model_validate_json(run), Path(f"{folder}.run"), Path(folder), int(steps))
         say({})
     else:
         began = time.perf_counter()

@@ -12,7 +12,7 @@ import tpulm
 from toy_runs import write_corpus
 
 
-@pytest.mark.needs_peer
+@pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize(
     ("recipe", "optimizer"), [("laptop-modern", "adamw"), ("laptop-modern", "muon"), ("laptop-bert", "adamw")]
 )
@@ -20,7 +20,6 @@ def test_transformers_trained_on_the_same_batches_has_the_same_losses(
     recipe: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """laptop-modern has two phases: next tokens, then masked ones."""
-    pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     learning: Any = importlib.import_module("learning")
     learning_torch: Any = importlib.import_module("learning_torch")

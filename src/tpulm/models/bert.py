@@ -222,8 +222,9 @@ class Output(NamedTuple):
 def masked_output(params: MaskedModel, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution) -> Output:
     head, x = params.masked_head, hidden.reshape(-1, hidden.shape[-1])
     if head.dense is not None and head.norm is not None:
-        x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
-        x = normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
+        with jax.named_scope("masked_head"):
+            x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
+            x = normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     return Output(x, params.embeddings.tokens if head.output is None else head.output, head.output_bias)
 
 
@@ -231,10 +232,9 @@ def masked_logits(
     params: MaskedModel, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution, vocab_size: int
 ) -> Float[Array, "*B V"]:
     """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
-    with jax.named_scope("masked_head"):
-        output = masked_output(params, hidden, config=config, execution=execution)
-        logits = vocabulary_logits(*output, dtype=execution.dtype, vocab_size=vocab_size)
-        return logits.reshape(*hidden.shape[:-1], -1)
+    output = masked_output(params, hidden, config=config, execution=execution)
+    logits = vocabulary_logits(*output, dtype=execution.dtype, vocab_size=vocab_size)
+    return logits.reshape(*hidden.shape[:-1], -1)
 
 
 def vocabulary_logits(
@@ -246,11 +246,12 @@ def vocabulary_logits(
     vocab_size: int,
 ) -> Float[Array, "R V"]:
     """Float32 products of hidden states with all token vectors, plus the bias; -1e9 past `vocab_size`."""
-    logits = project(x, table, dtype=dtype)
-    real = jnp.arange(table.shape[0]) < vocab_size
-    if bias is None:
-        return jnp.where(real[None, :], logits, jnp.float32(-1e9))
-    return add_bias(logits, jnp.where(real, bias, jnp.float32(-1e9)))
+    with jax.named_scope("output"):
+        logits = project(x, table, dtype=dtype)
+        real = jnp.arange(table.shape[0]) < vocab_size
+        if bias is None:
+            return jnp.where(real[None, :], logits, jnp.float32(-1e9))
+        return add_bias(logits, jnp.where(real, bias, jnp.float32(-1e9)))
 
 
 def next_sentence_logits(

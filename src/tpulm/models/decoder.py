@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from tpulm.config import ModelConfig
 from tpulm.models.bert import (
     Encoder,
+    Output,
     Tokens,
     embed,
     encoder_spec,
@@ -46,19 +47,17 @@ def spec(config: ModelConfig, *, vocab_size: int) -> Decoder:
     )
 
 
-def output_table(params: Decoder) -> Float[Array, "V D"]:
-    """The token vectors whose products with hidden states are the logits."""
-    return params.embeddings.tokens if params.output is None else params.output
+def next_token_output(params: Decoder, hidden: Float[Array, "*B D"]) -> Output:
+    table = params.embeddings.tokens if params.output is None else params.output
+    return Output(hidden.reshape(-1, hidden.shape[-1]), table, None)
 
 
 def next_token_logits(
     params: Decoder, hidden: Float[Array, "*B D"], *, execution: Execution, vocab_size: int
 ) -> Float[Array, "*B V"]:
     """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
-    with jax.named_scope("output"):
-        x = hidden.reshape(-1, hidden.shape[-1])
-        logits = vocabulary_logits(x, output_table(params), None, dtype=execution.dtype, vocab_size=vocab_size)
-        return logits.reshape(*hidden.shape[:-1], -1)
+    logits = vocabulary_logits(*next_token_output(params, hidden), dtype=execution.dtype, vocab_size=vocab_size)
+    return logits.reshape(*hidden.shape[:-1], -1)
 
 
 class Cache(NamedTuple):

@@ -84,7 +84,7 @@ class CausalLanguageModel(Setup):
     ) -> LossAndSums:
         randomness = None if dropout_key is None else Randomness(dropout_key, inputs.row_seeds)
         hidden = bert.encode(params, inputs.tokens, config=self.model, execution=self.execution, randomness=randomness)
-        output = bert.Output(hidden.reshape(-1, hidden.shape[-1]), decoder.output_table(params), None)
+        output = decoder.next_token_output(params, hidden)
         labels, weights = inputs.labels.reshape(-1), inputs.weights.reshape(-1)
         with jax.named_scope("loss"):
             sums = vocabulary_cross_entropy(output, labels, weights, execution=self.execution, vocab_size=self.vocab_size)

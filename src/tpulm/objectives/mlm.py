@@ -111,8 +111,7 @@ class MaskedLanguageModel(Setup):
         with jax.named_scope("gather"):
             chosen = jnp.take_along_axis(hidden, inputs.predicted[:, :, None], axis=1, mode="clip")
             chosen = chosen.reshape(-1, chosen.shape[-1])
-        with jax.named_scope("masked_head"):
-            output = bert.masked_output(params, chosen, config=self.model, execution=self.execution)
+        output = bert.masked_output(params, chosen, config=self.model, execution=self.execution)
         labels, weights = inputs.labels.reshape(-1), inputs.weights.reshape(-1)
         with jax.named_scope("loss"):
             masked = vocabulary_cross_entropy(output, labels, weights, execution=self.execution, vocab_size=self.vocab_size)
