@@ -19,6 +19,7 @@ from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import DataError, StorageError
+from tpulm.labelled.rows import encode_rows
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
 from tpulm.tokenization.hf_files import guarded, watched
@@ -203,6 +204,16 @@ class TestTokenizerJson:
         assert made.vocab_size == vocab_size_of(tmp_path / "tokenizer.json") == 261
         assert made.encode_one("a<mask>") == [0, made.vocabulary()["a"], 260, 2]
         assert "Roberta" in made.canonical_json
+
+    @pytest.mark.parametrize("most", [30, 12])
+    def test_pairs_have_the_frame_of_the_tokenizer(self, tmp_path: Path, most: int):
+        """`<s> A </s></s> B </s>`, truncated as the tokenizers library does."""
+        tokenizer = roberta()
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        rows = encode_rows(load(tmp_path / "tokenizer.json"), ["two cats"], ["a mat"], max_length=most)
+        tokenizer.enable_truncation(most)
+        assert rows.ids.tolist() == tokenizer.encode("two cats", "a mat").ids
+        assert rows.whole_lengths.tolist() == [17] and rows.ids.tolist().count(2) == 3
 
     def test_roles_declared_beside_it(self, tmp_path: Path):
         tokenizer = roberta()

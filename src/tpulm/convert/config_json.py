@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tpulm.config import ModelConfig
 from tpulm.config.layouts import LAYOUTS, layout_of
 from tpulm.convert.heads import Head
+from tpulm.convert.relatives import RELATIVES
 from tpulm.errors import ConfigError, DataError, brief, suggest
 from tpulm.models.classifier import Pooling
 from tpulm.special_tokens import SpecialTokens
@@ -238,7 +239,7 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     model_type = _get(values, "model_type", origin)
     layout = next((layout for layout in LAYOUTS if layout.model_type == model_type), None)
     if layout is None:
-        known = ", ".join(repr(layout.model_type) for layout in LAYOUTS)
+        known = ", ".join(map(repr, (*(layout.model_type for layout in LAYOUTS), *RELATIVES)))
         raise DataError(f"model_type {brief(model_type)} is not supported; known: {known}", location=origin)
     form = _FORMATS[layout.model_type]
     values = {**form.defaults, **values}

@@ -28,6 +28,7 @@ from tpulm.convert.config_json import (
 from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
 from tpulm.convert.model_card import CardFacts, write_card
 from tpulm.convert.names import fuse, head_in, names, tidy, ungrouped, without_heads
+from tpulm.convert.relatives import as_bert_config, as_bert_tensors
 from tpulm.convert.sentence_transformers import embedder_files, read_embedder, text_length
 from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError, brief
@@ -200,9 +201,11 @@ def check_vocabulary(tokens: int, vocab_size: int, folder: PurePath) -> None:
 
 def load_weights(folder: PurePath) -> Weights:
     """The contents of a folder's config.json and weights. Raises DataError if they contradict each other."""
-    values, file = storage.read_given_object(folder / CONFIG), weights_file(folder) or folder / WEIGHTS
-    described, origin = from_config_json(values, origin=str(folder / CONFIG)), str(file)
+    original, file = storage.read_given_object(folder / CONFIG), weights_file(folder) or folder / WEIGHTS
+    values, origin = as_bert_config(original, origin=str(folder / CONFIG)), str(file)
+    described = from_config_json(values, origin=str(folder / CONFIG))
     config, tensors = described.config, _read_shards(file) if file.name == SHARDS else read_tensors(file)
+    tensors = as_bert_tensors(tensors, original, origin=origin)
     head_size = config.hidden_size // config.num_heads
     tensors = ungrouped(tensors, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
     tidied = tidy(tensors, values["model_type"], tied=config.tied_output, origin=origin)
@@ -315,7 +318,7 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max
         raise StorageError(f"cannot read {source}: no such file or folder, or an empty one")
     causal = config.architecture == "decoder"
     changes: dict[str, Any] = {"model_max_length": max_length or config.max_positions}
-    if causal or not config.token_types:
+    if causal or config.token_types < 2:
         changes["model_input_names"] = ["input_ids", "attention_mask"]
     for file in files:
         if file.name == TOKENIZER_CONFIG:

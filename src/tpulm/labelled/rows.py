@@ -1,4 +1,5 @@
-"""Texts and pairs of texts as rows of token ids, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and rows as batches.
+"""Texts and pairs of texts as rows of token ids, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` (RoBERTa: `[SEP] [SEP]` between
+the two), and rows as batches.
 
 Batches have a few fixed lengths, so that few programs are compiled.
 """
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.tokenization import Aligned, Encoded, SpecialTokens, Tokenization
+from tpulm.tokenization import Aligned, Encoded, Tokenization
 
 _TEXTS_AT_ONCE = 8_192
 _MOST_OF_A_QUESTION = 64  # tokens
@@ -120,9 +121,9 @@ def encode_rows(
 
 def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int, offsets: bool) -> Rows:
     encode = tokenization.encode_with_offsets if offsets else tokenization.encode
-    special, first = tokenization.special, encode(texts)
-    second = None if pairs is None else encode(pairs)
-    room = max_length - (2 if second is None else 3)
+    first, second = encode(texts), None if pairs is None else encode(pairs)
+    framing = 2 if second is None else 2 + tokenization.separators
+    room = max_length - framing
     a = first.lengths.astype(np.int64)
     if second is None:
         b = kept_b = np.zeros_like(a)
@@ -131,7 +132,7 @@ def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | Non
         b = second.lengths.astype(np.int64)
         kept_a, kept_b = truncated_lengths(a, b, room)
     parts = [(first, _places(a, kept_a))] if second is None else [(first, _places(a, kept_a)), (second, _places(b, kept_b))]
-    return _framed(special, parts, a + b + len(parts) + 1, offsets=offsets)
+    return _framed(tokenization, parts, a + b + framing, offsets=offsets)
 
 
 def _places(lengths: np.ndarray, num_kept: np.ndarray) -> np.ndarray:
@@ -141,7 +142,7 @@ def _places(lengths: np.ndarray, num_kept: np.ndarray) -> np.ndarray:
 
 
 def _framed(
-    special: SpecialTokens,
+    tokenization: Tokenization,
     parts: Sequence[tuple[Encoded | Aligned, np.ndarray]],
     whole_lengths: np.ndarray,
     *,
@@ -149,16 +150,17 @@ def _framed(
     of: np.ndarray | None = None,
 ) -> Rows:
     """Rows `[CLS] … [SEP] … [SEP]`: row i takes from each part the tokens between its two places, int64 [N, 2]."""
-    starts = np.concatenate([[0], np.cumsum(1 + sum(places[:, 1] - places[:, 0] + 1 for _, places in parts))])
-    ids = np.empty(starts[-1], np.int32)
+    special, between = tokenization.special, tokenization.separators - 1 if len(parts) > 1 else 0
+    starts = np.concatenate([[0], np.cumsum(1 + between + sum(places[:, 1] - places[:, 0] + 1 for _, places in parts))])
+    ids = np.full(starts[-1], special.sep, np.int32)
     spans = np.zeros((len(ids), 2), np.int64) if offsets else None
     for row, at in enumerate(starts[:-1].tolist()):
         ids[at] = special.cls
-        for tokens, places in parts:
+        for number, (tokens, places) in enumerate(parts):
             begin, end = places[row].tolist()
+            at += between if number else 0
             last = at + 1 + end - begin
             ids[at + 1 : last] = tokens.ids[begin:end]
-            ids[last] = special.sep
             if spans is not None and isinstance(tokens, Aligned):
                 spans[at + 1 : last] = tokens.spans[begin:end]
             at = last
@@ -173,15 +175,15 @@ def window_rows(
 
     A question keeps at most 64 tokens (BERT's max_query_length), and at most half of the row. The spans are the context's.
     """
-    tokenization = tokenization.reading_added
+    tokenization, framing = tokenization.reading_added, 2 + tokenization.separators
     distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
     asked, encoded = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
     lengths = asked.lengths.astype(np.int64)
-    num_kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - 3) // 2))
+    num_kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - framing) // 2))
     ends = np.cumsum(encoded.lengths, dtype=np.int64)
     of, windows = list[int](), list[tuple[int, int]]()
     for number, context in enumerate(contexts):
-        end, room = int(ends[distinct[context]]), max_length - 3 - int(num_kept[number])
+        end, room = int(ends[distinct[context]]), max_length - framing - int(num_kept[number])
         at = end - int(encoded.lengths[distinct[context]])
         while True:
             of.append(number)
@@ -191,9 +193,9 @@ def window_rows(
             at += room - min(stride, room // 2)
     rows_of = np.array(of, np.int64)
     places = np.array(windows, np.int64).reshape(-1, 2)
-    whole = lengths[rows_of] + places[:, 1] - places[:, 0] + 3
+    whole = lengths[rows_of] + places[:, 1] - places[:, 0] + framing
     parts = [(asked, _places(lengths, num_kept)[rows_of]), (encoded, places)]
-    return _framed(tokenization.special, parts, whole, offsets=True, of=rows_of)
+    return _framed(tokenization, parts, whole, offsets=True, of=rows_of)
 
 
 def touching(spans: np.ndarray, begin: int, end: int) -> np.ndarray:

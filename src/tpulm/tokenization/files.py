@@ -293,7 +293,9 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     if not set(tokens) <= known:
         pipelines.add_special_tokens(tokenizer, tokens)
-    if tokenizer.encode("", add_special_tokens=True).ids not in ([tokens.cls, tokens.sep], [tokens.sep]):
+    one, pair = (tokenizer.encode("", second, add_special_tokens=True).ids for second in (None, ""))
+    cls, sep = tokens.cls, tokens.sep
+    if one != [sep] and (one != [cls, sep] or pair not in ([cls, sep, sep], [cls, sep, sep, sep])):
         pipelines.frame(tokenizer, tokens)
     return tokens
 

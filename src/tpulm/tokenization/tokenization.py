@@ -76,6 +76,11 @@ class Tokenization:
         """The ids that end a text of a causal model."""
         return frozenset((self.special.sep,))
 
+    @cached_property
+    def separators(self) -> int:
+        """How many [SEP] stand between the two texts of a pair: one, or RoBERTa's two."""
+        return max(1, len(self._tokenizer.encode("", "", add_special_tokens=True).ids) - 2)
+
     def vocabulary(self) -> dict[str, int]:
         """Token -> id, in the order of the ids."""
         return dict(sorted(self._ids.items(), key=itemgetter(1)))

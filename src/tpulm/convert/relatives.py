@@ -1,0 +1,104 @@
+"""RoBERTa, XLM-RoBERTa, CamemBERT and DistilBERT, read as what they compute: BERTs whose files use other names.
+
+What differs, by transformers' modeling_roberta.py and modeling_distilbert.py: RoBERTa counts positions from `pad_token_id` + 1,
+so that its table begins with rows that no text reads; its classifier's first layer is what BERT calls the pooler; neither tells
+segments apart. They are saved as BERTs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tpulm.errors import DataError, brief
+
+_ROBERTAS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+_PREFIXES = {**_ROBERTAS, "distilbert": "DistilBert"}  # of their classes
+RELATIVES = tuple(_PREFIXES)
+_HEAD = "cls.predictions."
+_RENAMED = {  # parts of names, replaced in this order
+    "roberta": {
+        "roberta.": "bert.",
+        "lm_head.dense.": _HEAD + "transform.dense.",
+        "lm_head.layer_norm.": _HEAD + "transform.LayerNorm.",
+        "lm_head.": _HEAD,
+        "classifier.dense.": "bert.pooler.dense.",
+        "classifier.out_proj.": "classifier.",
+    },
+    "distilbert": {
+        "distilbert.": "bert.",
+        "transformer.layer.": "encoder.layer.",
+        "attention.q_lin.": "attention.self.query.",
+        "attention.k_lin.": "attention.self.key.",
+        "attention.v_lin.": "attention.self.value.",
+        "attention.out_lin.": "attention.output.dense.",
+        "sa_layer_norm.": "attention.output.LayerNorm.",
+        "ffn.lin1.": "intermediate.dense.",
+        "ffn.lin2.": "output.dense.",
+        "output_layer_norm.": "output.LayerNorm.",
+        "vocab_transform.": _HEAD + "transform.dense.",
+        "vocab_layer_norm.": _HEAD + "transform.LayerNorm.",
+        "vocab_projector.weight": _HEAD + "decoder.weight",
+        "vocab_projector.bias": _HEAD + "bias",
+    },
+}
+_OF_DISTILBERT = {  # keys of config.json
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "activation": "hidden_act",
+}
+
+
+def as_bert_config(values: Any, *, origin: str) -> Any:
+    """The config.json of the BERT that computes the same; of any other model, the values as they are. Raises DataError."""
+    model_type = values.get("model_type") if isinstance(values, Mapping) else None
+    if model_type not in _PREFIXES:
+        return values
+    prefix, classes = _PREFIXES[model_type], values.get("architectures") or []
+    changed: dict[str, Any] = {"model_type": "bert", "type_vocab_size": 1}
+    changed["architectures"] = [f"Bert{name.removeprefix(prefix)}" if isinstance(name, str) else name for name in classes]
+    if model_type == "distilbert":
+        changed |= {ours: values[theirs] for theirs, ours in _OF_DISTILBERT.items() if theirs in values}
+        return {**values, **changed, "layer_norm_eps": 1e-12}
+    positions, begin = values.get("max_position_embeddings"), _first_position(values, origin)
+    if type(positions) is not int or positions <= begin:
+        raise DataError(f"max_position_embeddings is {brief(positions)}; positions begin at {begin}", location=origin)
+    return {**values, **changed, "max_position_embeddings": positions - begin}
+
+
+def as_bert_tensors(tensors: Mapping[str, np.ndarray], values: Mapping[str, Any], *, origin: str) -> Mapping[str, np.ndarray]:
+    """The tensors of that BERT; `values` are those of config.json as it is. Raises DataError for a head that BERT lacks."""
+    model_type = values.get("model_type")
+    if model_type not in _PREFIXES:
+        return tensors
+    if "pre_classifier.weight" in tensors:
+        raise DataError(
+            "pre_classifier: DistilBERT's head for labels and choices has a ReLU, which no head of BERT has; fine-tune the "
+            "model that it was made of",
+            location=origin,
+        )
+    renamed = dict[str, np.ndarray]()
+    for name, tensor in tensors.items():
+        for theirs, ours in _RENAMED["roberta" if model_type in _ROBERTAS else model_type].items():
+            name = name.replace(theirs, ours)
+        if name.endswith("embeddings.position_embeddings.weight") and model_type in _ROBERTAS:
+            tensor = tensor[_first_position(values, origin) :]
+        if name.endswith("embeddings.token_type_embeddings.weight"):
+            tensor = tensor[:1]
+        renamed[name] = tensor
+        if name.endswith("embeddings.word_embeddings.weight") and model_type == "distilbert":
+            renamed[name.replace("word_", "token_type_")] = np.zeros_like(tensor[:1])
+    return renamed
+
+
+def _first_position(values: Mapping[str, Any], origin: str) -> int:
+    pad = values.get("pad_token_id", 1)
+    if type(pad) is not int or pad < 0:
+        raise DataError(f"pad_token_id is {brief(pad)}; it must be a token's id, as positions begin after it", location=origin)
+    return pad + 1
