@@ -29,6 +29,7 @@ _LOSS_IS_KNOWN_SECONDS = 2.0  # after a device connection breaks, until the loss
 _SETTINGS_OF_THE_END = {"train.steps", "train.optimizer.warmup_steps", "train.optimizer.decay_steps"}
 _RESULTS = ("train", "evaluation", "samples", "export", "report")
 REVISIONS = "revisions"  # the folder of the models that were kept by words
+FORECAST = PurePath("pilots/forecast.json")  # what small runs said of the run
 _CARD = "README.md"  # of an export
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit
 
-from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, vocabulary_of
+from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, path_option, vocabulary_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
 from tpulm.readable import dollars, duration
@@ -15,6 +17,7 @@ from tpulm.readable import dollars, duration
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
     from tpulm.config import RunConfig
+    from tpulm.pipeline.pilots import Forecast
     from tpulm.plan import DoesNotFit, PhasePlan, Plan
     from tpulm.plan.analysis import Buffer
 
@@ -31,15 +34,32 @@ def plan(
     accelerator: Annotated[str | None, option("The TPU type, such as v3-8, v5litepod-8 or v6e-8.", metavar="TYPE")] = None,
     compare: Annotated[str | None, option("Several types, with commas: one table of times and costs.", metavar="TYPES")] = None,
     fit: Annotated[bool, option("If it does not fit, look for micro-batch, recomputation and fsdp that do.", "--fit")] = False,
+    pilot: Annotated[
+        str | None, option("How good will it be? Train small runs on its text for so long, such as 15m.", metavar="TIME")
+    ] = None,
+    workdir: Annotated[
+        PurePath | None, path_option("With --pilot: the work folder of the run, in W/pilots.", "--workdir", "-w", metavar="W")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Does a run fit on a TPU, how long does it take, what does it cost? Compiles the training step for it; no TPU is needed.
 
     Takes one to five minutes for each phase of a run on two cores; what was compiled before is remembered. Needs the TPU
     compiler, which the extra tpu brings. Ends with exit code 1 when the run does not fit.
+
+    With --pilot: how good will it be? Prepares the run's text in W, as 'tpulm run' would, and trains small runs on it here.
+    Their held-out losses say what to expect of the run, of more steps or text, and of other recipes. It may be stopped and
+    repeated.
     """
     from tpulm import accelerators
 
+    if (pilot is None) != (workdir is None):
+        raise ConfigError("--pilot TIME and --workdir W belong together: the pilots' text and results lie in W")
+    if pilot is not None and workdir is not None:
+        if accelerator or compare or fit:
+            raise ConfigError("--pilot trains here; ask for the time and cost on a TPU in a second call, without it")
+        _forecast(RunOptions(reference, overrides).load(), workdir, _seconds(pilot))
+        return
     if (accelerator is None) == (compare is None):
         examples = ", ".join(name for name in accelerators.names() if name.endswith("-8"))
         raise ConfigError(f"name a TPU type with --accelerator, or several with --compare: {examples}")
@@ -52,6 +72,59 @@ def plan(
         _compare(config, found)
     else:
         _plan(config, found[0], fit)
+
+
+def _seconds(time: str) -> float:
+    """Of "90s", "15m" or "2h"."""
+    number, unit = time[:-1], {"s": 1.0, "m": 60.0, "h": 3600.0}.get(time[-1:])
+    try:
+        seconds = float(number) * (unit or math.nan)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"--pilot {time}: give a time with its unit, such as 90s, 15m or 2h")
+    return seconds
+
+
+def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
+    from tpulm.pipeline.pilots import forecast
+
+    with drawn_progress() as progress:
+        made = forecast(config, workdir, seconds=seconds, progress=progress)
+    rows = [
+        (f"{one.tokens / 1e6:,.2f}M", f"{one.parameters / 1e6:,.1f}M", f"{one.loss:.3f}", f"{one.bits_per_character:.3f}")
+        for one in sorted(made.pilots, key=lambda one: one.parameters * one.tokens)
+    ]
+    print_table("Pilots", rows, header=("tokens", "parameters", "held-out loss", "bits a character"))
+    low, high = made.low * made.bits_per_loss, made.high * made.bits_per_loss
+    print_table(
+        f"\nForecast for {config.name}",
+        {
+            "held-out loss": f"{made.loss:.3f} nats, {made.low:.3f} to {made.high:.3f}",
+            "bits a character": f"{made.loss * made.bits_per_loss:.3f}, {low:.3f} to {high:.3f}",
+            "model": f"{made.parameters / 1e6:,.1f}M parameters",
+            "text": f"{made.tokens / 1e6:,.1f}M tokens, {made.epochs:.1f} times the {made.text_tokens / 1e6:,.1f}M there are",
+            "time here": duration(made.seconds),
+        },
+    )
+    others = [
+        (name, f"{loss:.3f}", f"{loss * made.bits_per_loss:.3f}", f"{loss - made.loss:+.3f}")
+        for name, loss in made.alternatives
+    ]
+    print_table("\nInstead", others, header=("", "held-out loss", "bits a character", "difference"))
+    show(f"\n{_advice(made)}", fold=True)
+    print_json(made.values())
+
+
+def _advice(made: Forecast) -> str:
+    """What the forecast says of the text, and how far it may be trusted."""
+    losses = dict(made.alternatives)
+    steps, text = made.loss - losses["twice the steps"], made.loss - losses["twice the text, as many steps"]
+    enough = "more steps gain more than more text" if steps > text else "the text is what limits it: find more"
+    return (
+        f"The run reads its text {made.epochs:.1f} times; {enough}. The interval is from pilots that were predicted from "
+        "smaller ones; what none of them shows, such as a rate that is too high in a long run, is not in it."
+    )
 
 
 def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:

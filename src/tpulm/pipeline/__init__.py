@@ -384,7 +384,7 @@ class Stages:
     def _rows(self, phase: Phase) -> dataset.Batches:
         train = phase.config.train
         return dataset.Batches(
-            self.workdir / phase.folder / "dataset" / "train",
+            self._split(phase, "train"),
             batch_size=train.batch_size,
             seed=train.seed,
             first_cursor=phase.first_cursor,
@@ -507,6 +507,13 @@ class Stages:
                 yield step
                 state, cursor = step.state, cursor + rows.batch_size
 
+    def steps_from(self, phase: Phase) -> Iterator[TrainStep]:
+        """The steps of one phase, from first weights."""
+        from tpulm.train.loop import steps_of
+
+        program = self._program(phase)
+        return steps_of(program, self._rows(phase), program.initial_state(), phase.first_step, phase.last_step)
+
     # -- shared helpers -------------------------------------------------------------------------------------------------
 
     def save(self, folder: PurePath, params: Any, card: CardFacts | None = None) -> None:
@@ -528,7 +535,7 @@ class Stages:
         from tpulm.pipeline.samples import samples
 
         tokenizer = self.data.tokenizer
-        holdout = self.workdir / phase_at(self.phases, step).folder / "dataset" / "holdout"
+        holdout = self._split(phase_at(self.phases, step), "holdout")
         return samples(params, self.config.model, tokenizer, holdout, step=step)
 
     def which(self, step: int) -> str:
@@ -616,7 +623,7 @@ class Stages:
         from tpulm.train.evaluate import evaluate as score
 
         manifest = self._dataset(phase).holdout if folder is None else dataset.load_split(folder)
-        folder = folder or self.workdir / phase.folder / "dataset" / "holdout"
+        folder = folder or self._split(phase, "holdout")
         program = self._program(phase)
         size = program.evaluation_batch_size
         of_tokens = program.columns_of(self.data.tokenizer, evaluation=True)
@@ -640,12 +647,14 @@ class Stages:
 
     def _training_counts(self, phase: Phase) -> np.ndarray:
         if phase.folder not in self._counted:
-            split = self.workdir / phase.folder / "dataset" / "train"
-            self._counted[phase.folder] = dataset.token_counts(split, max_tokens=_COUNTED_TOKENS)
+            self._counted[phase.folder] = dataset.token_counts(self._split(phase, "train"), max_tokens=_COUNTED_TOKENS)
         return self._counted[phase.folder]
 
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         return self.data.datasets[phase.number - 1]
+
+    def _split(self, phase: Phase, name: str) -> PurePath:
+        return self.data.folder / phase.folder / "dataset" / name
 
     def _program(self, phase: Phase) -> PretrainingProgram:
         tokenizer = self.data.tokenizer

@@ -118,6 +118,7 @@ class Prepared(NamedTuple):
 
     tokenizer: tokenization.Tokenization
     datasets: tuple[dataset.DatasetManifest, ...]  # one per phase
+    folder: PurePath  # the work folder they lie in
 
 
 def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
@@ -125,7 +126,9 @@ def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
     manifests = [dataset.load_manifest(workdir / phase.folder) for phase in phases_of(config)]
     if None in manifests:
         raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
-    return Prepared(tokenization.load(workdir / "tokenizer"), tuple(manifest for manifest in manifests if manifest is not None))
+    return Prepared(
+        tokenization.load(workdir / "tokenizer"), tuple(manifest for manifest in manifests if manifest is not None), workdir
+    )
 
 
 def prepare(
@@ -180,7 +183,7 @@ def prepare(
         if hosts.is_first:
             corpus.remove_spill(workdir)
         ended("dataset", was_done)
-        return Prepared(tokenizer, manifests)
+        return Prepared(tokenizer, manifests, workdir)
 
 
 def _check_vocabulary(

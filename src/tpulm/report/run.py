@@ -18,7 +18,7 @@ from tpulm.report import finetuning
 from tpulm.report.facts import changed, gather
 from tpulm.report.history import Chart, History, Point, chart
 from tpulm.train.health import judge, loss_formula, verdict
-from tpulm.workfolder import open_run, read_result, write_result
+from tpulm.workfolder import FORECAST, open_run, read_result, write_result
 
 PAGE = PurePath("report/index.html")
 _SECONDS_BETWEEN = 20.0  # between two pages written during training
@@ -74,7 +74,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         tone=tone,
         under_way=not done and storage.holder(workdir) is not None,
         written=utc(now),
-        summary=_summary(config, history, facts, speed, cost),
+        summary=[*_summary(config, history, facts, speed, cost), *_forecast(config, workdir)],
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
         scored=[],
@@ -148,6 +148,14 @@ def _summary(
         if cost.dollars_at_end is not None:
             rows.append(("Cost at the end", f"about {dollars(cost.dollars_at_end)}"))
     return rows
+
+
+def _forecast(config: RunConfig, workdir: PurePath) -> Rows:
+    """What the pilots of 'tpulm plan --pilot' said of a run with as many steps."""
+    made = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
+    if made.get("steps") != config.train.steps:
+        return []
+    return [("Loss that pilots forecast", f"{made['loss']:.3f} nats ({made['low']:.3f} to {made['high']:.3f})")]
 
 
 def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]:

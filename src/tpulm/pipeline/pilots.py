@@ -1,0 +1,339 @@
+"""How good will a run be? Small runs on its own text, in the folder W/pilots, and the law of `plan.scaling` fitted to them.
+
+A pilot is the run in small: the same data, objective, phases and schedule, in fewer steps and, if the time is too short for the
+run's own model, with fewer and narrower layers. All are kept; a pilot that was interrupted goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpulm import storage
+from tpulm.config import RunConfig, list_recipes, load, phases_of
+from tpulm.errors import ConfigError
+from tpulm.pipeline import Prepared, Programs, Stages, prepare
+from tpulm.plan.scaling import LEAST_PILOTS, Observation, predict
+from tpulm.progress import SILENT, Progress
+from tpulm.readable import duration
+from tpulm.runtime.hosts import ALONE
+from tpulm.workfolder import FORECAST, begin
+
+if TYPE_CHECKING:
+    from tpulm.train.program import PretrainingProgram
+
+_FOLDER, _LADDER = FORECAST.parent, "ladder.json"
+# Of the widest pilot: how wide a pilot is, and how many of its steps it has. Half a width costs about a third of a step.
+_RUNGS = ((1.0, 0.15), (1.0, 0.22), (1.0, 0.36), (1.0, 0.6), (1.0, 1.0), (0.5, 0.36), (0.5, 1.0))
+_COST = {1.0: 1.0, 0.5: 0.35}
+_WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
+_LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
+_TIMED_STEPS = 4
+_LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
+
+
+class Rung(NamedTuple):
+    """A pilot to be run: its width as a share of the run's, its steps, and its rows a step."""
+
+    width: float
+    steps: int
+    batch_size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.steps}-steps-of-{self.width:g}"
+
+
+class Outcome(NamedTuple):
+    """A pilot's size and held-out scores; `tokens` are of text."""
+
+    name: str
+    parameters: int
+    tokens: float
+    loss: float  # nats
+    unigrams: float  # nats
+    learned: bool  # more than how frequent each token is
+    bits_per_character: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the pilots say of a run: held-out loss in nats a token, with an interval."""
+
+    parameters: int
+    tokens: float
+    text_tokens: int
+    loss: float
+    low: float
+    high: float
+    bits_per_loss: float  # bits a character for each nat a token
+    seconds: float  # of its steps on this machine
+    pilots: tuple[Outcome, ...]
+    alternatives: tuple[tuple[str, float], ...]  # what else one could do, and the loss to be expected
+    law: dict[str, float]
+
+    @property
+    def epochs(self) -> float:
+        return self.tokens / self.text_tokens
+
+    def values(self) -> dict[str, Any]:
+        return {**vars(self), "pilots": [one._asdict() for one in self.pilots], "epochs": self.epochs}
+
+
+def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, progress: Progress = SILENT) -> Forecast:
+    """Prepare the run's data, train pilots for about `seconds`, and predict the run; also in W/pilots/forecast.json.
+
+    Raises ConfigError where pilots cannot tell: another objective, too little text or time, nothing learned.
+    """
+    _check(config)
+    folder = storage.check_writable(workdir)
+    with storage.held(folder):
+        begin(config, folder, progress)
+        data = prepare(config, folder, progress=progress)
+        _check_text(data)
+        timing = _Timing.read(config, folder, data, seconds, progress)
+        outcomes = [_train(config, folder, data, rung, timing, progress) for rung in timing.rungs]
+        made = _predicted(config, data, outcomes, timing)
+        storage.write_json(folder / FORECAST, {**made.values(), "steps": config.train.steps}, sealed=True)
+    return made
+
+
+def _check(config: RunConfig) -> None:
+    if config.train.steps < 4 * _LEAST_STEPS:
+        raise ConfigError(f"the run has {config.train.steps:,} steps, hardly more than a pilot of {_LEAST_STEPS}: just run it")
+    if config.model.architecture == "electra":
+        raise ConfigError(
+            "pilots predict the loss of masked or next tokens; an ELECTRA's loss is of replaced tokens, which its generator "
+            "makes harder as it learns. Predict a BERT of the same size instead"
+        )
+
+
+def _check_text(data: Prepared) -> None:
+    held_out, text = data.datasets[-1].holdout.counts.tokens, data.datasets[-1].train.counts.tokens
+    if held_out < _LEAST_HELD_OUT or text < _LEAST_TEXT:
+        raise ConfigError(
+            f"the text has {text:,} tokens for training and {held_out:,} held out: too little to predict from (at least "
+            f"{_LEAST_TEXT:,} and {_LEAST_HELD_OUT:,}). corpus.holdout_fraction sets how much is held out"
+        )
+
+
+def in_small(config: RunConfig, rung: Rung) -> RunConfig:
+    """The run with `rung.steps` steps, and with layers `rung.width` times as wide and many.
+
+    Warm-up and decay keep their shares. For narrower layers first weights and AdamW's rate grow by 1 / sqrt(width), and for
+    fewer rows a step the rate falls by the square root of their share.
+    """
+    model, train, width = config.model, config.train, rung.width
+    share, rate = rung.steps / train.steps, math.sqrt(rung.batch_size / train.batch_size)
+    optimizer = train.optimizer
+    changes: dict[str, Any] = {}
+    if width < 1:
+        head = model.hidden_size // model.num_heads
+        heads = max(1, round(model.num_heads * width))
+        head = head if model.num_heads > 1 else max(8, round(head * width / 8) * 8)
+        changes = {
+            "num_layers": max(2, math.ceil(model.num_layers * width)) if model.num_layers > 1 else 1,
+            "num_heads": heads,
+            "hidden_size": heads * head,
+            "intermediate_size": max(32, round(model.intermediate_size * width / 8) * 8),
+            "initializer_range": model.initializer_range / math.sqrt(width),
+        }
+        rate /= math.sqrt(width) if optimizer.name != "muon" else 1.0
+    planned = {
+        "learning_rate": optimizer.learning_rate * rate,
+        "warmup_steps": round(optimizer.warmup(train.steps) * share),
+        "decay_steps": None if optimizer.decay_steps is None else max(1, round(optimizer.decay_steps * share)),
+    }
+    small = {
+        "steps": rung.steps,
+        "batch_size": rung.batch_size,
+        "evaluate_every_steps": rung.steps,
+        "log_every_steps": min(train.log_every_steps, rung.steps),
+        "checkpoint": train.checkpoint.model_copy(update={"keep_at_words": (), "average_last": None, "every_steps": None}),
+        "optimizer": optimizer.model_copy(update=planned),
+    }
+    phases = tuple(
+        phase.model_copy(update={"batch_size": None if phase.batch_size is None else rung.batch_size})
+        for phase in config.phases
+    )
+    return config.model_copy(
+        update={
+            "model": type(model).model_validate({**model.model_dump(), **changes}),
+            "train": train.model_copy(update=small),
+            "phases": phases,
+        }
+    )
+
+
+class _Pilot(Stages):
+    def report(self, *, last: bool = False) -> None:
+        """None: the run's own report shows what its pilots said."""
+
+
+def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, timing: _Timing, progress: Progress) -> Outcome:
+    """The outcome of a pilot, trained unless it is there."""
+    folder, kept = workdir / _FOLDER / rung.name, workdir / _FOLDER / f"{rung.name}.json"
+    if storage.exists(kept):
+        return Outcome(**storage.read_json(kept))
+    progress.note(f"pilot {timing.rungs.index(rung) + 1} of {len(timing.rungs)}: {rung.steps:,} steps, {_width(rung.width)}")
+    small = in_small(config, rung)
+    begin(small, storage.make_folder(folder), SILENT)
+    stages = _Pilot(small, folder, ALONE, progress, data, Programs(folder, progress))
+    trained = stages.train()
+    scores = stages.evaluate(trained.model).values
+    outcome = Outcome(
+        rung.name,
+        trained.values["parameters"],
+        _tokens(small, data),
+        scores["loss"],
+        scores["unigram_entropy"],
+        not scores["at_unigrams"],
+        scores["bits_per_character"],
+    )
+    storage.write_json(kept, outcome._asdict(), sealed=True)
+    storage.remove(folder)  # its checkpoints
+    return outcome
+
+
+def _width(width: float) -> str:
+    return "of the run's own model" if width == 1 else f"with layers {width:g} times as wide and many"
+
+
+def _tokens(config: RunConfig, data: Prepared) -> float:
+    """Tokens of text in all steps of a run."""
+    return sum(
+        (phase.last_step - phase.first_step)
+        * phase.config.train.batch_size
+        * phase.config.data.sequence_length
+        * data.datasets[phase.number - 1].train.text_fraction
+        for phase in phases_of(config)
+    )
+
+
+def _programs(config: RunConfig, data: Prepared) -> list[tuple[int, PretrainingProgram]]:
+    """Each phase's steps, and its program, not compiled."""
+    from tpulm.train.program import PretrainingProgram
+
+    vocabulary = {"vocab_size": data.tokenizer.vocab_size, "special": data.tokenizer.special}
+    return [(one.last_step - one.first_step, PretrainingProgram(one.config, **vocabulary)) for one in phases_of(config)]
+
+
+def _flops(config: RunConfig, data: Prepared) -> float:
+    """The model's operations in all steps."""
+    return sum(
+        steps * phase.config.train.batch_size * program.objective.flops_per_row
+        for (steps, program), phase in zip(_programs(config, data), phases_of(config), strict=True)
+    )
+
+
+class _Timing(NamedTuple):
+    """The pilots that fit into the time, by the speed of this machine."""
+
+    rungs: tuple[Rung, ...]
+    flops_per_second: float
+
+    @classmethod
+    def read(cls, config: RunConfig, workdir: PurePath, data: Prepared, seconds: float, progress: Progress) -> _Timing:
+        """As an earlier call chose them, for as much time; else by timing a few steps, widest model first."""
+        path = workdir / _FOLDER / _LADDER
+        if storage.exists(path) and (kept := storage.read_json(path)).pop("seconds") == seconds:
+            return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
+        progress.start("Timing the training step")
+        parameters, tokens = _programs(config, data)[-1][1].num_parameters, _tokens(config, data)
+        batch, step, compiling = config.train.batch_size, 0.0, 0.0
+        for width in _WIDTHS:
+            batch, step, compiling = config.train.batch_size, *_paces(config, workdir, data, width)
+            share = sum(_COST[relative] * length for relative, length in _RUNGS)
+            left = seconds - len(_RUNGS) * compiling
+            while (steps := int(left / share / step * config.train.batch_size / batch)) < _LEAST_STEPS and batch > 8:
+                batch //= 2
+            small = in_small(config, Rung(width, max(steps, 1), batch))
+            size = _programs(small, data)[-1][1].num_parameters
+            if steps >= _LEAST_STEPS and _tokens(small, data) / size >= min(20, tokens / parameters) / _FEWER_TOKENS:
+                break
+        else:
+            raise ConfigError(
+                f"{duration(seconds)} are too short for pilots: compiling takes {duration(compiling)} each, and a step "
+                f"{step:.2g} s. Give --pilot more time"
+            )
+        longest = in_small(config, Rung(width, steps, batch))
+        rate = _flops(longest, data) / (steps * step * batch / config.train.batch_size)
+        rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _RUNGS)
+        ladder = {"seconds": seconds, "rungs": rungs, "flops_per_second": rate}
+        storage.write_json(storage.make_folder(path.parent) / _LADDER, ladder, sealed=True)
+        return cls(rungs, rate)
+
+
+def _paces(config: RunConfig, workdir: PurePath, data: Prepared, width: float) -> tuple[float, float]:
+    """Seconds of a step at this width, on average over phases, and of compiling all phases."""
+    import jax
+
+    small = in_small(config, Rung(width, config.train.steps, config.train.batch_size))
+    stages = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT))
+    total = compiling = 0.0
+    for phase in phases_of(small):
+        begun = time.monotonic()
+        steps = stages.steps_from(phase)
+        state = next(steps).state
+        jax.block_until_ready(state.params)
+        compiling, begun = compiling + time.monotonic() - begun, time.monotonic()
+        for _ in range(_TIMED_STEPS):
+            state = next(steps).state
+        jax.block_until_ready(state.params)
+        total += (time.monotonic() - begun) / _TIMED_STEPS * (phase.last_step - phase.first_step)
+    return total / small.train.steps, compiling
+
+
+def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], timing: _Timing) -> Forecast:
+    learned = [one for one in outcomes if one.learned]
+    largest = max(outcomes, key=lambda one: one.parameters * one.tokens)
+    if len(learned) < LEAST_PILOTS or not largest.learned:
+        raise ConfigError(
+            f"{len(outcomes) - len(learned)} of {len(outcomes)} pilots have learned no more than how frequent each token is "
+            f"(the largest has a loss of {largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing "
+            "can be predicted. Give --pilot more time"
+        )
+    program, tokens = _programs(config, data)[-1][1], _tokens(config, data)
+    text, unigrams = data.datasets[-1].train.counts.tokens, largest.unigrams
+    pilots = [Observation(one.parameters, one.tokens, one.loss) for one in learned]
+    made = predict(pilots, (program.num_parameters, tokens), unigrams=unigrams, text=text)
+    law, size = made.law, program.num_parameters
+    alternatives = {
+        "half the steps": law.loss(size, tokens / 2),
+        "twice the steps": law.loss(size, 2 * tokens),
+        "twice the text, as many steps": law.loss(size, tokens, text=2 * text),
+        "twice the text and steps": law.loss(size, 2 * tokens, text=2 * text),
+    }
+    operations = _flops(config, data)
+    for name, other in _relatives(config):
+        its, own = _programs(other, data)[-1][1].num_parameters, _flops(other, data) / _tokens(other, data)
+        alternatives[f"{name}, as much computation"] = law.loss(its, operations / own)
+    return Forecast(
+        parameters=size,
+        tokens=tokens,
+        text_tokens=text,
+        loss=float(made.loss),
+        low=float(made.low),
+        high=float(made.high),
+        bits_per_loss=largest.bits_per_character / largest.loss,
+        seconds=operations / timing.flops_per_second,
+        pilots=tuple(outcomes),
+        alternatives=tuple((name, float(loss)) for name, loss in alternatives.items()),
+        law={name: float(value) for name, value in vars(law).items()},
+    )
+
+
+def _relatives(config: RunConfig) -> list[tuple[str, RunConfig]]:
+    """Recipes whose models differ from the run's in size alone, on the run's data."""
+    found: list[tuple[str, RunConfig]] = []
+    for name in list_recipes():
+        model = load(name).model
+        alike = ("architecture", "norm_position", "norm", "feed_forward", "positions", "masked_head")
+        if all(getattr(model, field) == getattr(config.model, field) for field in alike) and model != config.model:
+            sized = {**model.model_dump(), "max_positions": max(model.max_positions, config.model.max_positions)}
+            found.append((name, config.model_copy(update={"model": type(model).model_validate(sized)})))
+    return found

@@ -1,0 +1,80 @@
+"""Pilots of a run: what they have in common with it, that they are kept, and where they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import invoke
+from toy_runs import run_file, write_corpus
+from tpulm import storage
+from tpulm.config import load
+from tpulm.errors import ConfigError
+from tpulm.pipeline import pilots
+from tpulm.pipeline.pilots import Rung, forecast, in_small
+from tpulm.report import write
+
+RUN = """
+extends = "laptop-lm"
+corpus.sources = ["{}"]
+corpus.holdout_fraction = 0.1
+tokenizer.vocab_size = 66
+tokenizer.algorithm = "wordpiece"
+data.sequence_length = 32
+train.steps = 400
+[model]
+num_layers = 2
+hidden_size = 32
+intermediate_size = 64
+max_positions = 32
+"""
+
+
+def test_a_run_in_small():
+    """The shares of warm-up and decay stay, heads keep their size, and a pilot of full width has the run's own model."""
+    run = load("modern-base")
+    same = in_small(run, Rung(1.0, run.train.steps // 100, run.train.batch_size))
+    assert same.model == run.model and same.train.optimizer.learning_rate == run.train.optimizer.learning_rate
+    assert same.train.optimizer.warmup_steps == run.train.optimizer.warmup(run.train.steps) // 100
+    half = in_small(run, Rung(0.5, 1_000, run.train.batch_size // 4))
+    assert (half.model.hidden_size, half.model.num_heads, half.model.num_layers) == (384, 6, 11)
+    rate = run.train.optimizer.learning_rate * 2**0.5 / 2
+    assert half.train.optimizer.learning_rate == pytest.approx(rate)
+    assert in_small(load("laptop-lm"), Rung(0.5, 100, 16)).train.optimizer.learning_rate == 7e-3  # Muon's: as it is
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [(["train.steps=100"], "just run it"), (["corpus.holdout_fraction=0.001"], "too little to predict")]
+)
+def test_where_pilots_cannot_tell(tmp_path: Path, changes: list[str], message: str):
+    (tmp_path / "run.toml").write_text(run_file(str(write_corpus(tmp_path / "text.gz")), steps=1_000))
+    with pytest.raises(ConfigError, match=message):
+        forecast(load(tmp_path / "run.toml", changes), tmp_path / "w", seconds=60)
+    with pytest.raises(ConfigError, match="ELECTRA"):
+        forecast(load("electra-small"), tmp_path / "e", seconds=60)
+
+
+@pytest.mark.slow  # compiles seven programs
+def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pilots, "_LEAST_STEPS", 10)
+    monkeypatch.setattr(pilots, "_LEAST_HELD_OUT", 100)
+    monkeypatch.setattr(pilots, "_LEAST_TEXT", 1_000)
+    monkeypatch.setattr(pilots, "_paces", lambda *_: (0.05, 0.0))  # of one step, and of compiling: 7 pilots of 10 to 15 steps
+    monkeypatch.setattr(pilots, "_FEWER_TOKENS", 1e9)
+    steps = np.random.default_rng(0).choice([7, 11], (1_000, 20)).cumsum(axis=1)
+    lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
+    (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others
+    (tmp_path / "run.toml").write_text(RUN.format(tmp_path / "text.txt"))
+    command = ["plan", str(tmp_path / "run.toml"), "--pilot", "12s", "-w", str(tmp_path / "w"), "--json"]
+    first = invoke(*command)
+    assert first.returncode == 0, first.stderr
+    made = json.loads(first.stdout)
+    assert len(made["pilots"]) == 7 and made["low"] < made["loss"] < made["high"]
+    assert {one["parameters"] for one in made["pilots"]} > {made["parameters"]}
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "w" / "pilots").glob("*.json")}
+    assert json.loads(invoke(*command).stdout) == made  # nothing is trained again
+    assert kept == {path.name: path.read_bytes() for path in (tmp_path / "w" / "pilots").glob("*.json")}
+    assert f"{made['loss']:.3f} nats" in storage.read_bytes(write(tmp_path / "w")).decode()

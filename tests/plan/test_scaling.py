@@ -1,0 +1,50 @@
+"""The law of loss over parameters and tokens, against laws that are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tpulm.plan.scaling import REPEATS, Law, Observation, effective, fit, predict
+
+CHINCHILLA = {"floor": 1.69, "a": 406.4, "alpha": 0.34, "b": 410.7, "beta": 0.28}  # Hoffmann et al. 2022, equation 10
+
+
+def chinchilla(parameters: float, tokens: float) -> float:
+    one = CHINCHILLA
+    return one["floor"] + one["a"] / parameters ** one["alpha"] + one["b"] / tokens ** one["beta"]
+
+
+def observed(law: Law, noise: float, seed: int) -> list[Observation]:
+    """Seven pilots of a run of 1.8M parameters and 3.3M tokens, with the noise of seeds."""
+    random = np.random.default_rng(seed)
+    runs = [(1.8e6, tokens) for tokens in (5e4, 8e4, 1.3e5, 2e5, 3.3e5)] + [(0.7e6, tokens) for tokens in (1.3e5, 3.3e5)]
+    return [Observation(*run, law.loss(*run) * math.exp(noise * random.normal())) for run in runs]
+
+
+def test_repeated_text_counts_for_less():
+    """Muennighoff et al. 2023: four epochs are worth nearly as much as new text, any number at most 1 + R times the text."""
+    assert effective(50, 100) == 50
+    assert effective(400, 100) == pytest.approx(400, rel=0.08)
+    assert effective(1e9, 100) == pytest.approx(100 * (1 + REPEATS))
+
+
+def test_far_from_the_unigrams_the_law_is_that_of_hoffmann():
+    runs = [(size, 20.0 * size * more) for size in (1e8, 3e8, 1e9) for more in (0.5, 1.0, 2.0)]
+    pilots = [Observation(*run, chinchilla(*run)) for run in runs]
+    law = fit(pilots, unigrams=10.0, text=1e15)
+    assert law.loss(3e9, 6e10) == pytest.approx(chinchilla(3e9, 6e10), rel=0.01)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.45])
+@pytest.mark.parametrize("beta", [0.25, 0.5])
+def test_ten_times_the_largest_pilot_is_near_and_in_the_interval(alpha: float, beta: float):
+    law = Law(2.0, 7.1, 1e12, 2e5, alpha, 4e5, beta)
+    run = (1.8e6, 3.3e6)
+    made = [predict(observed(law, 0.003, seed), run, unigrams=7.1, text=1e12) for seed in range(10)]
+    errors = [abs(one.loss / law.loss(*run) - 1) for one in made]
+    assert np.median(errors) < 0.025 and max(errors) < 0.045, errors
+    assert sum(one.low <= law.loss(*run) <= one.high for one in made) >= 9
+    assert np.median([one.high / one.low for one in made]) < 1.2
