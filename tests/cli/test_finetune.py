@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import tpulm
 from command_line import Done, invoke
 from encoders import build_encoder, reviews, write_tsv
+from tpulm.errors import ConfigError
 from tpulm.labelled import read_records
 
 SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
@@ -97,10 +99,49 @@ def test_a_file_without_a_header_is_classified(classifier: Path, tmp_path: Path)
     assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
 
 
+def test_pairs_are_classified_as_they_were_learnt(classifier: Path, place: Path) -> None:
+    """With the columns of fine-tuning, and never as single texts; transformers reads the pair's second text as token type 1."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    rows = [{"premise": "the film", "hypothesis": text, "label": label} for text, label in reviews(64)]
+    (place / "nli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = finetune("--train", "nli.jsonl", "--text-column", "premise", "--pair-column", "hypothesis", "--output", "nli")
+    assert done.returncode == 0, done.stderr
+    tokenizer = transformers.AutoTokenizer.from_pretrained("nli")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained("nli")
+    with torch.no_grad():
+        shares = model(**tokenizer("the film", rows[0]["hypothesis"], return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    (one,) = json.loads(invoke("classify", "nli", "the film", "--pair", rows[0]["hypothesis"], "--json").stdout)
+    assert list(one["probabilities"].values()) == pytest.approx(shares, abs=1e-4)
+    from_file = json.loads(invoke("classify", "nli", "--input", "nli.jsonl").stdout.splitlines()[0])
+    assert from_file["score"] == pytest.approx(max(shares), abs=1e-4)
+
+    single, paired = "fine-tuned on pairs of texts", "fine-tuned on single texts"
+    for given, message in (("nli film", single), ("nli film --pair a --pair b", "2 second"), ("clf film --pair plot", paired)):
+        done = invoke("classify", *given.split())
+        assert done.returncode in (2, 3) and message in done.stderr, done.stderr
+    with pytest.raises(ConfigError, match=single):
+        tpulm.classify("nli", ["film"])
+    tuned = tpulm.Classifier("nli")
+    for use in (tuned.predict, tuned.predict_proba):
+        with pytest.raises(ConfigError, match=single):
+            use(["film"])
+    with pytest.raises(ConfigError, match=single):
+        tuned.evaluate([("film", "pos")])
+
+
+@pytest.mark.parametrize("text", ["", "document\tlabel\n"])
+def test_a_file_without_texts_is_refused(classifier: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "in.tsv").write_text(text)
+    for command in (["classify", classifier], ["embed", "bert", "--text-column", "document"]):
+        done = invoke(*command, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.jsonl")
+        assert done.returncode == 3 and "it has no examples" in done.stderr, done.stderr
+        assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.parametrize("command", ["classify clf", "embed bert"])
 def test_a_file_of_unknown_text_is_noted(command: str, classifier: Path, place: Path, tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text("text\nпогода хороша\nпогода плоха\n")
-    done = invoke(*command.split(), "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.jsonl")
+    done = invoke(*command.split(), "--input", tmp_path / "in.tsv", "--text-column", "text", "--output", tmp_path / "out.jsonl")
     assert done.returncode == 0 and f"note: {tmp_path / 'in.tsv'}: 100.0%" in " ".join(done.stderr.split()), done.stderr
 
 

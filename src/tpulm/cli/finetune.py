@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -59,7 +59,9 @@ ColumnsOfFile = Annotated[
 class FileOptions:
     """How files of texts are read."""
 
-    text_column: Annotated[str, _column("The column of the text.")] = "text"
+    text_column: Annotated[
+        str | None, _column("The column of the text. Default: that of fine-tuning; for 'finetune', the task's, such as text.")
+    ] = None
     no_header: Annotated[
         bool,
         option(
@@ -78,7 +80,7 @@ class FileOptions:
     def columns(self, **others: Any) -> Columns:
         from tpulm.labelled import Columns
 
-        return Columns(text=self.text_column, header=not self.no_header, encoding=self.encoding, **others)
+        return Columns(text=self.text_column or "text", header=not self.no_header, encoding=self.encoding, **others)
 
 
 @dataclass(frozen=True)
@@ -180,8 +182,6 @@ def finetune(
 
 def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Columns) -> Columns:
     """Those of all files, but for what `--dev-column` or `--test-column` says of this one."""
-    import dataclasses
-
     if given and path is None:
         raise ConfigError(f"--{part}-column is of the file --{part}, and there is none; give it, or leave the column out")
     found: dict[str, str] = {}
@@ -195,7 +195,7 @@ def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Colum
         found[role] = name
     if "pair" in found and usual.pair is None:
         raise ConfigError(f"--{part}-column {found['pair']}: examples are pairs in all files or in none; give --pair-column")
-    return dataclasses.replace(usual, **found)
+    return replace(usual, **found)
 
 
 def _show(summary: FinetuneSummary) -> None:
@@ -259,8 +259,12 @@ def _format(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+def _joined(text: str, pair: str | None) -> str:
+    return text if pair is None else f"{text} | {pair}"
+
+
 def _shortened(text: str, pair: str | None) -> str:
-    whole = " ".join((text if pair is None else f"{text} | {pair}").split())
+    whole = " ".join(_joined(text, pair).split())
     return whole if len(whole) <= 80 else f"{whole[:79]}…"
 
 
@@ -274,11 +278,16 @@ def classify(
     choice: Annotated[
         list[str] | None, option("An answer to choose (models of --task choice); repeated.", metavar="TEXT")
     ] = None,
+    pair: Annotated[
+        list[str] | None, option("The second text (models of pairs); as often as there are texts.", metavar="TEXT")
+    ] = None,
     pair_column: PairColumn = None,
 ) -> None:
     """The label of each text, with its probability: tpulm classify sentiment "not bad at all" "never again"
 
-    tpulm classify sentiment --input new.tsv --text-column document --output labelled.tsv
+    tpulm classify sentiment --input new.tsv --output labelled.tsv
+
+    tpulm classify nli "A man eats." --pair "Nobody eats."
 
     tpulm classify answers "Where does it rain?" --context "In Seoul it rains in July."
 
@@ -304,31 +313,41 @@ def classify(
         say_note(f"the fine-tuning in {model} has not ended; this is the best model so far")
         model = best
     loaded = load(model, reads=True)
-    warn_of_unknown_text(loaded.tokenization, [*(texts or ()), *([context] if context else choice or ())])
+    warn_of_unknown_text(loaded.tokenization, [*(texts or ()), *([context] if context else choice or pair or ())])
     for name, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
         if value and (loaded.head != head or not texts):
             raise ConfigError(f"{name} goes with a question on the command line and a model of --task {task}")
         if texts and not value and loaded.head == head:
             raise ConfigError(f"a model of --task {task} needs {name} beside its question, or a file with --input")
+    if pair and (loaded.head != "classification" or not texts):
+        raise ConfigError("--pair goes with a text on the command line and a model that classifies pairs of texts")
+    named = loaded.columns or {}
+    if input is not None and not given.no_header:
+        given = replace(given, text_column=given.text_column or named.get("text"))
+        pair_column = pair_column or named.get("pair")
     columns = given.columns(pair=pair_column)
     if loaded.head in _HEADERS:
         pairs = [context or choice] * len(texts) if texts and (context or choice) else None
         _predict(loaded, given, columns, pairs, output)
     else:
-        _classify(loaded, given, columns, output)
+        _classify(loaded, given, columns, pair or None, output)
 
 
-def _classify(model: LoadedModel, given: TextOptions, columns: Columns, output: PurePath | None) -> None:
+def _classify(
+    model: LoadedModel, given: TextOptions, columns: Columns, pairs: list[str] | None, output: PurePath | None
+) -> None:
     """Labels or numbers."""
     from tpulm.predict.classify import ClassifierForUse
 
     classifier = ClassifierForUse(model)
     if texts := given.texts:
-        answers = classifier(texts)
-        lines = [(*_label_and_score(one), text) for text, one in zip(texts, answers, strict=True)]
+        answers = classifier(texts, pairs)
+        both = list(zip(texts, pairs or [None] * len(texts), strict=True))
+        lines = [(*_label_and_score(one), _joined(*texts)) for texts, one in zip(both, answers, strict=True)]
         print_table("", lines, header=("label", "score", "text"))
         _say_cut(classifier.cut, classifier.max_length)
-        print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
+        keys = [{"text": text} | ({} if second is None else {"pair": second}) for text, second in both]
+        print_json([{**texts, **_values(one)} for texts, one in zip(keys, answers, strict=True)])
         return
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
@@ -50,6 +50,7 @@ HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its expo
 # In an export: the model itself; for ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
 REPORT = "import.json"  # of an imported model
+COLUMNS = "tpulm_columns"  # a key of a fine-tuned model's config.json
 
 
 Folder = TypeVar("Folder", bound="str | PurePath")
@@ -60,7 +61,8 @@ class LoadedModel(NamedTuple):
 
     `dropped` names weights of the file that have no place in ours (a pooler without its classifier); `head_config` says what a
     classifier's outputs mean, or how an embedding model pools, `max_length` to how many tokens its texts are truncated (None:
-    unknown). A bare encoder has the head "embedding" and no `head_config`.
+    unknown), `columns` how those of its training file were named ("text" and, of pairs, "pair"). A bare encoder has the head
+    "embedding" and no `head_config`.
     """
 
     params: Model
@@ -70,6 +72,7 @@ class LoadedModel(NamedTuple):
     head: Head
     dropped: tuple[str, ...] = ()
     head_config: HeadConfig | None = None
+    columns: dict[str, str] | None = None
     max_length: int | None = None
 
 
@@ -82,6 +85,7 @@ class Weights(NamedTuple):
     head: Head
     dropped: tuple[str, ...]
     head_config: HeadConfig | None = None
+    columns: dict[str, str] | None = None
 
 
 def save_model(
@@ -95,6 +99,7 @@ def save_model(
     card: CardFacts | None = None,
     head: Head | None = None,
     head_config: HeadConfig | None = None,
+    columns: Mapping[str, str] | None = None,
     max_length: int | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and move it into place; an existing folder is replaced.
@@ -113,7 +118,7 @@ def save_model(
         special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
         if head_config is not None:
-            description |= head_to_json(head_config, model_type, head)
+            description |= head_to_json(head_config, model_type, head) | ({COLUMNS: columns} if columns else {})
             for name, values in (embedder_files(head_config, config, max_length) if head == "embedding" else {}).items():
                 storage.make_folder((temporary / name).parent)
                 storage.write_json(temporary / name, values)
@@ -137,6 +142,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
             pad_token_id=model.tokenization.special.pad,
             head=model.head,
             head_config=model.head_config,
+            columns=model.columns,
             max_length=model.max_length,
         )
 
@@ -224,7 +230,11 @@ def load_weights(folder: PurePath) -> Weights:
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree, head)
     params = from_theirs(tidied.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config)
+    columns = values.get(COLUMNS)
+    named = isinstance(columns, dict) and "text" in columns and all(isinstance(name, str) for name in columns.values())
+    if columns is not None and not named:
+        raise DataError(f"{COLUMNS} is {brief(columns)}, not the names of columns", location=str(folder / CONFIG))
+    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config, columns)
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
