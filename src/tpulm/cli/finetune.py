@@ -104,7 +104,7 @@ def finetune(
         Given,
         FieldOptions(
             "tpulm.config:FinetuneConfig",
-            ("task", "epochs", "batch_size", "learning_rate", "max_length", "seed", "seeds"),
+            ("task", "epochs", "batch_size", "learning_rate", "class_weights", "max_length", "seed", "seeds"),
             panel="Training",
         ),
     ],
@@ -201,10 +201,11 @@ def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Colum
 def _show(summary: FinetuneSummary) -> None:
     from tpulm.finetuning import read_mistakes
     from tpulm.finetuning.tasks import find_task
+    from tpulm.labelled.entities import shown_label
 
     if summary.nothing_to_do:
         say("nothing left to do: this was trained before, with the same inputs")
-    seeds = summary.seeds
+    seeds, task = summary.seeds, find_task(summary.settings)
     best = seeds[summary.best]
     parts = summary.scored
 
@@ -215,9 +216,9 @@ def _show(summary: FinetuneSummary) -> None:
     _show_classes(summary, parts[-1])
     wrong = read_mistakes(summary.output)
     if wrong:
-        kind, first = find_task(summary.settings).mistakes_are
+        kind, first = task.mistakes_are
         shown = [
-            (f"{m.confidence:.2f}", _format(m.label), _format(m.predicted), _shortened(m.text, m.pair))
+            (f"{m.confidence:.2f}", *(shown_label(one, m.text) for one in (m.label, m.predicted)), _shortened(m.text, m.pair))
             for m in wrong[:_SHOWN_MISTAKES]
         ]
         title = f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)"
@@ -226,16 +227,16 @@ def _show(summary: FinetuneSummary) -> None:
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
         "trained on": f"{summary.examples['train']:,} examples",
-        **_left_out(summary.cut, summary.settings.max_length, summary.skipped),
+        **_left_out(summary.cut, task.longest, summary.skipped, task.cut_texts),
         "health": summary.health,
         "model": summary.output,
     }
     print_table("Model", rows)
 
 
-def _left_out(cut: int, max_length: int | None, skipped: Mapping[str, int]) -> dict[str, str]:
+def _left_out(cut: int, longest: int | None, skipped: Mapping[str, int], texts: str = "texts") -> dict[str, str]:
     """Rows of a table, where there is something to tell."""
-    rows = {"cut": f"{cut:,} texts longer than {max_length} tokens"} if cut else {}
+    rows = {"cut": f"{cut:,} {texts} longer than {longest} tokens"} if cut else {}
     return rows | ({"left out": ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())} if skipped else {})
 
 
@@ -253,10 +254,6 @@ def _show_classes(summary: FinetuneSummary, part: str) -> None:
         more = f", the {_MOST_CLASSES} commonest of {len(lines)}" if len(lines) > _MOST_CLASSES else ""
         header = ("", "precision", "recall", "F1", "true")
         print_table(f"By class on {part}{of_seed}{more}", lines[:_MOST_CLASSES], header=header)
-
-
-def _format(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _joined(text: str, pair: str | None) -> str:
@@ -389,12 +386,12 @@ def _predict(
     from tpulm.finetuning import Classifier
 
     classifier = Classifier(model)
-    task, max_length = classifier.task, classifier.config.max_length
+    task = classifier.task
     if texts := given.texts:
         answers = [_columns_of_answer(*both) for both in zip(texts, classifier.predict(texts, pairs), strict=True)]
         lines = [tuple(str(cell) for cell in line) for answer in answers for line in _lines(answer)]
         print_table("", lines, header=_HEADERS[model.head])
-        _say_cut(classifier.cut, max_length)
+        _say_cut(classifier.cut, task.longest, task.cut_texts)
         print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
         return
     if output is not None and not output.name.endswith((".jsonl", ".jsonl.gz")):
@@ -407,7 +404,7 @@ def _predict(
 
     rows, skipped = _rows_of(given, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
     counted = _write_answers(rows, answered, given.input, output, title="Answering")
-    _show_written("answered", counted, classifier.cut, max_length, skipped, output)
+    _show_written("answered", counted, classifier.cut, task.longest, skipped, output, task.cut_texts)
 
 
 def _columns_of_answer(text: str, answer: Any) -> dict[str, Any]:
@@ -493,16 +490,22 @@ def _in_chunks(rows: Iterator[TextRow], work: Callable[[list[TextRow]], object],
     return counted
 
 
-def _say_cut(cut: int, max_length: int | None) -> None:
-    for note in _left_out(cut, max_length, {}).values():
+def _say_cut(cut: int, longest: int | None, texts: str = "texts") -> None:
+    for note in _left_out(cut, longest, {}, texts).values():
         say_note(f"cut {note}")
 
 
 def _show_written(
-    done: str, counted: int, cut: int, max_length: int | None, skipped: Mapping[str, int], output: PurePath | None
+    done: str,
+    counted: int,
+    cut: int,
+    longest: int | None,
+    skipped: Mapping[str, int],
+    output: PurePath | None,
+    texts: str = "texts",
 ) -> None:
     """The result is the file or, on stdout, the rows: beside those this is a note."""
-    rows = {done: f"{counted:,} texts", **_left_out(cut, max_length, skipped)}
+    rows = {done: f"{counted:,} texts", **_left_out(cut, longest, skipped, texts)}
     print_table("", rows if output is None else rows | {"written to": str(output)}, to=console if output is None else None)
 
 

@@ -24,7 +24,9 @@ from tpulm.models.classifier import SequenceClassifier
 from tpulm.notebook import shown
 from tpulm.predict.classify import Outputs, check_paired
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
+from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG
 from tpulm.train import loop
 from tpulm.train.finetuning_program import FinetuningProgram, Labelled
@@ -148,11 +150,20 @@ class Classifier:
             return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
 
         tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
-        selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
+        selection, stream = (
+            Selection(config.chosen_by, config.is_better, config.patience, config.epochs),
+            tuning.batches(data, hosts),
+        )
+        progress.start("Compiling")  # or this time would count in that of the steps to come
+        with naming_shortage():
+            for length in stream.lengths():
+                watchdog.report("compile")
+                tuning.step_at(length)
+        outputs.compile(dev.rows)
         run = loop.Run(
             program=tuning,
             config=tuning.settings,
-            stream=tuning.batches(data, hosts),
+            stream=stream,
             evaluate=score,
             workdir=folder,
             meter=Meter(unit="texts"),

@@ -26,7 +26,7 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, model_warnings, part_vocabulary_warnings, text_warnings
+from tpulm.finetuning.tasks import Mistake, label_warnings, model_warnings, part_vocabulary_warnings, text_warnings
 from tpulm.labelled import Columns, Examples
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
@@ -191,15 +191,15 @@ class _Finetuning:
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
-        trained_on = set(_texts_of(examples["train"]))
+        warnings, trained_on = label_warnings(self._task, examples["train"]), set(_texts_of(examples["train"]))
         for name in [name for name in examples if name != "train"]:
             if again := sum(text in trained_on for text in _texts_of(examples[name])):
-                self._progress.note(
+                warnings.append(
                     f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
                 )
-        warnings = text_warnings(
+        warnings += text_warnings(
+            self._task,
             rows["train"].rows,
-            max_length=self._config.max_length or 0,
             max_positions=self._classifier.model.config.max_positions,
             special=self._classifier.model.tokenization.special,
         )

@@ -55,6 +55,11 @@ class Outputs:
         return jax.tree.map(to_global_array, params, parameter_shardings(self.objective.spec, self._mesh))
 
     @naming_shortage()
+    def compile(self, rows: Rows) -> None:
+        """What `of` needs for these rows, ahead."""
+        self._forward.compile(rows)
+
+    @naming_shortage()
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """float32 [N, *output_shape]: logits [N, C], or for a regression the number [N, 1]."""
         return self._forward(params, rows, advance=advance)
