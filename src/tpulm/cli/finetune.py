@@ -19,6 +19,7 @@ from tpulm.cli.options import (
     option,
     path_argument,
     path_option,
+    rates_of,
     tracked,
 )
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note, wants_json
@@ -124,6 +125,10 @@ def finetune(
     regression: Annotated[
         bool, option("Labels are numbers, not classes: short for --task regression.", "--regression")
     ] = False,
+    learning_rates: Annotated[
+        str | None, option("Try each, such as 5e-5,3e-4,1e-3, and keep the best on dev.", metavar="A,B", panel="Training")
+    ] = None,
+    overwrite: Annotated[bool, option("Begin again where DIR was begun with other inputs or settings.", "--overwrite")] = False,
     track: Track = None,
     overrides: TuningOverrides = None,
 ) -> None:
@@ -173,8 +178,9 @@ def finetune(
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
     reading = {"columns": {"train": columns, **of_files}, "format": files.format, "on_error": files.on_error}
+    how: dict[str, Any] = {"learning_rates": rates_of(learning_rates), "overwrite": overwrite, "member": member, **reading}
     with drawn_progress() as progress:
-        summary = run(model, train, output, dev=dev, test=test, config=config, member=member, progress=progress, **reading)
+        summary = run(model, train, output, dev=dev, test=test, config=config, progress=progress, **how)
     if member is None or member.index == 0:  # the first host says it
         _show(summary)
         print_json(summary.values())
@@ -209,6 +215,9 @@ def _show(summary: FinetuneSummary) -> None:
     best = seeds[summary.best]
     parts = summary.scored
 
+    if summary.learning_rates:
+        tried = [(rate, f"{score:.4f}") for rate, score in summary.learning_rates.items()]
+        print_table("Learning rates", tried, header=("", f"{summary.settings.chosen_by.replace('_', ' ')} on dev"))
     title = f"Scores of {len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else "Scores"
     lines = [(name.replace("_", " "), *(summary.shown(part, name) for part in parts)) for name in best.dev]
     lines.append(("examples", *(f"{summary.examples[part]:,}" for part in parts)))
@@ -224,6 +233,7 @@ def _show(summary: FinetuneSummary) -> None:
         title = f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)"
         print_table(title, shown, header=(first, "label", "predicted", "text"))
     chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
+    chosen += f" at learning rate {summary.settings.learning_rate:g}" if summary.learning_rates else ""
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
         "trained on": f"{summary.examples['train']:,} examples",
@@ -467,7 +477,11 @@ def _write_answers(
 
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    with nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, header=header) as writer:
+    with (
+        nullcontext(RowWriter(sys.stdout, ".jsonl"))
+        if output is None
+        else writing_rows(output, header=header) as writer
+    ):
 
         def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
