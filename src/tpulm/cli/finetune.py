@@ -480,7 +480,7 @@ def _write_answers(
     with (
         nullcontext(RowWriter(sys.stdout, ".jsonl"))
         if output is None
-        else writing_rows(output, header=header) as writer
+        else writing_rows(output, header=header, like=input) as writer
     ):
 
         def write(chunk: list[TextRow]) -> None:

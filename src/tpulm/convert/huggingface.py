@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -49,6 +51,7 @@ SENTENCEPIECE = "tokenizer.model"
 HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its export
 # In an export: the model itself; for ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
+_HUB_NAME = re.compile(r"\w[\w-]*/\w[\w.-]*", re.ASCII)  # an owner whose name is no folder's, and a repository
 REPORT = "import.json"  # of an imported model
 COLUMNS = "tpulm_columns"  # a key of a fine-tuned model's config.json
 
@@ -239,7 +242,7 @@ def load_weights(folder: PurePath) -> Weights:
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
     """The folder that holds the model: `path` itself, or its export if `path` is a work folder. Raises ConfigError."""
-    source = storage.as_path(path)
+    source = local_or_hub(path)
     if not storage.exists(source):
         raise ConfigError(f"{source}: no such folder; name the folder of a model, or a work folder with an export")
     if not storage.is_folder(source):
@@ -265,6 +268,25 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
             )
         raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
     return folder
+
+
+def local_or_hub(path: str | os.PathLike[str]) -> PurePath:
+    """The path or, if nothing is there and it is named so, a model of the Hugging Face Hub, downloaded unless it is in the
+    Hub's cache. Raises ConfigError."""
+    source, name = storage.as_path(path), str(path)
+    if not _HUB_NAME.fullmatch(name) or storage.exists(source) or storage.exists(source.parent):
+        return source
+    from huggingface_hub import snapshot_download
+
+    files = ["*.json", "*.txt", "*.safetensors", SENTENCEPIECE]
+    try:
+        return storage.as_path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
+    except Exception as error:  # of its own, of the network, and of the disk
+        folder = name.partition("/")[2]
+        raise ConfigError(
+            f"{name}: there is no such folder, and no such model could be downloaded from the Hub ({brief(error)}). Where the "
+            f"network allows it: hf download {name} --local-dir {folder}, and name {folder} here"
+        ) from error
 
 
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:
