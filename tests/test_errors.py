@@ -42,6 +42,7 @@ def test_suggestions():
     assert errors.suggest("stpes", ["steps", "seed"]) == " Did you mean 'steps'?"
     assert errors.suggest("zzzzz", ["steps", "seed"]) == ""
     assert errors.suggest("x", []) == ""
+    assert errors.suggest("감정", ["text", "감성"]) == " Did you mean '감성'?"  # one letter of six
 
 
 def test_a_message_does_not_control_the_terminal():

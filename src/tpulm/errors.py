@@ -164,5 +164,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     if same := [other for other in known if other != name and normalize("NFC", other) == normalize("NFC", name)]:
         return f" '{same[0]}' looks like it, in another Unicode form, as macOS writes names: copy the name from its folder."
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    parts = {normalize("NFD", other): other for other in known}  # the letters of Hangul's syllables, and accents
+    near = difflib.get_close_matches(normalize("NFD", name), parts, n=1, cutoff=0.6)
+    return f" Did you mean '{parts[near[0]]}'?" if near else ""

@@ -20,7 +20,8 @@ from command_line import commands_of, invoke, run_process
 from toy_runs import run_file, toy_config, write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
-from tpulm.config import canonical_json
+from tpulm.cli.run import _sources
+from tpulm.config import SourceConfig, canonical_json
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +173,15 @@ def test_an_option_is_given_once(name: str) -> None:
 def test_an_empty_path_is_refused(name: str, arguments: list[str]) -> None:
     """As of an unset variable: it would be the current folder."""
     assert "empty path" in said_of(EVERY[name], arguments)
+
+
+def test_text_to_score_has_an_encoding_and_a_format_of_its_own(tmp_path: Path) -> None:
+    """Whatever those of the run's first source; its field is the run's."""
+    source = {"path": str(tmp_path / "old.jsonl"), "encoding": "cp949", "format": "jsonl", "text_field": "body"}
+    config = toy_config(tmp_path)
+    corpus = config.corpus.model_copy(update={"sources": (SourceConfig.model_validate(source),)})
+    config = config.model_copy(update={"corpus": corpus})
+    (one,) = _sources(config, ["new.txt"], {})
+    assert (one.encoding, one.format, one.text_field) == ("utf-8", "auto", "body")
+    (one,) = _sources(config, ["new"], {"encoding": "cp932", "format": "text"})
+    assert (one.encoding, one.format) == ("cp932", "text")

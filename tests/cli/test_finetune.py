@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import tpulm
 from command_line import Done, invoke
-from encoders import build_encoder, reviews, write_tsv
+from encoders import build_encoder, built, reviews, write_tsv
+from tpulm.errors import ConfigError
 from tpulm.labelled import read_records
 
 SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
@@ -97,10 +99,49 @@ def test_a_file_without_a_header_is_classified(classifier: Path, tmp_path: Path)
     assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
 
 
+def test_pairs_are_classified_as_they_were_learnt(classifier: Path, place: Path) -> None:
+    """With the columns of fine-tuning, and never as single texts; transformers reads the pair's second text as token type 1."""
+    rows = [{"premise": "the film", "hypothesis": text, "label": label} for text, label in reviews(64)]
+    (place / "nli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = finetune("--train", "nli.jsonl", "--text-column", "premise", "--pair-column", "hypothesis", "--output", "nli")
+    assert done.returncode == 0, done.stderr
+    single, paired = "fine-tuned on pairs of texts", "fine-tuned on single texts"
+    for given, message in (("nli film", single), ("nli film --pair a --pair b", "2 second"), ("clf film --pair plot", paired)):
+        done = invoke("classify", *given.split())
+        assert done.returncode in (2, 3) and message in done.stderr, done.stderr
+    with pytest.raises(ConfigError, match=single):
+        tpulm.classify("nli", ["film"])
+    tuned = tpulm.Classifier("nli")
+    for use in (tuned.predict, tuned.predict_proba):
+        with pytest.raises(ConfigError, match=single):
+            use(["film"])
+    with pytest.raises(ConfigError, match=single):
+        tuned.evaluate([("film", "pos")])
+
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    tokenizer = transformers.AutoTokenizer.from_pretrained("nli")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained("nli")
+    with torch.no_grad():
+        shares = model(**tokenizer("the film", rows[0]["hypothesis"], return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    (one,) = json.loads(invoke("classify", "nli", "the film", "--pair", rows[0]["hypothesis"], "--json").stdout)
+    assert list(one["probabilities"].values()) == pytest.approx(shares, abs=1e-4)
+    from_file = json.loads(invoke("classify", "nli", "--input", "nli.jsonl").stdout.splitlines()[0])
+    assert from_file["score"] == pytest.approx(max(shares), abs=1e-4)
+
+
+@pytest.mark.parametrize("text", ["", "document\tlabel\n"])
+def test_a_file_without_texts_is_refused(classifier: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "in.tsv").write_text(text)
+    for command in (["classify", classifier], ["embed", "bert", "--text-column", "document"]):
+        done = invoke(*command, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.jsonl")
+        assert done.returncode == 3 and "it has no examples" in done.stderr, done.stderr
+        assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.parametrize("command", ["classify clf", "embed bert"])
 def test_a_file_of_unknown_text_is_noted(command: str, classifier: Path, place: Path, tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text("text\nпогода хороша\nпогода плоха\n")
-    done = invoke(*command.split(), "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.jsonl")
+    done = invoke(*command.split(), "--input", tmp_path / "in.tsv", "--text-column", "text", "--output", tmp_path / "out.jsonl")
     assert done.returncode == 0 and f"note: {tmp_path / 'in.tsv'}: 100.0%" in " ".join(done.stderr.split()), done.stderr
 
 
@@ -129,6 +170,8 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
     [
         (["--train", "train.tsv", "--text-column", "documnt"], 3, "no column 'documnt'. Did you mean 'document'?"),
         (["--train", "gone.tsv"], 2, "gone.tsv"),
+        (["--train", "train.tsv", "--learning-rates", "1e-4,3"], 2, "--learning-rates 3: give numbers between 0 and 1"),
+        (["--train", "book.xlsx"], 2, "save it as 'CSV UTF-8'"),
         (["--train", "train.tsv", "--no-header"], 2, "without a header columns are numbers from 1"),
         (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column is of the file --dev, and there is none"),
         (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
@@ -141,6 +184,7 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
     ],
 )
 def test_wrong_input(place: Path, arguments: list[str], code: int, message: str) -> None:
+    (place / "book.xlsx").touch()
     done = finetune(*arguments, "--output", "wrong")
     assert done.returncode == code, done.stderr
     assert message in " ".join(done.stderr.split()), done.stderr
@@ -160,11 +204,20 @@ def test_a_checkpoint_that_cannot_be_written_is_told_once(place: Path, user_envi
     assert [line for line in done.stderr.splitlines() if line.startswith("error: cannot save a checkpoint")]
 
 
-def test_wrong_models(place: Path) -> None:
+def test_wrong_models(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = finetune("--train", "train.tsv", "--output", "wrong", model="decoder")
     assert done.returncode == 2 and "needs an encoder" in done.stderr
     done = invoke("classify", "bert", "a film")
     assert done.returncode == 2 and "not a classifier" in done.stderr
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *name, **files: built("bert"))
+    done = finetune("--train", "train.tsv", "--output", "wrong", "--max-length", "999", model="klue/bert-base")
+    assert "exceeds the 32 positions" in done.stderr  # of the model in the Hub's cache
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *name, **files: 1 / 0)
+    done = finetune("--train", "train.tsv", "--output", "wrong", model="klue/bert-base")
+    assert done.returncode == 2 and "hf download klue/bert-base --local-dir bert-base" in done.stderr
+    (place / "klue").mkdir()
+    done = finetune("--train", "train.tsv", "--output", "wrong", model="klue/bert-base")  # rather a name typed wrongly
+    assert done.returncode == 2 and "no such folder" in done.stderr and "hf download" not in done.stderr
     done = invoke("classify", "clf", "a film", "--input", "test.tsv")
     assert done.returncode == 2 and "either texts, or a file" in done.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tpulm.config import FinetuneConfig
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
+from tpulm.progress import Silent
 from tpulm.train import finetuning_program
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16, "dropout": 0.0}
@@ -117,6 +119,30 @@ def test_what_is_taken_of_the_pretrained_model() -> None:
     np.testing.assert_array_equal(first.classification_head.dense.kernel, params.next_sentence.pooler.kernel)
     random = tpulm.Classifier(folder, labels=("a", "b"), from_scratch=True).first_params(0)
     assert not np.array_equal(first.embeddings.tokens, random.embeddings.tokens)
+
+
+def test_nothing_is_compiled_in_the_time_of_the_steps(encoder: Path) -> None:
+    """Neither for the lengths of the first epoch's batches, nor to score dev; the time left was off by minutes."""
+    import jax
+
+    compiled, stages, settings = Counter[str](), [""], {**QUICK, "epochs": 1, "max_length": 32}
+
+    class Stages(Silent):
+        def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+            stages.append(description)
+
+    def add(event: str, duration_secs: float, **named: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled[f"{stages[-1]}: {named.get('fun_name')}"] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(add)
+    try:
+        texts = [(" ".join([text] * (1 + number % 3)), label) for number, (text, label) in enumerate(reviews(96))]
+        tpulm.Classifier(encoder, **settings).fit(texts, progress=Stages())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(add)
+    assert compiled["Compiling: jit(step)"] > 1 and compiled["Compiling: jit(outputs)"] > 0, compiled
+    assert not compiled["Fine-tuning: jit(step)"] + compiled["Fine-tuning: jit(outputs)"], compiled
 
 
 def test_it_stops_early(encoder: Path) -> None:

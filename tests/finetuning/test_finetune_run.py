@@ -40,7 +40,9 @@ def finished(encoder: Path, files: Path, tmp_path_factory: pytest.TempPathFactor
     return run(encoder, files, tmp_path_factory.mktemp("out") / "clf", seeds=2)
 
 
-def run(encoder: Path, files: Path, output: Path, *, progress: Any = None, **changes: Any) -> FinetuneSummary:
+def run(
+    encoder: Path, files: Path, output: Path, *, progress: Any = None, overwrite: bool = False, **changes: Any
+) -> FinetuneSummary:
     return tpulm.finetune(
         encoder,
         files / "train.tsv",
@@ -48,6 +50,7 @@ def run(encoder: Path, files: Path, output: Path, *, progress: Any = None, **cha
         test=files / "test.tsv",
         columns=COLUMNS,
         config=CONFIG.model_copy(update=changes),
+        overwrite=overwrite,
         progress=progress or Silent(),
     )
 
@@ -120,6 +123,34 @@ def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: P
     assert fewer.nothing_to_do and len(fewer.seeds) == 2
 
 
+def test_the_best_of_several_learning_rates_is_kept(encoder: Path, files: Path, tmp_path: Path) -> None:
+    """With the model that a fine-tuning at this rate alone makes; stopped in the second one, it goes on there."""
+    out, rates = tmp_path / "clf", [1e-12, 1e-2]
+    given: Any = {"dev": files / "test.tsv", "columns": COLUMNS}
+    given["config"] = CONFIG.model_copy(update={"learning_rate": None})
+
+    def try_rates(rates: list[float], **more: Any) -> FinetuneSummary:
+        return tpulm.finetune(encoder, files / "train.tsv", out, learning_rates=rates, **given, **more)
+
+    with pytest.raises(Stopped):
+        try_rates(rates, progress=StopAt(36))
+    assert not (out / "config.json").exists()
+    summary = try_rates(rates)
+    assert summary.settings.learning_rate == 1e-2 and not summary.nothing_to_do
+    values = json.loads((out / "finetune.json").read_text())
+    assert values["learning_rates"]["0.01"] == values["dev_accuracy"] > values["learning_rates"]["1e-12"]
+    alone = tpulm.finetune(
+        encoder, files / "train.tsv", tmp_path / "one", **given | {"config": None}, **summary.settings.model_dump()
+    )
+    assert same_model(out, alone.output) and (out / "report" / "index.html").exists()
+    assert try_rates(rates).nothing_to_do
+    with pytest.raises(ConfigError, match="without a learning_rate beside them"):
+        tpulm.finetune(encoder, files / "train.tsv", out, learning_rates=rates, learning_rate=1e-4)
+    out = Path(alone.output)
+    with pytest.raises(WorkFolderMismatch, match="with one learning rate"):
+        try_rates(rates)
+
+
 @pytest.mark.parametrize("name", ["config.json", "README.md"])
 def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")
@@ -169,6 +200,9 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     write_tsv(tmp_path / "test.tsv", reviews(64, seed=2))
     with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
         run(encoder, tmp_path, tmp_path / "clf", epochs=1)
+    assert run(encoder, files, tmp_path / "clf", epochs=2, overwrite=True).seeds[0].epochs == 2
+    assert run(encoder, files, tmp_path / "clf", epochs=1, overwrite=True).seeds[0].epochs == 1
+    assert run(encoder, files, tmp_path / "clf", epochs=1, overwrite=True).nothing_to_do
     (work / "seed-0" / "result.json").unlink()  # as if it had been killed before its first checkpoint
     assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
     metrics = list((work / "seed-0" / "metrics").iterdir())
@@ -192,4 +226,5 @@ def test_each_file_has_columns_of_its_own_and_what_is_odd_is_counted(encoder: Pa
     assert (tmp_path / "clf" / "finetuning" / "failures").is_dir()  # and the corrected command goes on
     summary = tpulm.finetune(encoder, train, tmp_path / "clf", columns=columns, on_error="skip", **given)
     assert summary.examples == {"train": 100, "dev": 64, "test": 67} and summary.skipped == {"empty": 1, "no_label": 1}
-    assert [note for note in notes.notes if note.startswith("3 of the 67 texts of test are in train, too")]
+    told = "3 of the 67 texts of test are in train, too"
+    assert [note for note in notes.notes if note.startswith(told)] and told in summary.health

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
 from tpulm.finetuning.summary import card_text
-from tpulm.finetuning.tasks import find_task, model_warnings, part_vocabulary_warnings, text_warnings
+from tpulm.finetuning.tasks import find_task, label_warnings, model_warnings, part_vocabulary_warnings, text_warnings
 from tpulm.labelled import Examples, label_set_scores
+from tpulm.labelled.entities import shown_label
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
-from tpulm.train.finetuning_program import Labelled
+from tpulm.train.finetuning_program import Epochs, Labelled
 
 NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
 ONE_OF_TWO, FIVE_STEPS = [0] * 4 + [1] * 6, [1.0, 2.0, 3.0, 4.0]
@@ -131,12 +133,24 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path) -> None:
     texts = ["a " * words for words in range(1, 101)]  # rows of 3 to 102 tokens
 
     def found(texts: list[str], max_length: int) -> list[str]:
-        rows = encode_rows(tokenizer, texts, None, max_length=max_length)
-        return text_warnings(rows, max_length=max_length, max_positions=64, special=tokenizer.special)
+        rows, task = (
+            encode_rows(tokenizer, texts, None, max_length=max_length),
+            find_task(FinetuneConfig(max_length=max_length)),
+        )
+        return text_warnings(task, rows, max_positions=64, special=tokenizer.special)
 
     (cut,) = found(texts, 50)
     assert "52% of the texts are longer than 50" in cut and "max_length = 98" in cut and "at most 64" in cut
     assert found(texts, 98) == []
+
+    def asked(questions: list[str], max_length: int) -> tuple[int, list[str]]:
+        task = find_task(FinetuneConfig(task="qa", max_length=max_length, doc_stride=4))
+        rows = task.rows(tokenizer, Examples(questions, ["a " * 100] * len(questions), None, []), max_length=max_length)
+        return rows.cut, text_warnings(task, rows, max_positions=64, special=tokenizer.special)
+
+    count, (cut,) = asked(["a", "a " * 13, "a " * 20], 19)  # each in many windows, with 8 tokens of the question
+    assert count == 2 and "67% of the questions are longer than 8 tokens" in cut and "max_length = 43" in cut
+    assert asked(["a", "a " * 13, "a " * 20], 43) == (0, [])
 
     def unknown(texts: list[str], pairs: list[Any] | None = None) -> list[str]:
         return part_vocabulary_warnings(tokenizer, "test", Examples(texts, pairs, None, ["somewhere"] * len(texts)))
@@ -147,6 +161,37 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path) -> None:
         (unknown(["a", "a"], [["a", "bb"], ["a", "a"]]), "28.6%", "words bb"),
     ):
         assert doubt.startswith(f"test: {share}") and words in doubt
+
+
+@pytest.mark.needs_peer
+def test_balanced_class_weights_are_those_of_scikit_learn() -> None:
+    compute = pytest.importorskip("sklearn.utils.class_weight").compute_class_weight
+    labels = np.array([0] * 97 + [2] * 2 + [3], np.int32)
+    rows = Rows(np.arange(100, dtype=np.int32), np.arange(101), np.ones(100, np.int64))
+    config = FinetuneConfig(max_length=8, batch_size=32, class_weights="balanced")
+    batches = Epochs(Labelled(rows, labels), config, 0, batch_size=32, pad=0).iterate(0)
+    expected, found = dict(zip([0, 2, 3], compute("balanced", classes=np.array([0, 2, 3]), y=labels), strict=True)), []
+    for _, batch in islice(batches, 4):
+        found += [both for both in zip(batch["labels"], batch["weights"], strict=True) if both[1]]  # without padding
+    np.testing.assert_allclose([weight for _, weight in found], [expected[label] for label, _ in found], rtol=1e-6)
+    assert len(found) == 100
+
+
+def test_a_doubtful_class_and_imbalance_are_told() -> None:
+    labels = ["pos"] * 97 + ["neg"] * 2 + ["pso"]
+    examples = Examples(["a"] * 100, None, labels, [f"train.csv, line {number}" for number in range(100)])
+    task = find_task(FinetuneConfig())
+    (doubt,) = label_warnings(task, examples)
+    assert doubt.startswith("1 of 3 classes") and "'pso' (train.csv, line 99) Did you mean 'pos'?" in doubt
+    data, outputs = Labelled(NO_ROWS, np.array([0] * 97 + [1] * 3)), np.tile([1.0, 0.0], (100, 1))
+    said = task.warnings(outputs, data, training=data, names=("pos", "neg"))
+    assert '97% of the training labels are pos: class_weights = "balanced" and metric = "macro_f1" may help' in said
+
+
+def test_mistakes_are_shown_by_their_words() -> None:
+    text = "Kim lives in Seoul"
+    assert shown_label([[0, 3, "PS"], [13, 18, "LC"]], text) == "PS 'Kim', LC 'Seoul'"
+    assert (shown_label([], text), shown_label(0.5, text), shown_label("a", text)) == ("(none)", "0.500", "a")
 
 
 def test_doubts_are_in_the_result_and_on_the_card() -> None:

@@ -243,6 +243,16 @@ def test_texts_come_with_their_rows(tmp_path: Path) -> None:
         list(read_texts(tmp_path / "in.tsv", Columns(text="document"), skipped=skipped))
 
 
+@pytest.mark.parametrize(("encoding", "marked"), [("utf-8", False), ("utf-8-sig", True), ("utf-16", True)])
+def test_what_is_written_has_the_mark_of_what_was_read(tmp_path: Path, encoding: str, marked: bool) -> None:
+    """As Excel needs it; a jsonl has none (RFC 8259, section 8.1)."""
+    (tmp_path / "in.csv").write_text("text\n가\n", encoding)
+    for name in ("out.csv", "out.tsv", "out.jsonl"):
+        with writing_rows(tmp_path / name, like=tmp_path / "in.csv") as writer:
+            writer.write({"text": "가"}, "line 2")
+        assert (tmp_path / name).read_bytes().startswith(b"\xef\xbb\xbf") == (marked and name != "out.jsonl")
+
+
 @pytest.mark.needs_peer
 def test_numbers_of_class_labels_are_names_as_datasets_has_them(tmp_path: Path):
     """By `datasets` itself (int2str); -1 stands for no label."""

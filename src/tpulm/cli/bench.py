@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tpulm.cli.options import TuningOverrides, argument, option, path_argument, path_option
+from tpulm.cli.options import TuningOverrides, argument, listed, option, path_argument, path_option, rates_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError
@@ -89,9 +89,9 @@ def bench(
             folder,
             model,
             workdir,
-            tasks=_listed(tasks),
+            tasks=listed(tasks),
             seeds=seeds,
-            learning_rates=[_rate(text) for text in _listed(learning_rates)],
+            learning_rates=rates_of(learning_rates),
             select=select,
             settings=parse_overrides(overrides or []),
             progress=progress,
@@ -132,20 +132,6 @@ def _pairs(path: PurePath, model: PurePath, *, plain: bool) -> None:
         pipeline.record_pairs(model, name, report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")
     print_json(report.values())
-
-
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0.0 < rate < 1.0:
-        raise ConfigError(f"--learning-rates {text}: give numbers between 0 and 1, such as 5e-5,1e-4")
-    return rate
 
 
 def _show(report: BenchReport) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,6 +19,7 @@ from tpulm.cli.options import (
     option,
     path_argument,
     path_option,
+    rates_of,
     tracked,
 )
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note, wants_json
@@ -59,7 +60,9 @@ ColumnsOfFile = Annotated[
 class FileOptions:
     """How files of texts are read."""
 
-    text_column: Annotated[str, _column("The column of the text.")] = "text"
+    text_column: Annotated[
+        str | None, _column("The column of the text. Default: that of fine-tuning; for 'finetune', the task's, such as text.")
+    ] = None
     no_header: Annotated[
         bool,
         option(
@@ -78,7 +81,7 @@ class FileOptions:
     def columns(self, **others: Any) -> Columns:
         from tpulm.labelled import Columns
 
-        return Columns(text=self.text_column, header=not self.no_header, encoding=self.encoding, **others)
+        return Columns(text=self.text_column or "text", header=not self.no_header, encoding=self.encoding, **others)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def finetune(
         Given,
         FieldOptions(
             "tpulm.config:FinetuneConfig",
-            ("task", "epochs", "batch_size", "learning_rate", "max_length", "seed", "seeds"),
+            ("task", "epochs", "batch_size", "learning_rate", "class_weights", "max_length", "seed", "seeds"),
             panel="Training",
         ),
     ],
@@ -122,6 +125,10 @@ def finetune(
     regression: Annotated[
         bool, option("Labels are numbers, not classes: short for --task regression.", "--regression")
     ] = False,
+    learning_rates: Annotated[
+        str | None, option("Try each, such as 5e-5,3e-4,1e-3, and keep the best on dev.", metavar="A,B", panel="Training")
+    ] = None,
+    overwrite: Annotated[bool, option("Begin again where DIR was begun with other inputs or settings.", "--overwrite")] = False,
     track: Track = None,
     overrides: TuningOverrides = None,
 ) -> None:
@@ -171,8 +178,9 @@ def finetune(
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
     of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
     reading = {"columns": {"train": columns, **of_files}, "format": files.format, "on_error": files.on_error}
+    how: dict[str, Any] = {"learning_rates": rates_of(learning_rates), "overwrite": overwrite, "member": member, **reading}
     with drawn_progress() as progress:
-        summary = run(model, train, output, dev=dev, test=test, config=config, member=member, progress=progress, **reading)
+        summary = run(model, train, output, dev=dev, test=test, config=config, progress=progress, **how)
     if member is None or member.index == 0:  # the first host says it
         _show(summary)
         print_json(summary.values())
@@ -180,8 +188,6 @@ def finetune(
 
 def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Columns) -> Columns:
     """Those of all files, but for what `--dev-column` or `--test-column` says of this one."""
-    import dataclasses
-
     if given and path is None:
         raise ConfigError(f"--{part}-column is of the file --{part}, and there is none; give it, or leave the column out")
     found: dict[str, str] = {}
@@ -195,19 +201,23 @@ def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Colum
         found[role] = name
     if "pair" in found and usual.pair is None:
         raise ConfigError(f"--{part}-column {found['pair']}: examples are pairs in all files or in none; give --pair-column")
-    return dataclasses.replace(usual, **found)
+    return replace(usual, **found)
 
 
 def _show(summary: FinetuneSummary) -> None:
     from tpulm.finetuning import read_mistakes
     from tpulm.finetuning.tasks import find_task
+    from tpulm.labelled.entities import shown_label
 
     if summary.nothing_to_do:
         say("nothing left to do: this was trained before, with the same inputs")
-    seeds = summary.seeds
+    seeds, task = summary.seeds, find_task(summary.settings)
     best = seeds[summary.best]
     parts = summary.scored
 
+    if summary.learning_rates:
+        tried = [(rate, f"{score:.4f}") for rate, score in summary.learning_rates.items()]
+        print_table("Learning rates", tried, header=("", f"{summary.settings.chosen_by.replace('_', ' ')} on dev"))
     title = f"Scores of {len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else "Scores"
     lines = [(name.replace("_", " "), *(summary.shown(part, name) for part in parts)) for name in best.dev]
     lines.append(("examples", *(f"{summary.examples[part]:,}" for part in parts)))
@@ -215,27 +225,28 @@ def _show(summary: FinetuneSummary) -> None:
     _show_classes(summary, parts[-1])
     wrong = read_mistakes(summary.output)
     if wrong:
-        kind, first = find_task(summary.settings).mistakes_are
+        kind, first = task.mistakes_are
         shown = [
-            (f"{m.confidence:.2f}", _format(m.label), _format(m.predicted), _shortened(m.text, m.pair))
+            (f"{m.confidence:.2f}", *(shown_label(one, m.text) for one in (m.label, m.predicted)), _shortened(m.text, m.pair))
             for m in wrong[:_SHOWN_MISTAKES]
         ]
         title = f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)"
         print_table(title, shown, header=(first, "label", "predicted", "text"))
     chosen = f"epoch {best.best_epoch} of {best.epochs}" + (f" of seed {best.seed}" if len(seeds) > 1 else "")
+    chosen += f" at learning rate {summary.settings.learning_rate:g}" if summary.learning_rates else ""
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
         "trained on": f"{summary.examples['train']:,} examples",
-        **_left_out(summary.cut, summary.settings.max_length, summary.skipped),
+        **_left_out(summary.cut, task.longest, summary.skipped, task.cut_texts),
         "health": summary.health,
         "model": summary.output,
     }
     print_table("Model", rows)
 
 
-def _left_out(cut: int, max_length: int | None, skipped: Mapping[str, int]) -> dict[str, str]:
+def _left_out(cut: int, longest: int | None, skipped: Mapping[str, int], texts: str = "texts") -> dict[str, str]:
     """Rows of a table, where there is something to tell."""
-    rows = {"cut": f"{cut:,} texts longer than {max_length} tokens"} if cut else {}
+    rows = {"cut": f"{cut:,} {texts} longer than {longest} tokens"} if cut else {}
     return rows | ({"left out": ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())} if skipped else {})
 
 
@@ -255,12 +266,12 @@ def _show_classes(summary: FinetuneSummary, part: str) -> None:
         print_table(f"By class on {part}{of_seed}{more}", lines[:_MOST_CLASSES], header=header)
 
 
-def _format(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+def _joined(text: str, pair: str | None) -> str:
+    return text if pair is None else f"{text} | {pair}"
 
 
 def _shortened(text: str, pair: str | None) -> str:
-    whole = " ".join((text if pair is None else f"{text} | {pair}").split())
+    whole = " ".join(_joined(text, pair).split())
     return whole if len(whole) <= 80 else f"{whole[:79]}…"
 
 
@@ -274,11 +285,16 @@ def classify(
     choice: Annotated[
         list[str] | None, option("An answer to choose (models of --task choice); repeated.", metavar="TEXT")
     ] = None,
+    pair: Annotated[
+        list[str] | None, option("The second text (models of pairs); as often as there are texts.", metavar="TEXT")
+    ] = None,
     pair_column: PairColumn = None,
 ) -> None:
     """The label of each text, with its probability: tpulm classify sentiment "not bad at all" "never again"
 
-    tpulm classify sentiment --input new.tsv --text-column document --output labelled.tsv
+    tpulm classify sentiment --input new.tsv --output labelled.tsv
+
+    tpulm classify nli "A man eats." --pair "Nobody eats."
 
     tpulm classify answers "Where does it rain?" --context "In Seoul it rains in July."
 
@@ -304,31 +320,41 @@ def classify(
         say_note(f"the fine-tuning in {model} has not ended; this is the best model so far")
         model = best
     loaded = load(model, reads=True)
-    warn_of_unknown_text(loaded.tokenization, [*(texts or ()), *([context] if context else choice or ())])
+    warn_of_unknown_text(loaded.tokenization, [*(texts or ()), *([context] if context else choice or pair or ())])
     for name, value, head, task in (("--context", context, "spans", "qa"), ("--choice", choice, "choice", "choice")):
         if value and (loaded.head != head or not texts):
             raise ConfigError(f"{name} goes with a question on the command line and a model of --task {task}")
         if texts and not value and loaded.head == head:
             raise ConfigError(f"a model of --task {task} needs {name} beside its question, or a file with --input")
+    if pair and (loaded.head != "classification" or not texts):
+        raise ConfigError("--pair goes with a text on the command line and a model that classifies pairs of texts")
+    named = loaded.columns or {}
+    if input is not None and not given.no_header:
+        given = replace(given, text_column=given.text_column or named.get("text"))
+        pair_column = pair_column or named.get("pair")
     columns = given.columns(pair=pair_column)
     if loaded.head in _HEADERS:
         pairs = [context or choice] * len(texts) if texts and (context or choice) else None
         _predict(loaded, given, columns, pairs, output)
     else:
-        _classify(loaded, given, columns, output)
+        _classify(loaded, given, columns, pair or None, output)
 
 
-def _classify(model: LoadedModel, given: TextOptions, columns: Columns, output: PurePath | None) -> None:
+def _classify(
+    model: LoadedModel, given: TextOptions, columns: Columns, pairs: list[str] | None, output: PurePath | None
+) -> None:
     """Labels or numbers."""
     from tpulm.predict.classify import ClassifierForUse
 
     classifier = ClassifierForUse(model)
     if texts := given.texts:
-        answers = classifier(texts)
-        lines = [(*_label_and_score(one), text) for text, one in zip(texts, answers, strict=True)]
+        answers = classifier(texts, pairs)
+        both = list(zip(texts, pairs or [None] * len(texts), strict=True))
+        lines = [(*_label_and_score(one), _joined(*texts)) for texts, one in zip(both, answers, strict=True)]
         print_table("", lines, header=("label", "score", "text"))
         _say_cut(classifier.cut, classifier.max_length)
-        print_json([{"text": text, **_values(one)} for text, one in zip(texts, answers, strict=True)])
+        keys = [{"text": text} | ({} if second is None else {"pair": second}) for text, second in both]
+        print_json([{**texts, **_values(one)} for texts, one in zip(keys, answers, strict=True)])
         return
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
@@ -370,12 +396,12 @@ def _predict(
     from tpulm.finetuning import Classifier
 
     classifier = Classifier(model)
-    task, max_length = classifier.task, classifier.config.max_length
+    task = classifier.task
     if texts := given.texts:
         answers = [_columns_of_answer(*both) for both in zip(texts, classifier.predict(texts, pairs), strict=True)]
         lines = [tuple(str(cell) for cell in line) for answer in answers for line in _lines(answer)]
         print_table("", lines, header=_HEADERS[model.head])
-        _say_cut(classifier.cut, max_length)
+        _say_cut(classifier.cut, task.longest, task.cut_texts)
         print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
         return
     if output is not None and not output.name.endswith((".jsonl", ".jsonl.gz")):
@@ -388,7 +414,7 @@ def _predict(
 
     rows, skipped = _rows_of(given, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
     counted = _write_answers(rows, answered, given.input, output, title="Answering")
-    _show_written("answered", counted, classifier.cut, max_length, skipped, output)
+    _show_written("answered", counted, classifier.cut, task.longest, skipped, output, task.cut_texts)
 
 
 def _columns_of_answer(text: str, answer: Any) -> dict[str, Any]:
@@ -451,7 +477,11 @@ def _write_answers(
 
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    with nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, header=header) as writer:
+    with (
+        nullcontext(RowWriter(sys.stdout, ".jsonl"))
+        if output is None
+        else writing_rows(output, header=header, like=input) as writer
+    ):
 
         def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
@@ -474,16 +504,22 @@ def _in_chunks(rows: Iterator[TextRow], work: Callable[[list[TextRow]], object],
     return counted
 
 
-def _say_cut(cut: int, max_length: int | None) -> None:
-    for note in _left_out(cut, max_length, {}).values():
+def _say_cut(cut: int, longest: int | None, texts: str = "texts") -> None:
+    for note in _left_out(cut, longest, {}, texts).values():
         say_note(f"cut {note}")
 
 
 def _show_written(
-    done: str, counted: int, cut: int, max_length: int | None, skipped: Mapping[str, int], output: PurePath | None
+    done: str,
+    counted: int,
+    cut: int,
+    longest: int | None,
+    skipped: Mapping[str, int],
+    output: PurePath | None,
+    texts: str = "texts",
 ) -> None:
     """The result is the file or, on stdout, the rows: beside those this is a note."""
-    rows = {done: f"{counted:,} texts", **_left_out(cut, max_length, skipped)}
+    rows = {done: f"{counted:,} texts", **_left_out(cut, longest, skipped, texts)}
     print_table("", rows if output is None else rows | {"written to": str(output)}, to=console if output is None else None)
 
 

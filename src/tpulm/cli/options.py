@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from tpulm.cli import terminal
+from tpulm.errors import ConfigError
 from tpulm.storage import as_path
 
 if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help need not pay
@@ -240,6 +241,24 @@ class HostOptions:
 def tracked(names: list[str] | None) -> list[str]:
     """The setting that `--track` stands for."""
     return [f"track.to={json.dumps(names)}"] if names else []
+
+
+def listed(text: str | None) -> list[str]:
+    """The parts between commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def rates_of(given: str | None) -> list[float]:
+    """What `--learning-rates` names."""
+    rates = list[float]()
+    for text in listed(given):
+        try:
+            rates.append(float(text))
+        except ValueError:
+            rates.append(0.0)
+        if not 0.0 < rates[-1] < 1.0:
+            raise ConfigError(f"--learning-rates {text}: give numbers between 0 and 1, such as 5e-5,1e-4")
+    return rates
 
 
 def vocabulary_of(config: RunConfig) -> dict[str, Any]:

@@ -168,10 +168,9 @@ def evaluate(
     workdir: Workfolder,
     reading: Annotated[
         Given,
-        FieldOptions(
-            "tpulm.config:SourceConfig", ("text_field", "documents", "encoding"), panel="Text of --on", default="as in the run"
-        ),
+        FieldOptions("tpulm.config:SourceConfig", ("text_field", "documents"), panel="Text of --on", default="as in the run"),
     ],
+    own: Annotated[Given, FieldOptions("tpulm.config:SourceConfig", ("encoding", "format"), panel="Text of --on")],
     several: HostOptions,
     on: Annotated[
         list[str] | None,
@@ -181,13 +180,14 @@ def evaluate(
     """Score the newest checkpoint of W on all of its held-out text, or on text of your own: tpulm evaluate W --on new.txt.gz
 
     While a run works in W, and with --on, nothing is written into W, and one device is used. Text of your own is read as the
-    run's (--text-field, --documents and --encoding change that), cleaned, encoded and laid out likewise; its duplicates stay.
+    run's (--text-field and --documents change that; --encoding and --format are its own), cleaned, encoded and laid out
+    likewise; its duplicates stay.
     """
     from tpulm import pipeline
     from tpulm.workfolder import open_run, working_in
 
     config = open_run(workdir)
-    sources = _sources(config, on or [], reading)
+    sources = _sources(config, on or [], {**reading, **own})
     member = several.membership()
     if on and member is not None:
         raise ConfigError("--on is for one host; leave out what is for several")
@@ -202,7 +202,7 @@ def evaluate(
 
 
 def _sources(config: RunConfig, paths: list[str], given: Mapping[str, Any]) -> list[SourceConfig]:
-    """Files of text; what is not given is as in the run's first source of files."""
+    """Files of text, whose fields and documents are those of the run's first source of files unless given."""
     from tpulm.config import SourceConfig
     from tpulm.config.schema import DATASETS
     from tpulm.config.validation import validated
@@ -210,7 +210,7 @@ def _sources(config: RunConfig, paths: list[str], given: Mapping[str, Any]) -> l
     if given and not paths:
         raise ConfigError(f"{' and '.join(f'--{name}'.replace('_', '-') for name in given)} is for --on; name a file with it")
     like = next((source for source in config.corpus.sources if source.format not in (*DATASETS, "python")), None)
-    names = ("text_field", "documents", "encoding", "on_error")
+    names = ("text_field", "documents", "on_error")
     usual = {} if like is None else {name: getattr(like, name) for name in names}
     return [validated(SourceConfig, {**usual, **given, "path": path}, f"--on {path}") for path in paths]
 

@@ -63,6 +63,8 @@ class FinetuneConfig(Settings):
     answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
     # regression: also reports the F1 of labels and predictions that are not below it
     f1_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    # classification: balanced weighs the loss of each example by examples / (classes * examples of its class), as scikit-learn
+    class_weights: Literal["balanced"] | None = None
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 3  # number of epochs, at most: see patience
     batch_size: BatchSize = 32  # rows per step, over all devices
     learning_rate: PositiveFloat | None = None  # the peak; None: electra 1e-4, others 5e-5
@@ -93,6 +95,8 @@ class FinetuneConfig(Settings):
             raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}")
         if self.pooling is not None and self.task in ("tag", "qa"):
             raise ValueError(f"pooling is of tasks with one output per text, and the task is {self.task}; leave it out")
+        if self.class_weights is not None and self.task != "classification":
+            raise ValueError(f"class_weights are of classification, and the task is {self.task}; leave them out")
         return self
 
     @property

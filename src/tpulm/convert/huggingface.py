@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple, TypeVar
@@ -50,7 +52,9 @@ SENTENCEPIECE = "tokenizer.model"
 HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its export
 # In an export: the model itself; for ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
+_HUB_NAME = re.compile(r"\w[\w-]*/\w[\w.-]*", re.ASCII)  # an owner whose name is no folder's, and a repository
 REPORT = "import.json"  # of an imported model
+COLUMNS = "tpulm_columns"  # a key of a fine-tuned model's config.json
 
 
 Folder = TypeVar("Folder", bound="str | PurePath")
@@ -61,7 +65,8 @@ class LoadedModel(NamedTuple):
 
     `dropped` names weights of the file that have no place in ours (a pooler without its classifier); `head_config` says what a
     classifier's outputs mean, or how an embedding model pools, `max_length` to how many tokens its texts are truncated (None:
-    unknown). A bare encoder has the head "embedding" and no `head_config`.
+    unknown), `columns` how those of its training file were named ("text" and, of pairs, "pair"). A bare encoder has the head
+    "embedding" and no `head_config`.
     """
 
     params: Model
@@ -71,6 +76,7 @@ class LoadedModel(NamedTuple):
     head: Head
     dropped: tuple[str, ...] = ()
     head_config: HeadConfig | None = None
+    columns: dict[str, str] | None = None
     max_length: int | None = None
 
 
@@ -83,6 +89,7 @@ class Weights(NamedTuple):
     head: Head
     dropped: tuple[str, ...]
     head_config: HeadConfig | None = None
+    columns: dict[str, str] | None = None
 
 
 def save_model(
@@ -96,6 +103,7 @@ def save_model(
     card: CardFacts | None = None,
     head: Head | None = None,
     head_config: HeadConfig | None = None,
+    columns: Mapping[str, str] | None = None,
     max_length: int | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and move it into place; an existing folder is replaced.
@@ -114,7 +122,7 @@ def save_model(
         special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
         if head_config is not None:
-            description |= head_to_json(head_config, model_type, head)
+            description |= head_to_json(head_config, model_type, head) | ({COLUMNS: columns} if columns else {})
             for name, values in (embedder_files(head_config, config, max_length) if head == "embedding" else {}).items():
                 storage.make_folder((temporary / name).parent)
                 storage.write_json(temporary / name, values)
@@ -138,6 +146,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
             pad_token_id=model.tokenization.special.pad,
             head=model.head,
             head_config=model.head_config,
+            columns=model.columns,
             max_length=model.max_length,
         )
 
@@ -227,12 +236,16 @@ def load_weights(folder: PurePath) -> Weights:
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree, head)
     params = from_theirs(tidied.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config)
+    columns = values.get(COLUMNS)
+    named = isinstance(columns, dict) and "text" in columns and all(isinstance(name, str) for name in columns.values())
+    if columns is not None and not named:
+        raise DataError(f"{COLUMNS} is {brief(columns)}, not the names of columns", location=str(folder / CONFIG))
+    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config, columns)
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
     """The folder that holds the model: `path` itself, or its export if `path` is a work folder. Raises ConfigError."""
-    source = storage.as_path(path)
+    source = local_or_hub(path)
     if not storage.exists(source):
         raise ConfigError(f"{source}: no such folder; name the folder of a model, or a work folder with an export")
     if not storage.is_folder(source):
@@ -258,6 +271,25 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
             )
         raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
     return folder
+
+
+def local_or_hub(path: str | os.PathLike[str]) -> PurePath:
+    """The path or, if nothing is there and it is named so, a model of the Hugging Face Hub, downloaded unless it is in the
+    Hub's cache. Raises ConfigError."""
+    source, name = storage.as_path(path), str(path)
+    if not _HUB_NAME.fullmatch(name) or storage.exists(source) or storage.exists(source.parent):
+        return source
+    from huggingface_hub import snapshot_download
+
+    files = ["*.json", "*.txt", "*.safetensors", SENTENCEPIECE]
+    try:
+        return storage.as_path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
+    except Exception as error:  # of its own, of the network, and of the disk
+        folder = name.partition("/")[2]
+        raise ConfigError(
+            f"{name}: there is no such folder, and no such model could be downloaded from the Hub ({brief(error)}). Where the "
+            f"network allows it: hf download {name} --local-dir {folder}, and name {folder} here"
+        ) from error
 
 
 def vocabulary_settings(folder: PurePath) -> TokenizerConfig:

@@ -33,6 +33,7 @@ from tpulm.convert.huggingface import (
     encode_weights,
     load_model,
     load_weights,
+    local_or_hub,
     save_loaded,
     weights_file,
 )
@@ -88,7 +89,7 @@ def import_model(
 
     The options are for TF1 checkpoints. Raises ConfigError for wrong arguments, DataError for wrong files.
     """
-    checkpoint, folder = storage.as_path(source), storage.as_path(target)
+    checkpoint, folder = local_or_hub(source), storage.as_path(target)
     _check_target(folder)
     base = checkpoint / "export" if storage.exists(checkpoint / "run.json") else checkpoint
     parts = _parts_of(base)

@@ -31,7 +31,7 @@ _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one 
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 _UNREAD: Final = {
     ".lz4": "is compressed in a way that is not read; decompress it (lz4 -d), or use gzip, bzip2, xz or zstd",
-    **dict.fromkeys((".xls", ".xlsx", ".ods"), "is a spreadsheet; save it as CSV in UTF-8"),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "is a spreadsheet; save it as 'CSV UTF-8' (File > Save As), and name that file"),
     **dict.fromkeys(
         (".doc", ".docx", ".odt", ".rtf", ".hwp", ".hwpx"), "is a word processor's document; save it as plain text"
     ),
@@ -121,6 +121,15 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
     return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 
+def refuse_unread(path: str) -> None:
+    """Raise ConfigError for a file that must be converted first, by its name."""
+    suffix, _ = suffixes(path)
+    if suffix in _ARCHIVES:
+        raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
+    if suffix in _UNREAD:
+        raise ConfigError(f"{path} {_UNREAD[suffix]}")
+
+
 def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
     """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) means text."""
     suffix, compression = suffixes(path)
@@ -128,11 +137,8 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
     if source.format == "auto":
         plain = not suffix or suffix[1:].isdigit()
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
-        if form is None and suffix in _ARCHIVES:
-            raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
-        if form is None and suffix in _UNREAD:
-            raise ConfigError(f"{path} {_UNREAD[suffix]}")
         if form is None:
+            refuse_unread(path)
             raise ConfigError(
                 f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
                 "wikipedia) for this source, or use a glob that leaves the file out. "

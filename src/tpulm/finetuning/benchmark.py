@@ -21,7 +21,7 @@ from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.convert.markdown import table
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.finetuning.classifier import Classifier
-from tpulm.finetuning.run import OPERATIONAL, finetune, model_fingerprint, read_results
+from tpulm.finetuning.run import OPERATIONAL, compare_rates, finetune, model_fingerprint, read_results
 from tpulm.finetuning.suites import BenchTask, Suite, find_files, find_suite, read_parts
 from tpulm.finetuning.summary import SeedResult
 from tpulm.finetuning.tasks import find_task
@@ -212,10 +212,7 @@ class _Bench(NamedTuple):
                 self.progress.note(f"{task.title}, learning rate {rate:g}")
                 self._finetune(parts, output, config.model_copy(update={"learning_rate": rate}))
             results[rate] = read_results(output)
-        tried = {rate: _mean([one.dev[config.chosen_by] for one in of_rate]) for rate, of_rate in results.items()}
-        best = rates[0]
-        for rate in rates:
-            best = rate if config.is_better(tried[rate], tried[best]) else best
+        best, tried = compare_rates(results, config)
         summary = storage.read_json(self._output(name, best) / SUMMARY)
         scores = {metric: [self._score(one, metric, task, summary) for one in results[best]] for metric in task.metrics}
         skipped = [f"{count:,} rows left out: {reason}" for reason, count in summary["skipped"].items() if reason != "empty"]
@@ -226,7 +223,7 @@ class _Bench(NamedTuple):
             scores=scores,
             also=self._score_further_parts(name, task, config, best, files.files),
             learning_rate=best,
-            tried={f"{rate:g}": value for rate, value in tried.items()},
+            tried=tried,
             chosen_by=config.chosen_by,
             chosen_on="dev" if self.select == "dev" else f"{config.dev_fraction:.0%} of train",
             examples=_named(summary["examples"], self.select),
@@ -311,10 +308,6 @@ def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
 
 def _format_metric(metric: str) -> str:
     return _SHOWN.get(metric, metric.replace("_", " "))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return summarize(values).mean
 
 
 def _means(result: TaskResult) -> dict[str, Any]:

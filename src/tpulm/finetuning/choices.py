@@ -32,6 +32,7 @@ class ChoiceOfAnswers(Task):
 
     kind = "A model that chooses one of several answers"
     has_classes = False
+    cut_texts = "questions, with one of their choices,"
     columns = Columns("question", "label", "choices")
     objective = MultipleChoice
     head = "choice"

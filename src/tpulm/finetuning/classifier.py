@@ -22,9 +22,11 @@ from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.notebook import shown
-from tpulm.predict.classify import Outputs
+from tpulm.predict.classify import Outputs, check_paired
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
+from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG
 from tpulm.train import loop
 from tpulm.train.finetuning_program import FinetuningProgram, Labelled
@@ -82,6 +84,7 @@ class Classifier:
         self.task.null = head_config is not None and head_config.null
         if not self.task.has_classes and labels is not None:
             raise ConfigError(f"a {config.task} has no labels: leave them out")
+        self.columns = self.model.columns
         self.labels: LabelSet | None = None
         self.fitted: Fitted | None = None
         self.cut = 0  # texts that `predict` truncated so far, as they exceeded max_length
@@ -139,16 +142,28 @@ class Classifier:
         """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
         outputs = self._ready_outputs()
+        if data.examples is not None:
+            paired = {} if data.examples.pairs is None else {"pair": "pair"}
+            self.columns = {"text": "text", **paired, **data.examples.columns}
 
         def score(params: Any, advance: Callable[[float], None]) -> dict[str, float]:
             return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
 
         tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
-        selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
+        selection, stream = (
+            Selection(config.chosen_by, config.is_better, config.patience, config.epochs),
+            tuning.batches(data, hosts),
+        )
+        progress.start("Compiling")  # or this time would count in that of the steps to come
+        with naming_shortage():
+            for length in stream.lengths():
+                watchdog.report("compile")
+                tuning.step_at(length)
+        outputs.compile(dev.rows)
         run = loop.Run(
             program=tuning,
             config=tuning.settings,
-            stream=tuning.batches(data, hosts),
+            stream=stream,
             evaluate=score,
             workdir=folder,
             meter=Meter(unit="texts"),
@@ -219,6 +234,7 @@ class Classifier:
         """The task's scores: accuracy, macro_f1, matthews, loss; or pearson, spearman, mean_squared_error. `params` are scored
         instead of its own parameters."""
         data = examples if isinstance(examples, Labelled) else self.encode(examples)
+        self._check_paired(data.examples)
         return self.task.scores(self._outputs_of(data.rows, params), data, self.head_config.names)
 
     def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
@@ -236,12 +252,10 @@ class Classifier:
 
         A model that is already there is replaced. Raises ConfigError for a folder with anything else in it.
         """
-        model, target = self.model, storage.as_path(folder)
+        model, target = self.model._replace(params=self.params, head=self.task.head), storage.as_path(folder)
         _check_replaceable(target)
         length = self.config.max_length
-        save_loaded(
-            target, model._replace(params=self.params, head=self.task.head, head_config=self.head_config, max_length=length)
-        )
+        save_loaded(target, model._replace(head_config=self.head_config, columns=self.columns, max_length=length))
 
     # -- shared helpers -------------------------------------------------------------------------------------------------
 
@@ -294,7 +308,13 @@ class Classifier:
         if pairs is None and isinstance(texts, Sized) and not isinstance(texts, Mapping) and not len(texts):
             return Examples([], None, None, [])
         columns = texts if pairs is None else {"text": texts, "pair": pairs}
-        return examples_of(columns, labelled=False, fault=self.task.fault)
+        examples = examples_of(columns, labelled=False, fault=self.task.fault)
+        self._check_paired(examples)
+        return examples
+
+    def _check_paired(self, examples: Examples | None) -> None:
+        if examples is not None and self.task.head != "embedding":  # single texts have vectors, too
+            check_paired(self.columns, examples.pairs is not None)
 
     def _rows(self, examples: Examples) -> Rows:
         assert self.config.max_length is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
@@ -14,7 +15,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
 from tpulm.labelled import Columns, Examples, LabelSet, label_fault, label_set_scores, read_examples
-from tpulm.labelled.labels import labels_of
+from tpulm.labelled.labels import label_name, labels_of
 from tpulm.labelled.rows import Rows
 from tpulm.objectives.multilabel import MultiLabelClassification
 from tpulm.predict.classify import logistic
@@ -76,6 +77,9 @@ class LabelSets(Task):
             only = _listed(result[0] > 0, classes.names) or "no label"
             raise DataError(f"all {len(examples):,} examples have the same labels, {only}; there is nothing to tell apart")
         return result
+
+    def classes_of(self, examples: Examples) -> Iterable[Iterable[str]]:
+        return ({label_name(label) for label in labels} for labels in labels_of(examples))
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
         return super().head_config(classes)._replace(several=True)

@@ -24,10 +24,10 @@ from tpulm.labelled.answers import (
     question_fault,
 )
 from tpulm.labelled.labels import labels_of
-from tpulm.labelled.rows import Rows, window_rows
+from tpulm.labelled.rows import MOST_OF_A_QUESTION, Rows, length_of_question, window_rows
 from tpulm.objectives.spans import SpanPrediction
 from tpulm.predict.classify import log_probabilities
-from tpulm.tokenization import Tokenization
+from tpulm.tokenization import SpecialTokens, Tokenization
 from tpulm.train.finetuning_program import Labelled
 
 
@@ -38,6 +38,7 @@ class QuestionAnswering(Task):
 
     kind = "A model that answers questions by a part of a text"
     has_classes = False
+    cut_texts = "questions"
     columns = Columns("question", "answers", "context")
     objective = SpanPrediction
     head = "spans"
@@ -57,6 +58,15 @@ class QuestionAnswering(Task):
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
         stride = 128 if self.config.doc_stride is None else self.config.doc_stride
         return window_rows(tokenization, examples.texts, examples.pairs or [], max_length=max_length, stride=stride)
+
+    @property
+    def longest(self) -> int:
+        return length_of_question(self.config.max_length or 0)
+
+    def whole_length(self, rows: Rows, special: SpecialTokens) -> int | None:
+        _, first = np.unique(np.array(rows.of), return_index=True)
+        whole = self.longest + int(np.quantile((rows.whole_lengths - rows.lengths)[first], 0.95, method="higher"))
+        return 2 * whole + 3 if whole <= MOST_OF_A_QUESTION else None
 
     def encode(
         self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool

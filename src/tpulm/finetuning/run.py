@@ -5,6 +5,7 @@ DIR/finetune.json         the summary
 DIR/mistakes.jsonl        what the best seed's model gets wrong on dev, most confident first
 DIR/report/index.html     a page of all this
 DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until it is done, checkpoints; best/ the model so far
+DIR/finetuning/lr-RATE/   such a folder for each learning rate, if several were to be tried
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,8 +28,8 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, model_warnings, part_vocabulary_warnings, text_warnings
-from tpulm.labelled import Columns, Examples
+from tpulm.finetuning.tasks import Mistake, label_warnings, model_warnings, part_vocabulary_warnings, text_warnings
+from tpulm.labelled import Columns, Examples, summarize
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
 from tpulm.notebook import shown
@@ -45,6 +47,7 @@ from tpulm.workfolder import held, joined
 # How the work is carried out, not what it computes: these may differ between attempts.
 OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _STAGE = "finetune"
+_BEGIN_AGAIN = "Use another --output, or begin again with --overwrite (overwrite=True in Python)."
 _UNTRAINED = "nothing was trained yet"
 
 
@@ -59,6 +62,8 @@ def finetune(
     config: FinetuneConfig | None = None,
     format: RowFormat | Literal["auto"] = "auto",
     on_error: OnError = "stop",
+    learning_rates: Sequence[float] = (),
+    overwrite: bool = False,
     member: Membership | None = None,
     progress: Progress | None = None,
     **settings: Any,
@@ -68,7 +73,8 @@ def finetune(
     that.
 
     Settings are the fields of `FinetuneConfig`, by name (epochs=1) or as `config`. `columns` are those of all files, or by
-    file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train.
+    file: {"train": …, "dev": …, "test": …}, where a file that is not named has those of train. With `learning_rates` each is
+    tried with all seeds, and the best on dev is kept. `overwrite` begins again where `output` was begun with other inputs.
 
     With several hosts each of them calls this, with its own `member` (`tpulm.runtime.hosts.membership`).
     """
@@ -78,6 +84,13 @@ def finetune(
     by_file = columns if isinstance(columns, Mapping) else {"train": columns or Columns()}
     reading: dict[str, Any] = {"format": format, "on_error": on_error}
     config = finetune_settings(config, settings)
+    if learning_rates:
+        if member is not None or config.learning_rate is not None:
+            raise ConfigError("several learning rates are tried on one host, and without a learning_rate beside them")
+        given: dict[str, Any] = {"dev": dev, "test": test, "columns": columns, "overwrite": overwrite, **reading}
+        with shown(progress) as reporter:
+            train_at = partial(finetune, model, train, progress=reporter, **given)
+            return _finetune_at_rates(train_at, learning_rates, storage.as_path(output), config, reporter, overwrite=overwrite)
     named = [_fingerprint(part) if isinstance(part, Examples) else str(part) for part in paths.values()]
     run = repr((str(model), named, by_file, reading, config))  # the same on all hosts
     with (
@@ -86,7 +99,54 @@ def finetune(
         joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=reporter) as hosts,
     ):
         initialize(hosts)
-        return _Finetuning(model, paths, output, reading, by_file, config, hosts, reporter).run()
+        return _Finetuning(model, paths, output, reading, by_file, config, hosts, reporter, overwrite=overwrite).run()
+
+
+class TriedRates(NamedTuple):
+    best: float
+    scores: dict[str, float]  # the mean over the seeds of the score that selects, on dev, by rate
+
+
+def compare_rates(results: Mapping[float, Sequence[SeedResult]], config: FinetuneConfig) -> TriedRates:
+    """The learning rate that is best on dev, of equal ones the first."""
+    scores = {rate: summarize([one.dev[config.chosen_by] for one in seeds]).mean for rate, seeds in results.items()}
+    best = next(iter(scores))
+    for rate, score in scores.items():
+        best = rate if config.is_better(score, scores[best]) else best
+    return TriedRates(best, {f"{rate:g}": score for rate, score in scores.items()})
+
+
+def _finetune_at_rates(
+    train_at: Callable[..., FinetuneSummary],
+    rates: Sequence[float],
+    output: PurePath,
+    config: FinetuneConfig,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> FinetuneSummary:
+    """Fine-tune in a folder for each rate, and copy what the best one made to `output`."""
+    _check_output(output)
+    work, folders = output / WORK, {rate: output / WORK / f"lr-{rate:g}" for rate in rates}
+    if storage.exists(work / INPUTS) and not (overwrite or any(map(storage.is_folder, folders.values()))):
+        raise WorkFolderMismatch(f"{output} was begun with one learning rate, not several. {_BEGIN_AGAIN}")
+    summaries = dict[float, FinetuneSummary]()
+    for rate, folder in folders.items():
+        progress.note(f"learning rate {rate:g}")
+        summaries[rate] = train_at(folder, config=config.model_copy(update={"learning_rate": rate}))
+    tried = compare_rates({rate: one.seeds for rate, one in summaries.items()}, config)
+    best, path = folders[tried.best], output / SUMMARY
+    complete = storage.exists(path) and storage.read_json(path).get("learning_rates") == tried.scores
+    complete = complete and all(one.nothing_to_do for one in summaries.values())
+    named = {"output": str(output), "learning_rates": tried.scores, "nothing_to_do": complete}
+    summary = dataclasses.replace(summaries[tried.best], **named)
+    if not complete:
+        for seed in summary.seeds:
+            storage.copy_files(best / WORK / f"seed-{seed.seed}", work / f"seed-{seed.seed}")
+        storage.write_atomic(work / INPUTS, storage.read_bytes(best / WORK / INPUTS))
+        _publish(summary, best / WORK)
+        Reporter(output, progress)(last=True)
+    return summary
 
 
 @dataclasses.dataclass
@@ -110,14 +170,16 @@ class _Finetuning:
         config: FinetuneConfig,
         hosts: Hosts,
         progress: Progress,
+        *,
+        overwrite: bool,
     ):
         self._hosts = hosts
         self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
-        self._columns = columns
+        self._columns, self._overwrite = columns, overwrite
         self._output = storage.as_path(output)
         self._work = self._output / WORK
         if hosts.is_first:
-            self._check_output()
+            _check_output(self._output)
             check_trackers(config.track)
             storage.check_writable(self._output)
         enable_compilation_cache()
@@ -133,7 +195,7 @@ class _Finetuning:
             inputs = _describe_inputs(
                 self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
             )
-            _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts)
+            _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts, overwrite=self._overwrite)
             seeds = self._seeds()
             done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
             complete = len(done) == len(seeds) and self._summarized() == seeds
@@ -158,7 +220,7 @@ class _Finetuning:
                 nothing_to_do=complete,
             )
             if not complete and self._hosts.is_first:
-                self._publish(summary)
+                _publish(summary, self._work)
                 self._report(last=True)
             self._hosts.barrier("end")
             return summary
@@ -191,15 +253,15 @@ class _Finetuning:
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
             self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
-        trained_on = set(_texts_of(examples["train"]))
+        warnings, trained_on = label_warnings(self._task, examples["train"]), set(_texts_of(examples["train"]))
         for name in [name for name in examples if name != "train"]:
             if again := sum(text in trained_on for text in _texts_of(examples[name])):
-                self._progress.note(
+                warnings.append(
                     f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
                 )
-        warnings = text_warnings(
+        warnings += text_warnings(
+            self._task,
             rows["train"].rows,
-            max_length=self._config.max_length or 0,
             max_positions=self._classifier.model.config.max_positions,
             special=self._classifier.model.tokenization.special,
         )
@@ -295,21 +357,6 @@ class _Finetuning:
 
     # -- the folder -----------------------------------------------------------------------------------------------------
 
-    def _check_output(self) -> None:
-        """Raise ConfigError for a folder of the user's own files, some of which publishing would replace.
-
-        A work folder in it shows that a fine-tuning was begun here, even if it failed.
-        """
-        if storage.is_folder(self._work):
-            return
-        names = [path.name for path in storage.list_folder(self._output)]
-        existing = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
-        if existing:
-            raise ConfigError(
-                f"{self._output} is not empty ({some_of(existing)}), and no fine-tuning was begun there; name an empty or new "
-                "folder with --output"
-            )
-
     @contextmanager
     def _held(self) -> Iterator[None]:
         if self._hosts.is_first:
@@ -317,12 +364,30 @@ class _Finetuning:
         with interrupt.handled(), held(self._work, _STAGE, self._hosts, self._progress):
             yield
 
-    def _publish(self, summary: FinetuneSummary) -> None:
-        """Copy the best model's files to the output, config.json after the weights, the summary last."""
-        storage.copy_files(self._work / "best", self._output, last=CONFIG)
-        storage.write_atomic(self._output / "README.md", card_text(summary))
-        storage.write_atomic(self._output / MISTAKES, storage.read_bytes(self._work / MISTAKES))
-        storage.write_json(self._output / SUMMARY, summary.values())
+
+def _check_output(output: PurePath) -> None:
+    """Raise ConfigError for a folder of the user's own files, some of which publishing would replace.
+
+    A work folder in it shows that a fine-tuning was begun here, even if it failed.
+    """
+    if storage.is_folder(output / WORK):
+        return
+    names = [path.name for path in storage.list_folder(output)]
+    existing = [name for name in names if not name.endswith(storage.TEMPORARY_SUFFIX)]  # left by a killed probe
+    if existing:
+        raise ConfigError(
+            f"{output} is not empty ({some_of(existing)}), and no fine-tuning was begun there; name an empty or new folder "
+            "with --output"
+        )
+
+
+def _publish(summary: FinetuneSummary, work: PurePath) -> None:
+    """Copy the best model's files to the output, config.json after the weights, the summary last."""
+    output = storage.as_path(summary.output)
+    storage.copy_files(work / "best", output, last=CONFIG)
+    storage.write_atomic(output / "README.md", card_text(summary))
+    storage.write_atomic(output / MISTAKES, storage.read_bytes(work / MISTAKES))
+    storage.write_json(output / SUMMARY, summary.values())
 
 
 def read_mistakes(output: str | PurePath) -> list[Mistake]:
@@ -362,23 +427,24 @@ def _describe_inputs(
     }
 
 
-def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts) -> None:
+def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts, overwrite: bool) -> None:
     """Record the inputs with the results. Raises WorkFolderMismatch, naming what differs, if others have left a checkpoint or
-    a result; lesser leftovers are removed. With several hosts the first does this, and the others compare."""
+    a result; with `overwrite` these, and lesser leftovers, are removed. With several hosts the first does this, and the others
+    compare."""
     path = folder / INPUTS
     if not hosts.is_first:
         hosts.barrier("inputs")
         if differ := changes(storage.read_json(path), inputs):
             raise WorkFolderMismatch(f"host {hosts.index} reads other inputs than the first (there -> here):\n{listed(differ)}")
         return
-    seeds = [item for item in storage.list_folder(folder) if item.name.startswith("seed-")]
+    left = [item for item in storage.list_folder(folder) if item.name.startswith(("seed-", "lr-"))]
     differ = changes(storage.read_json(path), inputs) if storage.exists(path) else []
-    if differ and any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in seeds):
+    made = any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in left)
+    if differ and made and not overwrite:
         raise WorkFolderMismatch(
-            f"{output} was begun with other inputs (there -> now):\n{listed(differ)}\n"
-            "Set them back, use another --output, or delete this one to begin again."
+            f"{output} was begun with other inputs (there -> now):\n{listed(differ)}\nSet them back. {_BEGIN_AGAIN}"
         )
-    for one in seeds if differ else []:
+    for one in [output / SUMMARY, folder / "best", *left] if differ else []:
         storage.remove(one)
     storage.write_json(path, inputs)
     hosts.barrier("inputs")

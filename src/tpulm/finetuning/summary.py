@@ -55,6 +55,7 @@ class FinetuneSummary:
     best: int  # index in `seeds`
     doubts: tuple[str, ...] = ()  # about the texts
     nothing_to_do: bool = False
+    learning_rates: dict[str, float] = field(default_factory=dict)  # if several were tried: the score that chose one, by rate
 
     @property
     def scored(self) -> tuple[str, ...]:
@@ -89,6 +90,8 @@ class FinetuneSummary:
             **scores,
             **plain,
             "chosen_by": f"dev_{self.settings.chosen_by}",
+            "learning_rate": self.settings.learning_rate,
+            **({"learning_rates": self.learning_rates} if self.learning_rates else {}),
             "seeds": [seed.seed for seed in self.seeds],
             "best_seed": best.seed,
             "best_epochs": [seed.best_epoch for seed in self.seeds],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -78,6 +78,9 @@ class EntityTagging(Task):
                 f"none of the {len(examples):,} examples has an entity; to learn any takes some", location=examples.places[0]
             )
         return LabelSet.from_names(TagScheme.of(types).names)
+
+    def classes_of(self, examples: Examples) -> Iterable[Iterable[str]]:
+        return ([span.type for span in spans] for spans in _spans(examples))
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
         return encode_rows(tokenization, examples.texts, None, max_length=max_length, offsets=True)

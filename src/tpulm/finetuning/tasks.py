@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from itertools import chain
@@ -19,7 +20,7 @@ from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Fault
-from tpulm.errors import DataError
+from tpulm.errors import DataError, some_of, suggest
 from tpulm.labelled import (
     Columns,
     Examples,
@@ -29,12 +30,14 @@ from tpulm.labelled import (
     example_fault,
     examples_of,
     label_fault,
+    label_name,
     label_set_scores,
     number_fault,
     numbers,
     read_examples,
     regression_scores,
 )
+from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
@@ -44,6 +47,8 @@ from tpulm.train.finetuning_program import Labelled
 NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constant
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
+_IMBALANCED = 0.75  # of the training labels are one class
+_FEW_EXAMPLES = 20  # of which each may have a class of its own
 _DEFAULT_COLUMNS = vars(Columns())
 
 
@@ -72,6 +77,7 @@ class Task(ABC):
     mistakes_are = ("Most confident mistakes", "confidence")  # a title, and what `Mistake.confidence` is
     has_classes = True  # whether outputs are classes with names
     columns = Columns()  # of its files, if no others are given
+    cut_texts = "texts"  # what `Rows.cut` counts
     objective: type[Classification] = Classification  # the head and the loss
     head: Head = "classification"  # of the saved model
     pipeline = "text-classification"  # transformers' name of the task
@@ -154,6 +160,20 @@ class Task(ABC):
         """Notes on the labels of a part, in words."""
         return []
 
+    def classes_of(self, examples: Examples) -> Iterable[Iterable[str]]:
+        """The classes of each example; nothing for a task without classes."""
+        return ()
+
+    @property
+    def longest(self) -> int:
+        """How many tokens are kept of what `Rows.cut` counts."""
+        return self.config.max_length or 0
+
+    def whole_length(self, rows: Rows, special: SpecialTokens) -> int | None:
+        """The `max_length` that would hold 95% of these rows' texts, if any would."""
+        texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row
+        return math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
+
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]] | None:
         """Counts of examples by true and predicted class; None for a task that has none."""
         return None
@@ -173,6 +193,9 @@ class Task(ABC):
 
 class TextClassification(Task):
     kind = "A classifier"
+
+    def classes_of(self, examples: Examples) -> Iterable[Iterable[str]]:
+        return ([label_name(label)] for label in labels_of(examples))
 
     def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray:
         assert classes is not None
@@ -239,6 +262,11 @@ class TextClassification(Task):
             warnings.append(
                 f"its {score_text(name, scores[name])} is no better than that of always answering {names[commonest]} "
                 f"({of_constant:.4f})"
+            )
+        if warnings and self.config.class_weights is None and (share := np.mean(training.labels == commonest)) >= _IMBALANCED:
+            metric = ' and metric = "macro_f1"' if name == "accuracy" else ""
+            warnings.append(
+                f'{share:.0%} of the training labels are {names[commonest]}: class_weights = "balanced"{metric} may help'
             )
         return warnings
 
@@ -345,18 +373,29 @@ def model_warnings(
     return warnings
 
 
-def text_warnings(rows: Rows, *, max_length: int, max_positions: int, special: SpecialTokens) -> list[str]:
+def text_warnings(task: Task, rows: Rows, *, max_positions: int, special: SpecialTokens) -> list[str]:
     """A warning if many texts were truncated."""
-    warnings, share = list[str](), rows.cut / max(1, len(rows))
-    if share >= _MANY_CUT:
-        texts = np.count_nonzero(rows.ids == special.cls) / len(rows)  # of a row
-        holds = math.ceil(np.quantile(rows.whole_lengths, 0.95, method="higher") / texts)
+    if (share := rows.cut / max(1, rows.num_examples)) < _MANY_CUT:
+        return []
+    holds, fix = task.whole_length(rows, special), ""
+    if holds is not None:
         most = f", and the model reads at most {max_positions}" if holds > max_positions else ""
-        warnings.append(
-            f"{share:.0%} of the texts are longer than {max_length} tokens and were cut; max_length = {holds} would hold 95% "
-            f"of them{most}"
-        )
-    return warnings
+        fix = f"; max_length = {holds} would hold 95% of them{most}"
+    return [f"{share:.0%} of the {task.cut_texts} are longer than {task.longest} tokens and were cut{fix}"]
+
+
+def label_warnings(task: Task, examples: Examples) -> list[str]:
+    """A warning of classes that a single training example has."""
+    places = defaultdict[str, list[str]](list)
+    for names, place in zip(task.classes_of(examples), examples.places, strict=False):
+        for name in names:
+            places[name].append(place)
+    alone = [f"'{name}' ({at[0]}){suggest(name, places.keys() - {name})}" for name, at in places.items() if len(at) == 1]
+    if not alone or len(examples) < _FEW_EXAMPLES:
+        return []
+    return [
+        f"{len(alone)} of {len(places)} classes have a single training example, as a misspelt label would: {some_of(alone)}"
+    ]
 
 
 def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:

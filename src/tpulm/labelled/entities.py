@@ -95,6 +95,13 @@ def _is_span(span: Span) -> bool:
     return whole and isinstance(span.type, str) and bool(label_text(span.type))
 
 
+def shown_label(label: Any, text: str) -> str:
+    """A label or a prediction of a task as people read it: entities by their words."""
+    if isinstance(label, list) and all(isinstance(one, list) for one in label):
+        return ", ".join(f"{kind} '{text[begin:end]}'" for begin, end, kind in label) or "(none)"
+    return f"{label:.3f}" if isinstance(label, float) else str(label)
+
+
 def words_fault(words: Sequence[Any], tags: Any) -> Fault:
     """Why words and their tags are not those of a text."""
     if not isinstance(tags, list | tuple) or len(tags) != len(words):

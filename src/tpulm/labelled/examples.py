@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class Examples:
     labels: list[Any] | None  # stripped strings, int, float or bool, or what the task takes; None: read without labels
     places: list[str]  # "reviews.tsv.gz, line 7", for messages
     skipped: Counter[str] = field(default_factory=Counter)  # rows left out, by reason
+    columns: dict[str, str] = field(default_factory=dict)  # the file's names of "text" and "pair", where it has a header
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -45,7 +46,8 @@ class Examples:
         chosen = [int(index) for index in indices]
         pairs = None if self.pairs is None else [self.pairs[index] for index in chosen]
         labels = None if self.labels is None else [self.labels[index] for index in chosen]
-        return Examples([self.texts[index] for index in chosen], pairs, labels, [self.places[index] for index in chosen])
+        texts, places = ([of[index] for index in chosen] for of in (self.texts, self.places))
+        return Examples(texts, pairs, labels, places, columns=self.columns)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,9 @@ def read_examples(
     is an error either way, and so is a file without usable rows.
     """
     faults = new_faults(on_error)
-    return _gather(_read_cells(path, columns, format, faults, adapt, labelled=labelled), faults, fault, os.fspath(path))
+    cells = _read_cells(path, columns, format, faults, adapt, labelled=labelled)
+    names = {"text": columns.text} | ({"pair": columns.pair} if columns.pair else {})
+    return replace(_gather(cells, faults, fault, os.fspath(path)), columns=names if columns.header else {})
 
 
 class TextRow(NamedTuple):
@@ -169,13 +173,16 @@ def read_texts(
     adapt: Adapt = _as_it_is,
 ) -> Iterator[TextRow]:
     """The rows of a file in order, one at a time. Raises, or counts in `skipped`, like `read_examples`."""
-    faults = new_faults(on_error)
+    faults, empty = new_faults(on_error), True
     faults.skipped = skipped
     for record, cells in _read_cells(path, columns, format, faults, adapt, labelled=False):
         if (wrong := fault(cells)) is None:
+            empty = False
             yield TextRow(record, cells["text"], cells.get("pair"))
         else:
             faults.add(*wrong, record.place)
+    if empty:
+        raise _no_examples(faults, os.fspath(path))
 
 
 def examples_of(
@@ -223,15 +230,19 @@ def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: C
         for role, value in values.items():
             columns.setdefault(role, []).append(value)
     if not places:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in faults.skipped.most_common())
-        message = "it has no examples: the file is empty, or a header without rows."
-        if reasons:
-            message = (
-                f"no example is left; left out were: {reasons}. Read it with --on-error stop "
-                '(on_error="stop" in Python) to see the first.'
-            )
-        raise DataError(message, location=name)
+        raise _no_examples(faults, name)
     return Examples(columns["text"], columns.get("pair"), columns.get("label", columns.get("negative")), places, faults.skipped)
+
+
+def _no_examples(faults: Faults, name: str) -> DataError:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in faults.skipped.most_common())
+    message = "it has no examples: the file is empty, or a header without rows."
+    if reasons:
+        message = (
+            f"no example is left; left out were: {reasons}. Read it with --on-error stop "
+            '(on_error="stop" in Python) to see the first.'
+        )
+    return DataError(message, location=name)
 
 
 def _rows_of_columns(data: Any, columns: Columns | None, *, labelled: bool) -> Iterable[dict[str, Any]]:

@@ -25,7 +25,7 @@ from tpulm.corpus.readers.jsonl import parse_lines, show
 from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines
 from tpulm.corpus.readers.parquet import not_utf8, read_stretches, values_of
 from tpulm.corpus.readers.tables import read_rows
-from tpulm.corpus.sources import FORMATS, suffixes
+from tpulm.corpus.sources import FORMATS, refuse_unread, suffixes
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.storage.paths import printable
 
@@ -41,6 +41,7 @@ WORDING: Final = Wording(
     some_encoding='give --encoding (Columns(encoding="…") in Python) if that is what it is',
 )
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
+_BOM: Final = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 _MARK: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)?\s*"
 _ARRAY: Final = re.compile(_MARK + rb"\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
@@ -96,6 +97,7 @@ def record_file(path: str, format: RowFormat | Literal["auto"] = "auto") -> Reco
     if format == "auto" and suffix == ".json" and _SQUAD.match(_beginning(path, compression)):
         form = "squad"
     if form not in _ROW_FORMATS:
+        refuse_unread(printable(path))
         known = ", ".join(name for name, kind in FORMATS.items() if kind in _ROW_FORMATS)
         raise ConfigError(
             f"{path}: labelled text is rows of tsv, csv, jsonl or Parquet, and the suffix '{suffix}' says none of them. Give "
@@ -327,12 +329,15 @@ def check_form(path: PurePath) -> str:
 
 
 @contextmanager
-def writing_rows(path: PurePath, *, header: bool = True) -> Iterator[RowWriter]:
-    """A writer for a file that takes its place when the block succeeds, and not after an error."""
+def writing_rows(path: PurePath, *, header: bool = True, like: PurePath | None = None) -> Iterator[RowWriter]:
+    """A writer for a file that takes its place when the block succeeds, and not after an error. A csv or tsv begins with a
+    byte-order mark, from which Excel knows UTF-8, if the files of `like` do."""
     form = check_form(path)
+    read = [] if like is None or form == ".jsonl" else find_paths(str(like))
+    marked = any(_BOM.match(_beginning(name, suffixes(name)[1])) for name in read)
     with storage.built_aside(path) as temporary, storage.explain("write", path):
         open_text = gzip.open if path.name.endswith(".gz") else open
-        with open_text(temporary, "wt", encoding="utf-8", newline="") as stream:
+        with open_text(temporary, "wt", encoding="utf-8-sig" if marked else "utf-8", newline="") as stream:
             yield RowWriter(cast("TextIO", stream), form, header=header)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from tpulm.tokenization import Aligned, Encoded, Tokenization
 
 _TEXTS_AT_ONCE = 8_192
-_MOST_OF_A_QUESTION = 64  # tokens
+MOST_OF_A_QUESTION = 64  # tokens
 _BATCHES_SORTED_TOGETHER = 50
 _SHORTEST = 8
 _SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)  # of max_length
@@ -38,9 +38,14 @@ class Rows(NamedTuple):
         return np.diff(self.starts)
 
     @property
+    def num_examples(self) -> int:
+        return len(self) if self.of is None else int(self.of[-1]) + 1
+
+    @property
     def cut(self) -> int:
-        """How many rows were truncated."""
-        return int(np.count_nonzero(self.whole_lengths > self.lengths))
+        """How many examples were truncated."""
+        cut = np.flatnonzero(self.whole_lengths > self.lengths)
+        return len(cut) if self.of is None else len(np.unique(self.of[cut]))
 
     def padded(self, indices: np.ndarray, *, rows: int, length: int, pad: int) -> np.ndarray:
         """int32 [rows, length]: the rows at `indices`, followed by rows of only padding."""
@@ -167,19 +172,24 @@ def _framed(
     return Rows(ids, starts, whole_lengths, spans, of)
 
 
+def length_of_question(max_length: int) -> int:
+    """How many tokens a question keeps in rows of `max_length`: at most 64 (BERT's max_query_length), and half of the row."""
+    return min(MOST_OF_A_QUESTION, (max_length - 3) // 2)
+
+
 def window_rows(
     tokenization: Tokenization, questions: Sequence[str], contexts: Sequence[str], *, max_length: int, stride: int
 ) -> Rows:
     """Rows `[CLS] question [SEP] window [SEP]`, as many as cover the whole context. A window begins with the last `stride`
     tokens of the previous one, as in transformers' tokenizers, or with half a window, if that is less.
 
-    A question keeps at most 64 tokens (BERT's max_query_length), and at most half of the row. The spans are the context's.
+    A question keeps `length_of_question` tokens. The spans are the context's.
     """
     tokenization, framing = tokenization.reading_added, 2 + tokenization.separators
     distinct = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
     asked, encoded = tokenization.encode(list(questions)), tokenization.encode_with_offsets(list(distinct))
     lengths = asked.lengths.astype(np.int64)
-    num_kept = np.minimum(lengths, min(_MOST_OF_A_QUESTION, (max_length - framing) // 2))
+    num_kept = np.minimum(lengths, length_of_question(max_length))
     ends = np.cumsum(encoded.lengths, dtype=np.int64)
     of, windows = list[int](), list[tuple[int, int]]()
     for number, context in enumerate(contexts):

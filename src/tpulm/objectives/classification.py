@@ -35,8 +35,8 @@ class LabelledInputs(NamedTuple):
 class Classification:
     """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of any length, with one label each.
 
-    The loss is the mean over the real rows of the global batch: cross-entropy in nats, or squared error for a regression
-    (`num_classes` None).
+    The loss is the mean over the real rows of the global batch, by their weights: cross-entropy in nats, or squared error for a
+    regression (`num_classes` None).
 
     Other fine-tuning tasks override what differs: `label_shape`, `output_shape`, `spec`, `apply`, `sums` and, where the
     loss is not a mean over rows, `totals` and `metrics`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -55,6 +55,11 @@ class Outputs:
         return jax.tree.map(to_global_array, params, parameter_shardings(self.objective.spec, self._mesh))
 
     @naming_shortage()
+    def compile(self, rows: Rows) -> None:
+        """What `of` needs for these rows, ahead."""
+        self._forward.compile(rows)
+
+    @naming_shortage()
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """float32 [N, *output_shape]: logits [N, C], or for a regression the number [N, 1]."""
         return self._forward(params, rows, advance=advance)
@@ -96,13 +101,16 @@ class ClassifierForUse:
             task="regression" if model.head_config.is_regression else "classification", max_length=self.max_length
         ).for_architecture(model.config.architecture, model.config.max_positions)
         settings = settings.model_copy(update={"pooling": model.head_config.pooling})
+        self._columns = model.columns
         self._names, self._several = model.head_config.names, model.head_config.several
         self._outputs = Outputs(model, settings, num_classes=model.head_config.num_classes)
         self._params = self._outputs.place(model.params)
         self.cut = 0  # texts truncated so far
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Classified]:
-        """One prediction for each text (or pair), in order. Raises DataError for a text that is blank or not a string."""
+        """One prediction for each text (or pair), in order. Raises ConfigError where the model was fine-tuned on the other, and
+        DataError for a text that is blank or not a string."""
+        check_paired(self._columns, pairs is not None)
         check_texts(texts, "text")
         if pairs is not None:
             check_texts(pairs, "second text")
@@ -135,6 +143,16 @@ def classify(
 
 def listed(texts: str | Sequence[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
+
+
+def check_paired(columns: Mapping[str, str] | None, paired: bool) -> None:
+    """Raise ConfigError for single texts where a model's `columns` are of pairs, or the reverse; None says neither."""
+    if columns is not None and paired != ("pair" in columns):
+        kind, fix = ("single texts", "leave them out") if paired else ("pairs of texts", "give each text its second one")
+        raise ConfigError(
+            f"this model was fine-tuned on {kind}, and there are {'' if paired else 'no '}second texts; {fix} (--pair, for a "
+            "file --pair-column; in Python (text, pair) or pairs=[…])"
+        )
 
 
 def check_texts(texts: Sequence[str], role: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tpulm import pages, storage
 from tpulm.config import FinetuneConfig
+from tpulm.labelled.entities import shown_label
 from tpulm.readable import utc
 from tpulm.report.facts import changed
 from tpulm.report.history import History, chart
@@ -119,4 +120,5 @@ def class_rows(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...
 def _mistakes(folder: PurePath) -> list[dict[str, Any]]:
     path = folder / MISTAKES
     lines = storage.read_text(path).splitlines() if storage.exists(path) else []
-    return [json.loads(line) for line in lines[:_MOST_MISTAKES]]
+    mistakes = [json.loads(line) for line in lines[:_MOST_MISTAKES]]
+    return [one | {name: shown_label(one[name], one["text"]) for name in ("label", "predicted")} for one in mistakes]

@@ -99,7 +99,7 @@ class Epochs:
     """Batches of labelled rows, epoch after epoch; host h of H gets the h-th of H equal slices of each.
 
     Every epoch visits every row once, in an order that is a function of (seed, epoch); the last batch of an epoch is padded to
-    `batch_size` with rows of weight 0.
+    `batch_size` with rows of weight 0. The other weights are 1, or those of their classes.
     """
 
     def __init__(
@@ -119,6 +119,10 @@ class Epochs:
         self._rows, self._labels, self._config = Groups.from_rows(data.rows) if grouped else data.rows, data.labels, config
         self._seed, self._size, self._pad = seed, batch_size, pad
         self._lengths = fixed_lengths(config.max_length)
+        self._weights = np.ones(len(self._rows), np.float32)
+        if config.class_weights == "balanced":
+            _, classes, counts = np.unique(data.labels, return_inverse=True, return_counts=True)
+            self._weights = (len(classes) / (len(counts) * counts))[classes].astype(np.float32)
         self._epoch, self._batches = -1, list[PaddedBatch]()
 
     def iterate(
@@ -133,6 +137,11 @@ class Epochs:
     def row_indices(self, cursor: int) -> np.ndarray:
         return self._batch(cursor).indices
 
+    def lengths(self) -> list[int]:
+        """Those of the first epoch's batches."""
+        self._batch(0)
+        return sorted({batch.length for batch in self._batches})
+
     def _batch(self, cursor: int) -> PaddedBatch:
         rows, size = self._rows, self._config.batch_size
         epoch, number = divmod(cursor // self._size, -(-len(rows) // size))
@@ -146,7 +155,8 @@ class Epochs:
         size, indices = self._share, batch.indices[self._first : self._first + self._share]
         labels = np.zeros((size, *self._labels.shape[1:]), self._labels.dtype)
         labels[: len(indices)] = self._labels[indices]
-        weights = (np.arange(size) < len(indices)).astype(np.float32)
+        weights = np.zeros(size, np.float32)
+        weights[: len(indices)] = self._weights[indices]
         tokens = self._rows.padded(indices, rows=size, length=batch.length, pad=self._pad)
         return {"tokens": tokens, "labels": labels, "weights": weights}
 
@@ -206,6 +216,11 @@ class Forward:
             parameter_shardings(objective.spec, mesh),
             is_leaf=is_spec,
         )
+
+    def compile(self, rows: Rows) -> None:
+        """What these rows need, ahead."""
+        for batch in ordered_batches(rows.lengths, self._lengths, batch_size=self._batch_size):
+            self._at(batch.length)
 
     def __call__(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
         """The outputs in row order, float32 [N, *output_shape]; `params` are on the mesh."""
