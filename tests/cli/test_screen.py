@@ -50,15 +50,16 @@ def test_settings_are_found_by_name_and_by_meaning(
     shown: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(terminal, "_wants_json", True)
-    reference.settings("warmup_steps")
+    reference.settings(["warmup_steps"])
     lines = shown()
     assert lines[lines.index("train.optimizer.warmup_steps") + 1] == "    whole number ≥ 0 or none; default none"
     (found,) = json.loads(capsys.readouterr().out)["settings"]
     assert (found["name"], found["default"]) == ("train.optimizer.warmup_steps", "none")
-    reference.settings("jaccard")
+    reference.settings(["jaccard", "near"])
     assert "corpus.near_duplicates" in shown()
-    with pytest.raises(ConfigError, match="Did you mean 'warmup'"):
-        reference.settings("warmpu")
+    for typed, meant in (("warmpu", "warmup"), ("train.stepss", "train.steps")):
+        with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+            reference.settings([typed])
 
 
 def test_all_settings_fit(shown: Callable[[], list[str]]):

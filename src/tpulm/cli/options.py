@@ -203,10 +203,10 @@ class RunOptions:
 
         settings = [*(self.overrides or []), *more]
         if self.init is None:
-            return load(self.reference, settings)
+            return load(self.reference, settings, note=terminal.say_note)
         from tpulm.convert.continuing import starting_point
 
-        return load(self.reference, settings, start=starting_point(self.init))
+        return load(self.reference, settings, start=starting_point(self.init), note=terminal.say_note)
 
 
 @dataclass(frozen=True)

@@ -666,7 +666,9 @@ class RunConfig(Settings):
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # raises if it could not be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
-            raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")
+            raise ValueError(
+                f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}; lower it, or leave it out"
+            )
         return self
 
     @model_validator(mode="after")
