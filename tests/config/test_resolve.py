@@ -269,3 +269,11 @@ class TestShortenedRuns:
 
     def test_a_misspelt_base_is_suggested(self, tmp_path: Path):
         assert "Did you mean 'laptop-bert'?" in message_of(write(tmp_path, "run.toml", 'extends = "laptop_bert"\n'))
+
+    @pytest.mark.parametrize(
+        ("language", "meant"), [("kr", "ko"), ("JP", "ja"), ("cn", "zh"), ("ko", ""), ("uk", ""), ("sv-SE", "")]
+    )
+    def test_a_country_given_for_a_language_is_noted(self, language: str, meant: str):
+        notes = list[str]()
+        config.load("bert-tiny", [f"language={language}"], note=notes.append)
+        assert [note.rpartition("Did you mean ")[2] for note in notes] == ([f"'{meant}'?"] if meant else [])

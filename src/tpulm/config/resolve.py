@@ -27,6 +27,19 @@ OPTIMIZER_FILE = "optimizer.safetensors"  # in a model's folder: the optimizer's
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FRACTIONS_OF_STEPS = ("warmup_steps", "decay_steps")  # settings of [train.optimizer]
 _OF_ONE_RUN = ("description", "language")  # of the run that sets them; one that extends it does not inherit them
+# Codes of countries, taken for those of their languages; "kr" is Kanuri's.
+_COUNTRIES = {
+    "kr": "ko",
+    "jp": "ja",
+    "cn": "zh",
+    "tw": "zh",
+    "vn": "vi",
+    "gb": "en",
+    "us": "en",
+    "dk": "da",
+    "cz": "cs",
+    "gr": "el",
+}
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -61,6 +74,8 @@ def load(
         for table in (values, stated, overriding):
             _assign(table, key, value)
     values = _shortened(values, overriding, base, reference, note)
+    if meant := _COUNTRIES.get(str(values.get("language", "")).lower().partition("-")[0]):
+        note(f"language = '{values['language']}' is a country's code, or another language's. Did you mean '{meant}'?")
     if start is None:
         return _writable(validated(RunConfig, values, reference), reference)
     values = _apply_start(values, stated, start, reference)

@@ -31,7 +31,7 @@ _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one 
 _ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 _UNREAD: Final = {
     ".lz4": "is compressed in a way that is not read; decompress it (lz4 -d), or use gzip, bzip2, xz or zstd",
-    **dict.fromkeys((".xls", ".xlsx", ".ods"), "is a spreadsheet; save it as CSV in UTF-8"),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "is a spreadsheet; save it as CSV UTF-8 (Excel: 'Save as', 'CSV UTF-8')"),
     **dict.fromkeys(
         (".doc", ".docx", ".odt", ".rtf", ".hwp", ".hwpx"), "is a word processor's document; save it as plain text"
     ),
@@ -129,9 +129,9 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
         plain = not suffix or suffix[1:].isdigit()
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None and suffix in _ARCHIVES:
-            raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
+            raise ConfigError(f"{path} is an archive; unpack it and name the files in it{_or_leave_out(path, source)}")
         if form is None and suffix in _UNREAD:
-            raise ConfigError(f"{path} {_UNREAD[suffix]}")
+            raise ConfigError(f"{path} {_UNREAD[suffix]}{_or_leave_out(path, source)}")
         if form is None:
             raise ConfigError(
                 f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
@@ -143,6 +143,13 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
     if form == "parquet" and compression:
         raise ConfigError(f"{path}: Parquet compresses by itself and is not read through {compression}; decompress it first")
     return form, compression
+
+
+def _or_leave_out(path: str, source: SourceConfig) -> str:
+    """How to read the others of a folder or glob without this file."""
+    if PurePath(path) == PurePath(printable(source.path)):
+        return ""
+    return f", or leave it out: name the others by their suffix, such as {PurePath(path).parent}/*.txt"
 
 
 def read_texts(
