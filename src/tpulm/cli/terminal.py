@@ -60,7 +60,7 @@ def naming_stdout() -> Iterator[None]:
 
 def print_error(message: str, *, title: str = "error") -> None:
     colour = "yellow" if title == "stopped" else "red"
-    console.print(f"[bold {colour}]{title}:[/] {escape(message)}", soft_wrap=True)
+    _print_prose(f"[bold {colour}]{title}:[/] {escape(message)}")
 
 
 def say(line: str, *, lead: str = "", style: str = "") -> None:
@@ -69,7 +69,12 @@ def say(line: str, *, lead: str = "", style: str = "") -> None:
 
 
 def say_note(message: str) -> None:
-    say(f" {message}", lead="note:", style="yellow")
+    _print_prose(f"[yellow]note:[/] {escape(message)}")
+
+
+def _print_prose(text: str) -> None:
+    """On a terminal lines end between words; a longer word, such as a path, is left to the terminal."""
+    console.print(text, soft_wrap=not console.is_terminal, overflow="ignore", crop=False)
 
 
 def show(what: RenderableType = "", *, lead: str = "", style: str = "", fold: bool = False) -> None:
