@@ -24,7 +24,8 @@ SETTINGS_HEAD = """# Settings
 Everything a run file may set, made from `src/tpulm/config/schema.py`. A run file is TOML; `--set train.steps=1000` on the
 command line overrides one value. An unknown name is an error that suggests the nearest. `"none"` unsets what may be none.
 Whole numbers without another bound are at most 2,147,483,647.
-`tpulm settings WORD` finds settings by their names and meanings.
+`tpulm settings learning rate` finds settings by their names and meanings. Set fewer `train.steps` than the recipe has, and the
+warm-up and the decay that come from there are shortened in proportion; a line says so.
 """
 FINETUNE_HEAD = """
 ## Fine-tuning

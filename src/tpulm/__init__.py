@@ -13,6 +13,7 @@ Names are imported on first use, so `import tpulm` itself loads neither JAX nor 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -59,9 +60,14 @@ __all__ = [
     "training_steps",
 ]
 
-# libtpu is there for `tpulm plan`; tried as a device it complains on stderr. A container that hides chips sets TPU_ variables.
-if find_spec("libtpu") and not (any(name.startswith("TPU_") for name in os.environ) or tpu_chips() or nvidia_driver()):
+# libtpu is there for `tpulm plan`; tried as a device it complains on stderr. A container that hides chips sets TPU_ variables;
+# those of logs, and those that JAX itself sets where it finds none, tell nothing.
+_SAY_NOTHING = ("TPU_LIBRARY_PATH", "TPU_SKIP_MDS_QUERY", "TPU_ML_PLATFORM", "TPU_MIN_LOG", "TPU_STDERR_LOG")
+_tpu_is_named = any(name.startswith("TPU_") and not name.startswith(_SAY_NOTHING) for name in os.environ)
+if find_spec("libtpu") and not (_tpu_is_named or tpu_chips() or nvidia_driver()):
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if "jax" in sys.modules and not (jax := sys.modules["jax"]).config.jax_platforms:  # imported before, it has read that
+        jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 
 _HOMES = {
     "load_config": ("tpulm.config", "load"),

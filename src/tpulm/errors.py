@@ -159,11 +159,11 @@ def brief(value: object) -> str:
     return shorten(repr(value), quoted=False)
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """ " Did you mean 'x'?" (with the leading space) if a known name is near, else ""."""
+def suggest(name: str, known: Iterable[str], *, within: str = "") -> str:
+    """ " Did you mean 'x'?" (with the leading space) if a known name is near, else ""; x is shown with what it is `within`."""
     known = list(known)
     if same := [other for other in known if other != name and normalize("NFC", other) == normalize("NFC", name)]:
         return f" '{same[0]}' looks like it, in another Unicode form, as macOS writes names: copy the name from its folder."
     parts = {normalize("NFD", other): other for other in known}  # the letters of Hangul's syllables, and accents
     near = difflib.get_close_matches(normalize("NFD", name), parts, n=1, cutoff=0.6)
-    return f" Did you mean '{parts[near[0]]}'?" if near else ""
+    return f" Did you mean '{within}{parts[near[0]]}'?" if near else ""

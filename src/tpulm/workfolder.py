@@ -112,7 +112,7 @@ def _forget_what_is_gone(config: RunConfig, folder: PurePath, progress: Progress
                 break
             progress.note(f"{folder / name / file} was edited and stays as it is; delete it to have it written again")
     if found.get("export", {}).get("samples") and "samples" not in found:
-        forget("export", f"{_result_path(folder, 'samples')} is gone, of which the model card tells")
+        forget("export", f"{_result_path(folder, 'samples')} is gone, of which the report tells")
     if "train" not in found:
         if not storage.committed_steps(folder / "checkpoints"):  # training starts from scratch
             storage.remove(folder / "results")

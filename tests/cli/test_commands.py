@@ -53,7 +53,7 @@ def test_the_commands_of_a_whole_run(folder: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("run", "run.toml", "-w", "v", "--set", "train.stepps=3"), 2, "Did you mean 'steps'?"),
+        (("run", "run.toml", "-w", "v", "--set", "train.stepps=3"), 2, "Did you mean 'train.steps'?"),
         (("run", "bert-tiney", "-w", "v"), 2, "Did you mean 'bert-tiny'?"),
         (("run", "run.toml", "-w", "v", "--set", "corpus.sources=['corpus/b.txt']"), 2, "b.txt"),
         (("run", "run.toml", "-w", "v", "--set", "train.batch_size=0"), 2, "train.batch_size"),

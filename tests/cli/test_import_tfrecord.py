@@ -84,7 +84,11 @@ def test_electras_records_and_mistakes(folder: Path) -> None:
     mistaken = import_tfrecord("electra.tfrecord-*", "bert")
     assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
     assert "--format electra" in mistaken.stderr
-    assert import_tfrecord("electra.tfrecord-*", "electra").returncode == 0
+    done = import_tfrecord("electra.tfrecord-*", "electra")
+    assert done.returncode == 0 and "text is made lower-case, as no token has upper-case letters; --cased" in done.stderr
+    normalizer = json.loads((folder / "w-electra" / "tokenizer" / "tokenizer.json").read_text())["normalizer"]
+    assert normalizer["lowercase"] and normalizer["strip_accents"]
+    assert "Next: tpulm run laptop-electra --workdir w-electra --set data.sequence_length=32 --set data.rows" in done.stderr
     missing = import_tfrecord("elektra.tfrecord-*", "electra")
     assert missing.returncode == 2 and "matches no file" in missing.stderr
     (folder / "w-electra" / "dataset" / "manifest.json").unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -50,15 +51,16 @@ def test_settings_are_found_by_name_and_by_meaning(
     shown: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(terminal, "_wants_json", True)
-    reference.settings("warmup_steps")
+    reference.settings(["warmup_steps"])
     lines = shown()
     assert lines[lines.index("train.optimizer.warmup_steps") + 1] == "    whole number ≥ 0 or none; default none"
     (found,) = json.loads(capsys.readouterr().out)["settings"]
     assert (found["name"], found["default"]) == ("train.optimizer.warmup_steps", "none")
-    reference.settings("jaccard")
+    reference.settings(["jaccard", "near"])
     assert "corpus.near_duplicates" in shown()
-    with pytest.raises(ConfigError, match="Did you mean 'warmup'"):
-        reference.settings("warmpu")
+    for typed, meant in (("warmpu", "warmup"), ("train.stepss", "train.steps")):
+        with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+            reference.settings([typed])
 
 
 def test_all_settings_fit(shown: Callable[[], list[str]]):
@@ -121,6 +123,12 @@ def rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
+def test_a_baseline_of_nothing_is_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    for changes, ratio in (({}, " (2.4 times better)"), ({"eval_baseline_accuracy": 0.0}, ""), ({"eval_accuracy": 0.0}, "")):
+        summary = replace(ELECTRA, **changes)
+        assert f"… always the commonest token {summary.eval_baseline_accuracy:.4f}{ratio}" in rows(summary, capsys)
+
+
 def test_of_electra_each_figure_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     shown = rows(ELECTRA, capsys)
     for line in (
@@ -172,3 +180,19 @@ def test_texts_follow_each_other_and_stay_as_they_are(monkeypatch: pytest.Monkey
     mat = " [bold]:smile:[/] on a very long mat " + "indeed " * 6
     assert written.getvalue() == f"the cat sat{mat}\n\na fox\n\none dog\n"
     assert notes.getvalue() == "(max_tokens)\n(end of text)\n(max_tokens)\n"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_message_breaks_between_words(monkeypatch: pytest.MonkeyPatch, width: int):
+    """What a terminal shows of it: no line but that of a longer path is wider than the terminal, none ends within a word."""
+    words = ["train.steps", "of", *["the"] * 20, "/a/path/" + "x" * 100, "again"]
+    for write, terminal_width in ((terminal.print_error, width), (terminal.say_note, width), (terminal.print_error, 0)):
+        text = io.StringIO()
+        screen = terminal.Screen(file=text, width=width, highlight=False, no_color=True, force_terminal=terminal_width > 0)
+        monkeypatch.setattr(terminal, "console", screen)
+        write(" ".join(words))
+        lines = re.sub(r"\x1b[^m]*m", "", text.getvalue()).splitlines()
+        assert " ".join(lines).split()[1:] == words
+        assert (len(lines) == 1) == (not terminal_width) and all(
+            len(line) <= width or "xxx" in line or not terminal_width for line in lines
+        )

@@ -149,9 +149,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("override", "hint"),
         [
-            ("train.stpes=5", "'train.stpes'. Did you mean 'steps'?"),
+            ("train.stpes=5", "'train.stpes'. Did you mean 'train.steps'?"),
             ("model.zzz=1", "Known: architecture, num_layers"),
-            ('corpus.sources=[{path="x", weigth=2}]', "'corpus.sources.0.weigth'. Did you mean 'weight'?"),
+            ('corpus.sources=[{path="x", weigth=2}]', "'corpus.sources.0.weigth'. Did you mean 'corpus.sources.0.weight'?"),
+            ("train.warmup_steps=5", "Did you mean 'train.optimizer.warmup_steps'?"),
         ],
     )
     def test_an_unknown_setting_gets_the_nearest_name(self, override: str, hint: str):
@@ -241,3 +242,38 @@ def test_an_override_may_be_any_text():
 def test_what_is_known_of_a_table_is_told_once():
     lines = message_of("bert-tiny", ["model.qqqq=1", "model.zzzz=2"]).splitlines()
     assert [line.count("Known: ") for line in lines if "unknown setting" in line] == [1, 0]
+
+
+class TestShortenedRuns:
+    @pytest.mark.parametrize("recipe", config.list_recipes())
+    def test_every_recipe_takes_fewer_steps(self, recipe: str, tmp_path: Path):
+        file = write(tmp_path, "run.toml", f'extends = "{recipe}"\n[train]\nsteps = 100\n')
+        last = write(tmp_path, "last.toml", 'extends = "run.toml"\n')
+        expected = config.load(recipe, ["train.steps=100"])
+        optimizer = expected.train.optimizer
+        assert optimizer.warmup(100) + (optimizer.decay(100) if optimizer.schedule == "wsd" else 0) <= 50
+        for reference in (file, last):
+            assert config.load(reference).train == expected.train
+
+    def test_what_follows_is_said_and_what_is_set_stays(self, tmp_path: Path):
+        notes = list[str]()
+        optimizer = config.load("modern-base", ["train.steps=1250"], note=notes.append).train.optimizer
+        assert (optimizer.warmup_steps, optimizer.decay_steps) == (20, 125)  # 2,000 and 12,500 of 125,000
+        assert notes[0] == "train.optimizer.warmup_steps = 20, as modern-base has 2,000 for 125,000 steps, not 1,250"
+        assert "warmup_steps 300 exceeds train.steps 100" in message_of(
+            "laptop-electra", ["train.steps=100", "train.optimizer.warmup_steps=300"]
+        )
+        file = write(tmp_path, "run.toml", 'extends = "laptop-bert"\n[train]\nsteps = 500\noptimizer.warmup_steps = 100\n')
+        assert config.load(file).train.optimizer.warmup_steps == 100
+        assert config.load("laptop-bert", ["train.steps=12000"]).train.optimizer.warmup_steps == 100  # longer: as it is
+
+    def test_a_misspelt_base_is_suggested(self, tmp_path: Path):
+        assert "Did you mean 'laptop-bert'?" in message_of(write(tmp_path, "run.toml", 'extends = "laptop_bert"\n'))
+
+    @pytest.mark.parametrize(
+        ("language", "meant"), [("kr", "ko"), ("JP", "ja"), ("cn", "zh"), ("ko", ""), ("uk", ""), ("sv-SE", "")]
+    )
+    def test_a_country_given_for_a_language_is_noted(self, language: str, meant: str):
+        notes = list[str]()
+        config.load("bert-tiny", [f"language={language}"], note=notes.append)
+        assert [note.rpartition("Did you mean ")[2] for note in notes] == ([f"'{meant}'?"] if meant else [])

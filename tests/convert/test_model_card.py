@@ -76,10 +76,6 @@ FULL = replace(
         "bits_per_character": 4.3281,
         "rows": 1_820,
     },
-    examples=(
-        {"text": '이 영화 정말 "[MASK]"', "answers": (("재미", 0.31), ("최고", 0.12))},
-        {"text": "[MASK] | x", "answers": (("a", 0.5),)},
-    ),
     hardware="CPU, 2 cores",
     tokens_per_second=5_123.4,
     version="0.1.0",
@@ -97,7 +93,6 @@ def test_front_matter_is_what_the_hub_reads():
         "library_name": "transformers",
         "pipeline_tag": "fill-mask",
         "tags": ["bert", "masked-language-model", "pretrained-from-scratch", "tpulm"],
-        "widget": [{"text": '이 영화 정말 "[MASK]"'}, {"text": "[MASK] | x"}],
     }
 
 
@@ -125,7 +120,6 @@ def test_figures_are_stated_once_and_well():
         "| baseline accuracy | 4.00% |",
         "| bits per character | 4.3281 | masked-token loss / ln 2 × tokens / characters",
         "| 600 | 6.700 | 6.800 |",
-        "| `[MASK] \\| x` | `a` 0.500 |  |",
     ):
         assert card.count(line) == 1, line
     assert "too long" not in card

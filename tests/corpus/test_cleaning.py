@@ -264,3 +264,15 @@ def test_they_are_counted_in_the_manifest(tmp_path: Path):
     config = CorpusConfig(sources=sources, cleaning=CleaningConfig(replace=("email", "phone")))
     assert scatter(config, tmp_path / "w", part_bytes=1 << 20).counts.replaced == {"email": 2, "phone": 1}
     assert scatter(CorpusConfig(sources=sources), tmp_path / "v", part_bytes=1 << 20).counts.replaced == {}
+
+
+def test_aozoras_header_footer_ruby_and_notes_are_deleted_by_name():
+    """The form of its files, as https://www.aozora.gr.jp/guide/aozora_bunko.html describes it."""
+    rule = "-" * 55
+    text = (
+        f"吾輩は猫である\n夏目漱石\n\n{rule}\n【テキスト中に現れる記号について】\n\n《》：ルビ\n（例）吾輩《わがはい》は猫である\n{rule}\n\n"
+        "［＃８字下げ］一［＃「一」は中見出し］\n　吾輩《わがはい》は猫である。一番｜獰悪《どうあく》な種族。\n\n\n\n"
+        "底本：「夏目漱石全集1」ちくま文庫、筑摩書房\n入力：柴田卓治\n青空文庫作成ファイル：\nボランティアの皆さんです。\n"
+    )
+    (document,), _ = clean([text], remove=("aozora",))
+    assert document.split() == ["吾輩は猫である", "夏目漱石", "一", "吾輩は猫である。一番獰悪な種族。"]

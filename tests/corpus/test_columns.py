@@ -38,6 +38,32 @@ def test_dots_descend_unless_a_key_has_them(read: Callable):
     assert read("a.jsonl", content, text_field="a.b.c").documents == ["deep", "flat"]
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("batch_bytes", [16, 1 << 20])
+def test_an_array_is_read_as_its_items(read: Callable, monkeypatch: pytest.MonkeyPatch, indent: int | None, batch_bytes: int):
+    monkeypatch.setattr(lines, "BATCH_BYTES", batch_bytes)
+    texts = ["a ], {b", 'c "d" \\', "한국어\n둘", ""]
+    items = [{"n": [number, {}], "data": {"text": text}} for number, text in enumerate(texts)]
+    content = json.dumps(items, ensure_ascii=False, indent=indent)
+    for encoding in ("utf-8", "cp949", "utf-16"):
+        assert read("a.json", content.encode(encoding), text_field="data.text", encoding=encoding).documents == texts
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "skipped", "readable"),
+    [
+        ('[{"text": "a"}, {"txt": "b"}, {"text": "c"}]', r"item 1: the record has no 'text'.*'txt'", "no_field", ["a", "c"]),
+        ('[{"text": "a"}, {"text": "b', r"item 1: the JSON array is broken from '\{\"text", "broken_file", ["a"]),
+        ('[{"text": "a"} {"text": "b"}]', "item 1: the JSON array is broken", "broken_file", ["a"]),
+        ('[{"text": "a"}, ["b"]]', r"item 1: .*the record is \[\"b\"\], not an object", "no_field", ["a"]),
+    ],
+)
+def test_a_bad_item_is_an_error_with_its_number(read: Callable, content: str, message: str, skipped: str, readable: list[str]):
+    with pytest.raises(DataError, match=message):
+        read("a.json", content)
+    assert read("a.json", content, on_error="skip") == (readable, {skipped: 1})
+
+
 @pytest.mark.parametrize(
     ("line", "reason", "message"),
     [

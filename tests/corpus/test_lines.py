@@ -248,3 +248,16 @@ def test_a_line_that_is_too_long_is_an_error_or_left_out(tmp_path: Path, monkeyp
 def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
     assert read("a.txt", "\n\none\r\n\r\ntwo").documents == ["", "", "one", "", "two"]
     assert read("b.txt", b"").documents == read("c.txt", b"\xef\xbb\xbf").documents == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "left"),
+    [("cp949", "끝까지 본다", "b4"), ("cp932", "猫である", "82"), ("utf-8", "끝까지 본다", "eb 8b"), ("utf-16-le", "ab", "62")],
+)
+def test_a_file_cut_within_a_character_was_truncated(write: Callable, encoding: str, text: str, left: str):
+    path = write("a.txt", f"{text}\n{text}".encode(encoding)[:-1])
+    with pytest.raises(DataError, match=f"line 2, byte .*ends within a character: of its last one only '{left}' is there"):
+        list(read_lines(ByteStream(path, None, Faults("stop", "a.txt")), encoding, Faults("stop", "a.txt")))
+    latin = write("b.txt", "un café".encode("cp1252"))  # which ends as a cut UTF-8 file would, and has no other byte of it
+    with pytest.raises(DataError, match="would decode as cp1252"):
+        list(read_lines(ByteStream(latin, None, Faults("stop", "b.txt")), "utf-8", Faults("stop", "b.txt")))

@@ -355,6 +355,17 @@ def test_an_empty_holdout_is_refused(tmp_path: Path) -> None:
     assert load_manifest(alone.workdir) is None
 
 
+def test_a_holdout_too_small_to_score_is_noted(tmp_path: Path) -> None:
+    """The fraction that is proposed holds out enough."""
+    texts = [f"the cat sat on the mat {number} times." for number in range(3_000)]
+    notes = Noted()
+    few = scattered_at(tmp_path / "few", texts).prepare(PACKED, progress=notes)
+    (said,) = [note for note in notes.notes if note.startswith("warning: the holdout is ")]
+    assert f"with {few.holdout.counts.tokens:,} tokens" in said
+    fraction = float(said.rpartition("corpus.holdout_fraction = ")[2])
+    assert 5_000 < fraction * (few.train.counts.tokens + few.holdout.counts.tokens) < 6_000
+
+
 def test_causal_rows_hold_the_corpus(scattered: Scattered, tmp_path: Path) -> None:
     causal = scattered.copy(tmp_path / "w")
     causal.prepare(CONFIG.model_copy(update={"rows": "causal"}))

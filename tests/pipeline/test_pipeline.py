@@ -44,6 +44,28 @@ def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
     assert f"{100 * summary.eval_accuracy:.2f}%" in card
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hardware": {"fsdp": 3}}, "fsdp 3 x tensor 1 does not make the 2 device"),
+        ({"hardware": {"data": 2}, "train": {"batch_size": 7}}, "batch_size 7 does not divide over 2 devices"),
+        ({"hardware": {"microbatch_size": 3}}, "microbatch_size 3 does not divide"),
+        ({"tokenizer": {"path": "/absent/vocab.txt"}}, "tokenizer.path /absent/vocab.txt is not there"),
+    ],
+)
+def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pipeline.run(toy_config(write_corpus(tmp_path / "corpus.txt"), **changes), tmp_path / "w")
+    assert not (tmp_path / "w" / "corpus").exists() and not (tmp_path / "w" / "tokenizer").exists()
+
+
+def test_a_single_document_trains_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("the cat sat on the mat\nthe cat sat on the mat\n")
+    with pytest.raises(DataError, match=r"a single document.*at least two different"):
+        pipeline.run(toy_config(tmp_path / "one.txt"), tmp_path / "w")
+    assert not (tmp_path / "w" / "tokenizer").exists()
+
+
 def test_running_again_does_nothing_and_says_so(toy_run: Run) -> None:
     """On another layout of devices, too; the last one leaves the shared run as it was."""
     config, workdir, summary = toy_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import shutil
@@ -65,7 +66,7 @@ def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_p
     assert done.returncode == 0, done.stderr
     assert hub.private == {"user/toy": True} and len(hub.uploads) == 1
     export = {path.name: path.read_bytes() for path in (workdir / "export").iterdir()}
-    assert hub.files["user/toy"] == {**export, "report.html": (workdir / "report" / "index.html").read_bytes()}
+    assert hub.files["user/toy"] == {**export, "report.html": hub.files["user/toy"]["report.html"]}
     said = json.loads(done.stdout)
     assert said["addresses"] == [f"{hub.url}/user/toy"]
     assert said["files"]["user/toy"] == {name: len(content) for name, content in hub.files["user/toy"].items()}
@@ -91,6 +92,20 @@ def test_modules_of_an_embedding_model_and_onnx_are_sent(hub: ModelHub, tmp_path
     done = push(hub, tmp_path / "home", str(tmp_path / "model"), "user/embedder")
     assert done.returncode == 0, done.stderr
     assert {name: content.decode() for name, content in hub.files["user/embedder"].items()} == {name: name for name in names}
+
+
+def test_no_sentence_of_the_corpus_is_sent_unasked(workdir: Path) -> None:
+    """Of the samples that the run's own report shows, made of held-out texts."""
+    samples = [one["text"] for one in (workfolder.read_result(workdir, "samples") or {})["masked"]]
+    own = html.unescape((workdir / "report" / "index.html").read_text())
+    assert samples and all(text in own for text in samples)
+    for asked in (False, True):
+        (found,) = publications(workdir, "user/toy", anyway=True, with_samples=asked)
+        sent = {file.name: file.content for file in found.files}
+        report, card = sent["report.html"], sent["README.md"]
+        assert isinstance(report, bytes) and isinstance(card, Path)
+        assert [text in html.unescape(report.decode()) for text in samples] == [asked] * len(samples)
+        assert not any(text in card.read_text() for text in samples)
 
 
 def test_what_is_no_part_of_a_model_is_left_out_unless_named(tmp_path: Path) -> None:

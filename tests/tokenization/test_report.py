@@ -83,6 +83,16 @@ def test_several_are_reported_as_each_alone(trained: dict[str, Tokenization], te
     assert {len(row) for row in found.cut_rows()} == {2 + len(trained)}
 
 
+def test_a_vocabulary_gains_nothing_from_unknown_words(trained: dict[str, Tokenization]):
+    unknown, known = compare(trained, [["龘龘龘 龘龘龘龘龘"]]), compare(trained, [["was good"]])
+    columns = {"wordpiece": ("4.000", "1.00")}  # 8 characters in 2 words, however many tokens stand for them
+    for name, expected in columns.items():
+        (row,) = (row for row in unknown.rows() if row[0] == name)
+        assert row[3:5] == expected
+        one = known.reports[name]
+        assert not one.unknown_tokens and one.cost == one.tokens
+
+
 @pytest.mark.slow
 def test_cuts_are_those_of_the_library_and_the_most_telling_come_first(trained: dict[str, Tokenization], texts: list[str]):
     found = compare(trained, [texts]).cuts

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tpulm.config import RunConfig, load
+from tpulm.config import RunConfig, TrainConfig, load
 from tpulm.train.health import (
     advice_for,
+    first_verdict,
     helpful_settings,
     is_at_unigrams,
     judge,
@@ -79,6 +80,45 @@ def test_the_plateau_of_word_frequencies_is_recognized(loss: float, at_unigrams:
 
 def run(**changes: Any) -> RunConfig:
     return load("bert-mini", {"train.steps": 450, **changes})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "helps"),
+    [
+        ("laptop-bert", {"train.steps": 40}, None),  # a few dozen steps: more of them, whatever the settings are
+        ("bert-tiny", {"train.steps": 10}, None),
+        ("laptop-bert", {"train.steps": 500}, ["train.steps = 6000"]),  # its architecture and rate have been tried
+        ("laptop-lm", {"train.steps": 400}, ["train.steps = 1600"]),
+        (
+            "laptop-bert",
+            {"train.steps": 500, "train.optimizer.learning_rate": 1e-5, "train.optimizer.warmup_steps": 400},
+            ["train.steps = 6000", "train.optimizer.warmup_steps = 50", "train.optimizer.learning_rate = 0.001"],
+        ),
+    ],
+)
+def test_a_shortened_recipe_wants_its_steps_back(recipe: str, settings: dict[str, Any], helps: list[str] | None):
+    config = load(recipe, settings)
+    if helps is not None:
+        assert helpful_settings(config) == helps
+    steps = config.train.steps
+    said = verdict(judge(steps, {"loss": 8.0, "unigram_entropy": 7.4}), steps, advice=advice_for(config))
+    if helps is None:
+        assert said == f"{steps} steps are too few to tell (token loss 8.000 (at most 7.30)). More steps or more text may help"
+    else:
+        assert said.startswith(f"outside after {steps} steps: ") and said.endswith(", ".join(helps))
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        ({"steps": 6000}, 1200),
+        ({"steps": 6000, "optimizer": {"warmup_steps": 100}}, 600),
+        ({"steps": 500}, 200),
+        ({"steps": 1000, "optimizer": {"warmup_steps": 400}}, 800),
+    ],
+)
+def test_nothing_is_judged_during_warm_up(settings: dict[str, Any], step: int):
+    assert first_verdict(TrainConfig.model_validate(settings)) == step
 
 
 def test_advice_names_what_differs_and_nothing_else():

@@ -289,14 +289,19 @@ def test_a_jump_of_the_loss_counts_as_divergence(program: Any, tmp_path: Path) -
         toy.run(Poisoned(program, 6, factor=30.0), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_run_on_the_plateau_says_so_once_after_a_tenth_of_its_steps(program: Any, tmp_path: Path) -> None:
-    """Whatever the steps between evaluations, one falls on the tenth; the loss is a stub's."""
-    settings = toy.config(train={"steps": 100, "evaluate_every_steps": 40, "checkpoint": {"every_minutes": None}})
+def test_a_run_on_the_plateau_says_so_once_after_its_warm_up(program: Any, tmp_path: Path) -> None:
+    """Whatever the steps between evaluations, one falls on that step; the loss is a stub's."""
+    optimizer = {"warmup_steps": 105}
+    settings = toy.config(
+        train={"steps": 250, "evaluate_every_steps": 100, "optimizer": optimizer, "checkpoint": {"every_minutes": None}}
+    )
     for loss, at_unigrams in ((4.45, True), (4.2, False)):
         scores = Evaluation(64, loss, 0.1, 0.1, unigram_entropy=4.5, bits_per_character=1.0, metrics={"loss": loss})
         notes, folder = Notes(), tmp_path / str(loss)
         toy.run(program, settings, folder, evaluate=lambda params, advance, scores=scores: scores, progress=notes)
         records = [record for record in read_metrics(folder) if record.kind == "evaluation"]
-        assert [(record.step, record.values["at_unigrams"]) for record in records] == [(n, at_unigrams) for n in (10, 40, 80)]
+        assert [(record.step, record.values["at_unigrams"]) for record in records] == [
+            (n, at_unigrams) for n in (100, 200, 210)
+        ]
         assert len(notes.notes) == at_unigrams
-        assert all("after 10 of 100 steps" in note and "4.45" in note and "Try that" in note for note in notes.notes)
+        assert all("after 210 of 250 steps" in note and "4.45" in note and "Try that" in note for note in notes.notes)

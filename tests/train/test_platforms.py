@@ -46,6 +46,7 @@ def test_a_machine_without_a_wanted_tpu_computes_on_its_cpu(pci: Path, device: s
         (1, "tpu", "cpu", "JAX_PLATFORMS=cpu"),
         (4, "auto", "", "this machine has 4 TPU chips, but JAX computes on the CPU"),
         (0, "gpu", "", "asks for a GPU.*no NVIDIA driver"),
+        (0, "gpu", "cpu", "asks for a GPU.*no NVIDIA driver"),  # as `import tpulm` sets it
     ],
 )
 def test_a_device_that_is_not_used_stops_the_run_with_the_reason(
@@ -59,9 +60,10 @@ def test_a_device_that_is_not_used_stops_the_run_with_the_reason(
         check_platform(wanted)
 
 
-def test_libtpu_says_nothing_where_there_is_no_tpu(user_environment: dict[str, str]):
+@pytest.mark.parametrize(("order", "extra"), [("tpulm, jax", {}), ("jax, tpulm", {"TPU_STDERR_LOG_LEVEL": "2"})])
+def test_libtpu_says_nothing_where_there_is_no_tpu(user_environment: dict[str, str], order: str, extra: dict[str, str]):
     """In a script, too, as the benchmarks are."""
-    environment = {name: value for name, value in user_environment.items() if not name.startswith(("TPU_", "JAX_"))}
-    code = "import tpulm, jax; print(jax.devices())"
+    environment = {name: value for name, value in user_environment.items() if not name.startswith(("TPU_", "JAX_"))} | extra
+    code = f"import {order}; print(jax.devices())"
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -93,7 +93,8 @@ def main() -> None:
                 sys.stdout.flush()
             _exit(leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1)
     except TpulmError as error:
-        print_error(str(error), title="stopped" if isinstance(error, Stopped) else "error")
+        is_stop = isinstance(error, Stopped)
+        print_error(str(error).removeprefix("stopped ") if is_stop else str(error), title="stopped" if is_stop else "error")
         _exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the end of the interpreter would flush

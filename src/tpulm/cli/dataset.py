@@ -11,7 +11,9 @@ from tpulm.cli.options import (
     FieldOptions,
     Given,
     HostOptions,
+    Lowercase,
     RunOptions,
+    StripAccents,
     WorkDir,
     Workfolder,
     argument,
@@ -76,7 +78,9 @@ def import_tfrecord(
         option("Whose: BERT's create_pretraining_data.py, or ELECTRA's build_pretraining_dataset.py, wrote them.", "--format"),
     ],
     to: Annotated[PurePath, path_option("The work folder: an empty one, or one with this import begun.", metavar="W")],
-    vocabulary: Annotated[Given, FieldOptions("tpulm.config:TokenizerConfig", ("lowercase", "strip_accents", "split_cjk"))],
+    vocabulary: Annotated[Given, FieldOptions("tpulm.config:TokenizerConfig", ("split_cjk",))],
+    lowercase: Lowercase = None,
+    strip_accents: StripAccents = None,
     holdout_fraction: Annotated[float, option("Fraction of the rows in the holdout split; at least one file.")] = 0.01,
     hold_out: Annotated[
         Literal["files", "rows"], option("Holdout by whole files (rows of a single file), or by rows.")
@@ -86,30 +90,34 @@ def import_tfrecord(
 
     BERT's static masks are undone, since training draws its own at each step; exact duplicate rows are left out and counted.
     Every checksum, length, id, mask and segment is verified; whatever is wrong is named by file, record and byte. Can be killed
-    and run again at any time. Google's uncased vocabularies (do_lower_case) want --lowercase --strip-accents, so that the
-    exported model's tokenizer treats new text as theirs did.
+    and run again at any time. The exported model's tokenizer treats new text as the vocabulary says: one without upper-case
+    letters is of lower-case text, for instance.
 
     Then 'tpulm run RECIPE --workdir W' trains from there. Its data.sequence_length and data.next_sentence must be those of the
     records: --set data.next_sentence=false for ELECTRA's.
     """
     from tpulm import dataset, storage, tokenization, workfolder
-    from tpulm.config import TokenizerConfig
+    from tpulm.config import load
     from tpulm.corpus.paths import find_paths
     from tpulm.dataset.importing import import_tfrecords
 
     found = [path for pattern in patterns for path in find_paths(pattern)]
     paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in found}
     with drawn_progress() as progress:
-        made = tokenization.load(vocab, TokenizerConfig(**vocabulary), progress=progress)
+        made, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:
             splitting = {"holdout_fraction": holdout_fraction, "hold_out": hold_out}
             import_tfrecords(list(paths.values()), folder, kind=kind, tokenizer=made, progress=progress, **splitting)
     rows = dataset.load_split(folder / "dataset" / "train").rows
     next_sentence = "true" if "next_sentence" in rows.columns else "false"
     _show_counts(folder)
+    recipe = f"laptop-{kind}"
+    longer = (
+        f" --set model.max_positions={length}" if (length := rows.sequence_length) > load(recipe).model.max_positions else ""
+    )
     say(
-        f"Next: tpulm run bert-tiny --workdir {folder} --set data.sequence_length={rows.sequence_length} "
-        f"--set data.rows=segments --set data.next_sentence={next_sentence}, or any recipe"
+        f"Next: tpulm run {recipe} --workdir {folder} --set data.sequence_length={length}{longer} "
+        f"--set data.rows=segments --set data.next_sentence={next_sentence}, or any recipe for {kind.upper()}"
     )
 
 
@@ -225,7 +233,8 @@ def _show_counts(workdir: PurePath) -> None:
         summary = dataset.summarize(workdir, split)._asdict()
         counts = summary.pop("counts").model_dump(exclude={"character_lengths", "token_lengths"})
         found[split] = {**counts, **summary}
-    rows = [(label.replace("_", " "), *(_format(label, found[split][label]) for split in splits)) for label in found["train"]]
+    told = [label for label in found["train"] if any(found[split][label] for split in splits)]  # 0: it does not apply
+    rows = [(label.replace("_", " "), *(_format(label, found[split][label]) for split in splits)) for label in told]
     print_table("Dataset", rows, header=("", *splits))
     print_json(found)
 

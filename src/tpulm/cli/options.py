@@ -167,6 +167,25 @@ Workfolder = Annotated[PurePath, path_argument("The work folder of a run.", "W")
 _SET = "Override a setting ('tpulm settings' lists them), such as --set {}. Repeatable."
 Overrides = Annotated[list[str] | None, option(_SET.format("train.steps=1000"), "--set", metavar="NAME=VALUE")]
 TuningOverrides = Annotated[list[str] | None, option(_SET.format("patience=5"), "--set", metavar="NAME=VALUE")]
+_OF_A_VOCABULARY = "A vocab.txt, which does not say how text is normalized"
+Lowercase = Annotated[
+    bool | None,
+    option(
+        "Whether it was made of lower-case text; by default, whether no token has capital letters.",
+        "--lowercase/--cased",
+        panel=_OF_A_VOCABULARY,
+        show_default=False,
+    ),
+]
+StripAccents = Annotated[
+    bool | None,
+    option(
+        "Whether that text had no accents; by default, whether it was lower-case and hardly a token has accents.",
+        "--strip-accents/--keep-accents",
+        panel=_OF_A_VOCABULARY,
+        show_default=False,
+    ),
+]
 Init = Annotated[
     PurePath | None,
     path_option(
@@ -204,10 +223,10 @@ class RunOptions:
 
         settings = [*(self.overrides or []), *more]
         if self.init is None:
-            return load(self.reference, settings)
+            return load(self.reference, settings, note=terminal.say_note)
         from tpulm.convert.continuing import starting_point
 
-        return load(self.reference, settings, start=starting_point(self.init))
+        return load(self.reference, settings, start=starting_point(self.init), note=terminal.say_note)
 
 
 @dataclass(frozen=True)

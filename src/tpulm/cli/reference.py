@@ -50,7 +50,9 @@ def _of_head(text: str, name: str, pattern: str) -> str:
 
 
 def settings(
-    word: Annotated[str | None, argument("Only those with this in the name or the meaning.", "[WORD]")] = None,
+    words: Annotated[
+        list[str] | None, argument("Only those with all of these in the name or the meaning.", "[WORD...]")
+    ] = None,
 ) -> None:
     """Every setting with its type, default and meaning: of a run file, of fine-tuning and of cloud.toml.
 
@@ -73,11 +75,12 @@ def settings(
             ("cloud.toml", CloudSettings),
         )
     }
-    chosen = {title: [one for one in some if _matches(one, word)] for title, some in found.items()}
+    wanted = " ".join(words or [])
+    chosen = {title: [one for one in some if _matches(one, wanted)] for title, some in found.items()}
     if not any(chosen.values()):
         names = [one.name for some in found.values() for one in some]
         parts = {part for name in names for part in (name, *re.split(r"[._]", name))}
-        raise ConfigError(f"no setting has '{word}' in its name or meaning.{suggest(word or '', sorted(parts))}")
+        raise ConfigError(f"no setting has '{wanted}' in its name or meaning.{suggest(wanted, sorted(parts))}")
     for title, some in chosen.items():
         if some:
             show(title, style="bold underline")
@@ -92,5 +95,6 @@ def settings(
     print_json({"settings": [{"of": title, **one._asdict()} for title, some in chosen.items() for one in some]})
 
 
-def _matches(setting: Setting, word: str | None) -> bool:
-    return word is None or word.casefold() in f"{setting.name} {setting.meaning}".casefold()
+def _matches(setting: Setting, wanted: str) -> bool:
+    text = f"{setting.name} {setting.meaning}".casefold().replace("-", "_")
+    return all(word in text for word in wanted.casefold().replace("-", "_").split())

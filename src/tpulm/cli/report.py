@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path, PurePath
-from typing import Annotated
+from typing import Annotated, Any
 
 from tpulm.cli.options import argument, option, path_argument, path_option
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say_note, show
@@ -55,6 +55,9 @@ def push(
     revisions: Annotated[
         bool, option("Also the models of 'tpulm export --revisions', as branches of their names.", "--revisions")
     ] = False,
+    with_samples: Annotated[
+        bool, option("Also the report's samples: texts of the corpus, or of labelled data.", "--with-samples")
+    ] = False,
     dry_run: Annotated[bool, option("Say what would be sent, and send nothing.", "--dry-run")] = False,
 ) -> None:
     """Send a model to the Hugging Face Hub: weights, tokenizer, card and report. Private unless told otherwise.
@@ -65,7 +68,8 @@ def push(
     from tpulm.report.publishing import publications
     from tpulm.report.publishing import push as send
 
-    found, addresses = publications(model, repository, anyway=anyway, include=include or (), revisions=revisions), list[str]()
+    chosen: dict[str, Any] = {"anyway": anyway, "include": include or (), "revisions": revisions, "with_samples": with_samples}
+    found, addresses = publications(model, repository, **chosen), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
         title = f"{publication.name} ({'public' if public else 'private'} if it is new)"

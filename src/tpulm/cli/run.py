@@ -83,7 +83,8 @@ def show_summary(summary: Summary) -> None:
     """The table at the end of a run."""
     if summary.nothing_to_do:
         say(f"Nothing to do: {summary.workdir} is complete. Its results:")
-    ratio = summary.eval_accuracy / summary.eval_baseline_accuracy if summary.eval_baseline_accuracy else float("nan")
+    baseline = summary.eval_baseline_accuracy
+    times = f"   ({summary.eval_accuracy / baseline:.1f} times better)" if baseline and summary.eval_accuracy else ""
     scores = summary.eval_scores
     of = "generator" if "detection_auc" in scores else "held-out"
     speed = shown_speed(summary.tokens_per_second, summary.text_fraction)
@@ -95,7 +96,7 @@ def show_summary(summary: Summary) -> None:
         "… both are": summary.loss_is,
         "… differ because": summary.losses_differ,
         f"{of} accuracy": f"{summary.eval_accuracy:.4f}",
-        "… always the commonest token": f"{summary.eval_baseline_accuracy:.4f}   ({ratio:.1f} times better)",
+        "… always the commonest token": f"{baseline:.4f}{times}",
         "bits per character": f"{summary.bits_per_character:.4f}",
         **_detector_rows(scores),
         "unknown characters": f"{summary.unknown_fraction:.2%}" if summary.unknown_fraction else "",

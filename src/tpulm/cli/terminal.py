@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.text import Text
@@ -59,8 +60,7 @@ def naming_stdout() -> Iterator[None]:
 
 
 def print_error(message: str, *, title: str = "error") -> None:
-    colour = "yellow" if title == "stopped" else "red"
-    console.print(f"[bold {colour}]{title}:[/] {escape(message)}", soft_wrap=True)
+    _print_prose(f"{title}:", "bold yellow" if title == "stopped" else "bold red", message)
 
 
 def say(line: str, *, lead: str = "", style: str = "") -> None:
@@ -69,7 +69,25 @@ def say(line: str, *, lead: str = "", style: str = "") -> None:
 
 
 def say_note(message: str) -> None:
-    say(f" {message}", lead="note:", style="yellow")
+    _print_prose("note:", "yellow", message)
+
+
+def _print_prose(lead: str, style: str, message: str) -> None:
+    """On a terminal lines end between words; a longer word, such as a path, is left to the terminal."""
+    text = f"{lead} {message}"
+    shown = "\n".join(_between_words(text, console.width)) if console.is_terminal else text
+    console.print(f"[{style}]{lead}[/]{escape(shown.removeprefix(lead))}", soft_wrap=True)
+
+
+def _between_words(text: str, width: int) -> Iterator[str]:
+    for line in text.split("\n"):
+        words = list[str]()
+        for word in line.split(" "):
+            if any(words) and cell_len(" ".join([*words, word])) > width:
+                yield " ".join(words)
+                words = []
+            words.append(word)
+        yield " ".join(words)
 
 
 def show(what: RenderableType = "", *, lead: str = "", style: str = "", fold: bool = False) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tpulm.cli.options import argument, option, path_argument, path_option
+from tpulm.cli.options import Lowercase, StripAccents, argument, option, path_argument, path_option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, say_note, write
 from tpulm.storage import exists
 
@@ -137,20 +137,8 @@ def import_(
     ],
     to: Annotated[PurePath, path_option("The folder to make: empty or absent.", metavar="DIR")],
     vocab: Annotated[PurePath | None, path_option("Its vocab.txt, if not beside it.", panel=_TF1)] = None,
-    lowercase: Annotated[
-        bool | None,
-        _tf1(
-            "Whether it was trained on lower-case text; by default, whether no token has capital letters.",
-            "--lowercase/--cased",
-        ),
-    ] = None,
-    strip_accents: Annotated[
-        bool | None,
-        _tf1(
-            "Whether that text had no accents; by default, whether it was lower-case and hardly a token has accents.",
-            "--strip-accents/--keep-accents",
-        ),
-    ] = None,
+    lowercase: Lowercase = None,
+    strip_accents: StripAccents = None,
     kind: Annotated[Literal["bert", "electra"] | None, _tf1("What it must be; by default, what its names say.")] = None,
     config: Annotated[PurePath | None, path_option("Its bert_config.json, if not beside it.", panel=_TF1)] = None,
 ) -> None:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeGuard, cast
@@ -25,7 +25,21 @@ FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
 _FREE_OF_TOKENIZER = "allow_unknown"
 OPTIMIZER_FILE = "optimizer.safetensors"  # in a model's folder: the optimizer's moments
 _SHA256 = re.compile("[0-9a-f]{64}")
+_FRACTIONS_OF_STEPS = ("warmup_steps", "decay_steps")  # settings of [train.optimizer]
 _OF_ONE_RUN = ("description", "language")  # of the run that sets them; one that extends it does not inherit them
+# Codes of countries, taken for those of their languages; "kr" is Kanuri's.
+_COUNTRIES = {
+    "kr": "ko",
+    "jp": "ja",
+    "cn": "zh",
+    "tw": "zh",
+    "vn": "vi",
+    "gb": "en",
+    "us": "en",
+    "dk": "da",
+    "cz": "cs",
+    "gr": "el",
+}
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -41,18 +55,27 @@ def recipe_text(name: str) -> str:
 
 
 def load(
-    reference: str | PurePath, overrides: Mapping[str, Any] | Sequence[str] = (), *, start: Start | None = None
+    reference: str | PurePath,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    start: Start | None = None,
+    note: Callable[[str], object] = lambda message: None,
 ) -> RunConfig:
     """The configuration of a recipe (by name) or of a run file (.toml, or a canonical .json).
 
     `overrides` are "train.steps=1000" strings, whose right-hand side is parsed as TOML or else taken as a plain string, or a
-    mapping of dotted names to values. `start` is a model to train further. Raises ConfigError naming the file and the key.
+    mapping of dotted names to values. `start` is a model to train further. What follows a shortened run is `note`d. Raises
+    ConfigError naming the file and the key.
     """
     reference = str(reference)
-    values, stated = _values(reference, seen=())
+    values, stated = _values(reference, seen=(), note=note)
+    base, overriding = copy.deepcopy(values), dict[str, Any]()
     for key, value in parse_overrides(overrides).items():
-        _assign(values, key, value)
-        _assign(stated, key, value)
+        for table in (values, stated, overriding):
+            _assign(table, key, value)
+    values = _shortened(values, overriding, base, reference, note)
+    if meant := _COUNTRIES.get(str(values.get("language", "")).lower().partition("-")[0]):
+        note(f"language = '{values['language']}' is a country's code, or another language's. Did you mean '{meant}'?")
     if start is None:
         return _writable(validated(RunConfig, values, reference), reference)
     values = _apply_start(values, stated, start, reference)
@@ -203,7 +226,7 @@ class _Values(NamedTuple):
     stated: dict[str, Any]  # only those that the file sets itself; empty for a recipe
 
 
-def _values(reference: str, seen: tuple[str, ...]) -> _Values:
+def _values(reference: str, seen: tuple[str, ...], note: Callable[[str], object]) -> _Values:
     """The values of a recipe or file. `seen` are the files that extend it, outermost first."""
     is_recipe = reference in list_recipes()
     if is_recipe:
@@ -214,7 +237,8 @@ def _values(reference: str, seen: tuple[str, ...]) -> _Values:
             known = list_recipes()
             by = f" ({seen[-1]} extends it)" if seen else ""
             raise ConfigError(
-                f"'{reference}' is neither a file nor a recipe{by}.{suggest(reference, known)} Recipes: {', '.join(known)}."
+                f"'{reference}' is neither a file nor a recipe{by}.{suggest(path.name.removesuffix('.toml'), known)} "
+                f"Recipes: {', '.join(known)}."
             )
         path = path.resolve() if isinstance(path, Path) else path
         reference = str(path)
@@ -230,10 +254,29 @@ def _values(reference: str, seen: tuple[str, ...]) -> _Values:
         return _Values(values, stated)
     if not isinstance(base, str) or "\0" in base:
         raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
+    named = base
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
-    inherited = {name: value for name, value in _values(base, (*seen, reference)).all.items() if name not in _OF_ONE_RUN}
-    return _Values(_merge(inherited, values), stated)
+    inherited = {name: value for name, value in _values(base, (*seen, reference), note).all.items() if name not in _OF_ONE_RUN}
+    return _Values(_shortened(_merge(inherited, values), stated, inherited, named, note), stated)
+
+
+def _shortened(
+    values: dict[str, Any], stated: Mapping[str, Any], base: Mapping[str, Any], origin: str, note: Callable[[str], object]
+) -> dict[str, Any]:
+    """The values of a run whose steps are `stated` to be fewer than those of its base: warm-up and decay that it inherits take
+    the same share of them."""
+    now, before = _group(stated, "train").get("steps"), _group(base, "train").get("steps")
+    if not (isinstance(now, int) and isinstance(before, int) and 0 < now < before):
+        return values
+    train, own = _group(values, "train"), _group(_group(stated, "train"), "optimizer")
+    optimizer = dict(_group(train, "optimizer"))
+    for name in _FRACTIONS_OF_STEPS:
+        steps = optimizer.get(name)
+        if name not in own and isinstance(steps, int) and steps:
+            optimizer[name] = max(1, round(steps * now / before))
+            note(f"train.optimizer.{name} = {optimizer[name]:,}, as {origin} has {steps:,} for {before:,} steps, not {now:,}")
+    return {**values, "train": {**train, "optimizer": optimizer}} if optimizer else values
 
 
 def _parse(text: str | bytes, origin: str, folder: PurePath | None) -> dict[str, Any]:

@@ -197,6 +197,11 @@ OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
 SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train.optimizer.register_schedule adds others
 
 
+PATTERNS: Final = {  # of corpus.cleaning.remove, by name
+    "aozora": (r"(?s)-{20,}.*?-{20,}\s*", r"(?s)\n\s*底本：.*", "《[^》]*》", "｜", "［＃[^］]*］"),
+}
+
+
 class CleaningConfig(Settings):
     """How each document is cleaned before anything else sees it. Dropped documents are counted by reason."""
 
@@ -208,7 +213,8 @@ class CleaningConfig(Settings):
     max_repeats: Annotated[int, Field(ge=2, le=MOST)] | None = None
     languages: tuple[str, ...] = ()  # ["ko", "en"]: drop documents recognized as another language; []: keep all
     replace: tuple[Literal["email", "phone"], ...] = ()  # anything that looks like one becomes "<email>" or "<phone>"
-    # regular expressions whose matches are deleted first; ["《[^》]*》"] deletes Aozora Bunko's ruby
+    # regular expressions whose matches are deleted first; ["《[^》]*》"] deletes Aozora Bunko's ruby. "aozora" stands for those
+    # of its ruby, notes, header and footer, which a source with documents = "file" has in one document
     remove: tuple[str, ...] = ()
 
     @field_validator("remove")
@@ -666,7 +672,9 @@ class RunConfig(Settings):
         layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # raises if it could not be exported
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
-            raise ValueError(f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}")
+            raise ValueError(
+                f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}; lower it, or leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -62,13 +62,24 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
     if item["type"] == "extra_forbidden":
         group = _group(kind, location[:-1])
         known = list(group.model_fields) if group else []
-        hint = suggest(location[-1], known) or (f"{_KNOWN}{', '.join(known)}." if known else "")
+        hint = suggest(location[-1], known, within="".join(f"{part}." for part in location[:-1]))
+        if not hint and (elsewhere := [one for one in _names(kind) if one.endswith(f".{location[-1]}")]):
+            hint = f" Did you mean '{elsewhere[0]}'?"
+        hint = hint or (f"{_KNOWN}{', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
     message: str = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
     if not location:
         return message
     shown = "" if isinstance(item["input"], (dict, BaseModel)) else f" (given: {brief(item['input'])})"
     return f"{name}: {message}{shown}"
+
+
+def _names(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all settings."""
+    for name, field in kind.model_fields.items():
+        yield f"{prefix}{name}"
+        if (group := settings_class(field.annotation)) is not None:
+            yield from _names(group, f"{prefix}{name}.")
 
 
 def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:

@@ -15,7 +15,6 @@ import numpy as np
 import safetensors.numpy
 
 from tpulm import storage, tokenization
-from tpulm.config import TokenizerConfig
 from tpulm.config.resolve import OPTIMIZER_FILE
 from tpulm.convert.config_json import FOREIGN_ENCODERS, FOREIGN_TYPES, class_name
 from tpulm.convert.heads import Head, Model, head_of
@@ -242,7 +241,7 @@ def _from_tensorflow1(
     original = None if config_path is None else Given(storage.read_given_object(config_path), str(config_path))
     loaded = load_checkpoint(prefix, given=original, kind=kind)
     notes: list[str] = []
-    tokenizer, lowercase = _vocabulary(vocab_path, *normalization, notes)
+    tokenizer, lowercase = tokenization.load_vocabulary(vocab_path, *normalization, note=notes.append)
     _check_vocabulary(tokenizer.vocab_size, loaded.vocab_size, vocab_path, prefix, notes)
     for half, part in loaded.parts.items():
         save_loaded(target / half, LoadedModel(part.params, part.config, loaded.vocab_size, tokenizer, head_of(part.params)))
@@ -264,27 +263,6 @@ def _from_tensorflow1(
         tuple(notes),
         head_of(list(loaded.parts.values())[-1].params),  # of an ELECTRA the generator's
     )
-
-
-def _vocabulary(path: PurePath, lowercase: bool | None, strip: bool | None, notes: list[str]) -> tuple[Tokenization, bool]:
-    """The tokenizer, and whether it lower-cases text: as asked, else if the vocabulary has no upper-case letters."""
-    if lowercase is None:
-        tokens = tokenization.load(path).vocabulary()
-        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
-        tokens_with = "no token has" if lowercase else "some tokens have"
-        notes.append(
-            f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {tokens_with} upper-case letters; "
-            f"{'--cased' if lowercase else '--lowercase'} says otherwise"
-        )
-    # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
-    choices = [strip] if strip is not None else [True, False] if lowercase else [False]
-    tokenizers = [tokenization.load(path, TokenizerConfig(lowercase=lowercase, strip_accents=strips)) for strips in choices]
-    warnings = [tokenization.normalization_warnings(one, path) for one in tokenizers]
-    kept = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
-    notes += (
-        ["accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"] if kept else warnings[0]
-    )
-    return tokenizers[kept], lowercase
 
 
 def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath, notes: list[str]) -> None:

@@ -82,7 +82,6 @@ class CardFacts:
     holdout_curve: Sequence[tuple[int, float]] = ()
     scores: Mapping[str, Any] = field(default_factory=dict)  # on held-out text, as `train.evaluate` defines them, and "step"
     pairs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by benchmark: "accuracy", "pairs" and "method"
-    examples: Sequence[Mapping[str, Any]] = ()  # "text" with a mask token, and "answers": (token, probability), best first
     hardware: str | None = None  # such as "8 x TPU v3"
     tokens_per_second: float | None = None
     version: str | None = None  # of tpulm
@@ -125,7 +124,6 @@ def render(facts: CardFacts) -> str:
         metadata=_metadata(facts),
         parameters=_millions(num_parameters(facts.model, facts.head, facts.vocab_size)),
         origin=_origin(facts),
-        examples=_examples(facts.examples),
         data=data_rows(facts),
         training=_training_rows(facts),
         losses=_losses(facts),
@@ -144,7 +142,6 @@ def _metadata(facts: CardFacts) -> str:
         library_name="transformers",
         pipeline_tag=pipeline,
         tags=[facts.model.architecture, tag, begun, "tpulm"],
-        widget=[{"text": example["text"]} for example in facts.examples] or None,
     ).to_yaml()
 
 
@@ -165,13 +162,6 @@ def _origin(facts: CardFacts) -> str:
         return f"was pretrained from scratch by {task}"
     names = [name for name in PurePath(start).parts if name not in ("export", "/")]
     return f"was trained further, from the weights of {code(names[-1] if names else start)}, by {task}"
-
-
-def _examples(examples: Sequence[Mapping[str, Any]]) -> _Table:
-    width = max((len(example["answers"]) for example in examples), default=0)
-    answers = [[f"{code(token)} {score:.3f}" for token, score in example["answers"]] for example in examples]
-    rows = [[code(one["text"]), *own, *[""] * (width - len(own))] for one, own in zip(examples, answers, strict=True)]
-    return ("Text", *(f"Answer {number}" for number in range(1, width + 1))), rows
 
 
 def data_rows(facts: CardFacts) -> list[Row]:

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from tpulm.config import CleaningConfig
+from tpulm.config.schema import PATTERNS
 from tpulm.corpus.documents import DocumentBatch, Reason, Samples
 from tpulm.errors import ConfigError, MissingExtra, installing, suggest
 from tpulm.runtime.interrupt import time_limit
@@ -73,7 +74,7 @@ class Cleaner:
         self.removed_characters: Counter[str] = Counter()
         self.languages: Counter[str] = Counter()  # of documents that pass the length limits, if languages are filtered
         self.samples = Samples()  # of what is left out, deleted or replaced
-        self._remove = [re.compile(pattern) for pattern in config.remove]
+        self._remove = [re.compile(one) for pattern in config.remove for one in PATTERNS.get(pattern, (pattern,))]
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
 
     def clean(self, batch: DocumentBatch, skipped: Counter[str]) -> Cleaned:

@@ -121,13 +121,13 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
     return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 
-def refuse_unread(path: str) -> None:
-    """Raise ConfigError for a file that must be converted first, by its name."""
+def refuse_unread(path: str, otherwise: str = "") -> None:
+    """Raise ConfigError for a file that must be converted first, by its name; `otherwise` ends the message."""
     suffix, _ = suffixes(path)
     if suffix in _ARCHIVES:
-        raise ConfigError(f"{path} is an archive; unpack it and name the files in it")
+        raise ConfigError(f"{path} is an archive; unpack it and name the files in it{otherwise}")
     if suffix in _UNREAD:
-        raise ConfigError(f"{path} {_UNREAD[suffix]}")
+        raise ConfigError(f"{path} {_UNREAD[suffix]}{otherwise}")
 
 
 def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
@@ -138,7 +138,7 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
         plain = not suffix or suffix[1:].isdigit()
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None:
-            refuse_unread(path)
+            refuse_unread(path, _or_leave_out(path, source))
             raise ConfigError(
                 f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
                 "wikipedia) for this source, or use a glob that leaves the file out. "
@@ -149,6 +149,13 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
     if form == "parquet" and compression:
         raise ConfigError(f"{path}: Parquet compresses by itself and is not read through {compression}; decompress it first")
     return form, compression
+
+
+def _or_leave_out(path: str, source: SourceConfig) -> str:
+    """How to read the others of a folder or glob without this file."""
+    if PurePath(path) == PurePath(printable(source.path)):
+        return ""
+    return f", or leave it out: name the others by their suffix, such as {PurePath(path).parent}/*.txt"
 
 
 def read_texts(

@@ -35,7 +35,8 @@ class Setup:
     def __post_init__(self) -> None:
         if beyond := {name: value for name, value in asdict(self.special).items() if not 0 <= value < self.vocab_size}:
             raise ConfigError(
-                f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; use the tokenizer's own size"
+                f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; "
+                "set a larger tokenizer.vocab_size, or use the tokenizer's own size"
             )
 
 

@@ -19,7 +19,7 @@ from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
 from tpulm.notebook import shown
-from tpulm.pipeline.preparation import Prepared, prepare, prepared
+from tpulm.pipeline.preparation import Prepared, check_named_inputs, prepare, prepared
 from tpulm.pipeline.programs import Programs
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
@@ -90,6 +90,9 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
     if read_result(workdir, "train") is None:  # better now than after hours of preparing
         _check_platform(config)
         check_trackers(config.track)
+        if corpus.load_manifest(workdir) is None and not is_imported(workdir):
+            check_named_inputs(config)
+            programs.check_settings(phases_of(config))
 
     def ended(stage: str, was_done: bool) -> None:
         states[stage] = "skipped" if was_done else "done"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import CleaningConfig, RunConfig, phases_of
 from tpulm.config.resolve import OPTIMIZER_FILE
-from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.errors import ConfigError, DataError, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
@@ -36,13 +36,20 @@ def prepare_corpus(
             "or with --set 'corpus.sources=[\"texts/*.txt.gz\"]'"
         )
     if corpus.load_manifest(workdir) is None:
-        _check_named_inputs(config)
-    return corpus.scatter(
+        check_named_inputs(config)
+    text = corpus.scatter(
         config.corpus, workdir, part_bytes=config.data.part_bytes, runner=runner, hosts=hosts, progress=progress
     )
+    if not text.holdout_below:  # before a tokenizer is trained
+        times = f", {text.counts.documents:,} times" if text.counts.documents > 1 else ""
+        raise DataError(
+            f"the corpus is a single document{times}, so the holdout would be empty: at least two different documents are "
+            "needed. Should the source's documents be 'line' or 'paragraph'?"
+        )
+    return text
 
 
-def _check_named_inputs(config: RunConfig) -> None:
+def check_named_inputs(config: RunConfig) -> None:
     """Check the files that other settings name: better missed now than in an hour."""
     path = config.tokenizer.path
     if path is not None and storage.info(path) is None:
@@ -75,7 +82,7 @@ def prepare_tokenizer(
         inputs["corpus"] = text.fingerprint
     else:
         if recorded is None:
-            _check_named_inputs(config)
+            check_named_inputs(config)
         assert settings.path is not None, "else there is a corpus"
         inputs["file"] = storage.sha256(settings.path)
     if settings.morphemes == "kiwi":

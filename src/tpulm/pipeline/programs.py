@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -29,12 +30,19 @@ class Programs:
 
     def begin(self, phase: Phase) -> None:
         """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
+        self._compile(phase, self._expected(phase))
+
+    def check_settings(self, phases: Sequence[Phase]) -> None:
+        """Raise errors that no data mends, such as a mesh of other devices than there are, or a batch that does not divide."""
+        for phase in phases:
+            _program(phase.config, self._expected(phase), self._workdir, read_only=self._read_only)
+
+    def _expected(self, phase: Phase) -> Vocabulary:
         settings = phase.config.tokenizer
-        path = self._workdir / "tokenizer" if is_imported(self._workdir) else settings.path
-        self._compile(phase, tokenization.expected(settings, path))
+        return tokenization.expected(settings, self._workdir / "tokenizer" if is_imported(self._workdir) else settings.path)
 
     def check(self) -> None:
-        """Raise errors so far, such as a batch that does not divide: better now than after hours of preparation."""
+        """Raise errors so far: better now than after hours of preparation."""
         for future in self._programs.values():
             if future.done():
                 future.result()
@@ -64,7 +72,10 @@ class Programs:
 
         def work() -> None:
             try:
-                future.set_result(_program(phase.config, vocabulary, self._workdir, read_only=self._read_only))
+                program = _program(phase.config, vocabulary, self._workdir, read_only=self._read_only)
+                if not self._read_only:
+                    program.compile()
+                future.set_result(program)
             except BaseException as error:
                 future.set_exception(error)
 
@@ -84,7 +95,4 @@ def _program(config: RunConfig, vocabulary: Vocabulary, workdir: PurePath, *, re
     devices = jax.local_devices()[:1] if read_only else None
     if read_only:
         config = config.model_copy(update={"hardware": HardwareConfig()})
-    program = PretrainingProgram(config, vocab_size=vocabulary.vocab_size, special=vocabulary.special, devices=devices)
-    if not read_only:
-        program.compile()
-    return program
+    return PretrainingProgram(config, vocab_size=vocabulary.vocab_size, special=vocabulary.special, devices=devices)

@@ -14,12 +14,10 @@ from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
 from tpulm.workfolder import read_result
 
-_ON_THE_CARD = 3  # samples
-
 
 def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int, tokenizer: Tokenization) -> CardFacts:
     """From the manifests, metrics and results in `workdir`; what is missing stays unknown. Scores are the newest."""
-    trained, samples, pairs = (read_result(workdir, name) or {} for name in ("train", "samples", "pairs"))
+    trained, pairs = (read_result(workdir, name) or {} for name in ("train", "pairs"))
     scored = history.newest("evaluation")
     return CardFacts(
         config=config,
@@ -31,7 +29,6 @@ def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int,
         holdout_curve=history.curve("evaluation", "loss"),
         scores={**scored.values, "step": scored.step} if scored and "baseline_accuracy" in scored.values else {},
         pairs={name: score for name, score in pairs.items() if score["step"] == step},
-        examples=samples.get("masked", [])[:_ON_THE_CARD] if samples.get("step") == step else [],
         hardware=f"{trained['devices']} x {trained['device_kind']}" if trained else None,
         tokens_per_second=trained.get("tokens_per_second"),
         version=version("tpulm"),

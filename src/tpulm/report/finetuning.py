@@ -23,8 +23,8 @@ def is_finetuning(folder: PurePath) -> bool:
     return storage.exists(folder / WORK / INPUTS)
 
 
-def render(folder: PurePath) -> str:
-    """The page as HTML."""
+def render(folder: PurePath, *, with_samples: bool = True) -> str:
+    """The page as HTML, `with_samples` of the mistakes or without."""
     work, done = folder / WORK, storage.exists(folder / SUMMARY)
     summary: dict[str, Any] = storage.read_json(folder / SUMMARY) if done else {}
     inputs: dict[str, Any] = storage.read_json(work / INPUTS)
@@ -61,7 +61,7 @@ def render(folder: PurePath) -> str:
         machine=next((one.machine for one in histories.values() if one.machine), []),
         confusion=_confusion(summary, names),
         by_class=class_rows(summary.get("by_class", {})),
-        mistakes=_mistakes(folder),
+        mistakes=_mistakes(folder) if with_samples else (),
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpulm import storage
 from tpulm.pages import Axis
 from tpulm.train.metrics import Attempt, MetricsRecord, read_attempts, union
 from tpulm.workfolder import read_result
@@ -31,13 +32,15 @@ class History:
 
     attempts: tuple[Attempt, ...]
     at_end: MetricsRecord | None = None  # the evaluation after training, which no attempt logs
+    saved: int = 0  # the step of the newest checkpoint, which may be later than what was logged
 
     @classmethod
     def read(cls, workdir: PurePath, attempts: Sequence[Attempt] | None = None) -> History:
         """`attempts` are those of the folder, if they were read before."""
         attempts, result = read_attempts(workdir) if attempts is None else attempts, read_result(workdir, "evaluation")
         at_end = None if result is None else MetricsRecord("evaluation", result["step"], result)
-        return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end)
+        saved = max(storage.committed_steps(workdir / "checkpoints"), default=0)
+        return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end, saved)
 
     @cached_property
     def records(self) -> tuple[MetricsRecord, ...]:
@@ -45,7 +48,7 @@ class History:
 
     @property
     def last_step(self) -> int:
-        return max((record.step for record in self.records), default=0)
+        return max((self.saved, *(record.step for record in self.records)))
 
     def curve(self, kind: str, name: str) -> tuple[Point, ...]:
         """The finite values of a score, by step."""
@@ -60,6 +63,12 @@ class History:
         """The step from which an attempt continued."""
         first = attempt.records[0].step if attempt.records else 0
         return int(attempt.start.get("first_step", first))
+
+    def end_of(self, attempt: Attempt) -> int:
+        """The last step of an attempt: the last that it logged, or saved, as the next attempt began there."""
+        later = self.attempts[self.attempts.index(attempt) + 1 :]
+        saved = self.beginning_of(later[0]) if later else self.saved
+        return max((self.beginning_of(attempt), saved, *(record.step for record in attempt.records)))
 
     @property
     def machine(self) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.errors import CloudRefused, ConfigError, Unavailable
 from tpulm.progress import SILENT, Progress
 from tpulm.report.finetuning import MISTAKES, SUMMARY, is_finetuning
-from tpulm.report.run import write
+from tpulm.report.run import page_of
 from tpulm.workfolder import REVISIONS, read_result
 
 _REPORT = "report.html"
@@ -33,7 +33,7 @@ _FOLDERS = (*EMBEDDER_FILES, PurePath(onnx.FILE).parts[0])
 
 class File(NamedTuple):
     name: str  # in the repository
-    path: PurePath
+    content: PurePath | bytes  # where it is, or what it holds
     size: int  # bytes
 
 
@@ -52,9 +52,17 @@ class Publication:
 
 
 def publications(
-    model: str | PurePath, repository: str, *, anyway: bool = False, include: Sequence[str] = (), revisions: bool = False
+    model: str | PurePath,
+    repository: str,
+    *,
+    anyway: bool = False,
+    include: Sequence[str] = (),
+    revisions: bool = False,
+    with_samples: bool = False,
 ) -> list[Publication]:
-    """What `push` uploads of a work folder, a fine-tuning or a Hugging Face folder; the report is rewritten.
+    """What `push` uploads of a work folder, a fine-tuning or a Hugging Face folder.
+
+    The report has no sentence of the corpus or of labelled data in it, unless it is `with_samples`.
 
     Files that models do not have, and links, are left out unless they are named in `include`.
 
@@ -77,12 +85,13 @@ def publications(
     health = _health(folder, is_run=is_run)
     if health and not health.startswith("all right") and not anyway:
         raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
-    report = [write(folder)] if is_run or is_finetuning(folder) else []
+    has_report = is_run or is_finetuning(folder)
+    report = [page_of(folder, with_samples=with_samples).encode()] if has_report else []
     parts = _parts(source, repository)
     if not parts:
         remedy = f"; tpulm export {folder} makes it" if is_run else ""
         raise ConfigError(f"{folder} has no model to publish: {source / WEIGHTS} is missing{remedy}")
-    pages = [File(_REPORT, page, len(storage.read_bytes(page))) for page in report]
+    pages = [File(_REPORT, page, len(page)) for page in report]
     result = [Publication(name, (*files, *pages), rest) for name, part in parts for files, rest in [_files(part, include)]]
     if missing := set(include) - {file.name for one in result for file in one.files}:
         raise ConfigError(f"--include {min(missing)}: there is no such file in {source}")
@@ -115,7 +124,8 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
         progress.start(f"Sending {publication.name}")
         for file in publication.files:
             storage.make_folder((folder / file.name).parent)
-            storage.write_atomic(folder / file.name, storage.read_bytes(file.path))
+            content = file.content if isinstance(file.content, bytes) else storage.read_bytes(file.content)
+            storage.write_atomic(folder / file.name, content)
         try:
             address = str(api.create_repo(publication.repository, private=private, exist_ok=True))
             if publication.revision is not None:

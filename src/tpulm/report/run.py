@@ -53,12 +53,13 @@ def write(workdir: PurePath, page: PurePath | None = None) -> PurePath:
     return page
 
 
-def page_of(workdir: PurePath) -> str:
-    """HTML of a run or a fine-tuning. Raises ConfigError if `workdir` is neither."""
-    return finetuning.render(workdir) if finetuning.is_finetuning(workdir) else render(workdir)
+def page_of(workdir: PurePath, *, with_samples: bool = True) -> str:
+    """HTML of a run or a fine-tuning, `with_samples` of its texts or without. Raises ConfigError if `workdir` is neither."""
+    make = finetuning.render if finetuning.is_finetuning(workdir) else render
+    return make(workdir, with_samples=with_samples)
 
 
-def render(workdir: PurePath, *, now: float | None = None) -> str:
+def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = True) -> str:
     """HTML of a run. Raises ConfigError if `workdir` is not one."""
     config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
     facts = _facts(config, workdir, history)
@@ -79,7 +80,7 @@ def render(workdir: PurePath, *, now: float | None = None) -> str:
         scores=score_rows(facts) if facts else [],
         scored=[],
         scored_at=facts.scores.get("step") if facts else None,
-        samples=read_result(workdir, "samples") or {},
+        samples=(with_samples and read_result(workdir, "samples")) or {},
         data=_data_rows(config, facts),
         attempts=_attempt_rows(history),
         vms=_vm_rows(cost),
@@ -220,7 +221,6 @@ def _attempt_rows(history: History) -> Rows:
     rows: Rows = []
     for attempt in history.attempts:
         began, records = history.time_of(attempt), attempt.records
-        last = max((record.step for record in records), default=history.beginning_of(attempt))
         ended = max((record.values.get("time", 0.0) for record in records), default=began)
         hours = "" if began is None or not ended else duration(max(0.0, ended - began))
         compiling = attempt.start.get("compile_seconds")
@@ -229,7 +229,7 @@ def _attempt_rows(history: History) -> Rows:
                 str(attempt.number),
                 "" if began is None else utc(began),
                 f"{history.beginning_of(attempt):,}",
-                f"{last:,}",
+                f"{history.end_of(attempt):,}",
                 hours,
                 "" if compiling is None else f"{compiling:.1f} s",
             )

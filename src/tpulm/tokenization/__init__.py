@@ -10,7 +10,16 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import analysers
 from tpulm.tokenization.causal import CausalTokenization, load_any, load_causal
 from tpulm.tokenization.encode import Encoded
-from tpulm.tokenization.files import Vocabulary, expected, load, load_manifest, normalization_warnings, save, vocab_size_of
+from tpulm.tokenization.files import (
+    Vocabulary,
+    expected,
+    load,
+    load_manifest,
+    load_vocabulary,
+    normalization_warnings,
+    save,
+    vocab_size_of,
+)
 from tpulm.tokenization.offsets import Aligned
 from tpulm.tokenization.report import Comparison, TokenizerReport, compare, report
 from tpulm.tokenization.tokenization import Tokenization
@@ -37,6 +46,7 @@ __all__ = [
     "load_any",
     "load_causal",
     "load_manifest",
+    "load_vocabulary",
     "normalization_warnings",
     "report",
     "save",

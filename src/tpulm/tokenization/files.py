@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -138,6 +138,38 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     for note in () if progress is SILENT else normalization_warnings(tokenization, _tokenizer_file(source) or source):
         progress.note(note)
     return tokenization
+
+
+def load_vocabulary(
+    path: PurePath,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+    *,
+    split_cjk: bool = True,
+    note: Callable[[str], object],
+) -> tuple[Tokenization, bool]:
+    """The tokenizer of a vocab.txt, and whether it lower-cases text: as asked, else if there are no upper-case letters in it.
+
+    What was decided is `note`d, with the options that say otherwise.
+    """
+    if lowercase is None:
+        tokens = load(path).vocabulary()
+        lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
+        tokens_with = "no token has" if lowercase else "some tokens have"
+        note(
+            f"text is {'made lower-case' if lowercase else 'kept as it is'}, as {tokens_with} upper-case letters; "
+            f"{'--cased' if lowercase else '--lowercase'} says otherwise"
+        )
+    # Google's code strips accents of lower-case text, unless ELECTRA's --no-strip-accents was given.
+    choices = [strip_accents] if strip_accents is not None else [True, False] if lowercase else [False]
+    configs = [TokenizerConfig(lowercase=lowercase, strip_accents=strips, split_cjk=split_cjk) for strips in choices]
+    tokenizers = [load(path, config) for config in configs]
+    warnings = [normalization_warnings(one, path) for one in tokenizers]
+    kept = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
+    kept_note = "accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"
+    for one in [kept_note] if kept else warnings[0]:
+        note(one)
+    return tokenizers[kept], lowercase
 
 
 def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:

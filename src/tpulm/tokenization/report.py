@@ -75,6 +75,11 @@ class TokenizerReport:
     most_tokens: tuple[DocumentReport, ...]  # per character
 
     @property
+    def cost(self) -> float:
+        """The tokens, each unknown one counted as its characters: a vocabulary does not gain from what it does not know."""
+        return self.tokens - self.unknown_tokens + round(self.unknown_characters * self.characters)
+
+    @property
     def share_used(self) -> str:
         return percent(self.tokens_used / self.vocab_size, 1)
 
@@ -264,8 +269,8 @@ class Comparison:
                 name,
                 f"{one.vocab_size:,}",
                 one.share_used,
-                f"{one.tokens_per_word:.3f}",
-                f"{one.characters / max(1, one.tokens):.2f}",
+                f"{one.cost / one.words:.3f}",
+                f"{one.characters / max(1, one.cost):.2f}",
                 percent(one.unknown_characters),
             )
             for name, one in self.reports.items()

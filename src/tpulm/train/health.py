@@ -13,11 +13,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tpulm.config import RunConfig
+from tpulm.config import RunConfig, TrainConfig, flattened, list_recipes, load
 from tpulm.tokenization import UNKNOWN_WARNING
 
 _PUBLISHED_FROM = 5_000  # steps; earlier, the curves are too steep to judge
 _LEARNED = 0.1  # nats below the unigrams' loss; models that always answer the most frequent token gain less
+_FEW_STEPS = 200  # a healthy model may still be at its unigrams
 _SHORT_STEPS = 20_000  # a run this short hardly sees a text twice, so dropout only slows it
 
 
@@ -69,6 +70,8 @@ def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
     outside = [check for check in checks if not check.inside]
     if not outside:
         return "all right: " + "; ".join(map(str, checks))
+    if step < _FEW_STEPS and math.isfinite(checks[0].value):
+        return f"{step:,} steps are too few to tell ({'; '.join(map(str, outside))}). {advice}".rstrip()
     message = f"outside after {step:,} steps: " + "; ".join(map(str, outside))
     if checks[0] in outside:
         return f"{message}; nothing learned yet but how frequent each token is. {advice}".rstrip()
@@ -77,6 +80,11 @@ def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
             "; fine-tuning starts from the detector: it may need more steps or a smaller generator (model.generator.width)"
         )
     return message
+
+
+def first_verdict(config: TrainConfig) -> int:
+    """The step at which a run is looked at while it trains: after its warm-up, and when a healthy one has learned something."""
+    return max(config.steps // 10, 2 * config.optimizer.warmup(config.steps), _FEW_STEPS)
 
 
 def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str) -> str:
@@ -96,7 +104,7 @@ def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bo
             "tokenizer.path out and have one trained"
         )
     settings = helpful_settings(config, imported=imported)
-    if not settings:
+    if config.train.steps < _FEW_STEPS or not settings:
         return "More steps or more text may help"
     return f"Most likely to help, in a new work folder: {', '.join(settings)}"
 
@@ -104,25 +112,34 @@ def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bo
 def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
     """Settings to change, as lines of a run file, without those that `train.start_from` or `imported` rows fix.
 
-    Learning rate and initialization depend on the width: layers of 256 need 1e-3 and 0.06 (docs/experiments.md).
+    Learning rate and initialization depend on the width: layers of 256 need 1e-3 and 0.06 (docs/experiments.md). A recipe for
+    short runs has been tried: what a run has from there stays, but for fewer steps.
     """
-    model, optimizer = config.model, config.train.optimizer
+    model, optimizer, steps = config.model, config.train.optimizer, config.train.steps
     width, fresh = model.hidden_size, config.train.start_from is None
     rate, spread = float(f"{min(1e-3, 0.256 / width):.0e}"), round(width**-0.5, 2)
-    advice: list[str] = []
+    recipe = load(config.recipe) if config.recipe in list_recipes() else None
+    tried = recipe if recipe is not None and recipe.train.steps <= _SHORT_STEPS else None
+    advice = dict[str, str]()
+    if tried is not None and steps < tried.train.steps:
+        advice["train.steps"] = str(tried.train.steps)
+    if optimizer.warmup(steps) > steps // 4:
+        advice["train.optimizer.warmup_steps"] = str(steps // 10)
     if optimizer.name == "adamw" and optimizer.learning_rate <= rate / 2:
-        advice.append(f"train.optimizer.learning_rate = {rate:g}")
+        advice["train.optimizer.learning_rate"] = f"{rate:g}"
     if fresh and width < 768 and model.initializer_range < 0.75 * spread:
-        advice.append(f"model.initializer_range = {spread:g}")
+        advice["model.initializer_range"] = f"{spread:g}"
     if not optimizer.bias_correction:
-        advice.append("train.optimizer.bias_correction = true")
-    if config.train.steps <= _SHORT_STEPS:
-        advice += [f"model.{name} = 0" for name in ("dropout", "attention_dropout") if getattr(model, name)]
+        advice["train.optimizer.bias_correction"] = "true"
+    if steps <= _SHORT_STEPS:
+        advice |= {f"model.{name}": "0" for name in ("dropout", "attention_dropout") if getattr(model, name)}
     if fresh and model.architecture == "bert" and model.norm_position == "post":
-        advice.append('model.norm_position = "pre"')
+        advice["model.norm_position"] = '"pre"'
     if not imported and config.data.rows == "segments":
-        advice += [*(["data.next_sentence = false"] if config.data.next_sentence else []), 'data.rows = "packed"']
-    return advice
+        advice |= {"data.next_sentence": "false"} if config.data.next_sentence else {}
+        advice["data.rows"] = '"packed"'
+    ours, theirs = flattened(config), {} if tried is None else flattened(tried)
+    return [f"{name} = {value}" for name, value in advice.items() if name not in theirs or ours[name] != theirs[name]]
 
 
 def loss_formula(config: RunConfig) -> str:

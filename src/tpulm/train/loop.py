@@ -28,7 +28,7 @@ from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.memory import naming_shortage
 from tpulm.train.checkpoint import Checkpoints, NoCheckpoints
 from tpulm.train.distributed import stop_requested, stopping_together
-from tpulm.train.health import plateau_note
+from tpulm.train.health import first_verdict, plateau_note
 from tpulm.train.metrics import MetricsLog, NoMetrics
 from tpulm.train.program import BaseProgram, compile_stats
 from tpulm.train.step import TrainState
@@ -36,7 +36,6 @@ from tpulm.train.throughput import Meter, Rate
 from tpulm.train.trackers import Tracking
 
 _MAX_SKIPS = 20
-_LONG_ENOUGH = 100  # steps of a run whose first tenth is informative
 _IN_FLIGHT = 2  # steps the host may be ahead of the devices
 
 
@@ -116,7 +115,7 @@ class Run:
     steps: tuple[int, int] | None = None  # the first and last step of a phase, at which training ends and saves; None: all
     title: str = "Training"
     hosts: Hosts = ALONE
-    advice: str = ""  # for a model that is still at its unigrams after a tenth of the steps
+    advice: str = ""  # for a model that is still at its unigrams when it is first judged
     kept_steps: frozenset[int] = frozenset()  # whose checkpoints are saved and kept forever
     selection: Selection | None = None  # then every evaluation is followed by a checkpoint
     evaluated: Callable[[], None] = lambda: None  # called on the first host when an evaluation's scores are in the metrics
@@ -144,7 +143,7 @@ def train(run: Run) -> TrainResult:
     hosts, progress, selection, workdir = run.hosts, run.progress, run.selection, run.workdir
     first_step, last_step = run.steps or (0, config.steps)
     evaluate_every = config.evaluate_every_steps or max(1, config.steps // 10)
-    tenth = config.steps // 10 if config.steps >= _LONG_ENOUGH and selection is None else 0
+    judged = first_verdict(config) if selection is None else 0
     kind = "evaluation" if selection is None else "dev"
     with contextlib.ExitStack() as closing:
         checkpoints = NoCheckpoints()
@@ -196,7 +195,7 @@ def train(run: Run) -> TrainResult:
                 progress.advance(1)
 
             last, stopping, was_unscored = step == last_step, stop_requested(hosts), unscored
-            scores_due = unscored or ((_every(step, evaluate_every) or step == tenth) and (selection is not None or not last))
+            scores_due = unscored or ((_every(step, evaluate_every) or step == judged) and (selection is not None or not last))
             log_due = not unscored and (_every(step, config.log_every_steps) or last or (scores_due and selection is not None))
             save_due = not unscored and (
                 last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
@@ -243,7 +242,7 @@ def train(run: Run) -> TrainResult:
             if scores:
                 unscored = False
                 log.write(kind, step, scores)
-                if step == tenth and scores["at_unigrams"]:
+                if step == judged and scores["at_unigrams"]:
                     progress.note(plateau_note(scores, step, config.steps, run.advice))
                 if selection is not None:
                     history = (*history, {"epoch": len(history) + 1, "train_loss": values["loss"], **scores})

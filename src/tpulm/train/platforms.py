@@ -39,14 +39,14 @@ def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
     """The most likely reason why JAX does not use this platform."""
     if platform == "tpu" and not tpu_chips():
         return "this machine has no TPU chip"
+    if platform == "gpu" and not nvidia_driver():  # before the variable, which `tpulm` itself sets where there is neither
+        return "no NVIDIA driver is here"
     if (named := os.environ.get("JAX_PLATFORMS")) and platform not in named.replace("cuda", "gpu").split(","):
         return f"the environment says JAX_PLATFORMS={named}"
     match platform:
         case "cpu":
             return "another device is there; JAX_PLATFORMS=cpu keeps to the CPU"
         case "gpu":
-            if not nvidia_driver():
-                return "no NVIDIA driver is here"
             return f"JAX's CUDA plugin is not installed or did not start: {installing('cuda')}"
         case "tpu":
             if find_spec("libtpu") is None:

@@ -1,25 +1,33 @@
-"""JSON Lines: one object per line, whose `text_field` is the document."""
+"""JSON Lines, or one JSON array of objects: the `text_field` of each object is a document."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
-from tpulm.corpus.documents import Batcher, DocumentBatch, Faults, Reason
-from tpulm.corpus.readers.lines import Input, Lines
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, UNDECODABLE, Batcher, DocumentBatch, Faults, Reason
+from tpulm.corpus.readers.lines import Input, Lines, decoded, lines_of
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
 
 _MOST_VALUES: Final = 500_000  # per record: each takes up to 100 bytes of memory, and as few as three of the file
 _FEW_CHARACTERS: Final = 1 << 16  # a line this short cannot have too many values
+_ARRAY: Final = re.compile(r"\s*\[\s*\{")
+_BEFORE_AN_ITEM: Final = re.compile(r"\s*[\[,]\s*(?=[^\s\]])")
 
 
 def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. `text_field` "a.b" means "b" of the object under "a", unless the record has a key "a.b"."""
     faults, text_field = opened.faults, opened.source.text_field
-    batcher, keys = Batcher(faults), [f'"{name}"' for name in {text_field, *text_field.split(".")}]
-    for lines in opened.lines():
+    keys = [f'"{name}"' for name in {text_field, *text_field.split(".")}]
+    texts = decoded(opened.stream, opened.file.encoding, faults)
+    first = next(texts, "")
+    is_array, texts = bool(_ARRAY.match(first)), chain([first], texts)
+    batcher = Batcher(faults, "item {}".format if is_array else "line {}".format)
+    for lines in array_items(texts, faults) if is_array else lines_of(texts, opened.stream, faults):
         for number, line, record in parse_lines(lines, faults, once=False):
             text = record.get(text_field) if type(record) is dict else None
             try:
@@ -30,11 +38,36 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
                         parse_json(line, strict=False, once=True)
                 batcher.add(text, number)
             except UnusableRecord as fault:
-                faults.add(fault.reason, fault.message, f"line {number}")
+                faults.add(fault.reason, fault.message, f"{lines.unit} {number}")
             except ValueError as error:
-                faults.add("not_json", _not_json(line, error), f"line {number}")
+                faults.add("not_json", _not_json(line, error), f"{lines.unit} {number}")
         yield from batcher.full()
     yield from batcher.flush()
+
+
+def array_items(texts: Iterator[str], faults: Faults) -> Iterator[Lines]:
+    """The items of a JSON array, each on a line of its own, however the array is written. What follows a fault is left out."""
+    find, rest, number = json.JSONDecoder(strict=False).raw_decode, "", 0
+    for text in texts:
+        rest, place, items = rest + text, 0, list[str]()
+        while before := _BEFORE_AN_ITEM.match(rest, place):
+            try:
+                _, end = find(rest, before.end())
+            except (ValueError, RecursionError):  # the item ends in the next text, or is broken
+                break
+            items.append(re.sub(r"[\r\n]+", " ", rest[before.end() : end]))
+            place = end
+        rest = rest[place:]
+        if items:
+            yield Lines("\n".join(items), number, any(UNDECODABLE in item or "\0" in item for item in items), "item")
+            number += len(items)
+        if len(rest) > MAX_DOCUMENT_BYTES:
+            break
+    if rest.strip() != "]":
+        message = (
+            f"the JSON array is broken from {shorten(rest.strip(' ,')) if rest else 'here'} on, where an item or ']' should be."
+        )
+        faults.add("broken_file", message, f"item {number}")
 
 
 def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[tuple[int, str, Any]]:
@@ -44,12 +77,12 @@ def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[
             faults.skipped["empty"] += 1
             continue
         if len(line) > _FEW_CHARACTERS and sum(map(line.count, ",[{")) > _MOST_VALUES:
-            faults.add("too_large", f"a record of more than {_MOST_VALUES:,} values.", f"line {number}")
+            faults.add("too_large", f"a record of more than {_MOST_VALUES:,} values.", f"{lines.unit} {number}")
             continue
         try:
             value = parse_json(line, strict=False, once=once)
         except ValueError as error:
-            faults.add("not_json", _not_json(line, error), f"line {number}")
+            faults.add("not_json", _not_json(line, error), f"{lines.unit} {number}")
         else:
             yield number, line, value
 

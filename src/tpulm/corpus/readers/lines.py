@@ -210,6 +210,7 @@ _CANDIDATES: Final = (
     "utf_16_le utf_16_be mac_roman cp866"
 )
 _EXAMINED: Final = 1 << 16  # bytes, to guess an encoding
+_CUT: Final = ("unexpected end of data", "incomplete multibyte sequence", "truncated data")  # Python's words
 _SIGNATURES = {
     _BEGINNINGS["gzip"]: "It looks like gzip data: give the file a name that ends in .gz.",
     _BEGINNINGS["bzip2"]: "It looks like bzip2 data: give the file a name that ends in .bz2.",
@@ -257,6 +258,7 @@ class Lines(NamedTuple):
     text: str
     first: int  # number of the first line, from 1
     suspect: bool  # it contains NUL or undecodable bytes
+    unit: str = "line"  # or "item", for those of a JSON array, from 0
 
     def joined(self) -> str:
         """The lines with "\\n" between them; "\\r\\n" is a line end too, and the last line end is removed."""
@@ -269,11 +271,16 @@ class Lines(NamedTuple):
 
 def read_lines(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Lines]:
     """The file in chunks of about `BATCH_BYTES`. A last line truncated by broken compression is left out."""
+    return lines_of(decoded(stream, encoding, faults), stream, faults)
+
+
+def lines_of(texts: Iterator[str], stream: ByteStream, faults: Faults) -> Iterator[Lines]:
+    """The lines of a stream whose text was decoded before."""
     tail: list[str] = []  # the beginning of a line
     tail_bytes = 0
     line = 1  # the tail's line number
     dropping = False  # inside a line that is too long
-    for text in decoded(stream, encoding, faults):
+    for text in texts:
         start = 0
         if dropping:
             start = text.find("\n") + 1
@@ -367,6 +374,12 @@ def _undecodable(error: UnicodeDecodeError, encoding: str, wording: Wording, off
             return f"{message} " + advice.format(
                 format=wording.format.format("parquet"), encoding=wording.encoding.format("utf-16")
             )
+    is_cut = error.reason in _CUT and (encoding.startswith("utf-16") or not data[: error.start].isascii())
+    if is_cut:  # and what came before was this encoding's
+        return (
+            f"the file ends within a character: of its last one only '{data[error.start :].hex(' ')}' is there. It was "
+            "truncated; copy or download it again."
+        )
     wider = _SUPERSETS.get(encoding)
     if wider is not None and _decodes(data, wider):
         return f"{message} They are {wider}, which contains {encoding}: {wording.encoding.format(wider)}."
