@@ -141,6 +141,13 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
         lambda tpu: tpu.answer_next("preempted-while-creating", count=4), {}, "done", [*["preempted"] * 4, "done"]
     ),
     "a quota that is free again": (lambda tpu: tpu.answer_next("quota", count=3), {}, "done", [*["quota"] * 3, "done"]),
+    "no reserved capacity, though none was asked for": (
+        lambda tpu: tpu.answer_next("no-reserved-capacity"), {"zones": ZONES[:1]}, "done", ["stock-out", "done"]
+    ),
+    "a policy against external addresses": (
+        lambda tpu: tpu.answer_next("policy-external-ip", count=None), {}, "refused", ["denied"]
+    ),
+    "a project without the default network": (lambda tpu: tpu.answer_next("no-network"), {}, "refused", ["invalid"]),
     "a permission that nobody has": (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "refused", ["denied"]),
     "a queued resource that fails for want of capacity": (
         lambda tpu: tpu.answer_next("failed-stock-out", zone=ZONES[0]), ONE_QUEUED, "done", ["stock-out", "done"]
@@ -179,6 +186,8 @@ def test_a_trouble_from_the_beginning(gcs: Emulator, tmp_path: Path, trouble: st
     if "withdrawn" in ends:
         assert {attempt.ending: attempt.zone for attempt in job.attempts}["withdrawn"] != job.attempts[-1].zone
         assert job.attempts[0].dollars == 0.0 or trouble != "the second of two queues is served"
+    advice = {"denied": "external_addresses = false", "invalid": "networks create default --subnet-mode=auto"}
+    assert "permission" in trouble or advice.get(ends[-1], "") in job.message
     if status == "refused" and "zone" in ends:
         assert all(zone in job.message for zone in ZONES)
 
@@ -373,6 +382,21 @@ def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     text = storage.read_text(log)
     assert "training with the key" in text and "secret-line" not in text
     assert not any(secret in shown for secret in ("a-very-secret-value", "secret-line"))
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["by metadata", "by its shutdown script"])
+def test_a_preemption_with_notice_is_time_to_save(cloud: Cloud, is_told: bool) -> None:
+    """Two seconds are left to the next checkpoint. It is not known whether the metadata server of a TPU VM says anything."""
+    cloud.launch({"seconds": 2.0})
+    end = cloud.begin()
+    until(lambda: cloud.newest_step() >= 1)
+    name = cloud.node()
+    if not is_told:
+        cloud.tpu.fail_metadata(name, count=99, path="instance/preempted")
+    cloud.tpu.preempt(name, grace_seconds=12.0)
+    job = end()
+    assert (job.status, job.attempts[0].ending) == ("done", "again" if is_told else "preempted"), cloud.told
+    assert job.attempts[0].last_step == 2 and len(job.attempts) == 2
 
 
 @pytest.mark.slow
