@@ -76,7 +76,7 @@ def launch(
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
         _end(job, folder)
-    named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project))
+    named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project), note=say)
     if job is not None and job.node is not None:
         there = settings.model_copy(update={"zones": job.zones})
         cloud.launch.check_means(there, job.prices, spent=job.dollars(time.time()))
