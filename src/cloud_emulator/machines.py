@@ -71,6 +71,7 @@ class Machine:
         self._settings = settings
         self._stop_metadata = stop_metadata
         self._init: subprocess.Popen[bytes] | None = None
+        self._shutdown: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def boot(self, script: str) -> None:
@@ -96,6 +97,17 @@ class Machine:
                     env=self._variables(),
                     start_new_session=True,
                 )
+
+    def shut_down(self, script: str) -> None:
+        """Start the shutdown script, beside what runs; `is_shutting_down` until it has ended."""
+        with self._lock, self.serial.open("ab") as serial:
+            if self._init is not None and self._shutdown is None:
+                command, environment = ["bash", "-c", script], self._variables()
+                self._shutdown = subprocess.Popen(command, stdout=serial, stderr=serial, cwd=self.home, env=environment)
+
+    @property
+    def is_shutting_down(self) -> bool:
+        return self._shutdown is not None and self._shutdown.poll() is None
 
     def _variables(self) -> dict[str, str]:
         return {
@@ -162,6 +174,10 @@ class Machine:
             if self._init is None:
                 return
             self.kill_processes()
+            if self._shutdown is not None:
+                self._shutdown.kill()
+                self._shutdown.wait()
+                self._shutdown = None
             self._init.kill()
             self._init.wait()
             if self._init.stdin is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
+import time
 from typing import Any
 
 from starlette.requests import Request
@@ -16,6 +18,7 @@ from cloud_emulator.errors import ApiError
 from cloud_emulator.http import refuse_pages
 
 Tree = dict[str, Any]  # str leaves
+LOOK_SECONDS = 0.05  # between looks while somebody waits for a change
 
 ROOT = "/computeMetadata/v1"
 GUEST_ATTRIBUTE = re.compile(r"instance/guest-attributes/[A-Za-z0-9_-]{1,128}/[A-Za-z0-9_-]{1,128}")
@@ -101,7 +104,11 @@ class Metadata:
             return _response("")
         if request.method != "GET":
             return _response("Method Not Allowed\n", 405)
-        value = self.get(name)
+        value, give_up_at = self.get(name), time.monotonic() + float(request.query_params.get("timeout_sec", 3600))
+        if request.query_params.get("wait_for_change", "").lower() == "true":
+            before = value
+            while (value := self.get(name)) == before and time.monotonic() < give_up_at and not await request.is_disconnected():
+                await asyncio.sleep(LOOK_SECONDS)
         if value is None:
             return _response("Not Found\n", 404)
         if request.query_params.get("recursive", "").lower() == "true":

@@ -17,8 +17,9 @@ from cloud_emulator.errors import permission_denied, rpc_error
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.projects import SERVICES, Project, Projects, tagged
 
-MANAGER, IAM = "cloudresourcemanager", "iam"
+MANAGER, IAM, COMPUTE = "cloudresourcemanager", "iam", "compute"
 USAGE, BILLING, QUOTAS, SECRETS = "serviceusage", "cloudbilling", "cloudquotas", "secretmanager"
+GLOBAL = "/_compute/compute/v1/projects/{project}/global"
 PROJECT = "/_cloudresourcemanager/v3/projects/{project}"
 ACCOUNTS = "/_iam/v1/projects/{project}/serviceAccounts"
 ACCOUNT = ACCOUNTS + "/{account}"
@@ -61,6 +62,8 @@ class ProjectApis:
                 self.enable_services,
             ),
             (USAGE, "GET services", "GET", SERVICES_OF + ":batchGet", "serviceusage.services.get", self.get_services),
+            (COMPUTE, "GET network", "GET", GLOBAL + "/networks/{network}", "compute.networks.get", self.get_network),
+            (COMPUTE, "LIST firewalls", "GET", GLOBAL + "/firewalls", "compute.firewalls.list", self.list_firewalls),
             (BILLING, "GET billing", "GET", INFO, "resourcemanager.projects.get", self.billing),
             (QUOTAS, "LIST quotas", "GET", INFOS, "cloudquotas.quotas.get", self.list_quotas),
             (SECRETS, "ACCESS secret", "GET", SECRET_VERSION, "secretmanager.versions.access", self.access),
@@ -88,6 +91,18 @@ class ProjectApis:
     def get_project(self, call: Call, project: Project) -> dict[str, Any]:
         described = {"projectId": project.name, "createTime": "2024-01-01T00:00:00Z", "displayName": project.name}
         return tagged({**described, "name": f"projects/{project.number}", "state": "ACTIVE"})
+
+    def get_network(self, call: Call, project: Project, network: str) -> dict[str, Any]:
+        if network not in project.networks:
+            raise rpc_error(404, f"The resource 'projects/{project.name}/global/networks/{network}' was not found")
+        return {"kind": "compute#network", "name": network, "autoCreateSubnetworks": True}
+
+    def list_firewalls(self, call: Call, project: Project) -> dict[str, Any]:
+        values = {"project": project.name}
+        rules = [
+            recorded.filled(rule, network=network, **values) for network, rules in project.networks.items() for rule in rules
+        ]
+        return {"kind": "compute#firewallList", "items": rules}
 
     # Service accounts
 

@@ -34,6 +34,7 @@ class Project:
         self.policies: dict[str, dict[str, Any]] = {}  # by resource; "" is the project itself
         self.roles: dict[str, dict[str, Any]] = {}  # custom ones, by full name
         self.secrets: dict[str, list[bytes]] = {}
+        self.networks: dict[str, list[dict[str, Any]]] = {"default": recorded.load("projects")["firewalls"]}  # with their rules
 
     @property
     def default_account(self) -> str:

@@ -43,7 +43,7 @@ PROJECT = "tpulm-emulator"
 IDLE_SECONDS = 3600  # a shorter limit would close connections just as clients reuse them
 START_SECONDS = 30
 # Each API is served below a name that no bucket has, except the TPU API, which is at the root beside Cloud Storage.
-APIS = ("SERVICEUSAGE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM", "CLOUDQUOTAS", "SECRETMANAGER")
+APIS = ("SERVICEUSAGE", "COMPUTE", "CLOUDRESOURCEMANAGER", "CLOUDBILLING", "IAM", "CLOUDQUOTAS", "SECRETMANAGER")
 
 
 class _Protocol(H11Protocol):

@@ -14,7 +14,8 @@
     │   └── InUse                   1   another process works in the folder
     ├── CheckpointError             1   no checkpoint could be restored
     ├── TrainingDiverged            1   the loss became NaN or jumped
-    ├── PeerLost                    1   another host of the run is gone (or that host's own exit code)
+    ├── DeviceError                 1   this machine's chips do not work, or another process holds them
+    ├── PeerLost                   76   another host of the run is gone (or that host's own exit code)
     └── Stopped                    75   stopped on request after saving; the same command continues
 
 A message says what happened, the value found and the value expected, and what to do about it.
@@ -31,6 +32,7 @@ from tpulm.readable import pasteable
 
 EXIT_OK = 0
 EXIT_STOPPED = 75
+EXIT_PEER_LOST = 76
 
 
 class TpulmError(Exception):
@@ -114,10 +116,16 @@ class TrainingDiverged(TpulmError):
     """The loss became NaN or jumped; the message names step, rows and the last good checkpoint."""
 
 
+class DeviceError(TpulmError):
+    """This machine's chips do not work, or another process holds them."""
+
+
 class PeerLost(TpulmError):
     """Another host of the run is gone: killed, vanished, or ended with exit code `code`, with which this process exits, too."""
 
-    def __init__(self, message: str, *, code: int = 1):
+    exit_code = EXIT_PEER_LOST
+
+    def __init__(self, message: str, *, code: int = EXIT_PEER_LOST):
         super().__init__(message)
         self.exit_code = code
 

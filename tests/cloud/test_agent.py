@@ -231,10 +231,15 @@ def test_a_trainer_that_cannot_be_killed_keeps_no_vm(google: Google, program: An
     put_job(google, wanted="stopped")
     agent, trainer = program.Agent(), Frozen()
     monkeypatch.setattr(program, "environment", lambda alive: "python")
-    monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: trainer)
+    given: dict[str, Any] = {}
+    lock = agent.log_path.with_name("libtpu_lockfile")  # of a trainer that was killed: marin issue 4675, jax issue 10192
+    lock.touch()
+    monkeypatch.setattr(program, "CHIP_LOCK", lock)
+    monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: given.update(options) or trainer)
     monkeypatch.setattr(program, "GRACE_SECONDS", 0.0)
     assert agent.train() == {"exit_code": -9, "failure": None, "message": "the trainer cannot be killed"}
-    assert trainer.killed == 1
+    assert not lock.exists()
+    assert trainer.killed == 1 and float(given["env"]["TPULM_JOIN_SECONDS"]) >= sys.modules["install"].STEP_SECONDS
     monkeypatch.setattr(program, "stacks", lambda process, path: "")
     assert agent.end_hung(700.0)["failure"] == "Hung"
     put_job(google, node={**JOB["node"], "ending": "lost"})
@@ -299,7 +304,10 @@ def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch:
         monkeypatch.setattr(agent, "end", ended.append)
         agent.run()
         (end,) = ended
-        assert (end["exit_code"], end["failure"]) == (2, "ConfigError") and "gs://runs/key for KEY" in end["message"]
+        assert (end["exit_code"], end["failure"]) == (
+            4 if secret is None else 2,
+            "ConfigError",
+        ) and "gs://runs/key for KEY" in end["message"]
 
 
 def children() -> set[str]:

@@ -50,7 +50,8 @@ def training() -> None:
     storage.write_json(WORKDIR_PATH / "cloud" / "attempts" / "2" / "beat-0.json", beat)
 
 
-def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi):
+def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi, monkeypatch: pytest.MonkeyPatch):
+    said = terminal_of(monkeypatch, 80)
     write_job(running())
     plant(api, "toy-a2")
     training()
@@ -61,10 +62,11 @@ def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi)
     assert told["steps_per_second"] == pytest.approx(0.5) and 1500 < told["seconds_left"] <= 1860
     assert told["dollars"] == pytest.approx(4.0, abs=0.2) and told["needs_supervisor"] is True
     assert 12 <= told["workers"][0]["seconds_since_heartbeat"] < 300
-    assert f"tpulm cloud supervise --loop --workdir {WORKDIR_PATH}\n" in text
-    assert "READY, 1 worker" in text and "0: training, " in text and "70 of 1,000 (7%)" in text
-    assert "0.50 steps/s, 500 tokens/s; " in text and " of $50.00" in text
-    assert "preempted" in text and "toy-a1 is PREEMPTED" in text
+    assert f"unsupervised: tpulm cloud supervise --loop -w {WORKDIR_PATH}\n" in text
+    assert "active, toy-a2 in us-central1-a" in text and "spot v3-8, READY; workers: 1 training, " in text
+    assert "70 of 1,000 (7%), checkpoint 70" in text and "0.50 steps/s, 500 tokens/s; " in text and " to the end" in text
+    assert " of $50.00; $4" in text and " left" in text and "1 preempted, 1 running" in text and "toy-a1 is PREEMPTED" in text
+    assert len(text.splitlines()) <= 8 and max(map(len, text.splitlines())) <= 80
 
 
 def test_status_without_an_answer_of_the_api(said: io.StringIO, api: TpuApi, gcs: Emulator):

@@ -38,6 +38,8 @@ POLICY = Policy()
 NOW = 1_000_000.0
 WORKING = Observation(state="READY", silence=(10.0,))
 SAVED = Outcome(75, "Stopped", "")
+LOST = Outcome(1, "PeerLost", "host 3 was lost")
+REFUSED = Outcome(4, "StorageRefused", "Anonymous caller does not have storage.objects.get access")  # gcsfs issue 316
 SUSPENDING, WAITING = Observation(state="SUSPENDING"), Observation(state="WAITING_FOR_RESOURCES")
 SILENT_FAILURE = "the trainer ended with exit code 2 and said nothing; see 'tpulm cloud logs'"
 
@@ -151,6 +153,20 @@ def test_what_is_due(job: Job, seen: Observation, later: float, expected: Action
         (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(-9, None, "")), 0, "trainer"),
         (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(134, None, "")), 0, "trainer"),
         (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(137, "ConfigError", "")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=Outcome(1, "DeviceError", "busy")), 0, "trainer"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=REFUSED), 0, "failed"),
+        (working(), Observation(state="READY", silence=(5.0,), outcome=REFUSED, newest_step=40), 0, "trainer"),
+        (working(), Observation(state="READY", workers=4, silence=(125.0,) * 4, outcome=LOST), 125, "trainer"),
+        (working(), Observation(state="PREEMPTED", workers=4, silence=(3.0,) * 4, outcome=LOST), 0, "preempted"),
+        (
+            working(),
+            Observation(state="PREEMPTED", workers=4, silence=(3.0,) * 4, outcome=Outcome(-11, None, "")),
+            0,
+            "preempted",
+        ),
+        (working(), Observation(state="SUSPENDING", workers=4, outcome=LOST), 0, "preempted"),
+        (working(), Observation(state="PREEMPTED", outcome=Outcome(2, "ConfigError", "x")), 0, "failed"),
+        (working(), Observation(outcome=Outcome(-11, None, "")), 900, "trainer"),  # its VM has deleted itself
         (working(), Observation(state="READY", silence=(5.0,), outcome=SAVED), 0, "again"),
         (working(asked_because="budget"), Observation(state="READY", outcome=SAVED), 0, "budget"),
         (stopping(requested(state="CREATING")), Observation(state="CREATING"), 0, "stopped"),
@@ -377,6 +393,62 @@ def test_the_same_hang_twice_ends_the_run():
     assert "hung twice after step 40" in action.detail and "stacks-0.txt" in action.detail
     relaunched = decide(jobs.reopened(again), seen, NOW, POLICY)
     assert isinstance(relaunched, MarkForDeletion) and relaunched.why == "hung", "a launch begins anew"
+
+
+def at_work_again(job: Job, seen: Observation, *, newest_step: int = 0) -> Job:
+    """The job at work again after what `seen` brings about."""
+    job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
+    job = jobs.ended(job, now=NOW, newest_step=newest_step, pause=0.0)
+    if decide(job, Observation(newest_step=newest_step), NOW, POLICY) != RecordAttempt():
+        return job
+    return jobs.observed(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
+
+
+def test_chips_that_fail_are_the_machines_fault_unless_at_the_same_step():
+    """The words of jax issue 9642 and marin issue 5258; before the first step a bad chip counts as any machine's fault."""
+    halted = Outcome(1, "JaxRuntimeError", "INTERNAL: Core halted unexpectedly", 40)
+    seen = dataclasses.replace(WORKING, outcome=halted)
+    job = at_work_again(working(), seen)
+    job = at_work_again(job, dataclasses.replace(WORKING, outcome=dataclasses.replace(halted, step=90)))
+    assert (job.status, job.hangs, job.fruitless) == ("active", (40, 90), 2)
+    job = at_work_again(job, seen)
+    assert (
+        job.status == "failed" and job.message == "the trainer failed twice after step 40: INTERNAL: Core halted unexpectedly"
+    )
+    early = Outcome(1, "JaxRuntimeError", "UNAVAILABLE: …/tensorflow.CoordinationService/PollForError")
+    job = at_work_again(
+        at_work_again(working(), dataclasses.replace(WORKING, outcome=early)), dataclasses.replace(WORKING, outcome=early)
+    )
+    assert (job.status, job.hangs, job.fruitless) == ("active", (), 2)
+    memory = dataclasses.replace(halted, message="RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
+    assert at_work_again(working(), dataclasses.replace(WORKING, outcome=memory)).status == "failed"
+
+
+def test_preempted_slices_are_nobodys_fault_however_many():
+    """A survivor reports its lost peer first: what that means is judged when the API has had time to say so (marin #5747)."""
+    slice_ = Observation(state="READY", workers=4, silence=(3.0,) * 4, outcome=LOST)
+    assert isinstance(decide(working(), slice_, NOW, POLICY), Wait)
+    assert isinstance(decide(working().model_copy(update={"spot": False}), slice_, NOW, POLICY), MarkForDeletion)
+    job = working()
+    for _ in range(5):
+        job = at_work_again(job, dataclasses.replace(slice_, state="PREEMPTED"))
+    assert (job.status, job.fruitless, [attempt.ending for attempt in job.attempts]) == ("active", 0, ["preempted"] * 5)
+    assert job.attempts[0].zone != job.attempts[1].zone
+
+
+def test_two_hangs_before_the_first_step_with_progress_between_them_are_two_machines():
+    early = dataclasses.replace(WORKING, outcome=Outcome(1, "Hung", "nothing new in the stage 'start' for 3600 s"))
+    job = at_work_again(working(), early)
+    job = at_work_again(job, dataclasses.replace(WORKING, outcome=SAVED), newest_step=40)
+    assert at_work_again(job, early, newest_step=40).status == "active"
+
+
+def test_a_run_that_has_run_waits_for_quota():
+    """Nothing bills meanwhile (marin issue 87)."""
+    job = jobs.ended(jobs.ending(working(), "preempted", "x"), now=NOW, newest_step=40, pause=0.0)
+    job = jobs.with_node(jobs.intended(job, now=NOW), requested=True, since=NOW)
+    assert job.node is not None
+    assert refused(job, job.node, "quota", "exceeded", NOW + 100 * 3600, POLICY) == MarkForDeletion("quota", "exceeded")
 
 
 def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():

@@ -5,6 +5,7 @@ After a wanted change: TPULM_UPDATE_GOLDEN=1 pytest tests/cloud/test_export.py, 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import subprocess
@@ -26,6 +27,7 @@ from tpulm import storage
 from tpulm.cli.app import app
 from tpulm.cloud import bundle, export
 from tpulm.cloud.export import Staged
+from tpulm.cloud.launch import label_value
 from tpulm.cloud.settings import CloudSettings
 from tpulm.config import load
 from tpulm.errors import ConfigError
@@ -120,7 +122,7 @@ def test_the_nodes_of_a_slice(name: str, label: str, topology: str, hosts: int, 
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
     assert (job["completions"], job["parallelism"], job["completionMode"]) == (hosts, hosts, "Indexed")
     resources = pod["containers"][0]["resources"]
-    assert resources["limits"] == resources["requests"] == {"google.com/tpu": chips}
+    assert resources["limits"] == resources["requests"] == {"google.com/tpu": chips, "ephemeral-storage": "10Gi"}
     assert ("network" in manifest["spec"]) is (hosts > 1)
     assert ("--num-hosts" in pod["containers"][0]["command"][2]) is (hosts > 1)
 
@@ -227,7 +229,7 @@ def test_a_pod_that_was_stopped_or_preempted_costs_no_restart():
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert pod_of(manifest)["restartPolicy"] == "Never" and job["backoffLimit"] == 0
     assert job["podFailurePolicy"]["rules"] == [
-        {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [75]}},
+        {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [75, 76]}},
         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
     assert pod_of(manifest)["containers"][0]["name"] == "trainer" and pod_of(manifest)["terminationGracePeriodSeconds"] >= 120
@@ -240,3 +242,20 @@ def test_hosts_find_each_other_by_the_names_of_their_pods():
     script = pod_of(manifest)["containers"][0]["command"][2]
     assert f'--coordinator {name}-slice-0-0.{name}:8476 --num-hosts 4 --host-index "$JOB_COMPLETION_INDEX"' in script
     assert len(f"{name}-slice-0-100") <= 63, "a host's name"
+
+
+@pytest.mark.parametrize(("accelerator", "hosts"), [("v5litepod-8", 1), ("v5litepod-64", 16), ("v6e-256", 64)])
+def test_pods_have_names_that_kubernetes_takes(accelerator: str, hosts: int):
+    """63 letters with the five that a pod gets: JobSet's webhook refuses longer ones."""
+    staged = dataclasses.replace(STAGED, name=label_value("a" * 60, STAGED.workdir))
+    manifest = yaml.safe_load(export.jobset(staged, settings(secrets=SECRETS), export.nodes_of(accelerator), queue="team"))
+    name = manifest["metadata"]["name"]
+    assert len(f"{name}-slice-0-{hosts - 1}-abcde") <= 63 and name.endswith(staged.name[-7:])
+    assert pod_of(manifest)["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] == name
+    assert manifest["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team"}
+
+
+def test_skypilot_stays_beside_the_bucket():
+    recovery = yaml.safe_load(export.skypilot(STAGED, settings()))["resources"]["job_recovery"]
+    assert recovery == {"strategy": "FAILOVER", "max_restarts_on_errors": 1, "recover_on_exit_codes": [75, 76]}
+    assert "sky gpus list tpu-v5litepod-16" in export.skypilot(STAGED, settings(accelerator="v5litepod-16"))

@@ -16,9 +16,9 @@ from typing import Any
 
 from tpulm.cloud.control import Heartbeat
 from tpulm.cloud.decide import Finished, Outcome
-from tpulm.cloud.job import Job
+from tpulm.cloud.job import FAULTS, Job
 from tpulm.cloud.launch import policy_of, request_for
-from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request
+from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request, refusal_of_code
 from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Memory, Supervisor
 from tpulm.errors import CloudRefused, TpulmError, Unavailable
@@ -31,6 +31,8 @@ STEP_SECONDS, CHECKPOINT_STEPS = 2.0, 300
 SELF_DELETE_SECONDS, GRACE_SECONDS, SPARE_WAIT_SECONDS, SPARE_SECONDS = 900.0, 240.0, 300.0, 600.0  # as agent.py has them
 UNNEEDED_SECONDS = 60.0  # until a VM that was never needed, or is not any more, deletes itself
 MONTH = 30 * 86_400.0
+RESERVED = "Insufficient reserved capacity. Contact customer support to increase your reservation."  # skypilot issue 4579
+QUOTA = "Quota limit 'TPUV3sPreemptible' has been exceeded."
 
 
 class Killed(BaseException):
@@ -51,6 +53,7 @@ class Vm:
     hidden_until: float = 0.0  # a get right after a create may answer 404
     boots_at: float = 0.0
     preempted_at: float = 0.0  # is to be
+    shown_at: float | None = None  # when the API shows that
     silent_at: float = float("inf")  # its agent dies
     step: float = 0.0
     idle_since: float | None = None
@@ -81,6 +84,9 @@ class World:
     complete: bool = False
     hang_at: int | None = None
     closed: frozenset[str] = frozenset()
+    workers: int = 1  # of each VM
+    no_quota: tuple[float, float] = (0.0, 0.0)  # from when to when
+    lost: set[int] = field(default_factory=set)  # attempts whose preemption a survivor reported first
     dollars: float = 0.0
     unwatched: bool = False  # for hours a VM had neither an agent nor a supervisor, and nothing could keep to the budget
     events: Counter[str] = field(default_factory=Counter)
@@ -108,7 +114,7 @@ class World:
 
     def heard(self, attempt: int) -> dict[int, int]:
         vm = self._of(attempt)
-        return {} if vm is None or vm.beat is None else {0: int(vm.beat[0])}
+        return {} if vm is None or vm.beat is None else dict.fromkeys(range(self.workers), int(vm.beat[0]))
 
     def beat(self, attempt: int, worker: int) -> Heartbeat | None:
         vm = self._of(attempt)
@@ -145,8 +151,11 @@ class World:
         if request.zone in self.closed:
             self.events["zone refused"] += 1
             raise Refused("zone", f"Permission denied on 'locations/{request.zone}' (or it may not exist).")
+        if self.no_quota[0] <= self.now < self.no_quota[1]:
+            self.events["hours without quota"] += 1
+            raise Refused("quota", QUOTA)
         if self._hit("quota", 0.1):
-            raise Refused("quota", "Quota limit 'TPUV3sPreemptible' has been exceeded.")
+            raise Refused("quota", QUOTA)
         asked = self.now
         vm = Vm(request, int(request.metadata["tpulm-attempt"]), asked)
         wait = self.chance.uniform(0, 20 * 3600) if request.queued and self._hit("waits in the queue") else 0.0
@@ -155,6 +164,7 @@ class World:
             vm.state = "WAITING_FOR_RESOURCES"
         failures: tuple[tuple[Refusal, str, float], ...] = (
             ("stock-out", "stock-out", 1.0),
+            (refusal_of_code(8, RESERVED), RESERVED, 0.3),
             ("preempted", "preempted while it was created", 0.2),
             ("cloud", "internal error", 0.05),
         )
@@ -184,7 +194,7 @@ class World:
         if vm is None or self.now < vm.hidden_until:
             return NodeStatus(None)
         refused = Refused(*vm.failure) if vm.failure and vm.state == "FAILED" else None
-        return NodeStatus(vm.state, dict(vm.request.labels), 1, refused, created_at=vm.comes_at - 60)
+        return NodeStatus(vm.state, dict(vm.request.labels), self.workers, refused, created_at=vm.comes_at - 60)
 
     def delete(self, name: str, zone: str) -> str:
         self._between()
@@ -229,14 +239,29 @@ class World:
         if vm.gone_at is not None:
             return
         if self.now >= vm.preempted_at:
-            self.events["preempted"] += 1
-            if self._hit("vanished", 0.5):
-                self._end(name)
-            else:
+            if vm.shown_at is None:
+                self._preempt(name, vm)
+            elif self.now >= vm.shown_at:
                 vm.state, vm.gone_at = "SUSPENDED" if vm.request.queued else "PREEMPTED", self.now
             return
         if self.now >= vm.boots_at and self.now < vm.silent_at:
             self._agent(name, vm)
+
+    def _preempt(self, name: str, vm: Vm) -> None:
+        """With notice, in which it saves, or without; of several hosts one tells of it before the API."""
+        self.events["preempted"] += 1
+        node = self.job.node if self.job else None
+        trains = node is not None and node.attempt == vm.attempt and node.ending is None and vm.outcome is None
+        trains = trains and vm.step > 0 and self.now < vm.silent_at
+        if trains and self._hit("preempted with notice"):
+            self.newest = max(self.newest, int(vm.step))
+        if self._hit("vanished", 0.5):
+            self._end(name)
+            return
+        vm.shown_at = self.now
+        if trains and self.workers > 1 and self._hit("peer lost", 2.0):
+            vm.outcome, vm.shown_at = Outcome(1, "PeerLost", "host 3 was lost"), self.now + self.chance.uniform(0, 60)
+            self.lost.add(vm.attempt)
 
     def _agent(self, name: str, vm: Vm) -> None:
         """As agent.py does: it trains while its attempt counts, and deletes its own VM in the end."""
@@ -267,6 +292,12 @@ class World:
             self._end(name)
 
     def _train(self, vm: Vm, node: Any) -> None:
+        if vm.step == 0.0 and self._hit("chip busy", 0.1):  # marin issue 4783
+            vm.outcome = Outcome(1, "DeviceError", "TPU initialization failed: open(/dev/vfio/0): Device or resource busy")
+        if vm.step == 0.0 and self._hit("download fails again and again", 0.03):  # uv issue 1912
+            vm.outcome = Outcome(1, None, "cannot prepare the VM: request or response body error: operation timed out")
+        if vm.outcome is not None:
+            return
         if vm.step < self.newest:
             vm.step = self.newest
         hung = self.hang_at is not None and vm.step + POLL / STEP_SECONDS >= self.hang_at
@@ -283,6 +314,12 @@ class World:
             self.newest = int(vm.step)
         if self._hit("trainer dies", 0.001):
             vm.outcome = Outcome(-9, None, "")
+        elif self._hit("chips fail", 0.001):  # jax issue 9642
+            vm.outcome = Outcome(1, "JaxRuntimeError", "INTERNAL: Core halted unexpectedly", int(vm.step))
+        elif self.newest and self._hit("permission refused in passing", 0.001):  # gcsfs issue 316
+            vm.outcome = Outcome(4, "StorageRefused", "Anonymous caller does not have storage.objects.get access")
+        if vm.outcome is not None:
+            return
         if node.asked_to_stop is not None or vm.stopping_at is not None or (self.job and self.job.wanted != "running"):
             self.newest, vm.outcome = int(vm.step), Outcome(75, None, "saved and stopped")
         elif vm.step >= self.steps:
@@ -305,6 +342,10 @@ def live(seed: int) -> tuple[World, Job, float | None]:
         world.closed = frozenset(chance.sample(ZONES, chance.randint(1, 3)))
     if world.trouble and chance.random() < 0.3:
         world.hang_at = chance.randrange(world.steps)
+    world.workers = chance.choice([1, 4])
+    if world.trouble and chance.random() < 0.3:
+        begin = world.now + chance.uniform(0, 20 * 3600)
+        world.no_quota = (begin, begin + chance.uniform(1, 6) * 3600)
     values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "queued": queued, "zones": ZONES}
     world.job = Job(**values, prices=PRICES, budget=budget, created_at=world.now)
 
@@ -367,6 +408,13 @@ def test_nothing_bills_at_the_end_and_the_budget_holds():
         assert world.vms == {}, (seed, job.nodes)  # neither a VM nor its agent, nor a husk that holds quota
         assert sorted(attempt.number for attempt in job.attempts) == list(range(1, job.attempt + 1))
         assert job.nodes == () and job.status != "active", (seed, job.status, job.message, job.nodes, job.attempts[-3:])
+        assert not any(attempt.ending in FAULTS for attempt in job.attempts if attempt.number in world.lost), (
+            seed,
+            job.attempts,
+        )
+        assert not any("reserved" in why for why in job.closed.values()), (seed, job.closed)
+        has_run = any(attempt.ready_at is not None for attempt in job.attempts)
+        assert not (has_run and job.status == "refused" and "Quota" in job.message), (seed, job.message, job.attempts)
         dearest = max(PRICES.values())
         if budget is not None and not world.unwatched:
             assert world.dollars <= budget + POLL / 3600 * dearest + 1e-6, (  # of a sum of many
@@ -394,6 +442,14 @@ def test_nothing_bills_at_the_end_and_the_budget_holds():
             "supervisor killed",
             "no answer",
             "deleted itself",
+            "preempted with notice",
+            "peer lost",
+            "chip busy",
+            "chips fail",
+            RESERVED,
+            "hours without quota",
+            "permission refused in passing",
+            "download fails again and again",
         ):
             assert events[kind] > 0, kind
     print(f"\n{LIVES} lives: {dict(statuses)}")

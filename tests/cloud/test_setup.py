@@ -8,10 +8,11 @@ import pytest
 
 from cloud_emulator import Emulator
 from cloud_emulator.recorded import answer
-from tpulm.cloud import policies, setup
+from tpulm.cloud import launch, policies, setup
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.settings import CloudSettings
+from tpulm.cloud.settings import CloudSettings, load
 from tpulm.cloud.setup import Check, SetupStep, apply, examine
+from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, TpulmError
 
 PROJECT, WORKER = "tpulm-emulator", "tpulm-worker@tpulm-emulator.iam.gserviceaccount.com"
@@ -300,7 +301,7 @@ def test_where_the_bucket_is(whole: Emulator):
         ("US", ("us-central1-a",), True, "several regions", "us-central1 is cheaper"),
         ("NAM4", ("us-central1-a",), True, "several regions", "us-central1 is cheaper"),
         ("ASIA-EAST1", ("asia-east1-c",), True, "ASIA-EAST1", ""),
-        ("US-CENTRAL1", ("us-central1-a", "europe-west4-a"), True, "far from europe-west4-a", '["us-central1-a"]'),
+        ("US-CENTRAL1", ("us-central1-a", "europe-west4-a"), False, "far from europe-west4-a", '["us-central1-a"]'),
         ("US-CENTRAL1", ("us-central1-*",), True, "US-CENTRAL1", ""),
     ]
     for number, (location, zones, ok, found, remedy) in enumerate(cases):
@@ -308,6 +309,32 @@ def test_where_the_bucket_is(whole: Emulator):
         check = checks(bucket=f"elsewhere-{number}", zones=zones, accelerator="v2-8")["bucket: location"]
         assert check.ok is ok and found in check.found and remedy in check.remedy, location
         assert bool(check.remedy) is bool(remedy)
+    far = {"bucket": "elsewhere-6", "accelerator": "v2-8"}
+    assert checks(**far, zones=("us-central1-a", "europe-west4-a"), far_bucket=True)["bucket: location"].ok
+    assert checks(**far, zones=("europe-west4-a",), far_bucket=True)["bucket: location"].ok
+    assert checks(**far, zones=())["bucket: location"] == Check(
+        True, "US-CENTRAL1; far from europe-west4-a, asia-east1-c, which a launch leaves out", name="bucket: location"
+    )
+    told: list[str] = []
+    settings = launch.offered(load(project=PROJECT, **far), TpuApi(PROJECT), note=told.append)
+    assert {zone[:-2] for zone in settings.zones} == {"us-central1"}
+    assert len(told) == 1 and "asia-east1-c: left out, far from gs://elsewhere-6 in US-CENTRAL1" in told[0]
+
+
+def test_the_network(whole: Emulator):
+    """Google's own rule for a slice opens five ports (jax issue 35905); the default network's, all of them."""
+    project = whole.tpu.projects.known()
+    assert checks(accelerator="v3-32")["network"].ok
+    (rule,) = project.networks["default"]
+    project.networks["mine"] = [{**rule, "allowed": [{"IPProtocol": "tcp", "ports": ["8470-8471", "8474", "8476", "11211"]}]}]
+    assert checks(network="mine")["network"].ok
+    closed = checks(network="mine", accelerator="v3-32")["network"]
+    assert closed.ok is False and "8476 and 8477" in closed.found
+    assert "firewall-rules create mine-hosts" in closed.remedy and "--allow=tcp:8476-8477" in closed.remedy
+    del project.networks["default"]
+    gone = checks()["network"]
+    assert gone.ok is False and "gcloud compute networks create default --subnet-mode=auto" in gone.remedy
+    assert is_well(SETTINGS.model_copy(update={"network": f"projects/{PROJECT}/global/networks/mine"}))
 
 
 def test_deleted_checkpoints_that_go_on_costing(whole: Emulator):

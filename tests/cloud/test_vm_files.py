@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
+import importlib
 import subprocess
 import sys
 import tarfile
@@ -19,9 +21,9 @@ FOLDER = bundle.source_folder() / "cloud" / "vm"
 
 
 def test_the_startup_script_fits_and_is_bash():
-    script = bundle.boot_script()
-    assert len(script.encode()) < 4096
-    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    for script in (bundle.boot_script(), bundle.boot_script("shutdown.sh")):
+        assert len(script.encode()) < 4096
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", bundle.PROGRAMS)
@@ -66,6 +68,24 @@ def test_an_environment_has_the_tpulm_of_its_bundle(tmp_path: Path, monkeypatch:
 
 
 VERSION = "from importlib import metadata; print(metadata.version('tpulm'))"
+
+
+@pytest.mark.parametrize(("failures", "asked"), [(2, 3), (9, 3)], ids=["passes", "stays"])
+def test_a_failed_download_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, asked: int):
+    """The words of uv issue 1912. One host's would cost the whole slice."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    install, pauses = importlib.import_module("install"), list[float]()
+    monkeypatch.setattr(install.time, "sleep", pauses.append)
+    monkeypatch.setattr(install.time, "time", lambda: 1e9 + sum(pauses))
+    (tmp_path / "asked").mkdir()
+    (tmp_path / "uv").write_text(
+        f'#!/bin/sh\ncd {tmp_path}/asked && touch $(($(ls | wc -l) + 1)) && [ "$UV_HTTP_TIMEOUT" -ge 300 ] || exit 9\n'
+        f'[ $(ls | wc -l) -gt {failures} ] || {{ echo "request or response body error: operation timed out"; exit 2; }}\n'
+    )
+    (tmp_path / "uv").chmod(0o755)
+    with pytest.raises(RuntimeError, match="operation timed out") if failures > 2 else contextlib.nullcontext():
+        install.run_with_retries([str(tmp_path / "uv")], lambda: None)
+    assert len(list((tmp_path / "asked").iterdir())) == asked and sum(pauses) >= 70
 
 
 def test_everything_needed_is_pinned():

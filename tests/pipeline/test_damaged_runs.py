@@ -15,7 +15,7 @@ import pytest
 
 from toy_runs import Notes
 from tpulm import pipeline
-from tpulm.config import RunConfig, canonical_json
+from tpulm.config import RunConfig, SourceConfig, canonical_json
 from tpulm.errors import CheckpointError, TpulmError
 from tpulm.pipeline import programs
 
@@ -138,3 +138,15 @@ def test_training_is_not_done_without_its_last_checkpoint(finished: Finished, tm
     assert stages["train"] == ("resumed" if lost == "newest" else "done") and stages["evaluate"] == stages["export"] == "done"
     assert lost == "all" or any(str(folder / "checkpoints" / "6") in note for note in told.notes)
     assert made(folder) == made(whole) and pipeline.run(config, folder).nothing_to_do
+
+
+def test_other_text_is_scored_by_the_newest_checkpoint_that_can_be_read(finished: Finished, tmp_path: Path) -> None:
+    """As an export does, it says which one it skips; unlike that, it moves nothing."""
+    config, whole = finished
+    folder, text, told = tmp_path / "w", tmp_path / "new.txt", Notes()
+    shutil.copytree(whole, folder)
+    (folder / "checkpoints" / "6" / "state" / "manifest.ocdbt").write_bytes(b"")
+    text.write_text("a few words of text that nobody has seen before\n" * 200)
+    scores = pipeline.evaluate_read_only(config, folder, on=[SourceConfig(path=str(text))], progress=told)
+    assert scores["step"] == 3 and any("checkpoint 6 cannot be read" in note for note in told.notes), told.notes
+    assert (folder / "checkpoints" / "6").is_dir() and not (folder / "damaged").exists()

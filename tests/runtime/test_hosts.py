@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -143,7 +143,7 @@ def test_a_lost_connection_is_a_lost_host(group: Group, ended: list[PeerLost | S
     errors = group.run(body, body, body)
     for index, error in enumerate(errors):
         if index != gone:
-            assert isinstance(error, PeerLost) and error.exit_code == 1
+            assert isinstance(error, PeerLost) and error.exit_code == 76
             assert "was lost: its process was killed, or its machine is gone" in str(error)
             # A first host of this test closes one line after the other, and its threads tell of it.
             assert f"host {gone} " in str(error) or gone == 0
@@ -262,6 +262,28 @@ def test_the_others_do_not_come(group: Group, monkeypatch: pytest.MonkeyPatch, i
         group.start(meet, index, count).result(SECONDS)
 
 
+@pytest.mark.parametrize(("error", "waited"), [(TimeoutError("timed out"), 300), (ConnectionRefusedError("refused"), 1800)])
+def test_hosts_wait_as_long_as_an_install_may_take_unless_nothing_can_come(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, waited: float
+):
+    """A host that installs refuses connections; a firewall swallows them (marin issue 7232, jax issue 35905)."""
+    clock = [0.0]
+
+    def fail(address: object, timeout: float) -> NoReturn:
+        clock[0] += timeout
+        raise error
+
+    monkeypatch.setattr("tpulm.runtime.hosts.JOIN_SECONDS", 1800.0)
+    monkeypatch.setattr("tpulm.runtime.hosts.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tpulm.runtime.hosts.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(socket, "create_connection", fail)
+    with pytest.raises(TpulmError, match=rf"within {waited} s .*TCP port"), join(
+        Membership("10.0.0.2:8476", 2, 1), run="run"
+    ):  # fmt: skip
+        pass
+    assert waited <= clock[0] <= waited + 20
+
+
 def test_a_stop_ends_the_search(group: Group):
     waiting = [group.start(meet, 0, 3), group.start(meet, 2, 3)]
     time.sleep(0.1)
@@ -333,8 +355,8 @@ def start(coordinator: str, index: int, record: Path, environment: dict[str, str
 @pytest.mark.parametrize(
     ("survivor", "do", "code", "recorded", "said"),
     [
-        (1, ("", ""), 1, "1 host 0 was lost: its process was killed", "error: host 0 was lost"),
-        (0, ("hang", ""), 1, "1 host 1 was lost: its process was killed", "error: host 1 was lost"),
+        (1, ("", ""), 76, "76 host 0 was lost: its process was killed", "error: host 0 was lost"),
+        (0, ("hang", ""), 76, "76 host 1 was lost: its process was killed", "error: host 1 was lost"),
         (0, ("", "stop"), 75, "75 host 1 was stopped", "error: host 1 was stopped"),
         (0, ("save", "stop"), 1, "", "saved"),  # 1: the traceback of what the script raised
     ],

@@ -226,7 +226,7 @@ def happen(run: Cluster, event: Event, emulator: Emulator) -> None:
         run.send(signal.SIGKILL, event.host)
         codes = run.wait(30)
         assert codes[event.host] == -signal.SIGKILL
-        assert codes[1 - event.host] == 1, run.tails()
+        assert codes[1 - event.host] == 76, run.tails()
         assert newest_failure(run)["kind"] == "PeerLost", newest_failure(run)
     else:
         run.send(signal.SIGTERM, event.host)

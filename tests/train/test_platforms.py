@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tpulm import accelerators
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, DeviceError
 from tpulm.train import platforms
 from tpulm.train.platforms import check_platform
 
@@ -58,6 +58,26 @@ def test_a_device_that_is_not_used_stops_the_run_with_the_reason(
     monkeypatch.setattr(platforms, "nvidia_driver", lambda: False)
     with pytest.raises(ConfigError, match=message):
         check_platform(wanted)
+
+
+BUSY = (  # marin issue 4783
+    "Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/vfio/0): Device or resource busy: "
+    "Device or resource busy; Couldn't open iommu group /dev/vfio/0"
+)
+
+
+@pytest.mark.parametrize("message", [BUSY, ""], ids=["raised", "fell back to the CPU"])
+def test_a_tpu_that_is_set_up_and_fails_is_the_machines_fault(pci: Path, monkeypatch: pytest.MonkeyPatch, message: str):
+    def default_backend() -> str:
+        if message:
+            raise RuntimeError(message)
+        return "cpu"
+
+    attach(pci, "0x0063", 4)
+    monkeypatch.setattr(platforms, "find_spec", lambda name: name)
+    monkeypatch.setattr(platforms.jax, "default_backend", default_backend)
+    with pytest.raises(DeviceError, match="resource busy" if message else "another process may hold it"):
+        check_platform("auto")
 
 
 @pytest.mark.parametrize(("order", "extra"), [("tpulm, jax", {}), ("jax, tpulm", {"TPU_STDERR_LOG_LEVEL": "2"})])

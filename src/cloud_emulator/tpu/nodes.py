@@ -277,23 +277,34 @@ class Nodes(Table[TpuSlice]):
     # Preemption, loss and maintenance
 
     def preempt(self, node: TpuSlice, grace_seconds: float) -> None:
-        """Notify the machines and send SIGTERM; the node is PREEMPTED once all processes ended, or after `grace_seconds`."""
+        """Notify the machines and run their shutdown scripts; then, or after 5/6 of `grace_seconds`, send SIGTERM. The node is
+        PREEMPTED once all processes ended, or after all of it.
+
+        A startup script and its children hear nothing before: compute-image-packages PR 207, taskcluster issue 6802.
+        """
         clock = self._state.clock
         for machine in node.machines:
             machine.metadata.set("instance/preempted", "TRUE")
         self._state.record("notified", node.name, f"preemption, {grace_seconds:g} s of grace")
-        signal_all(node, signal.SIGTERM)
-        until = clock.now() + grace_seconds
+        for machine in node.machines:
+            machine.shut_down(node.node.metadata.get("shutdown-script", ""))
+        until, told = clock.now() + grace_seconds, False
 
         def look() -> None:
+            nonlocal told
             if self.get(node.name) is not node or node.node.state in OVER:
                 return
+            if not told and (
+                clock.now() >= until - grace_seconds / 6 or not any(machine.is_shutting_down for machine in node.machines)
+            ):
+                told = True
+                signal_all(node, signal.SIGTERM)
             if clock.now() >= until or not any(machine.processes() for machine in node.machines):
                 self.lose(node, "preempted")
             else:
                 clock.after(LOOK_SECONDS, look)
 
-        clock.after(min(LOOK_SECONDS, grace_seconds), look)
+        look()
 
     def lose(self, node: TpuSlice, reason: str) -> None:
         """End all processes at once. The node keeps its name and its quota until it is deleted."""

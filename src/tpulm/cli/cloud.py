@@ -338,6 +338,7 @@ def skypilot(
     SkyPilot knows nothing of the budget in cloud.toml.
     """
     settings = cloud_settings(cloud_file, where, require=("bucket", "accelerator", "zones"))
+    settings = cloud.launch.beside_bucket(settings, cloud.google_rest.GoogleRest(settings.project), note=say)
     _write_job(cloud.export.skypilot(_stage(options, workdir, settings), settings), to, settings)
 
 
@@ -350,6 +351,7 @@ def jobset(
     image: Annotated[
         str | None, option("A container image with bash and python3. Default: Python's own.", metavar="NAME")
     ] = None,
+    queue: Annotated[str | None, option("The queue of Kueue that admits it.", metavar="NAME")] = None,
     cloud_file: CloudFile = None,
     accelerator: Annotated[
         str | None, option("A TPU type, such as v6e-8, or the GPUs of a node: nvidia-h100-80gb:8.", metavar="TYPE")
@@ -370,7 +372,7 @@ def jobset(
     if not named:
         raise ConfigError('accelerator is not set: write accelerator = "v6e-8" in cloud.toml, or give --accelerator')
     nodes = cloud.export.nodes_of(named)
-    _write_job(cloud.export.jobset(_stage(options, workdir, settings), settings, nodes, image=image), to, settings)
+    _write_job(cloud.export.jobset(_stage(options, workdir, settings), settings, nodes, image=image, queue=queue), to, settings)
 
 
 def _stage(options: RunOptions, workdir: PurePath | None, settings: cloud.settings.CloudSettings) -> cloud.export.Staged:

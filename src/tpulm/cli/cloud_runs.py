@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -29,6 +30,7 @@ from tpulm.errors import (
     StorageUnavailable,
     TpulmError,
     Unavailable,
+    shorten,
     some_of,
 )
 from tpulm.readable import dollars, duration
@@ -76,7 +78,7 @@ def launch(
     job = found[0] if (found := control.read()) else None
     if job is not None and control.is_complete() and job.is_over:
         _end(job, folder)
-    named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project))
+    named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project), note=say)
     if job is not None and job.node is not None:
         there = settings.model_copy(update={"zones": job.zones})
         cloud.launch.check_means(there, job.prices, spent=job.dollars(time.time()))
@@ -294,45 +296,52 @@ def _speed(workdir: PurePath) -> cloud.status.Speed | None:
 
 
 def _show_status(workdir: PurePath, found: cloud.status.RunStatus) -> None:
-    job, now = found.job, time.time()
+    """At most eight lines of 80 columns; --json has the rest."""
+    job, node, now = found.job, found.job.node, time.time()
     attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
-    percent = f" ({found.step / found.steps:.0%})" if found.steps else ""
-    last = "" if found.last_pass is None else f"; the last one ended {duration(now - found.last_pass)} ago"
-    state = ""
-    if job.node is not None:
-        seen = f"(last seen: {job.node.state or 'nothing'})"
-        if found.node is None:
-            state = f"not known: {found.unseen} {seen}"
-        elif found.node.state is None:
-            state = f"gone, or not there yet {seen}"
-        else:
-            state = f"{found.node.state}, {found.node.workers} worker{'s' * (found.node.workers != 1)}"
-    speed, left = "", found.seconds_left
+    tpu, speed, place = f"{'spot ' * job.spot}{job.accelerator}", "", ""
+    if node is not None:
+        place, seen = f", {node.name} in {node.zone}", found.node
+        tpu += f", not known: {found.unseen}" if seen is None else f", {seen.state or 'gone, or not there yet'}"
+    if found.heartbeats:
+        states = Counter(beat.state or "alive" for beat in found.heartbeats)
+        tpu += "; workers: " + ", ".join(f"{count} {state}" for state, count in states.items())
+        tpu += f", {duration(now - min(beat.time for beat in found.heartbeats))} ago"
     if found.speed is not None and job.status != "done":
-        tokens = found.speed.tokens_per_second
+        tokens, left = found.speed.tokens_per_second, found.seconds_left
         speed = f"{1 / found.speed.seconds_per_step:,.2f} steps/s{f', {tokens:,.0f} tokens/s' if tokens else ''}"
-        speed += "" if left is None else f"; {duration(left)} of training left"
+        speed += "" if left is None else f"; {duration(left)} and {dollars(left / 3600 * job.dollars_per_hour)} to the end"
+    endings = Counter(item.ending or "running" for item in attempts)
+    known = sum(item.dollars or 0.0 for item in attempts)
     rows = {
-        "run": f"{job.run}: {job.status}" + (", to be stopped" if job.status == "active" and job.wanted == "stopped" else ""),
-        "message": job.message,
-        "supervisor": found.supervisor or ("" if job.is_over else f"none now{last}"),
-        "TPU": f"{'spot ' * job.spot}{job.accelerator}, " + (f"{job.node.name} in {job.node.zone}" if job.node else "none now"),
-        "state": state,
-        "workers": ", ".join(
-            f"{beat.worker}: {beat.state or 'alive'}, {duration(now - beat.time)} ago" for beat in found.heartbeats
-        ),
-        "step": f"{found.step:,} of {'?' if found.steps is None else f'{found.steps:,}'}{percent}",
-        "checkpoint": f"step {found.newest_step:,}" if found.newest_step else "none yet",
-        "model": f"{workdir}/export" if job.status == "done" else "",
+        "TPU": tpu,
+        "step": f"{found.step:,} of {'?' if found.steps is None else f'{found.steps:,}'}"
+        + (f" ({found.step / found.steps:.0%})" if found.steps else "")
+        + (f", checkpoint {found.newest_step:,}" if found.newest_step else ", no checkpoint yet"),
         "speed": speed,
-        "cost": _total(attempts) + (f" of {dollars(found.budget)}" if found.budget is not None else ", no budget"),
+        "spent": _total(attempts)
+        + (", no budget" if found.budget is None else f" of {dollars(found.budget)}; {dollars(found.budget - known)} left"),
+        "attempts": ", ".join(f"{count} {ending}" for ending, count in endings.items()),
+        "the last": shorten(job.attempts[-1].detail, 60, quoted=False) if job.attempts and not job.is_over else "",
     }
-    print_table(f"{workdir}", {name: value for name, value in rows.items() if value})
-    _show_attempts(job, attempts)
+    print_table(f"{workdir}: {job.status}{place}", {name: value for name, value in rows.items() if value})
+    show(f"{'next':<10}{_next(workdir, found, now)}")
+
+
+def _next(workdir: PurePath, found: cloud.status.RunStatus, now: float) -> str:
+    """What happens next, and who sees to it."""
+    job, node = found.job, found.job.node
+    if job.is_over:
+        return f"the model is in {workdir}/export" if job.status == "done" else f"nothing: {job.message}"
     if found.needs_supervisor:
-        what = "what is preempted stays so until the next pass. This does it until the run is over"
-        command = f"tpulm cloud supervise --loop --workdir {workdir}"
-        show(f": {what}:\n    {command}", lead="\nnothing supervises this run now", style="bold yellow")
+        return f"unsupervised: tpulm cloud supervise --loop -w {workdir}"
+    if node is None:
+        what = f"another attempt in {duration(max(0.0, job.not_before - now))}"
+    elif job.wanted == "stopped" or node.asked_because or node.ending:
+        what = "it saves if it still runs, and its TPU is deleted"
+    else:
+        what = "it trains; then its TPU is deleted"
+    return f"{what} (by {found.supervisor or 'the next pass'})"
 
 
 def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -> None:

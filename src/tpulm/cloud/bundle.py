@@ -42,8 +42,8 @@ def source_folder() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def boot_script() -> str:
-    return (source_folder() / "cloud" / "vm" / "boot.sh").read_text(encoding="utf-8")
+def boot_script(name: str = "boot.sh") -> str:
+    return (source_folder() / "cloud" / "vm" / name).read_text(encoding="utf-8")
 
 
 def stage(

@@ -6,6 +6,7 @@ to continue, since a resource is recorded before it is created and until it is s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -57,7 +58,7 @@ class MarkForDeletion:
 
     why: Ending
     detail: str
-    step: int | None = None  # at which it hung
+    step: int | None = None  # at which it hung, or its chips failed
 
 
 @dataclass(frozen=True)
@@ -200,11 +201,15 @@ class Observation:
 
 
 _GONE_STATES = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"])
+_TAKEN_STATES = _GONE_STATES | {"SUSPENDING", "SUSPENDED"}
 _READY_STATES = frozenset(["READY", "ACTIVE"])
 _QUEUED_STATES = frozenset(["ACCEPTED", "WAITING_FOR_RESOURCES"])  # in a queue
 _CREATING_STATES = _QUEUED_STATES | {"CREATING", "STARTING", "PROVISIONING", "ACTIVE"}
 _REPAIR_STATES = frozenset(["REPAIRING", "RESTARTING"])
-_EXTERNAL_FAILURES = frozenset([None, "PeerLost", "StorageError", "StorageUnavailable"])  # failure records with exit code 1
+# Failure records with exit code 1 that do not blame the run.
+_EXTERNAL_FAILURES = frozenset([None, "DeviceError", "PeerLost", "StorageError", "StorageUnavailable"])
+_CHIP_FAILURES = frozenset(["JaxRuntimeError", "XlaRuntimeError"])  # nor do these, with one of XLA's statuses:
+_CHIP_STATUS = re.compile("INTERNAL|UNAVAILABLE|ABORTED|UNKNOWN|DEADLINE_EXCEEDED|DATA_LOSS|CANCELLED")
 _USER_EXIT_CODES = frozenset([2, 3, 4])  # exit codes that blame the run, its data or its permissions
 
 
@@ -258,7 +263,8 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
 def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, policy: Policy) -> MarkForDeletion:
     """The action after a refusal. Lack of quota is often transient: preempted nodes and other users hold some of it."""
     since = job.quota_since.get(node.zone, node.intended_at)
-    if kind == "quota" and now - since >= policy.quota_patience:
+    has_run = any(attempt.ready_at is not None for attempt in job.attempts)  # it waits for its deadline: nothing bills
+    if kind == "quota" and now - since >= policy.quota_patience and not has_run:
         waited = f" (refused for {duration(now - since)})" if now > since else ""
         return MarkForDeletion("zone", because + waited)
     return MarkForDeletion(kind, because)
@@ -392,15 +398,21 @@ def _with_node(job: Job, node: Node, observed: Observation, now: float, policy: 
         return MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
     if observed.complete and (observed.outcome is not None or not _answers(observed, policy)):
         return MarkForDeletion("done", "the run is complete")
-    if observed.outcome is not None:
-        return _judged(job, node, observed.outcome)
-    if (state := observed.state) is None:
+    state, outcome = observed.state, observed.outcome
+    if outcome is not None and not _is_external(outcome, observed.newest_step):
+        return _judged(job, node, outcome)
+    if outcome is not None and state not in _TAKEN_STATES:
+        # A survivor of a preempted slice loses its peer, or crashes, before the API shows the preemption.
+        if job.spot and observed.workers > 1 and max(observed.silence, default=policy.appear) < policy.appear:
+            return Wait(f"whether {node.name} is being preempted is not known yet")
+        return _ended(job, outcome)
+    if state is None:
         if (observed.pending and now - node.intended_at <= policy.create) or _may_appear(node, observed, now, policy):
             return Wait(f"{node.name} was asked for")
         return MarkForDeletion("lost", f"{node.name} is gone from {node.zone}")
     if state in _GONE_STATES:
         return MarkForDeletion("preempted", f"{node.name} is {state}")
-    if state == "SUSPENDED" or (state == "SUSPENDING" and observed.silence):
+    if state == "SUSPENDED" or (state == "SUSPENDING" and (observed.silence or outcome)):
         return MarkForDeletion("preempted", f"the queued resource of {node.name} is {state}")
     if state == "FAILED":
         return MarkForDeletion("cloud", f"the queued resource of {node.name} is {state}, and does not say why")
@@ -453,8 +465,24 @@ def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | 
     return None
 
 
+def _is_external(outcome: Outcome, newest_step: int) -> bool:
+    """Whether a machine, another host or Google ended the trainer. A signal, 134, 137, and exit code 1 without a failure record
+    never blame the run; nor does a lack of permission once the run has a checkpoint.
+    """
+    code, failure = outcome.exit_code, outcome.failure
+    if code in (0, 75) or failure == "Hung":
+        return False
+    if code in _USER_EXIT_CODES:
+        return code == 4 and newest_step > 0
+    return code != 1 or failure in _EXTERNAL_FAILURES or _is_of_the_chips(outcome)
+
+
+def _is_of_the_chips(outcome: Outcome) -> bool:
+    return outcome.failure in _CHIP_FAILURES and _CHIP_STATUS.match(outcome.message) is not None
+
+
 def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
-    """Decide whom a trainer's end blames. A signal, 134, 137, and exit code 1 without a failure record never blame the run."""
+    """What follows from an end that is the run's own."""
     code, message = outcome.exit_code, outcome.message
     if code == 0:
         return MarkForDeletion("trainer", "the trainer ended as if it were done, and the run has no export")
@@ -462,20 +490,26 @@ def _judged(job: Job, node: Node, outcome: Outcome) -> MarkForDeletion:
         why = node.asked_because or ("stopped" if job.wanted != "running" else "again")
         return MarkForDeletion(why, message or "saved and stopped")
     if outcome.failure == "Hung":
-        return _hung(job, outcome.step, message or "the trainer made no new step")
-    if code in _USER_EXIT_CODES or (code == 1 and outcome.failure not in _EXTERNAL_FAILURES):
-        message = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
-        return MarkForDeletion("failed", message)
+        return _once(job, "hung", outcome.step, message or "the trainer made no new step")
+    message = message or f"the trainer ended with exit code {code} and said nothing; see 'tpulm cloud logs'"
+    return MarkForDeletion("failed", message)
+
+
+def _ended(job: Job, outcome: Outcome) -> MarkForDeletion:
+    """What follows from an end that is not the run's fault, as far as is known."""
+    code, message = outcome.exit_code, outcome.message
+    if _is_of_the_chips(outcome) and outcome.step is not None:
+        return _once(job, "trainer", outcome.step, message)
     by = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return MarkForDeletion("trainer", f"the trainer ended ({by})" + (f": {message}" if message else ""))
 
 
-def _hung(job: Job, step: int | None, message: str) -> MarkForDeletion:
-    """One hang may be a machine's fault; a second one at the same step is the run's."""
+def _once(job: Job, why: Ending, step: int | None, message: str) -> MarkForDeletion:
+    """One such end may be a machine's fault; a second one at the same step is the run's."""
     if step not in job.hangs:
-        return MarkForDeletion("hung", message, step)
+        return MarkForDeletion(why, message, step)
     where = "before its first step" if step is None else f"after step {step}"
-    return MarkForDeletion("failed", f"the trainer hung twice {where}: {message}")
+    return MarkForDeletion("failed", f"the trainer {'hung' if why == 'hung' else 'failed'} twice {where}: {message}")
 
 
 def _lives(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action:
@@ -502,7 +536,7 @@ def _lives(job: Job, node: Node, observed: Observation, now: float, policy: Poli
             return Wait("working")
         step = observed.rate.step
         after = "no step was made" if step is None else f"no step was made after {step}"
-        return _hung(job, step, f"{after} for {duration(observed.rate.seconds_since_step)}, though {heard}")
+        return _once(job, "hung", step, f"{after} for {duration(observed.rate.seconds_since_step)}, though {heard}")
     elif state == "READY":
         why, bound, detail = "silent", policy.boot, f"{heard} within {policy.boot:.0f} s of READY"
         if observed.boot:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -25,13 +25,16 @@ from tpulm.cloud.control import Control
 from tpulm.cloud.launch import check_folder, check_trackers, label_value
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import RunConfig, canonical_json
-from tpulm.errors import EXIT_STOPPED, ConfigError
+from tpulm.errors import EXIT_PEER_LOST, EXIT_STOPPED, ConfigError
 from tpulm.pages import text_environment
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import DEFAULT_PORT
 
 _GPU = re.compile(r"(nvidia-[a-z0-9-]+)(?::([1-9][0-9]?))?")
-_RESTARTS = 3  # after failures, which cost money; after preemptions and stops there is no limit
+_RESTARTS = (
+    1  # after failures: neither engine can leave out settings, data and permissions; after preemptions there is no limit
+)
+_LONGEST_POD = 63
 
 
 @dataclass(frozen=True)
@@ -98,16 +101,21 @@ def skypilot(staged: Staged, settings: CloudSettings) -> str:
     return _rendered("skypilot.yaml", staged, **named)
 
 
-def jobset(staged: Staged, settings: CloudSettings, nodes: Nodes, *, image: str | None = None) -> str:
-    """A JobSet for a TPU slice or a GPU node. `image` must have bash and python3; the default is python:X.Y-slim."""
+def jobset(staged: Staged, settings: CloudSettings, nodes: Nodes, *, image: str | None = None, queue: str | None = None) -> str:
+    """A JobSet for a TPU slice or a GPU node. `image` must have bash and python3; the default is python:X.Y-slim. `queue` is
+    one of Kueue's."""
+    length = _LONGEST_POD - len(f"-slice-0-{nodes.hosts - 1}-abcde")
+    if len(staged.name) > length:  # a run's name ends with a hyphen and six letters that are its own
+        staged = replace(staged, name=staged.name[: length - 7].rstrip("-") + staged.name[-7:])
     image = image or f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
     named = {"account": "tpulm-worker", "bundle": bundle.object_of(staged.bundle), "port": DEFAULT_PORT}
-    return _rendered("jobset.yaml", staged, settings=settings, nodes=nodes, image=image, **named)
+    return _rendered("jobset.yaml", staged, settings=settings, nodes=nodes, image=image, queue=queue, **named)
 
 
 def _rendered(template: str, staged: Staged, **values: Any) -> str:
     environment = text_environment(yaml=_scalar)
-    return environment.get_template(template).render(staged=staged, restarts=_RESTARTS, stopped=EXIT_STOPPED, **values)
+    again = (EXIT_STOPPED, EXIT_PEER_LOST)
+    return environment.get_template(template).render(staged=staged, restarts=_RESTARTS, again=again, **values)
 
 
 def _scalar(value: Any) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Service = Literal[
     "tpu",
     "serviceusage",
+    "compute",
     "cloudresourcemanager",
     "cloudbilling",
     "iam",

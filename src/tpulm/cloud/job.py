@@ -39,6 +39,7 @@ Ending = Literal[
 ]
 NO_CAPACITY: frozenset[Ending] = frozenset(["stock-out", "slow", "quota"])
 FAULTS: frozenset[Ending] = frozenset(["silent", "hung", "trainer", "cloud"])  # a run may have only a few in a row
+POOR: frozenset[Ending] = frozenset(["preempted", "trainer"])  # without a new checkpoint: little capacity, or bad machines
 NEXT_ZONE: frozenset[Ending] = frozenset([*NO_CAPACITY, "zone", "cloud"])
 # Within this time a VM is heard or deletes itself: one that gets no bundle after 30 minutes, an idle one after 15.
 UNHEARD_SECONDS = 1800.0
@@ -119,7 +120,7 @@ class Job(_Value):
     not_before: float = 0.0  # when the next attempt may begin
     idle: int = 0  # attempts in a row that began but made no new checkpoint
     fruitless: int = 0  # those of them without an external cause
-    hangs: tuple[int | None, ...] = ()  # the steps at which attempts hung; None: before the first
+    hangs: tuple[int | None, ...] = ()  # the steps at which attempts hung or their chips failed; None: before the first
     newest_step: int = 0  # of a committed checkpoint, when the newest attempt began, or since
     attempts: tuple[Attempt, ...] = ()
 
@@ -222,7 +223,7 @@ def ending(
         ready_at = _earliest(job.node, created_at) if heard else billed_from
     if why == "zone":
         job = job.model_copy(update={"closed": {**job.closed, job.node.zone: detail}})
-    if why == "hung":
+    if why == "hung" or step is not None:
         job = job.model_copy(update={"hangs": (*job.hangs, step)})
     return with_node(job, ending=why, detail=detail, ready_at=ready_at)
 
@@ -235,14 +236,15 @@ def ended(job: Job, *, now: float, newest_step: int, pause: float) -> Job:
     fruitful, outside = job.newest_step > job.attempts[-1].first_step, node.ending in NO_CAPACITY | {"zone", "taken"}
     idle_attempts = 0 if fruitful else job.idle + (not outside)
     next_zone = job.next_zone
-    if node.zone in job.zones:  # a zone that preempts immediately has little capacity
-        next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending == "preempted" and not fruitful))
+    if node.zone in job.zones:
+        next_zone = job.zones.index(node.zone) + (node.ending in NEXT_ZONE or (node.ending in POOR and not fruitful))
     return job.model_copy(
         update={
             "node": None,
             "next_zone": next_zone % len(job.zones),
             "refusals": job.refusals + 1 if node.ending in NO_CAPACITY else 0,
             "idle": idle_attempts,
+            "hangs": tuple(step for step in job.hangs if step is not None) if fruitful else job.hangs,
             "fruitless": 0 if fruitful else job.fruitless + (node.ending in FAULTS),
             "not_before": now + pause,
             "status": FINAL.get(node.ending, job.status),

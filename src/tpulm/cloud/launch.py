@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -16,10 +17,11 @@ from tpulm import storage
 from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
+from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job, Node, reopened
 from tpulm.cloud.prices import check_known
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
-from tpulm.cloud.settings import FILE, CloudSettings
+from tpulm.cloud.settings import FILE, CloudSettings, near
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import RunConfig, canonical_json, differences, from_json, listed
@@ -238,6 +240,7 @@ def vm_request(
         labels={LABEL: run, UNTIL_LABEL: str(round(until))},
         metadata={
             "startup-script": bundle.boot_script(),
+            "shutdown-script": bundle.boot_script("shutdown.sh"),
             "tpulm-bundle": bundle.object_of(bundle_path),
             WORKDIR: str(workdir),
             "tpulm-project": settings.project,
@@ -275,8 +278,26 @@ def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConf
     return config.model_copy(update=changes)
 
 
-def offered(settings: CloudSettings, api: TpuApi) -> CloudSettings:
-    """The settings with only the zones that offer the accelerator. Raises CloudRefused if none does."""
+def beside_bucket(
+    settings: CloudSettings, rest: GoogleRest, *, note: Callable[[str], None] = lambda line: None
+) -> CloudSettings:
+    """The settings without those of the type's own zones that are far from the bucket."""
+    if not settings.bucket or settings.far_bucket or not settings.has_default_zones:
+        return settings
+    location = ""
+    with contextlib.suppress(GoogleError):  # the doctor says why it cannot be looked at
+        location = (rest.find("storage", f"storage/v1/b/{settings.bucket}") or {}).get("location", "")
+    zones = near(location, settings.zones) if location else []
+    if not zones or len(zones) == len(settings.zones):
+        return settings
+    far = ", ".join(zone for zone in settings.zones if zone not in zones)
+    note(f"{far}: left out, far from gs://{settings.bucket} in {location}; far_bucket = true in cloud.toml takes them")
+    return settings.model_copy(update={"zones": tuple(zones)})
+
+
+def offered(settings: CloudSettings, api: TpuApi, *, note: Callable[[str], None] = lambda line: None) -> CloudSettings:
+    """The settings with only the zones that offer the accelerator, beside the bucket. Raises CloudRefused if none does."""
+    settings = beside_bucket(settings, api.rest, note=note)
     known = api.zones()
     named = settings.expanded(known)
     if strangers := [zone for zone in named.zones if zone not in known]:

@@ -32,18 +32,28 @@ _OF_A_ZONE = re.compile(
     r"|could not be found in the zonal accelerator configurations"
     r"|was not found in zone"
     r"|requested zone .* is not supported"
-    r"|is not supported for accelerator type .* in location"
-    r"|reserved capacity",
+    r"|is not supported for accelerator type .* in location",
     re.IGNORECASE,
 )
 _RATE = ("per minute", "per_minute", "perminute", "rate_limit", "rate limit")
 ADDRESSES = "IN_USE_ADDRESSES"
+_RESERVED = "Insufficient reserved capacity"  # also said where no reservation was asked for: a stock-out
+_NO_NETWORK = re.compile(r"no network named \"([^\"]+)\"|networks/([^/']+)' was not found")
+# A part of a message -> the fix that Google does not name.
+_ADVICE = {
+    ADDRESSES: "every host takes an external address: set external_addresses = false (with Private Google Access in the "
+    "subnetwork, and Cloud NAT for whatever else it is to reach), or ask for more of that quota",
+    "compute.vmExternalIpAccess": "a policy of the organization forbids external addresses: set external_addresses = false, "
+    "with Private Google Access in the subnetwork",
+}
 
 
 def refusal_of_http(status: int, reason: str, message: str) -> Refusal:
     """Classify the error answer to a create request. `reason` is that of its ErrorInfo, or its status as text."""
     if status == 429:
         return _exhausted(message)
+    if (kind := _of_the_project(message)) is not None:
+        return kind
     if reason == "LOCATION_POLICY_VIOLATED" or (status in (400, 403) and _OF_A_ZONE.search(message)):
         return "zone"
     if status in (401, 403):
@@ -55,8 +65,10 @@ def refusal_of_http(status: int, reason: str, message: str) -> Refusal:
 
 def refusal_of_code(code: int, message: str) -> Refusal:
     """Classify the error of an operation, or of a failed queued resource."""
-    if code == _EXHAUSTED or ADDRESSES in message:
+    if code == _EXHAUSTED or ADDRESSES in message or _RESERVED in message:
         return _exhausted(message)
+    if (kind := _of_the_project(message)) is not None:
+        return kind
     if code == _INVALID_ARGUMENT and "state PREEMPTED" in message:
         return "preempted"
     if code == _DEADLINE_EXCEEDED:  # it waited until it expired
@@ -75,18 +87,25 @@ def is_rate_limit(message: str) -> bool:
 
 def with_advice(message: str) -> str:
     """The message, with the fix if Google does not name it."""
-    if ADDRESSES not in message:
-        return message
-    return (
-        f"{message.rstrip('.')}; every host takes an external address: set external_addresses = false (with Private Google "
-        "Access in the subnetwork, and Cloud NAT for whatever else it is to reach), or ask for more of that quota"
-    )
+    advice = next((advice for part, advice in _ADVICE.items() if part in message), "")
+    if missing := _NO_NETWORK.search(message):
+        advice = f"{making_network(missing[1] or missing[2])} makes it, or name another as network in cloud.toml"
+    return f"{message.rstrip('.')}; {advice}" if advice else message
+
+
+def making_network(name: str) -> str:
+    return f"'gcloud compute networks create {name} --subnet-mode=auto'"
 
 
 def _exhausted(message: str) -> Refusal:
-    if "reserved capacity" in message.lower():
-        return "zone"
     return "quota" if "quota" in message.lower() or ADDRESSES in message else "stock-out"
+
+
+def _of_the_project(message: str) -> Refusal | None:
+    """The refusal if it is every zone's: a policy of the organization, or a network that does not exist."""
+    if "constraints/" in message:
+        return "denied"
+    return "invalid" if _NO_NETWORK.search(message) else None
 
 
 LABEL = "tpulm-run"  # on every resource of a run; its value is the run's name

@@ -37,6 +37,7 @@ _EXAMPLES = {  # an example value, and how else it can be given
 
 
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_CONTINENTS = {"US": "us-", "NAM": "us-", "EU": "europe-", "ASIA": "asia-"}  # locations of several regions begin so -> zones do
 
 
 class CloudSettings(Settings):
@@ -51,6 +52,7 @@ class CloudSettings(Settings):
     zones: tuple[str, ...] = ()  # to try, in this order; "us-east5-*": all of that region; by default the type's
     bucket: str = ""  # the bucket of the work folders, without gs://
     spot: bool = True  # spot VMs are cheaper, and preempted at any time
+    far_bucket: bool = False  # whether TPUs may be in another region than the bucket: every byte between them is charged
     queued: bool = False  # through queued resources, which wait for capacity, in all zones at once
     queue_hours: PositiveFloat = 24.0  # that they wait
     quota_patience_hours: NotNegative = 1.0  # to retry a zone that is out of quota (deleted nodes may still count against it)
@@ -167,6 +169,10 @@ class CloudSettings(Settings):
         """The secrets in Secret Manager."""
         return tuple(dict.fromkeys(secret for secret in self.secrets.values() if not secret.startswith("gs://")))
 
+    @property
+    def has_default_zones(self) -> bool:
+        return bool(self.accelerator) and self.zones == self.kind.zones
+
     def expanded(self, known: Iterable[str]) -> Self:
         """The settings with "us-east5-*" replaced by the known zones of that region. Raises ConfigError if there are none."""
         known, zones = sorted(known), []
@@ -186,6 +192,19 @@ def _account(name: str, project: str) -> str:
 def region_of(zone: str) -> str:
     """ "us-central1-a" -> "us-central1"."""
     return zone.rpartition("-")[0]
+
+
+def is_of_regions(location: str) -> bool:
+    """Whether a bucket of this location is in several regions: "US", "NAM4"."""
+    return "-" not in location
+
+
+def near(location: str, zones: Iterable[str]) -> list[str]:
+    """The zones in a bucket's region, or in the continent of one in several regions."""
+    continent = next(
+        (zone for start, zone in _CONTINENTS.items() if location.startswith(start) and is_of_regions(location)), None
+    )
+    return [zone for zone in zones if zone.startswith(continent or f"{location.lower()}-")]
 
 
 def _is_bucket(name: str) -> bool:

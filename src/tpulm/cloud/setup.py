@@ -13,9 +13,11 @@ from urllib.parse import quote
 
 from tpulm.cloud import google_rest, policies
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
-from tpulm.cloud.settings import CloudSettings, region_of
+from tpulm.cloud.provider import making_network
+from tpulm.cloud.settings import CloudSettings, is_of_regions, near, region_of
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, TpulmError, Unavailable, suggest
+from tpulm.runtime.hosts import DEFAULT_PORT
 
 SETUP = "tpulm cloud setup"
 _CONSOLE = "https://console.cloud.google.com"
@@ -24,9 +26,8 @@ _SELF_DELETION = ("tpu.nodes.delete", "tpu.nodes.get", "tpu.nodes.list")
 _NODES = ("tpu.nodes.create", *_SELF_DELETION, "tpu.operations.get")  # queued resources have no permissions of their own
 _PATIENCE_SECONDS = 20.0  # somebody is waiting
 _UPLOAD_DAYS = 7
-_CONTINENTS = {"US": "us-", "NAM": "us-", "EU": "europe-", "ASIA": "asia-"}  # locations of several regions begin so -> zones do
 
-_NO_OBSTACLES = ("zones", "quota", "bucket: location", "secrets", "your rights")  # to setup
+_NO_OBSTACLES = ("zones", "quota", "network", "bucket: location", "secrets", "your rights")  # to setup
 
 Answer = TypeVar("Answer")
 
@@ -112,6 +113,7 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "APIs", _apis, "project"
     yield "zones", zones if settings.accelerator else _no_accelerator, "project"
     yield "quota", quota if settings.accelerator else _no_accelerator, "zones"
+    yield "network", _network, "project"
     if settings.bucket:
         yield "bucket", partial(_bucket, name=settings.bucket), "project"
         yield "bucket: location", partial(_bucket_location, name=settings.bucket), "bucket"
@@ -340,6 +342,43 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
     return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
 
 
+def _network(project: Project) -> Check:
+    """Whether the VMs' network exists, and lets the hosts of a slice reach each other."""
+    name = project.settings.network or "default"
+    path = name if "/" in name else f"projects/{project.id}/global/networks/{name}"
+    of_project, _, name = path.rpartition("/networks/")
+    if project.rest.find("compute", f"compute/v1/{path}") is None:
+        return Check(False, f"there is no network {name}", f'{making_network(name)}, or network = "NAME" in cloud.toml')
+    if not project.settings.accelerator or project.settings.kind.hosts == 1:
+        return Check(True, name)
+    rules = [
+        rule for page in project.rest.pages("compute", f"compute/v1/{of_project}/firewalls") for rule in page.get("items", ())
+    ]
+    ports = (DEFAULT_PORT, DEFAULT_PORT + 1)  # Google's own rule for slices opens the first alone
+    if all(any(_opens(rule, name, port) for rule in rules) for port in ports):
+        return Check(True, f"{name}, in which hosts reach each other")
+    command = f"gcloud compute firewall-rules create {name}-hosts --project={project.id} --network={name}"
+    return Check(
+        False,
+        f"no firewall rule of {name} lets the hosts of a slice reach each other on the TCP ports {ports[0]} and {ports[1]}",
+        f"{command} --allow=tcp:{ports[0]}-{ports[1]} --source-ranges=10.0.0.0/8,172.16.0.0/12,192.168.0.0/16",
+    )
+
+
+def _opens(rule: dict[str, Any], network: str, port: int) -> bool:
+    if rule.get("direction") != "INGRESS" or rule.get("disabled") or rule.get("targetTags"):
+        return False
+    spans = [
+        span.partition("-")
+        for allowed in rule.get("allowed", ())
+        if allowed.get("IPProtocol") in ("all", "tcp")
+        for span in allowed.get("ports", ["0-65535"])
+    ]
+    return rule["network"].endswith(f"/networks/{network}") and any(
+        int(first) <= port <= int(last or first) for first, _, last in spans
+    )
+
+
 # -- buckets ------------------------------------------------------------------------------------------------------------
 
 
@@ -391,16 +430,20 @@ def _bucket_location(project: Project, name: str) -> Check:
     where, zones = str((project.bucket(name) or {})["location"]), project.zones
     if not zones:
         return Check(None, f"{where}; not compared, because no zones are named")
-    several = next((zone for start, zone in _CONTINENTS.items() if where.startswith(start) and "-" not in where), "")
-    near = [zone for zone in zones if region_of(zone) == where.lower() or (several and zone.startswith(several))]
+    beside, may_be_far = near(where, zones), project.settings.far_bucket
     first = region_of(zones[0])
-    if not near:
+    if not beside and not may_be_far:
         message = f"{where}, but the TPUs are in {', '.join(zones)}: slow, and every byte between them is charged"
         return Check(False, message, f"zones in {where.lower()}, or name another bucket, which '{SETUP}' makes in {first}")
-    if far := [zone for zone in zones if zone not in near]:
-        remedy = f"zones = {_toml(near)} keeps TPUs and data together (cloud.toml)"
-        return Check(True, f"{where}; far from {', '.join(far)}", remedy)
-    if several:
+    if far := [zone for zone in zones if zone not in beside]:
+        message = f"{where}; far from {', '.join(far)}"
+        if project.settings.has_default_zones and not may_be_far:
+            return Check(True, f"{message}, which a launch leaves out")
+        remedy = (
+            f"zones = {_toml(beside)} keeps TPUs and data together; far_bucket = true accepts the distance, and its charges"
+        )
+        return Check(may_be_far, message, remedy if beside else "")
+    if is_of_regions(where):
         return Check(True, f"{where}, several regions: reads may be slower, and charged", f"a bucket in {first} is cheaper")
     return Check(True, where)
 

@@ -557,7 +557,7 @@ class Stages:
             raise _no_checkpoint(self.workdir)
         program = self._program(phase_at(self.phases, step))
         if self.read_only:
-            if (newest := newest_weights(folder, program.abstract_state)) is None:
+            if (newest := newest_weights(folder, program.abstract_state, self.progress)) is None:
                 raise ConfigError(f"{self.workdir} has no checkpoint any more")
             return self._final(Model(newest.step, program.placed(newest.weights)))
         checkpoints = self.config.train.checkpoint

@@ -29,7 +29,9 @@ from tpulm.runtime.channel import LineConnection, Star, greet, has_line, read_gr
 
 Item = TypeVar("Item")
 
-JOIN_SECONDS = 300.0  # hosts of a slice start minutes apart
+# Hosts of a slice start minutes apart, and longer where each installs tpulm by itself.
+JOIN_SECONDS = float(os.environ.get("TPULM_JOIN_SECONDS", "300"))
+_MUTE_SECONDS = 300.0  # for which a first host may not even refuse a connection, as behind a firewall
 _REPORT_SECONDS = 20.0
 _NAME_SECONDS = 60.0  # until a pod's own name resolves
 _GREETING_SECONDS = 2.0  # a host introduces itself immediately; other clients may stay silent
@@ -170,16 +172,18 @@ def _server(address: tuple[str, int]) -> socket.socket:
 
 
 def _connect(address: tuple[str, int], member: Membership, run: str) -> LineConnection:
-    until = time.monotonic() + JOIN_SECONDS
+    begun, is_mute = time.monotonic(), True
     while True:
         interrupt.check("nothing was begun")
         try:
             connection = socket.create_connection(address, timeout=10.0)
         except OSError as error:
-            if time.monotonic() > until:
+            is_mute &= isinstance(error, TimeoutError)
+            patience = min(_MUTE_SECONDS, JOIN_SECONDS) if is_mute else JOIN_SECONDS
+            if time.monotonic() > begun + patience:
                 raise TpulmError(
-                    f"the first host, {address[0]}:{address[1]}, did not answer within {JOIN_SECONDS:.0f} s ({error}); start "
-                    "it, with --host-index 0, and see that no firewall is between the hosts"
+                    f"the first host, {address[0]}:{address[1]}, did not answer within {patience:.0f} s ({error}); start it, "
+                    "with --host-index 0, and see that no firewall is between the hosts, on this TCP port and the one before"
                 ) from error
             time.sleep(0.5)
             continue

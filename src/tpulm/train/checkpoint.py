@@ -279,11 +279,11 @@ class NewestWeights(NamedTuple):
     weights: Any  # NumPy arrays
 
 
-def newest_weights(folder: PurePath, abstract_state: Any) -> NewestWeights | None:
+def newest_weights(folder: PurePath, abstract_state: Any, progress: Progress = SILENT) -> NewestWeights | None:
     """The weights (`TrainState.weights`) of the newest intact checkpoint, or None if there is no checkpoint.
 
-    The run may be saving and removing checkpoints meanwhile. Nothing is written, locked or set aside. Raises CheckpointError
-    if there are checkpoints but none can be read.
+    The run may be saving and removing checkpoints meanwhile. Nothing is written, locked or set aside; what is skipped is noted.
+    Raises CheckpointError if there are checkpoints but none can be read.
     """
     failed: dict[int, Exception] = {}
     while left := [step for step in storage.committed_steps(folder) if step not in failed]:
@@ -292,6 +292,8 @@ def newest_weights(folder: PurePath, abstract_state: Any) -> NewestWeights | Non
             return NewestWeights(step, weights_at(folder, step, abstract_state))
         except Exception as error:  # as in `Checkpoints.restore_latest`, or it was removed meanwhile
             failed[step] = error
+            if step in storage.committed_steps(folder):
+                progress.note(f"checkpoint {step} cannot be read ({_first_line(error)}); trying the one before")
     if failed:
         step, error = max(failed.items())
         raise CheckpointError(f"no checkpoint in {folder} could be read; of step {step}: {_first_line(error)}") from error

@@ -1,7 +1,8 @@
 """JAX on several hosts: one program over all their devices, and decisions that all hosts take at the same step.
 
 When a host is lost, JAX ends the processes of the others by abort(), called on a C++ thread; a SIGABRT handler first leaves a
-record (`Hosts.record`) and an exit code.
+record (`Hosts.record`) and an exit code. JAX's heartbeats keep their default timeout: a host that compiles may be silent for a
+minute, and the loss of a killed one is noticed by our own channel.
 
 JAX's preemption service coordinates stops: SIGTERM on any host reaches all of them, and they stop at one step. Its C++ handler
 is silently replaced by any that Python installs later (`signal.signal`), so it is put aside as soon as it exists and installed
@@ -27,7 +28,6 @@ from tpulm.errors import PeerLost
 from tpulm.runtime import interrupt
 from tpulm.runtime.hosts import Hosts, end_now
 
-HEARTBEAT_SECONDS = 20  # with the default of 100 the other hosts would hang for 95
 _SHUTDOWN_SECONDS = 30
 _ABORT_HANDLER_SECONDS = 25
 
@@ -55,7 +55,6 @@ def initialize(hosts: Hosts) -> None:
         hosts.coordinator,
         hosts.count,
         hosts.index,
-        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
         coordinator_bind_address=hosts.coordinator if hosts.is_first else None,
     )

@@ -9,14 +9,14 @@ from typing import Literal
 import jax
 
 from tpulm.accelerators import nvidia_driver, tpu_chips
-from tpulm.errors import ConfigError, installing
+from tpulm.errors import ConfigError, DeviceError, TpulmError, installing
 
 Platform = Literal["auto", "any", "cpu", "gpu", "tpu"]
 _NAMES = {"cpu": "the CPU", "gpu": "a GPU", "tpu": "a TPU"}
 
 
 def check_platform(target: Platform) -> None:
-    """Raise ConfigError, with the reason, unless JAX uses the requested platform.
+    """Raise ConfigError, with the reason, unless JAX uses the requested platform; DeviceError if a TPU that is set up fails.
 
     auto: a TPU wherever the machine has one; any: whatever there is.
     """
@@ -29,7 +29,7 @@ def check_platform(target: Platform) -> None:
             return
         target, asked = "tpu", f"this machine has {tpu_chips()} TPU chips"
     if kind != target:
-        raise ConfigError(
+        raise _kind_of_error()(
             f"{asked}, but JAX computes on {_NAMES.get(kind, kind)}: {why_not(target)}. Fix that, or continue with what there "
             "is: --allow-cpu (hardware.platform = 'any')"
         )
@@ -54,10 +54,16 @@ def why_not(platform: Literal["cpu", "gpu", "tpu"]) -> str:
             return "another process may hold it (one at a time can), or libtpu did not start; see /tmp/tpu_logs"
 
 
+def _kind_of_error() -> type[TpulmError]:
+    """DeviceError where nothing but the chips can be at fault."""
+    excluded = "tpu" not in os.environ.get("JAX_PLATFORMS", "tpu").split(",")
+    return ConfigError if excluded or not tpu_chips() or find_spec("libtpu") is None else DeviceError
+
+
 def _default_backend() -> str:
     try:
         return jax.default_backend()
     except RuntimeError as error:
-        raise ConfigError(
+        raise _kind_of_error()(
             f"JAX found no device: {str(error).splitlines()[0]}; see JAX_PLATFORMS, or continue with --allow-cpu"
         ) from error

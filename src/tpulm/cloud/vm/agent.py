@@ -10,16 +10,19 @@ the VM waits to be deleted; if nobody deletes it, or its time is up, it deletes 
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
 import traceback
+from pathlib import Path
 
 from hang import HangDetector, stacks
-from install import environment
+from install import STEP_SECONDS, environment
 from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, delete, die_with_parent, kill, log, logged
 
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
@@ -34,11 +37,14 @@ SPARE_WAIT_SECONDS = SELF_DELETE_SECONDS / 3  # for which a VM that came up next
 SPARE_SECONDS = 600.0  # for which such a VM may be billed: boot, wait and deletion
 GONE_SECONDS = 300.0  # without a job in the bucket, until this attempt no longer counts
 SECRET_BYTES = 100 << 10  # of one value: an environment holds little more
+CHIP_LOCK = Path("/tmp/libtpu_lockfile")  # of a trainer that was killed: libtpu refuses to start while it is there
+PID_PATH = HOME / "agent.pid"  # for shutdown.sh, until the trainer has ended
+SHUT_DOWN, PREEMPTED = "this VM is being shut down", "this VM is being preempted"
 UNREADABLE = (Unreachable, ValueError, KeyError, TypeError)  # such as a half-written object
 
 
 class Misconfigured(Exception):
-    """An error that only the user can fix."""
+    """An error that only the user can fix; carries a message and an exit code."""
 
 
 class Stopped(Exception):
@@ -62,10 +68,30 @@ class Agent:
         self.stacks_path = HOME / f"attempt-{self.attempt}.stacks"
         self.watch = HangDetector(self.progress_path)
         self.reported = ""  # last, to the metadata server
+        self.notice = ""  # why this VM will soon be gone
         self.asked_at = None  # when the trainer was asked to stop
         self.gone_since = None  # when the job was first missing
         self.secrets = None  # until they are fetched
         self._logged = (0.0, -1)
+
+    def listen(self):
+        """Have SIGTERM and the metadata server's notice reach the trainer at once, whatever this process waits for."""
+        signal.signal(signal.SIGTERM, lambda number, frame: self.take_notice(SHUT_DOWN))
+        threading.Thread(target=self.await_preemption, daemon=True).start()
+        PID_PATH.write_text(str(os.getpid()))
+
+    def take_notice(self, why):
+        self.notice = self.notice or why
+        if self.trainer is not None and self.asked_at is None:
+            self.asked_at = time.time()
+            self.trainer.send_signal(signal.SIGTERM)
+
+    def await_preemption(self):
+        for query in itertools.cycle(("", "?wait_for_change=true&timeout_sec=40")):
+            if self.metadata.is_preempted(query):
+                self.take_notice(PREEMPTED)
+                return
+            time.sleep(1.0 if query else 0.0)
 
     def run(self):
         """Whatever happens, the VM deletes itself in the end: there may be nobody else to do it."""
@@ -80,7 +106,7 @@ class Agent:
             if outcome is None:  # nobody needs this VM
                 self.valid_until = time.time()
         except Misconfigured as error:
-            outcome = {"exit_code": 2, "failure": "ConfigError", "message": str(error)}
+            outcome = {"exit_code": error.args[1], "failure": "ConfigError", "message": error.args[0]}
         except Exception as error:
             log(traceback.format_exc())
             outcome = {"exit_code": 1, "failure": None, "message": f"the agent failed: {type(error).__name__}: {error}"}
@@ -88,10 +114,16 @@ class Agent:
             self.trainer.kill()
         with logged():
             self.upload_log(last=True)
-        if outcome is not None:
+        going_off = self.notice == SHUT_DOWN and outcome is not None and outcome["exit_code"] != 0
+        if outcome is not None and not going_off:
             with logged():
                 self.end(outcome)
-        self.wait_to_be_deleted()
+        with contextlib.suppress(OSError):
+            PID_PATH.unlink()
+        if going_off:  # preempted, or to come back after maintenance: what ended this way says nothing of the attempt
+            time.sleep(60)
+        else:
+            self.wait_to_be_deleted()
 
     # -- the trainer --------------------------------------------------------------------------------------------------
 
@@ -107,10 +139,11 @@ class Agent:
         run_file = self.workdir + "/cloud/run.json"
         command = [python, "-m", "tpulm", "run", run_file, "--workdir", self.workdir]
         log("starting " + " ".join(command))
-        for path in (self.progress_path, self.stacks_path):  # of a trainer before a reboot
+        for path in (self.progress_path, self.stacks_path, CHIP_LOCK):  # of an earlier trainer
             with contextlib.suppress(OSError):
                 path.unlink()
         watched = {"TPULM_PROGRESS_FILE": str(self.progress_path), "TPULM_STACKS_FILE": str(self.stacks_path)}
+        watched["TPULM_JOIN_SECONDS"] = str(STEP_SECONDS)  # other hosts may install for so long
         self.watch = HangDetector(self.progress_path, float(self.metadata.attribute("tpulm-hang-seconds") or 0))
         with self.log_path.open("ab") as log_file:
             self.trainer = subprocess.Popen(
@@ -151,8 +184,8 @@ class Agent:
 
     def poll(self, state):
         """Look at everything once; returns whether the attempt still counts: True if the bucket does not answer."""
-        if self.metadata.is_preempted():
-            self.ask_to_stop("this VM is being preempted")
+        if self.notice:
+            self.ask_to_stop(self.notice)
         if self.valid_until and time.time() > self.valid_until:
             self.ask_to_stop("this VM's time is up")
         with logged(*UNREADABLE):
@@ -194,9 +227,9 @@ class Agent:
         if self.trainer is None:
             raise Stopped({"exit_code": 75, "failure": None, "message": why})
         if self.asked_at is None:
-            log("asking the trainer to save and stop: " + why)
             self.asked_at = time.time()
             self.trainer.send_signal(signal.SIGTERM)
+            log("asked the trainer to save and stop: " + why)
 
     def outcome(self, code):
         """The trainer's outcome, from its failure record or the last line that it printed."""
@@ -220,13 +253,13 @@ class Agent:
         for variable, source in named.items():
             value = self.secret(source)
             if value is None:
-                raise Misconfigured(f"the secret {source} for {variable} is not there, or this VM's account may not read it")
+                raise Misconfigured(f"the secret {source} for {variable} is not there, or this VM's account may not read it", 4)
             if len(value) > SECRET_BYTES or b"\0" in value:
-                raise Misconfigured(f"the secret {source} for {variable} is no text of at most {SECRET_BYTES >> 10} KiB")
+                raise Misconfigured(f"the secret {source} for {variable} is no text of at most {SECRET_BYTES >> 10} KiB", 2)
             try:
                 secrets[variable] = value.decode().strip()
             except UnicodeDecodeError as error:
-                raise Misconfigured(f"the secret {source} for {variable} is not UTF-8 text") from error
+                raise Misconfigured(f"the secret {source} for {variable} is not UTF-8 text", 2) from error
         shown = {form for value in secrets.values() for form in forms(value)}
         self.secrets = sorted(shown, key=len, reverse=True)
         return secrets
@@ -346,4 +379,6 @@ def forms(secret):
 
 
 if __name__ == "__main__":
-    Agent().run()
+    agent = Agent()
+    agent.listen()
+    agent.run()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from services import kill, log
 HERE = Path(__file__).resolve().parent
 STEP_SECONDS = 1800.0  # for which one step may take
 ALIVE_SECONDS = 10.0  # between calls of `alive`
+RETRY_SECONDS = (10.0, 60.0)  # before a step is tried again: one failed download of one host would cost the whole slice
+DOWNLOAD_SECONDS = 300  # for which uv waits for a package index; its default of 30 is often too short
 
 
 def environment(alive):
@@ -28,8 +31,8 @@ def environment(alive):
         base = str(HERE / "interpreter" / "bin" / ("python" + base))
         source = ["--offline", "--no-index", "--find-links", str(HERE / "wheels")]
     install = [str(HERE / "uv"), "pip", "install", "--quiet", "--python", str(own)]
-    run([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")], alive)
-    run([*install, *source, "-r", str(HERE / "pins.txt")], alive)
+    run_with_retries([str(HERE / "uv"), "venv", "--quiet", "--clear", "--python", base, *source[:1], str(HERE / "env")], alive)
+    run_with_retries([*install, *source, "-r", str(HERE / "pins.txt")], alive)
     packages = HERE / "env" / "lib" / ("python" + bundle["python_version"]) / "site-packages"
     (packages / "tpulm.pth").write_text(str(HERE / "source") + "\n")
     if digest_of(own) != bundle["digest"]:
@@ -37,13 +40,27 @@ def environment(alive):
     return str(own)
 
 
+def run_with_retries(command, alive):
+    for pause in RETRY_SECONDS:
+        try:
+            run(command, alive)
+            return
+        except RuntimeError as error:
+            log(f"trying again: {error}")
+        until = time.time() + pause
+        while time.time() < until:
+            alive()
+            time.sleep(ALIVE_SECONDS)
+    run(command, alive)
+
+
 def run(command, alive):
     """Run a command; raises RuntimeError with the end of its output if it fails or takes too long. `alive` is called meanwhile;
     an error that it raises ends the process, too.
     """
-    until = time.time() + STEP_SECONDS
+    until, environment = time.time() + STEP_SECONDS, dict(os.environ, UV_HTTP_TIMEOUT=str(DOWNLOAD_SECONDS))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment)
         try:
             while process.poll() is None and time.time() < until:
                 alive()

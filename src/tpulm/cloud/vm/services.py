@@ -76,9 +76,9 @@ class Metadata:
             headers = {"Metadata-Flavor": "Google"}
             request(METADATA + "instance/guest-attributes/tpulm/" + key, "PUT", value.encode(), headers, patience=1)
 
-    def is_preempted(self):
+    def is_preempted(self, query=""):
         try:
-            return self.get("instance/preempted", patience=1) == "TRUE"
+            return self.get("instance/preempted" + query, patience=45) == "TRUE"
         except Unreachable:
             return False
 
