@@ -163,7 +163,20 @@ def test_an_option_is_given_once(name: str) -> None:
         refused = f"{option.opts[0]} is given 2 times; give it once." in said_of(EVERY[name], [*given, *given])
         assert refused is not option.multiple, option.name
     assert {option.name for option in options if option.multiple} <= {
-        *("overrides", "bucket", "zones", "corpus", "texts", "on", "dev_column", "test_column", "track", "choice", "include")
+        *(
+            "overrides",
+            "bucket",
+            "zones",
+            "corpus",
+            "texts",
+            "on",
+            "dev_column",
+            "test_column",
+            "track",
+            "choice",
+            "pair",
+            "include",
+        )
     }
 
 

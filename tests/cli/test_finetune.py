@@ -94,7 +94,7 @@ def test_a_file_without_a_header_is_classified(classifier: Path, tmp_path: Path)
     columns = ["--no-header", "--text-column", "2", "--encoding", "utf-16"]
     done = invoke("classify", classifier, "--input", tmp_path / "in.tsv", *columns, "-o", tmp_path / "out.tsv")
     assert done.returncode == 0, done.stderr
-    found = (tmp_path / "out.tsv").read_text().splitlines()
+    found = (tmp_path / "out.tsv").read_text("utf-8-sig").splitlines()
     assert [line.rsplit("\t", 2)[0] for line in found] == lines
     assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
 

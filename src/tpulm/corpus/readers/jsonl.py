@@ -98,10 +98,6 @@ class UnusableRecord(Exception):
 
 def find_value(record: Any, field: str, advice: str = "Set text_field.") -> Any:
     """The value of `field` in `record`; dots descend, unless `field` is itself a key. Raises UnusableRecord."""
-    if isinstance(record, list):
-        raise UnusableRecord(
-            "no_field", f"the record is the array {show(record)}; write one object a line (jq -c '.[]' does it)."
-        )
     place, value = "the record", record
     path = [field] if isinstance(record, dict) and field in record else field.split(".")
     for name in path:
