@@ -190,7 +190,7 @@ class Endpoint(Route):
 
     def _refused(self, error: ApiError, call: Call) -> Response:
         if self._api == "tpu":
-            error = as_rpc_error(error, self.permission, call.url.path.partition("/v2/")[2])
+            error = as_rpc_error(error, self.permission, re.split("/v2(?:alpha1)?/", call.url.path, maxsplit=1)[-1])
         return refused(error, as_text=self.is_media)
 
 

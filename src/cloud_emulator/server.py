@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import socket
 import stat
@@ -244,6 +245,7 @@ class Emulator:
                 Endpoint("", "GET", "/_control/page", "", self._page, api="control"),
                 Mount("/_control/tpu", Lazy(lambda: self.tpu.routes())),
                 Mount("/v2", Lazy(self._tpu_routes)),
+                Mount("/v2alpha1", Lazy(self._tpu_routes)),  # the same methods; fields of its own are refused
                 *ProjectApis(self._projects).routes(),
                 *self._storage.routes(),  # last: they take any path
             ],
@@ -284,7 +286,7 @@ class Emulator:
 
 def _tpu_name(call: Call) -> str:
     """The name of a TPU API call's resource, including the id of one that it creates."""
-    path = unquote(call.scope["path"].partition("/v2/")[2])
+    path = unquote(re.split("/v2(?:alpha1)?/", call.scope["path"], maxsplit=1)[-1])
     created = call.query_params.get("nodeId") or call.query_params.get("queuedResourceId")
     return f"{path}/{created}" if created else path
 

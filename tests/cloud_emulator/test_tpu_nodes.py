@@ -23,10 +23,11 @@ def test_from_creation_to_gone(rig: Rig):
     assert told["metadata"].pop("createTime") and told["metadata"] == {
         "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
         "apiVersion": "v2",
+        "cancelRequested": False,
         "target": name,
         "verb": "create",
     }
-    assert not creation.done() and "done" not in told
+    assert not creation.done() and told["done"] is False
     assert rig.client.get_node(name=name).state.name == "CREATING"
     rig.tpu.advance(61)
     node = creation.result(timeout=20, polling=POLL)
@@ -195,3 +196,41 @@ def test_pages_operations_and_enumerations_by_name(rig: Rig):
     assert requests.get(f"{rig.emulator.url}/v2/{listed[0]['name']}", timeout=20).json()["error"]["status"] == "NOT_FOUND"
     refused = requests.post(f"{url}/nodes?nodeId=run-b", json={"acceleratorKind": "v3-8"}, timeout=20)
     assert refused.status_code == 400 and refused.json()["error"]["status"] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("api", ["v2", "v2alpha1"])
+def test_what_google_api_python_client_and_skypilot_send(rig: Rig, api: str):
+    """Both read `done` of a running operation; SkyPilot sets labels, and sends a whole node back to add a tag."""
+    url = f"{rig.emulator.url}/{api}"
+    body = {"acceleratorType": "v3-8", "runtimeVersion": "tpu-ubuntu2204-base", "labels": {"ray-cluster-name": "one"}}
+    rig.tpu.set(create_seconds=60)
+    creation = requests.post(f"{url}/{rig.place}/nodes?nodeId=one&alt=json", json=body, timeout=20).json()
+    assert creation["done"] is False and requests.get(f"{url}/{creation['name']}?alt=json", timeout=20).json()["done"] is False
+
+    def patch(mask: str, fields: dict[str, Any]) -> requests.Response:
+        return requests.patch(f"{url}/{rig.place}/nodes/one?updateMask={mask}&alt=json", json=fields, timeout=20)
+
+    assert "update is not supported while in state CREATING" in patch("labels", body).json()["error"]["message"]
+    rig.tpu.advance(61)
+    assert patch("labels", {"labels": {"a": "b"}}).json()["metadata"]["verb"] == "update"
+    node = requests.get(f"{url}/{rig.place}/nodes/one?alt=json", timeout=20).json()
+    assert node["labels"] == {"a": "b"} and "tags" not in node
+    assert patch("tags", node | {"tags": ["open"], "labels": {}}).status_code == 200
+    node = requests.get(f"{url}/{rig.place}/nodes/one?alt=json", timeout=20).json()
+    assert node["tags"] == ["open"] and node["labels"] == {"a": "b"}
+    assert patch("metadata", {"metadata": {"key": "value"}}).status_code == 200
+    assert rig.tpu.machine("one").metadata.get("instance/attributes/key") == "value"
+    for mask, fields in (("runtimeVersion", node), ("labels", {"labels": {"A": "b"}})):
+        assert patch(mask, fields).json()["error"]["status"] == "INVALID_ARGUMENT"
+    assert requests.patch(f"{url}/{rig.place}/nodes/two?updateMask=labels", json={}, timeout=20).status_code == 404
+
+
+def test_dstack_attaches_a_disk(rig: Rig):
+    rig.create()
+    node = rig.get()
+    node.data_disks.append(tpu_v2.AttachedDisk(source_disk="projects/tpulm-emulator/zones/us-central1-a/disks/one"))
+    rig.client.update_node(tpu_v2.UpdateNodeRequest(node=node, update_mask="dataDisks")).result(timeout=20, polling=POLL)
+    assert [disk.source_disk.rpartition("/")[2] for disk in rig.get().data_disks] == ["one"]
+    rig.tpu.kill("run-a1")
+    with pytest.raises(refusals.BadRequest, match="update is not supported while in state PREEMPTED"):
+        rig.client.update_node(tpu_v2.UpdateNodeRequest(node=node, update_mask="labels"))

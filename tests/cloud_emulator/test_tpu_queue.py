@@ -33,8 +33,6 @@ def test_from_waiting_to_gone(rig: Rig):
     listed = list(rig.client.list_queued_resources(parent=rig.place))
     assert [found.name for found in listed] == [f"{rig.place}/queuedResources/run-q1"]
     assert listed[0].tpu.node_spec[0].parent == number and listed[0].tpu.node_spec[0].node_id == "run-q1-node"
-    with pytest.raises(refusals.BadRequest, match="delete the queued resource instead"):
-        rig.client.delete_node(name=node.name)
     with pytest.raises(refusals.BadRequest, match="is not supported when state is ACTIVE"):
         removed(rig, force=False)
     removed(rig)
@@ -189,3 +187,21 @@ def test_several_slices_and_reset(rig: Rig):
     rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
     eventually(lambda: rig.queued_state() == "ACTIVE")
     assert sum(event.what == "ready" for event in rig.tpu.history()) == 4
+
+
+def test_its_node_is_deleted_first_as_in_googles_samples_and_by_skypilot(rig: Rig):
+    """SkyPilot sends the one nodeSpec as an object, deletes the node alone, and leaves the queued resource."""
+    node = {"acceleratorType": "v3-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    body = {"tpu": {"nodeSpec": {"parent": rig.place, "nodeId": "one", "node": node}}, "spot": {}}
+    url = f"{rig.emulator.url}/v2/{rig.place}/queuedResources?queuedResourceId=run-q1&alt=json"
+    assert requests.post(url, json=body, timeout=20).status_code == 200
+    eventually(lambda: rig.queued_state() == "ACTIVE")
+    rig.tpu.set(delete_seconds=60)
+    deletion = rig.client.delete_node(name=f"{rig.place}/nodes/one")
+    found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1")
+    assert (found.state.state.name, found.state.state_initiator.name) == ("SUSPENDING", "USER")
+    rig.tpu.advance(61)
+    assert deletion.done() and rig.tpu.nodes() == {} and rig.queued_state() == "SUSPENDED"
+    rig.tpu.set(delete_seconds=0.02)
+    removed(rig, force=False)
+    assert rig.tpu.queued_resources() == {}

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.cloud.tpu_v2 import types
 from google.longrunning.operations_pb2 import Operation
+from google.protobuf.field_mask_pb2 import FieldMask
 
 from cloud_emulator import recorded
 from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
@@ -19,7 +20,7 @@ from cloud_emulator.errors import EmulatorError
 from cloud_emulator.machines import Machine
 from cloud_emulator.metadata import Tree, instance_tree, put
 from cloud_emulator.projects import Demand, Project
-from cloud_emulator.tpu.state import Failure, State, Table, refused, resource_refusal, timestamp
+from cloud_emulator.tpu.state import Failure, State, Table, raw, refused, resource_refusal, timestamp
 
 NodeState = types.Node.State
 OVER = (NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED)
@@ -29,6 +30,8 @@ LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 METADATA_BYTES = 256 * 1024
 ATTRIBUTES = "instance/attributes/"
+# By the discovery document of tpu v2, nodes.patch; data_disks as `gcloud compute tpus tpu-vm attach-disk` and dstack send it.
+UPDATABLE = ("description", "tags", "labels", "metadata", "network_config.enable_external_ips", "data_disks")
 LOOK_SECONDS = 0.1  # between looks at a machine that shuts down
 
 # Of nodes that name none, from k8s-config-connector's golden log of a TPU VM.
@@ -219,10 +222,26 @@ class Nodes(Table[TpuSlice]):
         self.remove_machines(node)
         self._changed(node, what, reason)
 
-    def delete(self, name: str, *, by_queue: bool = False) -> Operation:
+    def change(self, name: str, requested: types.Node, mask: list[str]) -> Operation:
+        """Replace the fields that `mask` names, in camel or snake case."""
         node = self.find(name)
-        if node.queued and not by_queue:
-            raise refused("node-of-queue", node=name, queued=node.queued)
+        paths = [re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", path) for path in mask]
+        if not set(paths) <= set(UPDATABLE):
+            raise refused("update-mask", mask=",".join(mask), known=", ".join(UPDATABLE))
+        if node.node.state not in (NodeState.READY, NodeState.STOPPED):
+            raise refused("not-updatable", state=node.node.state.name)
+        check_labels(dict(requested.labels))
+        FieldMask(paths=paths).MergeMessage(raw(requested), raw(node.node), True, True)
+        for machine in node.machines:
+            for key, value in node.node.metadata.items():
+                machine.metadata.set(ATTRIBUTES + key, value)
+        operation = self._state.operations.begin(name, "update")
+        self._state.clock.after(self._state.behaviour.stop_seconds, lambda: self._state.operations.end(operation, node.node))
+        return operation
+
+    def delete(self, name: str) -> Operation:
+        """Of a node of a queued resource, too, which is suspended."""
+        node = self.find(name)
         if node.node.state == NodeState.DELETING:
             raise refused("being-deleted")
         operation = self._state.operations.begin(name, "delete")

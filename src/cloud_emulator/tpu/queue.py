@@ -190,9 +190,9 @@ class Queue(Table[Queued]):
         ready = [each for each in nodes if each.node.state == NodeState.READY]
         if queued.state == State.PROVISIONING and len(ready) == len(queued.slices):
             self._enter(queued, State.ACTIVE)
-        gone = len(nodes) < len(queued.slices)
-        if queued.state in (State.PROVISIONING, State.ACTIVE) and (gone or node.node.state in LOST):
-            self.suspend(queued)
+        gone, deleted = len(nodes) < len(queued.slices), node.node.state == NodeState.DELETING
+        if queued.state in (State.PROVISIONING, State.ACTIVE) and (gone or deleted or node.node.state in LOST):
+            self.suspend(queued, Initiator.USER if deleted else Initiator.SERVICE)
 
     def delete(self, name: str, force: bool) -> Operation:
         queued = self.find(name)
@@ -204,7 +204,7 @@ class Queue(Table[Queued]):
         self._enter(queued, State.DELETING)
         for node in nodes:
             if node.node.state != NodeState.DELETING:
-                self._all_nodes.delete(node.name, by_queue=True)
+                self._all_nodes.delete(node.name)
 
         def end() -> None:
             self._forget_nodes(queued, "deleted")
