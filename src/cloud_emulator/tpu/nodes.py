@@ -323,7 +323,7 @@ class Nodes(Table[TpuSlice]):
             else:
                 clock.after(LOOK_SECONDS, look)
 
-        look()
+        clock.after(min(LOOK_SECONDS, grace_seconds), look)
 
     def lose(self, node: TpuSlice, reason: str) -> None:
         """End all processes at once. The node keeps its name and its quota until it is deleted."""
