@@ -93,7 +93,7 @@ def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: N
     unknown = tpulm("cloud", "launch", "toy.toml", *V5P, "--no-plan", "--no-check")
     assert "not known in europe-west4-b" in unknown.stderr and "--yes launches without asking" in unknown.stderr
     default = tpulm("cloud", "launch", "toy.toml", *V5P[:4], "--budget", "100", "--no-plan", "--no-check").stderr
-    assert "no price is known in us-east5-a, europe-west4-b: left out" in default
+    assert "us-east5-a, europe-west4-b: left out, far from gs://runs" in default
     assert "spot v5p-8 in us-central1-a; project" in " ".join(default.split())
 
 

@@ -142,9 +142,7 @@ class Classifier:
         """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
         outputs = self._ready_outputs()
-        if data.examples is not None:
-            paired = {} if data.examples.pairs is None else {"pair": "pair"}
-            self.columns = {"text": "text", **paired, **data.examples.columns}
+        self._remember_columns(data)
 
         def score(params: Any, advance: Callable[[float], None]) -> dict[str, float]:
             return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
@@ -184,8 +182,14 @@ class Classifier:
     def steps(self, train: Any) -> Iterator[TrainStep]:
         """The steps of `fit` one by one, for a user-written loop: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
+        self._remember_columns(data)
         tuning = self.tuning_of(data).beginning(seed, self.first_params(seed, data))
         yield from steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
+
+    def _remember_columns(self, data: Labelled) -> None:
+        if data.examples is not None:
+            paired = {} if data.examples.pairs is None else {"pair": "pair"}
+            self.columns = {"text": "text", **paired, **data.examples.columns}
 
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
         """Rows of token ids with their labels; with `learn` the classes are taken from the examples, if none were given.
