@@ -195,7 +195,7 @@ def as_dict(item: Any, call: Call) -> dict[str, Any]:
     fields = json_format.MessageToDict(pure, use_integers_for_enums=numbers)
     if "@type" not in fields.get("metadata", ()):
         return fields
-    # Google's answers of this kind say what is false: recorded/tpu.json, "operation". google-cloud-tpu has a type of its own.
+    # Fields that are false are sent, too: recorded/tpu.json, "operation". google-cloud-tpu has a type of its own.
     said = recorded.load("tpu")["operation"]["running"]
     return said | fields | {"metadata": said["metadata"] | fields["metadata"] | {"@type": said["metadata"]["@type"]}}
 

@@ -354,7 +354,7 @@ def _network(project: Project) -> Check:
     rules = [
         rule for page in project.rest.pages("compute", f"compute/v1/{of_project}/firewalls") for rule in page.get("items", ())
     ]
-    ports = (DEFAULT_PORT, DEFAULT_PORT + 1)  # Google's own rule for slices opens the first alone
+    ports = (DEFAULT_PORT, DEFAULT_PORT + 1)  # the rule that Google adds for slices opens only the first
     if all(any(_opens(rule, name, port) for rule in rules) for port in ports):
         return Check(True, f"{name}, in which hosts reach each other")
     command = f"gcloud compute firewall-rules create {name}-hosts --project={project.id} --network={name}"

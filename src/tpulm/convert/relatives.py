@@ -83,16 +83,16 @@ def as_bert_tensors(tensors: Mapping[str, np.ndarray], values: Mapping[str, Any]
             "model that it was made of",
             location=origin,
         )
-    renamed = dict[str, np.ndarray]()
+    renamed, is_roberta = dict[str, np.ndarray](), model_type in _ROBERTAS
     for name, tensor in tensors.items():
-        for theirs, ours in _RENAMED["roberta" if model_type in _ROBERTAS else model_type].items():
+        for theirs, ours in _RENAMED["roberta" if is_roberta else "distilbert"].items():
             name = name.replace(theirs, ours)
-        if name.endswith("embeddings.position_embeddings.weight") and model_type in _ROBERTAS:
+        if name.endswith("embeddings.position_embeddings.weight") and is_roberta:
             tensor = tensor[_first_position(values, origin) :]
         if name.endswith("embeddings.token_type_embeddings.weight"):
             tensor = tensor[:1]
         renamed[name] = tensor
-        if name.endswith("embeddings.word_embeddings.weight") and model_type == "distilbert":
+        if name.endswith("embeddings.word_embeddings.weight") and not is_roberta:
             renamed[name.replace("word_", "token_type_")] = np.zeros_like(tensor[:1])
     return renamed
 

@@ -148,10 +148,8 @@ class Classifier:
             return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
 
         tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
-        selection, stream = (
-            Selection(config.chosen_by, config.is_better, config.patience, config.epochs),
-            tuning.batches(data, hosts),
-        )
+        selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
+        stream = tuning.batches(data, hosts)
         progress.start("Compiling")  # or this time would count in that of the steps to come
         with naming_shortage():
             for length in stream.lengths():

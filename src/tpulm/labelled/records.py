@@ -41,8 +41,8 @@ WORDING: Final = Wording(
     some_encoding='give --encoding (Columns(encoding="…") in Python) if that is what it is',
 )
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
-_BOM: Final = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
-_MARK: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)?\s*"
+_BOM: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)"
+_MARK: Final = _BOM + rb"?\s*"
 _ARRAY: Final = re.compile(_MARK + rb"\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 # How the single object of SQuAD's files begins: articles under "data", perhaps after a version.
@@ -334,7 +334,7 @@ def writing_rows(path: PurePath, *, header: bool = True, like: PurePath | None =
     byte-order mark, from which Excel knows UTF-8, if the files of `like` do."""
     form = check_form(path)
     read = [] if like is None or form == ".jsonl" else find_paths(str(like))
-    marked = any(_BOM.match(_beginning(name, suffixes(name)[1])) for name in read)
+    marked = any(re.match(_BOM, _beginning(name, suffixes(name)[1])) for name in read)
     with storage.built_aside(path) as temporary, storage.explain("write", path):
         open_text = gzip.open if path.name.endswith(".gz") else open
         with open_text(temporary, "wt", encoding="utf-8-sig" if marked else "utf-8", newline="") as stream:
