@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tpulm.config import load
 from tpulm.errors import ConfigError
 from tpulm.pipeline import pilots
 from tpulm.pipeline.pilots import Rung, forecast, in_small
+from tpulm.progress import SILENT
 from tpulm.report import write
 
 RUN = """
@@ -55,6 +57,19 @@ def test_where_pilots_cannot_tell(tmp_path: Path, changes: list[str], message: s
         forecast(load(tmp_path / "run.toml", changes), tmp_path / "w", seconds=60)
     with pytest.raises(ConfigError, match="ELECTRA"):
         forecast(load("electra-small"), tmp_path / "e", seconds=60)
+
+
+def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sizes = pilots._Size(parameters=1_000_000, tokens=1e6, flops=1e12)
+    monkeypatch.setattr(pilots, "_size", lambda *_: sizes)
+    paces = [(0.1, 1.0), (0.2, 1.0)]  # a step is timed once for each of two settings
+    monkeypatch.setattr(pilots, "_paces", lambda *_: paces.pop(0))
+    config, data, outcome = load("laptop-lm"), cast("Any", None), tmp_path / "pilots" / "100-steps-of-1.json"
+    first = pilots._Timing.read(config, tmp_path, data, 600, SILENT)
+    outcome.write_text("{}")
+    assert pilots._Timing.read(config, tmp_path, data, 600, SILENT) == first and outcome.exists()
+    other = pilots._Timing.read(load("laptop-lm", ["train.optimizer.learning_rate=1e-3"]), tmp_path, data, 600, SILENT)
+    assert other.rungs[0].steps < first.rungs[0].steps and not outcome.exists()
 
 
 @pytest.mark.slow  # compiles seven programs

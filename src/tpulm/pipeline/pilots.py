@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tpulm import storage
 from tpulm.config import RunConfig, list_recipes, load, phases_of
@@ -22,9 +22,6 @@ from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime.hosts import ALONE
 from tpulm.workfolder import FORECAST, begin
-
-if TYPE_CHECKING:
-    from tpulm.train.program import PretrainingProgram
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
 # Of the widest pilot: how wide a pilot is, and how many of its steps it has. Half a width costs about a third of a step.
@@ -214,20 +211,24 @@ def _tokens(config: RunConfig, data: Prepared) -> float:
     )
 
 
-def _programs(config: RunConfig, data: Prepared) -> list[tuple[int, PretrainingProgram]]:
-    """Each phase's steps, and its program, not compiled."""
+class _Size(NamedTuple):
+    """A run's parameters, and its tokens of text and the model's operations in all steps."""
+
+    parameters: int
+    tokens: float
+    flops: float
+
+
+def _size(config: RunConfig, data: Prepared) -> _Size:
+    """From programs that are not compiled."""
     from tpulm.train.program import PretrainingProgram
 
-    vocabulary = {"vocab_size": data.tokenizer.vocab_size, "special": data.tokenizer.special}
-    return [(one.last_step - one.first_step, PretrainingProgram(one.config, **vocabulary)) for one in phases_of(config)]
-
-
-def _flops(config: RunConfig, data: Prepared) -> float:
-    """The model's operations in all steps."""
-    return sum(
-        steps * phase.config.train.batch_size * program.objective.flops_per_row
-        for (steps, program), phase in zip(_programs(config, data), phases_of(config), strict=True)
-    )
+    parameters, flops = 0, 0.0
+    for phase in phases_of(config):
+        program = PretrainingProgram(phase.config, vocab_size=data.tokenizer.vocab_size, special=data.tokenizer.special)
+        rows = (phase.last_step - phase.first_step) * phase.config.train.batch_size
+        parameters, flops = program.num_parameters, flops + rows * program.objective.flops_per_row
+    return _Size(parameters, _tokens(config, data), flops)
 
 
 class _Timing(NamedTuple):
@@ -238,12 +239,18 @@ class _Timing(NamedTuple):
 
     @classmethod
     def read(cls, config: RunConfig, workdir: PurePath, data: Prepared, seconds: float, progress: Progress) -> _Timing:
-        """As an earlier call chose them, for as much time; else by timing a few steps, widest model first."""
-        path = workdir / _FOLDER / _LADDER
-        if storage.exists(path) and (kept := storage.read_json(path)).pop("seconds") == seconds:
+        """As an earlier call chose them, for as much time; else by timing a few steps, widest model first. Pilots of other
+        settings are removed."""
+        path, settings = workdir / _FOLDER / _LADDER, config.model_dump(mode="json")
+        kept = storage.read_json(path) if storage.exists(path) else None
+        if kept is not None and kept["settings"] != settings:
+            progress.note("the run's settings have changed: its pilots begin again")
+            storage.remove(path.parent)
+        elif kept is not None and kept["seconds"] == seconds:
             return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
-        parameters, tokens = _programs(config, data)[-1][1].num_parameters, _tokens(config, data)
+        run = _size(config, data)
+        enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
         batch, step, compiling = config.train.batch_size, 0.0, 0.0
         for width in _WIDTHS:
             batch, step, compiling = config.train.batch_size, *_paces(config, workdir, data, width)
@@ -251,19 +258,17 @@ class _Timing(NamedTuple):
             left = seconds - len(_RUNGS) * compiling
             while (steps := int(left / share / step * config.train.batch_size / batch)) < _LEAST_STEPS and batch > 8:
                 batch //= 2
-            small = in_small(config, Rung(width, max(steps, 1), batch))
-            size = _programs(small, data)[-1][1].num_parameters
-            if steps >= _LEAST_STEPS and _tokens(small, data) / size >= min(20, tokens / parameters) / _FEWER_TOKENS:
+            longest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
+            if steps >= _LEAST_STEPS and longest.tokens / longest.parameters >= enough:
                 break
         else:
             raise ConfigError(
                 f"{duration(seconds)} are too short for pilots: compiling takes {duration(compiling)} each, and a step "
                 f"{step:.2g} s. Give --pilot more time"
             )
-        longest = in_small(config, Rung(width, steps, batch))
-        rate = _flops(longest, data) / (steps * step * batch / config.train.batch_size)
+        rate = longest.flops / (steps * step * batch / config.train.batch_size)
         rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _RUNGS)
-        ladder = {"seconds": seconds, "rungs": rungs, "flops_per_second": rate}
+        ladder = {"settings": settings, "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
         storage.write_json(storage.make_folder(path.parent) / _LADDER, ladder, sealed=True)
         return cls(rungs, rate)
 
@@ -297,21 +302,19 @@ def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], t
             f"(the largest has a loss of {largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing "
             "can be predicted. Give --pilot more time"
         )
-    program, tokens = _programs(config, data)[-1][1], _tokens(config, data)
-    text, unigrams = data.datasets[-1].train.counts.tokens, largest.unigrams
+    run, text = _size(config, data), data.datasets[-1].train.counts.tokens
     pilots = [Observation(one.parameters, one.tokens, one.loss) for one in learned]
-    made = predict(pilots, (program.num_parameters, tokens), unigrams=unigrams, text=text)
-    law, size = made.law, program.num_parameters
+    made = predict(pilots, (run.parameters, run.tokens), unigrams=largest.unigrams, text=text)
+    law, size, tokens = made.law, run.parameters, run.tokens
     alternatives = {
         "half the steps": law.loss(size, tokens / 2),
         "twice the steps": law.loss(size, 2 * tokens),
         "twice the text, as many steps": law.loss(size, tokens, text=2 * text),
         "twice the text and steps": law.loss(size, 2 * tokens, text=2 * text),
     }
-    operations = _flops(config, data)
-    for name, other in _relatives(config):
-        its, own = _programs(other, data)[-1][1].num_parameters, _flops(other, data) / _tokens(other, data)
-        alternatives[f"{name}, as much computation"] = law.loss(its, operations / own)
+    for name, config_of_recipe in _of_this_architecture(config):
+        other = _size(config_of_recipe, data)
+        alternatives[f"{name}, as much computation"] = law.loss(other.parameters, other.tokens * run.flops / other.flops)
     return Forecast(
         parameters=size,
         tokens=tokens,
@@ -320,14 +323,14 @@ def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], t
         low=float(made.low),
         high=float(made.high),
         bits_per_loss=largest.bits_per_character / largest.loss,
-        seconds=operations / timing.flops_per_second,
+        seconds=run.flops / timing.flops_per_second,
         pilots=tuple(outcomes),
         alternatives=tuple((name, float(loss)) for name, loss in alternatives.items()),
         law={name: float(value) for name, value in vars(law).items()},
     )
 
 
-def _relatives(config: RunConfig) -> list[tuple[str, RunConfig]]:
+def _of_this_architecture(config: RunConfig) -> list[tuple[str, RunConfig]]:
     """Recipes whose models differ from the run's in size alone, on the run's data."""
     found: list[tuple[str, RunConfig]] = []
     for name in list_recipes():
