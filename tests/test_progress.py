@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import tpulm
 from tpulm.progress import DocumentRate, format_amount, format_pace
 
@@ -9,15 +11,17 @@ from tpulm.progress import DocumentRate, format_amount, format_pace
 def test_a_line_at_each_beginning_and_whenever_the_time_has_come():
     lines: list[str] = []
     progress = tpulm.PrintedProgress(lines.append, every_seconds=0.0)
-    progress.start("Training", 2, "step")
+    progress.start("Training", 3, "step")
+    progress.advance(1)
     progress.advance(1)
     progress.status("loss 3.1")
     progress.note("a checkpoint was damaged")
     progress.start("Exporting")
     assert lines == [
-        "Training  0/2 steps",
-        "Training  1/2 steps  0:00:00 left",
-        "Training  1/2 steps  0:00:00 left  loss 3.1",
+        "Training  0/3 steps",
+        "Training  1/3 steps",
+        "Training  2/3 steps  0:00:00 left",
+        "Training  2/3 steps  0:00:00 left  loss 3.1",
         "note: a checkpoint was damaged",
         "Exporting",
     ]
@@ -34,6 +38,17 @@ def test_the_pace_tells_the_rate_and_what_is_left():
     assert format_pace(0.5e6, 1e6, "B", 100.0) == "5.0 kB/s, 0:01:40 left"
     assert format_pace(1, 2, "step", 3600.0) == "1:00:00 left"
     assert format_pace(0, 2, "B", 5.0) == format_pace(2, 2, "B", 5.0) == format_pace(2, None, "B", 5.0) == ""
+
+
+def test_what_an_earlier_attempt_did_does_not_hurry_the_time_left(monkeypatch: pytest.MonkeyPatch):
+    now, lines = [0.0], list[str]()
+    monkeypatch.setattr("tpulm.progress.time.monotonic", lambda: now[0])
+    progress = tpulm.PrintedProgress(lines.append, every_seconds=0.0)
+    progress.start("Training", 5_500, "step")
+    progress.advance(1_500)  # restored
+    now[0] = 10.0
+    progress.advance(10)
+    assert lines[-1] == "Training  1,510/5,500 steps  1:06:30 left"
 
 
 def test_documents_a_second_stand_beside_the_bar():

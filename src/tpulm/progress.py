@@ -82,16 +82,19 @@ class PrintedProgress:
         self._description, self._unit, self._status = "", "", ""
         self._total: float | None = None
         self._completed, self._printed_at = 0.0, time.monotonic()
-        self._begun_at = self._printed_at
+        self._begun_at = self._paced_at = self._printed_at
+        self._before = 0.0  # at `_paced_at`
 
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         self._description, self._total, self._unit, self._status = description, total, unit, ""
-        self._completed, self._begun_at = 0.0, time.monotonic()
+        self._completed, self._before, self._begun_at = 0.0, 0.0, time.monotonic()
         watchdog.report()
         self._print_task()
 
     def advance(self, amount: float) -> None:
         self._completed += amount
+        if not self._before:  # what was done earlier, or began with compiling, says nothing of the pace
+            self._before, self._paced_at = self._completed, time.monotonic()
         watchdog.report()
         self._print_if_due()
 
@@ -112,9 +115,9 @@ class PrintedProgress:
 
     def _standing(self, *, over: bool = False) -> str:
         """The amount; the pace or, when it is `over`, the time taken; and the status."""
-        seconds = time.monotonic() - self._begun_at
+        seconds, paced = (time.monotonic() - since for since in (self._begun_at, self._paced_at))
         amount = format_amount(self._completed, self._total, self._unit)
-        pace = format_pace(self._completed, self._total, self._unit, seconds)
+        pace = format_pace(self._completed, self._total, self._unit, paced, before=self._before)
         return "  ".join(filter(None, [amount, f"{format_clock(seconds)} elapsed" if over else pace, self._status]))
 
 
@@ -138,12 +141,13 @@ def format_rate(completed: float, unit: str, seconds: float) -> str:
     return f"{rate / 1e6:,.1f} MB/s" if rate >= 1e5 else f"{rate / 1e3:,.1f} kB/s"
 
 
-def format_pace(completed: float, total: float | None, unit: str, seconds: float) -> str:
-    """The rate, and the remaining time at this rate: "12.3 MB/s, 0:01:20 left"."""
-    if not completed or not total or completed >= total or seconds <= 0:
+def format_pace(completed: float, total: float | None, unit: str, seconds: float, *, before: float = 0.0) -> str:
+    """The rate since `before` were done, `seconds` ago, and the remaining time at this rate: "12.3 MB/s, 0:01:20 left"."""
+    done = completed - before
+    if done <= 0 or not total or completed >= total or seconds <= 0:
         return ""
-    remaining = f"{format_clock((total - completed) * seconds / completed)} left"
-    return ", ".join(part for part in (format_rate(completed, unit, seconds), remaining) if part)
+    remaining = f"{format_clock((total - completed) * seconds / done)} left"
+    return ", ".join(part for part in (format_rate(done, unit, seconds), remaining) if part)
 
 
 def format_clock(seconds: float | None) -> str:

@@ -51,6 +51,9 @@ def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rate.per_second == pytest.approx(10.0)  # 8 rows of 10 slots in 4 s, half of them padding
     assert rate.mfu == pytest.approx(0.1)
     assert meter.overall() == rate
+    meter.count(1_000)
+    now[0] = 53.0
+    assert meter.close_window().mfu is None  # faster than the peak, which was measured too low
 
 
 def test_speed_counts_text_and_shows_what_it_fills() -> None:

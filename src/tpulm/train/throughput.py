@@ -23,7 +23,7 @@ class Rate(NamedTuple):
     """Throughput, in which padding does not count."""
 
     per_second: float
-    mfu: float | None  # model FLOP/s over peak FLOP/s; None if the peak is unknown
+    mfu: float | None  # model FLOP/s over peak FLOP/s; None if the peak is unknown, or surpassed
     text_fraction: float = 1.0  # of token slots, those that are not padding
     unit: str = "tokens"
 
@@ -105,4 +105,6 @@ class Meter:
     def _rate(self, rows: int, seconds: float) -> Rate:
         per_second = self._text_fraction * rows / seconds if seconds > 0 else 0.0
         mfu = None if not self._peak else per_second * self._flops_per_row / self._peak
+        if mfu is not None and mfu > 1:  # the peak was measured while the machine had other work
+            mfu = None
         return Rate(per_second * self._per_row, mfu, self._text_fraction, self._unit)
