@@ -198,6 +198,29 @@ def test_pages_operations_and_enumerations_by_name(rig: Rig):
     assert refused.status_code == 400 and refused.json()["error"]["status"] == "INVALID_ARGUMENT"
 
 
+def test_operations_are_cancelled_as_far_as_possible(rig: Rig):
+    """Of a creation the node is gone; a deletion is carried out. The discovery document: "success is not guaranteed"."""
+    rig.tpu.set(create_seconds=60, delete_seconds=30)
+    creation = rig.begin()
+    url = f"{rig.emulator.url}/v2/{creation.operation.name}"
+    assert requests.post(f"{url}:cancel", json={}, timeout=20).json() == {}
+    with pytest.raises(refusals.Cancelled, match=recorded.answer("cancelled")["operation"]["error"]["message"]):
+        creation.result(timeout=20, polling=POLL)
+    told = requests.get(url, timeout=20).json()
+    assert told["error"]["code"] == 1 and told["metadata"]["cancelRequested"] and told["metadata"]["endTime"]
+    assert rig.tpu.nodes() == {}
+    kept = rig.begin()
+    rig.tpu.advance(61)
+    deletion = rig.client.delete_node(name=f"{rig.place}/nodes/run-a1")
+    for operation in (kept, deletion):
+        rig.client.cancel_operation({"name": operation.operation.name})
+    assert rig.state() == "DELETING" and kept.result(timeout=20, polling=POLL).name.endswith("run-a1")
+    rig.tpu.advance(31)
+    assert deletion.result(timeout=20, polling=POLL) is not None and rig.tpu.nodes() == {}
+    with pytest.raises(refusals.NotFound):
+        rig.client.cancel_operation({"name": f"{rig.place}/operations/none"})
+
+
 @pytest.mark.parametrize("api", ["v2", "v2alpha1"])
 def test_what_google_api_python_client_and_skypilot_send(rig: Rig, api: str):
     """Both read `done` of a running operation; SkyPilot sets labels, and sends a whole node back to add a tag."""

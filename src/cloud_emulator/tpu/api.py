@@ -60,6 +60,7 @@ class TpuApi:
             ("GET queued", "GET", QUEUE + "/{id}", "tpu.nodes.get", _named(queue.find)),
             ("DELETE queued", "DELETE", QUEUE + "/{id}", "tpu.nodes.delete", self.delete_queued),
             ("LIST operations", "GET", OPERATIONS, operation + "list", _listed("operations", operations)),
+            ("CANCEL operation", "POST", OPERATIONS + "/{id}:cancel", operation + "cancel", _named(nodes.cancel)),
             ("GET operation", "GET", OPERATIONS + "/{id}", operation + "get", _named(operations.find)),
             ("DELETE operation", "DELETE", OPERATIONS + "/{id}", operation + "delete", self.delete_operation),
             ("LIST types", "GET", kinds, "tpu.acceleratortypes.list", self.list_offered),

@@ -195,7 +195,7 @@ class Nodes(Table[TpuSlice]):
                 self.set_state(node, NodeState.READY, "ready")
             if operation is not None:
                 whole = self._is(node, NodeState.READY)
-                self._state.operations.end(operation, node.node if whole else Failure(1, "The operation was cancelled."))
+                self._state.operations.end(operation, node.node if whole else Failure.recorded("cancelled"))
 
         if behaviour.boot_seconds is not None and behaviour.boot_seconds < behaviour.create_seconds:
             clock.after(behaviour.boot_seconds, boot)
@@ -203,6 +203,17 @@ class Nodes(Table[TpuSlice]):
 
     def _is(self, node: TpuSlice, state: NodeState) -> bool:
         return self.get(node.name) is node and node.node.state == state
+
+    def cancel(self, name: str) -> dict[str, Any]:
+        """Cancel an operation, as far as possible: a creation ends and its node is gone; any other one is carried out."""
+        operation = self._state.operations.find(name)
+        if not operation.done:
+            metadata = self._state.operations.note(operation, cancel_requested=True)
+            node = self.get(metadata.target)
+            if metadata.verb == "create" and node is not None:
+                self.forget(node, "failed", "its creation was cancelled")
+                self._state.operations.end(operation, Failure.recorded("cancelled"))
+        return {}
 
     # What is done to nodes
 

@@ -180,11 +180,17 @@ class Operations(Table[Operation]):
         else:
             response: Message = Empty() if result is None else raw(result)
             operation.response.Pack(response)
+        self.note(operation, end_time=timestamp(self._clock.now()))
+        operation.done = True
+
+    def note(self, operation: Operation, **fields: Any) -> types.OperationMetadata:
+        """The operation's metadata, with these fields changed."""
         metadata = types.OperationMetadata()
         operation.metadata.Unpack(raw(metadata))
-        metadata.end_time = timestamp(self._clock.now())
+        for name, value in fields.items():
+            setattr(metadata, name, value)
         operation.metadata.Pack(raw(metadata))
-        operation.done = True
+        return metadata
 
 
 class State:
