@@ -4,13 +4,17 @@ pytest does not collect this. In an environment of its own, with this repository
 
 pip install starlette uvicorn pydantic google-crc32c google-cloud-tpu google-cloud-common google-api-python-client \
     'skypilot[gcp]' 'dstack[gcp]'; python tests/cloud_emulator/clients.py [CLIENT …]
+
+gcloud, which no package index has, is the Google Cloud CLI in PATH.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -57,6 +61,13 @@ def api_python_client(emulator: Emulator, api: str) -> Steps:
     yield "list", lambda: until(lambda: [found["name"] for found in nodes.list(parent=PLACE).execute()["nodes"]], [NAME])
     yield "get", lambda: until(lambda: nodes.get(name=NAME).execute()["state"], "READY")
     yield "update", lambda: ended(nodes.patch(name=NAME, updateMask="labels", body={"labels": {"a": "b"}}))
+
+    def cancel() -> None:
+        name = nodes.create(parent=PLACE, nodeId="three", body=NODE).execute()["name"]
+        assert places.operations().cancel(name=name).execute() == {}
+        until(lambda: places.operations().get(name=name).execute().get("error", {}).get("code"), 1)
+
+    yield "cancel", cancel
     emulator.tpu.preempt("one", grace_seconds=0)
     yield "preempted", lambda: until(lambda: nodes.get(name=NAME).execute()["state"], "PREEMPTED")
     yield "delete", lambda: ended(nodes.delete(name=NAME))
@@ -119,11 +130,45 @@ def dstack(emulator: Emulator) -> Steps:
     yield "delete: gone", lambda: until(emulator.tpu.nodes, {})
 
 
+def gcloud(emulator: Emulator, *track: str) -> Steps:
+    """The Google Cloud CLI, without a login; it reads the addresses from the environment."""
+    more = {"CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true", "CLOUDSDK_CORE_PROJECT": PROJECT}
+
+    def run(*words: str) -> str:
+        with tempfile.TemporaryDirectory() as config:
+            command = ["gcloud", *track, "compute", "tpus", *words, f"--zone={ZONE}", "--quiet"]
+            environment = os.environ | more | {"CLOUDSDK_CONFIG": config}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def state(kind: str, name: str, field: str = "state") -> str:
+        return run(kind, "describe", name, f"--format=value({field})")
+
+    what = ("--accelerator-type=v3-8", "--spot")
+    yield "create", lambda: run("tpu-vm", "create", "one", "--version=tpu-ubuntu2204-base", *what)
+    yield "list", lambda: until(lambda: run("tpu-vm", "list", "--format=value(name)"), "one")
+    yield "get", lambda: until(lambda: state("tpu-vm", "one"), "READY")
+    yield "update", lambda: run("tpu-vm", "update", "one", "--update-labels=a=b")
+    emulator.tpu.preempt("one", grace_seconds=0)
+    yield "preempted", lambda: until(lambda: state("tpu-vm", "one"), "PREEMPTED")
+    yield "delete", lambda: run("tpu-vm", "delete", "one")
+    yield "delete: gone", lambda: until(emulator.tpu.nodes, {})
+    node = ("--node-id=two", "--runtime-version=tpu-ubuntu2204-base")
+    yield "queue", lambda: run("queued-resources", "create", "two", *node, *what)
+    yield "queue: list", lambda: until(lambda: run("queued-resources", "list", "--format=value(name)"), "two")
+    yield "queue: get", lambda: until(lambda: state("queued-resources", "two", "state.state"), "ACTIVE")
+    yield "queue: delete", lambda: run("queued-resources", "delete", "two", "--force")
+    yield "queue: gone", lambda: until(emulator.tpu.queued_resources, {})
+
+
 CLIENTS: dict[str, Callable[[Emulator], Steps]] = {
     "google-api-python-client v2": lambda emulator: api_python_client(emulator, "v2"),
     "google-api-python-client v2alpha1": lambda emulator: api_python_client(emulator, "v2alpha1"),
     "skypilot": skypilot,
     "dstack": dstack,
+    "gcloud": gcloud,
+    "gcloud alpha": lambda emulator: gcloud(emulator, "alpha"),
 }
 
 
@@ -139,7 +184,8 @@ for client in sys.argv[1:] or CLIENTS:
     with Emulator() as emulator:
         os.environ |= emulator.environment
         emulator.create_bucket("runs")
-        print(f"{client} ({version(client.split()[0])})", flush=True)
+        package = client.split()[0]
+        print(f"{client} ({'the one in PATH' if package == 'gcloud' else version(package)})", flush=True)
 
         def drive(client: str = client, emulator: Emulator = emulator) -> None:
             for step, do in CLIENTS[client](emulator):
