@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,14 @@ def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) ->
     start.write_bytes(start.read_bytes().replace(b"1 x", b"2 x"))
     repair(tmp_path, progress)
     assert len(notes) == 1 and [attempt.start for attempt in read_attempts(tmp_path)] == [{}]
+
+
+def test_torch_is_not_loaded_but_can_be(tmp_path: Path) -> None:
+    """tensorboardX would, in two seconds of every start."""
+    (tmp_path / "torch.py").write_text("")
+    code = "import sys, tpulm.train.metrics; assert 'torch' not in sys.modules; import torch; import tpulm.train.metrics"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True)
 
 
 def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:

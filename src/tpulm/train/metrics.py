@@ -7,22 +7,39 @@ from __future__ import annotations
 
 # Types that libraries leave unknown:
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+import contextlib
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-from tensorboardX.summary import hparams, scalar
-
 from tpulm import storage
 from tpulm.errors import Damaged
 from tpulm.progress import Progress
 from tpulm.train.trackers import Trackers, Tracking
+
+
+@contextlib.contextmanager
+def _absent(module: str) -> Iterator[None]:
+    """Have imports of a module fail, unless it is loaded already."""
+    is_loaded = module in sys.modules
+    if not is_loaded:
+        sys.modules[module] = None  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        if not is_loaded:
+            del sys.modules[module]
+
+
+with _absent("torch"):  # which tensorboardX imports for the sake of an annotation: two seconds of every start
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboardX.summary import hparams, scalar
 
 
 class Board:
