@@ -109,6 +109,22 @@ def test_a_slow_creation_with_machines_that_run(rig: Rig):
     assert rig.state("run-a2") == "PREEMPTED"
 
 
+@pytest.mark.parametrize("late", [[2], [0, 1, 2, 3]], ids=["one", "all"])
+def test_a_worker_that_boots_late(rig: Rig, late: list[int]):
+    settings = {"late_seconds": 600, "late_worker": late[0] if len(late) == 1 else None}
+    assert requests.post(f"{rig.emulator.url}/_control/tpu/set", json=settings, timeout=20).ok
+    rig.create(kind="v5litepod-16", zone="us-west4-a", script=POLITE)
+    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
+    assert [number for number, machine in enumerate(machines) if not machine.is_on] == late
+    rig.tpu.advance(601)
+    assert all(machine.is_on for machine in machines)
+    rig.create("run-a2", kind="v5litepod-16", zone="us-west4-a", script=POLITE)
+    machine = rig.tpu.machine("run-a2", 2)
+    rig.tpu.kill("run-a2")
+    rig.tpu.advance(601)
+    assert not machine.is_on, "it is gone before it boots"
+
+
 def test_stock_out(rig: Rig):
     rig.tpu.stock_out("us-central1-a", count=1)
     with pytest.raises(refusals.ResourceExhausted, match='There is no more capacity in the zone "us-central1-a"'):

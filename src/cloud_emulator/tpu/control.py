@@ -68,7 +68,7 @@ class Tpu:
                 self.node_table.remove_machines(node)
         self.state.machines.close()
 
-    def set(self, **settings: bool | float | None) -> None:
+    def set(self, **settings: bool | int | float | None) -> None:
         """Change the behaviour of the service from now on; the names are those of `Behaviour`."""
         self.state.behaviour = validated(Behaviour, {**self.state.behaviour.model_dump(), **settings})
 

@@ -354,8 +354,15 @@ class Nodes(Table[TpuSlice]):
             for number, machine in enumerate(node.machines):
                 access = types.AccessConfig(external_ip=f"203.0.113.{number % 256}" if outside else "")
                 ends.append(types.NetworkEndpoint(ip_address=machine.address, port=TPU_PORT, access_config=access))
-        for machine in node.machines:
-            machine.boot(node.node.metadata.get("startup-script", ""))
+        behaviour, script = self._state.behaviour, node.node.metadata.get("startup-script", "")
+        for number, machine in enumerate(node.machines):
+            late = behaviour.late_seconds if behaviour.late_worker in (None, number) else 0.0
+
+            def begin(machine: Machine = machine) -> None:
+                if self.get(node.name) is node and node.node.state not in (*OVER, NodeState.STOPPED):
+                    machine.boot(script)
+
+            self._state.clock.after(late, begin)
 
     def remove_machines(self, node: TpuSlice) -> None:
         for machine in node.machines:

@@ -70,6 +70,8 @@ class Behaviour(BaseModel):
 
     create_seconds: Seconds = 0.3  # a node is CREATING, and the queued resource that it belongs to PROVISIONING
     boot_seconds: Seconds | None = None  # after which its machines run; None: when it is READY
+    late_seconds: Seconds = 0.0  # by which `late_worker` boots after the others of its node; None: all of them boot late
+    late_worker: Annotated[int, Field(ge=0)] | None = None
     delete_seconds: Seconds = 0.2  # a node or queued resource is DELETING, a queued resource SUSPENDING
     stop_seconds: Seconds = 0.1  # a node is STOPPING or STARTING
     queue_seconds: Seconds = 0.0  # a queued resource is WAITING_FOR_RESOURCES
