@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from cloud_emulator.machines import MachineSettings
 from cloud_emulator.server import Emulator
 from tpulm import cloud, storage
 from tpulm.errors import ConfigError
@@ -40,7 +41,8 @@ def rehearse(
     `drawn` begins a display of progress; the exported model is copied to `to`.
     """
     config = _shortened(config, preempt)
-    with Emulator() as emulator:
+    source = {"PYTHONPATH": str(cloud.bundle.source_folder().parent)}  # VMs that lack this tpulm would install it
+    with Emulator(machines=MachineSettings(environment=source)) as emulator:
         os.environ.update(emulator.environment)  # before any client of Google's is imported
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
         outcome = _Rehearsal(config, emulator, accelerator, preempt, log).run(prepare, drawn)

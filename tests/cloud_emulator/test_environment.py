@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud_emulator import Emulator
+from cloud_emulator import Emulator, MachineSettings, rehearsal
+from tpulm import config
 
 PROGRAM = """
 import fsspec
@@ -75,3 +76,19 @@ else:
 def test_the_types_of_the_tpu_api_are_loaded_when_they_are_needed():
     done = subprocess.run([sys.executable, "-c", STORAGE_ALONE], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_vms_of_a_rehearsal_have_the_tpulm_that_rehearses(monkeypatch: pytest.MonkeyPatch):
+    """Wherever it was found; they would install it otherwise."""
+
+    def begin(*, machines: MachineSettings) -> Emulator:
+        code = "import tpulm; print(tpulm.__file__)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=machines.environment, capture_output=True, text=True, check=True
+        )
+        raise FileNotFoundError(done.stdout.strip())
+
+    monkeypatch.setattr(rehearsal, "Emulator", begin)
+    with pytest.raises(FileNotFoundError) as found:
+        rehearsal.rehearse(config.load("quickstart"), "v3-8", 1, None, prepare=print, log=print, drawn=pytest.fail)
+    assert str(found.value) == config.__file__.replace("config/__init__", "__init__")
