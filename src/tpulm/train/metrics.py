@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from tpulm.train.trackers import Trackers, Tracking
 
 
 @contextlib.contextmanager
-def _absent(module: str) -> Iterator[None]:
+def _absent(module: str) -> Generator[None]:
     """Have imports of a module fail, unless it is loaded already."""
     is_loaded = module in sys.modules
     if not is_loaded:
