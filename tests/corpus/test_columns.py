@@ -53,8 +53,8 @@ def test_an_array_is_read_as_its_items(read: Callable, monkeypatch: pytest.Monke
     ("content", "message", "skipped", "readable"),
     [
         ('[{"text": "a"}, {"txt": "b"}, {"text": "c"}]', r"item 1: the record has no 'text'.*'txt'", "no_field", ["a", "c"]),
-        ('[{"text": "a"}, {"text": "b', r"item 1: the JSON array is broken from '\{\"text", "broken_file", ["a"]),
-        ('[{"text": "a"} {"text": "b"}]', "item 1: the JSON array is broken", "broken_file", ["a"]),
+        ('[{"text": "a"}, {"text": "b', r"item 1, line 1: the JSON array is broken from '\{\"text", "broken_file", ["a"]),
+        ('[{"text": "a"}\n{"text": "b"}]', "item 1, line 2: the JSON array is broken", "broken_file", ["a"]),
         ('[{"text": "a"}, ["b"]]', r"item 1: .*the record is \[\"b\"\], not an object", "no_field", ["a"]),
     ],
 )

@@ -103,7 +103,8 @@ def test_one_json_array_is_as_good_as_lines(write: Callable):
     ("content", "message"),
     [
         ('[{"text": "a"}, 7]', r"a\.json, item 1: .*7"),
-        ('[{"text": "a"},', r"a\.json: .*JSON array"),
+        ('[\n{"text": "a"},\n{"text": ', r"a\.json, item 1, line 3: .*JSON array"),
+        ('[{"text": "a"},', r"a\.json, item 1, line 1: .*from here on"),
         ('{"data": [{"text": "x", "label": 1}]}', r"a\.json: .*SQuAD"),
     ],
 )

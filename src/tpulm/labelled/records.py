@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast,
 from tpulm import storage
 from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
-from tpulm.corpus.readers.jsonl import parse_lines, show
+from tpulm.corpus.readers.jsonl import parse_lines, read_values, show
 from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines
 from tpulm.corpus.readers.parquet import not_utf8, read_stretches, values_of
 from tpulm.corpus.readers.tables import read_rows
@@ -43,7 +43,6 @@ WORDING: Final = Wording(
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
 _BOM: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)"
 _MARK: Final = _BOM + rb"?\s*"
-_ARRAY: Final = re.compile(_MARK + rb"\[\s*\{")  # of objects
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
 # How the single object of SQuAD's files begins: articles under "data", perhaps after a version.
 _SQUAD: Final = re.compile(_MARK + rb"""\{\s*("\w+"\s*:\s*("[^"]*"|[\d.]+)\s*,\s*)*"data"\s*:\s*\[""")
@@ -131,8 +130,7 @@ def read_file(
         case "parquet":
             return _parquet_records(stream, faults)
         case "jsonl":
-            is_array = _ARRAY.match(_beginning(file.path, file.compression))
-            return (_array_records if is_array else _json_records)(stream, codec, faults)
+            return _json_records(stream, codec, faults)
         case "squad":
             return _squad_records(stream, codec, faults)
         case "csv" | "tsv":
@@ -169,32 +167,15 @@ def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: 
 
 
 def _json_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
-    for lines in read_lines(stream, codec, faults):
+    for lines in read_values(stream, codec, faults):
         for number, _, value in parse_lines(lines, faults):
+            place = f"{lines.unit} {number}"
             if not isinstance(value, dict):
-                faults.add("no_field", f'the record is {show(value)}, not an object such as {{"text": "…"}}.', f"line {number}")
+                faults.add("no_field", f'the record is {show(value)}, not an object such as {{"text": "…"}}.', place)
             elif lines.suspect and UNDECODABLE in json.dumps(value, ensure_ascii=False):
-                faults.add("undecodable", "bytes that do not decode.", f"line {number}")
+                faults.add("undecodable", "bytes that do not decode.", place)
             else:
-                yield Row(value, f"{faults.name}, line {number}")
-
-
-def _whole(stream: ByteStream, codec: str, faults: Faults, kind: str) -> Any:
-    """The value of a file that is one JSON array or object."""
-    try:
-        text = "".join(decoded(stream, codec, new_faults("stop", faults.name)))
-        return storage.parse_json(text, strict=False, once=True)
-    except ValueError as error:
-        raise DataError(f"it begins as a JSON {kind}, and is none ({error})", location=faults.name) from error
-
-
-def _array_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
-    """From a file that is one JSON array of objects, as KLUE's are."""
-    for number, value in enumerate(_whole(stream, codec, faults, "array")):
-        if isinstance(value, dict):
-            yield Row(value, f"{faults.name}, item {number}")
-        else:
-            faults.add("no_field", f'the item is {show(value)}, not an object such as {{"text": "…"}}.', f"item {number}")
+                yield Row(value, f"{faults.name}, {place}")
 
 
 def _squad_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[Row]:
@@ -203,7 +184,8 @@ def _squad_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[R
     In KorQuAD 2.0 paragraphs are articles, and have one "answer". A question that "is_impossible" has no answers.
     """
     try:
-        articles = _whole(stream, codec, faults, "object")["data"]
+        text = "".join(decoded(stream, codec, new_faults("stop", faults.name)))
+        articles = storage.parse_json(text, strict=False, once=True)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article.get("paragraphs", [article])]
         questions = [(paragraph["context"], dict(one)) for paragraph in paragraphs for one in paragraph["qas"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:

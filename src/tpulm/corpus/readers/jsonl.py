@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final
 
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, UNDECODABLE, Batcher, DocumentBatch, Faults, Reason
-from tpulm.corpus.readers.lines import Input, Lines, decoded, lines_of
+from tpulm.corpus.readers.lines import ByteStream, Input, Lines, decoded, lines_of
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
 
@@ -23,11 +23,10 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. `text_field` "a.b" means "b" of the object under "a", unless the record has a key "a.b"."""
     faults, text_field = opened.faults, opened.source.text_field
     keys = [f'"{name}"' for name in {text_field, *text_field.split(".")}]
-    texts = decoded(opened.stream, opened.file.encoding, faults)
-    first = next(texts, "")
-    is_array, texts = bool(_ARRAY.match(first)), chain([first], texts)
-    batcher = Batcher(faults, "item {}".format if is_array else "line {}".format)
-    for lines in array_items(texts, faults) if is_array else lines_of(texts, opened.stream, faults):
+    unit = "line"
+    batcher = Batcher(faults, lambda number: f"{unit} {number}")
+    for lines in read_values(opened.stream, opened.file.encoding, faults):
+        unit = lines.unit
         for number, line, record in parse_lines(lines, faults, once=False):
             text = record.get(text_field) if type(record) is dict else None
             try:
@@ -38,16 +37,24 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
                         parse_json(line, strict=False, once=True)
                 batcher.add(text, number)
             except UnusableRecord as fault:
-                faults.add(fault.reason, fault.message, f"{lines.unit} {number}")
+                faults.add(fault.reason, fault.message, f"{unit} {number}")
             except ValueError as error:
-                faults.add("not_json", _not_json(line, error), f"{lines.unit} {number}")
+                faults.add("not_json", _not_json(line, error), f"{unit} {number}")
         yield from batcher.full()
     yield from batcher.flush()
 
 
-def array_items(texts: Iterator[str], faults: Faults) -> Iterator[Lines]:
+def read_values(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Lines]:
+    """The lines of a file or, if it is one JSON array of objects, its items."""
+    texts = decoded(stream, encoding, faults)
+    first = next(texts, "")
+    texts = chain([first], texts)
+    return _array_items(texts, faults) if _ARRAY.match(first) else lines_of(texts, stream, faults)
+
+
+def _array_items(texts: Iterator[str], faults: Faults) -> Iterator[Lines]:
     """The items of a JSON array, each on a line of its own, however the array is written. What follows a fault is left out."""
-    find, rest, number = json.JSONDecoder(strict=False).raw_decode, "", 0
+    find, rest, number, line = json.JSONDecoder(strict=False).raw_decode, "", 0, 1
     for text in texts:
         rest, place, items = rest + text, 0, list[str]()
         while before := _BEFORE_AN_ITEM.match(rest, place):
@@ -57,17 +64,17 @@ def array_items(texts: Iterator[str], faults: Faults) -> Iterator[Lines]:
                 break
             items.append(re.sub(r"[\r\n]+", " ", rest[before.end() : end]))
             place = end
-        rest = rest[place:]
+        rest, line = rest[place:], line + rest.count("\n", 0, place)
         if items:
             yield Lines("\n".join(items), number, any(UNDECODABLE in item or "\0" in item for item in items), "item")
             number += len(items)
         if len(rest) > MAX_DOCUMENT_BYTES:
             break
     if rest.strip() != "]":
-        message = (
-            f"the JSON array is broken from {shorten(rest.strip(' ,')) if rest else 'here'} on, where an item or ']' should be."
-        )
-        faults.add("broken_file", message, f"item {number}")
+        begun = rest.lstrip(", \t\r\n")
+        line += rest.count("\n", 0, len(rest) - len(begun))
+        message = f"the JSON array is broken from {shorten(begun) if begun else 'here'} on, where an item or ']' should be."
+        faults.add("broken_file", message, f"item {number}, line {line}")
 
 
 def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[tuple[int, str, Any]]:
