@@ -334,3 +334,25 @@ def test_every_block_has_its_level():
         assert len(unmarked) == 2 * len(blocks_of(page)), f"{page}: a block that this test does not see"
         stale = [block.place for block in blocks if block.reason and block.language in {"toml", "json"} and not block.title]
         assert stale == [] or WHOLE_PAGE.search(PAGES[page]), f"{stale}: it is not executed anyhow; leave the mark out"
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_every_table_has_a_header(page: str):
+    assert not re.search(r"^\|( *\|)+$", PAGES[page], re.MULTILINE)
+
+
+def test_the_site_needs_neither_a_server_nor_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From file:// addresses the search reads search_index.js, in a worker of iframe-worker.js."""
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    pages, site = tmp_path / "docs", tmp_path / "site"
+    pages.mkdir()
+    (pages / "index.md").write_text("# Title\n\n```sh\ntpulm\n```\n")
+    build(load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(pages), site_dir=str(site), nav=None))
+    page = (site / "index.html").read_text()
+    scripts = re.findall(r'<script src="([^"]+)"', page)
+    assert "iframe-worker.js" in scripts and all((site / name).is_file() for name in scripts)
+    assert (site / "search" / "search_index.js").is_file()
+    assert 'class="language-sh highlight"' in page  # whose lines extra.css folds
