@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -98,6 +98,13 @@ def test_labels_that_are_not_the_benchmarks_are_refused(tmp_path: PurePath) -> N
     path.write_text(json.dumps(rows))  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(DataError, match="NLI"):
         read_parts(entry, find_task(FinetuneConfig()), {"train": path, "dev": path})
+
+
+def test_files_in_a_named_encoding(tmp_path: Path) -> None:
+    path, row = tmp_path / "dev.json", {"premise": "비가 온다", "hypothesis": "젖는다", "gold_label": "neutral"}
+    path.write_text(json.dumps([row] * 10, ensure_ascii=False), encoding="cp949")
+    parts = read_parts(find_suite("klue").tasks["nli"], find_task(FinetuneConfig()), {"train": path, "dev": path}, "cp949")
+    assert parts["dev"].texts[0] == "비가 온다"
 
 
 def test_two_entities_are_marked_as_klue_marks_them() -> None:

@@ -244,12 +244,12 @@ def test_texts_come_with_their_rows(tmp_path: Path) -> None:
         list(read_texts(tmp_path / "in.tsv", Columns(text="document"), skipped=skipped))
 
 
-@pytest.mark.parametrize(("encoding", "marked"), [("utf-8", False), ("utf-8-sig", True), ("utf-16", True)])
-def test_what_is_written_has_the_mark_of_what_was_read(tmp_path: Path, encoding: str, marked: bool) -> None:
-    """As Excel needs it; a jsonl has none (RFC 8259, section 8.1)."""
+@pytest.mark.parametrize(("encoding", "marked"), [("utf-8", False), ("utf-8-sig", True), ("utf-16", True), ("cp949", True)])
+def test_what_is_written_has_the_mark_by_which_excel_knows_utf8(tmp_path: Path, encoding: str, marked: bool) -> None:
+    """If what was read had one, or was not UTF-8; a jsonl has none (RFC 8259, section 8.1)."""
     (tmp_path / "in.csv").write_text("text\n가\n", encoding)
     for name in ("out.csv", "out.tsv", "out.jsonl"):
-        with writing_rows(tmp_path / name, like=tmp_path / "in.csv") as writer:
+        with writing_rows(tmp_path / name, like=tmp_path / "in.csv", encoding=encoding) as writer:
             writer.write({"text": "가"}, "line 2")
         assert (tmp_path / name).read_bytes().startswith(b"\xef\xbb\xbf") == (marked and name != "out.jsonl")
 

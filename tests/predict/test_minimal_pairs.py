@@ -157,6 +157,16 @@ def test_files_of_pairs(tmp_path: Path):
         assert pair.good in ("the film was good", "a", "the film", "the film .")
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
+def test_pairs_in_a_named_encoding(tmp_path: Path, name: str):
+    good, bad = "비가 온다", "비를 온다"
+    content = {"a.csv": f"good,bad\n{good},{bad}\n", "a.jsonl": json.dumps({"good": good, "bad": bad}, ensure_ascii=False)}
+    (tmp_path / name).write_text(content.get(name, f"{bad}\n{good}\n"), encoding="cp949")
+    with pytest.raises(DataError, match="--encoding"):
+        read_pairs(PurePath(tmp_path / name))
+    assert [pair[:2] for pair in read_pairs(PurePath(tmp_path / name), "cp949")] == [(good, bad)]
+
+
 def test_files_that_hold_none(tmp_path: Path):
     for name, content in (
         ("a.txt", "one line\n"),
@@ -174,13 +184,14 @@ def test_files_that_hold_none(tmp_path: Path):
 def test_ties_are_not_right(tmp_path: Path):
     """Unknown words read alike, so that both sentences are as likely."""
     lines = [BLIMP, {**BLIMP, "UID": "b", "sentence_good": "the qqq", "sentence_bad": "the xxx"}]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-16")
     folder = build_encoder("bert", tmp_path / "model")
-    report = score_pairs(load_model(folder), read_pairs(PurePath(tmp_path / "pairs.jsonl")))
+    report = score_pairs(load_model(folder), read_pairs(PurePath(tmp_path / "pairs.jsonl"), "utf-16"))
     assert report.by_paradigm["b"] == (1, 0, 1)
     assert report.total == (2, report.by_paradigm["a"].right, 1)
     assert report.accuracy == report.by_paradigm["a"].right / 2
-    result = CliRunner().invoke(app, ["bench", "pairs", str(tmp_path / "pairs.jsonl"), "--model", str(folder), "--json"])
+    command = ["bench", "pairs", str(tmp_path / "pairs.jsonl"), "--model", str(folder), "--encoding", "utf-16", "--json"]
+    result = CliRunner().invoke(app, command)
     assert json.loads(result.stdout)["ties"] == 1
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tpulm.cli.options import TuningOverrides, argument, listed, option, path_argument, path_option, rates_of
+from tpulm.cli.options import Encoding, TuningOverrides, argument, listed, option, path_argument, path_option, rates_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError
@@ -39,6 +39,7 @@ def bench(
             "reported (as most published scores were)."
         ),
     ] = "train",
+    encoding: Encoding = "utf-8",
     overrides: TuningOverrides = None,
     plain: Annotated[
         bool, option("Pairs with a masked model: mask only the scored token, not those after it.", "--plain")
@@ -70,7 +71,7 @@ def bench(
             raise ConfigError(
                 f"{', '.join(named)}: of pairs nothing is fine-tuned; leave {'it' if len(named) == 1 else 'them'} out"
             )
-        _pairs(folder, model, plain=plain)
+        _pairs(folder, model, encoding, plain=plain)
         return
     if workdir is None:
         raise ConfigError("--workdir W says where the models and scores of the tasks go; it is missing")
@@ -93,6 +94,7 @@ def bench(
             seeds=seeds,
             learning_rates=rates_of(learning_rates),
             select=select,
+            encoding=encoding,
             settings=parse_overrides(overrides or []),
             progress=progress,
         )
@@ -101,10 +103,10 @@ def bench(
     print_json(report.values())
 
 
-def _pairs(path: PurePath, model: PurePath, *, plain: bool) -> None:
+def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> None:
     from tpulm.predict.minimal_pairs import Tally, read_pairs, score_pairs
 
-    pairs, loaded = read_pairs(path), load(model)
+    pairs, loaded = read_pairs(path, encoding), load(model)
     warn_of_unknown_text(loaded.tokenization, [sentence for pair in pairs for sentence in pair[:2]])
     with drawn_progress() as progress:
         report = score_pairs(loaded, pairs, plain=plain, progress=progress)

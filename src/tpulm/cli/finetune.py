@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tpulm.cli.options import (
+    Encoding,
     FieldOptions,
     Given,
     HostOptions,
@@ -72,7 +73,7 @@ class FileOptions:
     format: Annotated[
         Literal["auto", "tsv", "csv", "jsonl", "parquet", "squad"], option("File format; auto: by file name.")
     ] = "auto"
-    encoding: Annotated[str, option("Text encoding: cp949, shift_jis, utf-16, cp1252, …", metavar="NAME")] = "utf-8"
+    encoding: Encoding = "utf-8"
     on_error: Annotated[
         Literal["stop", "skip"],
         option("Unusable rows (no text, no label, undecodable bytes): stop with an error, or skip and count them."),
@@ -369,7 +370,7 @@ def _classify(
 
     rows, skipped = _rows_of(given, model, columns)
     taken = ("predicted", "score")
-    counted = _write_answers(rows, answered, given.input, output, title="Classifying", header=columns.header, taken=taken)
+    counted = _write_answers(rows, answered, given, output, title="Classifying", header=columns.header, taken=taken)
     _show_written("classified", counted, classifier.cut, classifier.max_length, skipped, output)
 
 
@@ -413,7 +414,7 @@ def _predict(
         return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, found, strict=True))
 
     rows, skipped = _rows_of(given, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
-    counted = _write_answers(rows, answered, given.input, output, title="Answering")
+    counted = _write_answers(rows, answered, given, output, title="Answering")
     _show_written("answered", counted, classifier.cut, task.longest, skipped, output, task.cut_texts)
 
 
@@ -460,7 +461,7 @@ def _rows_of(
 def _write_answers(
     rows: Iterator[TextRow],
     answered: Callable[[list[TextRow]], Iterable[dict[str, Any]]],
-    input: PurePath | None,
+    given: TextOptions,
     output: PurePath | None,
     *,
     title: str,
@@ -480,13 +481,13 @@ def _write_answers(
     with (
         nullcontext(RowWriter(sys.stdout, ".jsonl"))
         if output is None
-        else writing_rows(output, header=header, like=input) as writer
+        else writing_rows(output, header=header, like=given.input, encoding=given.encoding) as writer
     ):
 
         def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
                 if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
-                    raise ConfigError(f"{input} has a column '{clash}' already, where the {what} would go; rename it")
+                    raise ConfigError(f"{given.input} has a column '{clash}' already, where the {what} would go; rename it")
                 writer.write({**row.record.values, **added}, row.record.place)
 
         return _in_chunks(rows, write, title)
@@ -584,7 +585,7 @@ def embed(
         return ({"embedding": vector} for vector in vectors_of(chunk).tolist())
 
     if not output.name.endswith(".npy"):
-        counted = _write_answers(rows, embedded, input, output, title="Embedding", what="vector")
+        counted = _write_answers(rows, embedded, given, output, title="Embedding", what="vector")
     else:
         found, memory = list[np.ndarray](), io.BytesIO()
         counted = _in_chunks(rows, lambda chunk: found.append(vectors_of(chunk)), "Embedding")

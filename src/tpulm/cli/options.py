@@ -167,6 +167,7 @@ Workfolder = Annotated[PurePath, path_argument("The work folder of a run.", "W")
 _SET = "Override a setting ('tpulm settings' lists them), such as --set {}. Repeatable."
 Overrides = Annotated[list[str] | None, option(_SET.format("train.steps=1000"), "--set", metavar="NAME=VALUE")]
 TuningOverrides = Annotated[list[str] | None, option(_SET.format("patience=5"), "--set", metavar="NAME=VALUE")]
+Encoding = Annotated[str, option("Text encoding: cp949, shift_jis, utf-16, cp1252, …", metavar="NAME")]
 _OF_A_VOCABULARY = "A vocab.txt, which does not say how text is normalized"
 Lowercase = Annotated[
     bool | None,

@@ -19,6 +19,7 @@ from tpulm import storage
 from tpulm.config import FinetuneConfig, changes, finetune_settings, listed
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.convert.markdown import table
+from tpulm.corpus.readers.lines import find_codec
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.run import OPERATIONAL, compare_rates, finetune, model_fingerprint, read_results
@@ -145,6 +146,8 @@ class BenchReport:
             ]
         )
 
+    _repr_markdown_ = markdown
+
 
 def bench(
     suite: str,
@@ -156,22 +159,25 @@ def bench(
     seeds: int = 3,
     learning_rates: Sequence[float] = (),
     select: Select = "train",
+    encoding: str = "utf-8",
     settings: Mapping[str, Any] | None = None,
     progress: Progress = SILENT,
 ) -> BenchReport:
     """Fine-tune `model` on the suite's tasks whose files are in `folder`; what is done in `workdir` already is not repeated.
 
     With select = "train" epochs and learning rates are chosen on a part of train, and dev is reported; with "dev" both use dev.
-    `settings` of fine-tuning override the published ones. Raises ConfigError for an unknown suite or task, WorkFolderMismatch
+    `settings` of fine-tuning override the published ones. Raises ConfigError for an unknown name, WorkFolderMismatch
     for a work folder of another model, other files or other settings, DataError for files that are not the benchmark's.
     """
-    described, root = find_suite(suite), storage.as_path(workdir)
+    described, root, encoding = find_suite(suite), storage.as_path(workdir), find_codec(encoding)
     chosen, loaded = described.chosen_tasks(tasks), load_model(model, preferred=READS)
     names = list(storage.walk(folder)) if storage.is_folder(folder) else []
     if not names:
         raise ConfigError(f"{folder} has no files; name the folder of {described.title}'s files, as its repository has them")
     storage.check_writable(root)
-    bench = _Bench(described, loaded, str(model), root, seeds, tuple(learning_rates), select, dict(settings or {}), progress)
+    bench = _Bench(
+        described, loaded, str(model), root, seeds, tuple(learning_rates), select, encoding, dict(settings or {}), progress
+    )
     report = BenchReport(suite, described.title, str(model), select, (), described)
     with interrupt.handled(), held(root, "bench"):
         for name, task in chosen.items():
@@ -191,6 +197,7 @@ class _Bench(NamedTuple):
     seeds: int
     learning_rates: tuple[float, ...]
     select: Select
+    encoding: str
     settings: dict[str, Any]
     progress: Progress
 
@@ -208,7 +215,7 @@ class _Bench(NamedTuple):
         for rate in rates:
             output = self._output(name, rate)
             if len(read_results(output)) < self.seeds:
-                parts = parts or read_parts(task, find_task(config), files.files)
+                parts = parts or read_parts(task, find_task(config), files.files, self.encoding)
                 self.progress.note(f"{task.title}, learning rate {rate:g}")
                 self._finetune(parts, output, config.model_copy(update={"learning_rate": rate}))
             results[rate] = read_results(output)
@@ -262,6 +269,7 @@ class _Bench(NamedTuple):
             "files": {part: storage.sha256(file) for part, file in files.items()},
             "settings": config.model_dump(mode="json", exclude_unset=True, exclude=OPERATIONAL),
         }
+        inputs |= {} if self.encoding == "utf-8" else {"encoding": self.encoding}
         if storage.exists(path) and (changed := changes(storage.read_json(path), inputs)):
             raise WorkFolderMismatch(
                 f"{path.parent} was begun with other inputs (there -> now):\n{listed(changed)}\n"
@@ -290,7 +298,7 @@ class _Bench(NamedTuple):
         cached = storage.read_json(path) if storage.exists(path) else {}
         if cached.get("of") != trained:
             inputs = {part: files[part] for part in ("train", "dev", *task.also)}
-            parts, classifier = read_parts(task, find_task(config), inputs), Classifier(load_model(output))
+            parts, classifier = read_parts(task, find_task(config), inputs, self.encoding), Classifier(load_model(output))
             scores = {part: classifier.evaluate(parts[part]) for part in task.also}
             cached = {"of": trained, "scores": {part: {one: of[one] for one in task.metrics} for part, of in scores.items()}}
             storage.write_json(path, cached)

@@ -145,10 +145,11 @@ def _fits(name: str, pattern: str) -> bool:
 # -- examples -----------------------------------------------------------------------------------------------------------------
 
 
-def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath]) -> dict[str, Examples]:
+def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath], encoding: str = "utf-8") -> dict[str, Examples]:
     """The examples to train on ("train"), to report on ("dev"), and those of `also`. Raises DataError for labels that the
     benchmark does not have."""
-    columns = Columns(entry.text, entry.label, entry.pair, header=entry.header) if entry.text else Columns()
+    named = {"text": entry.text, "label": entry.label, "pair": entry.pair, "header": entry.header} if entry.text else {}
+    columns = Columns(**named, encoding=encoding)
     on_error = "skip" if entry.skip_malformed else "stop"
     read = partial(read_examples, fault=task.fault, adapt=mark_entities) if entry.marked else task.read
     parts = {part: read(path, columns, on_error=on_error) for part, path in files.items()}

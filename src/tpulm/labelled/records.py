@@ -311,12 +311,15 @@ def check_form(path: PurePath) -> str:
 
 
 @contextmanager
-def writing_rows(path: PurePath, *, header: bool = True, like: PurePath | None = None) -> Iterator[RowWriter]:
+def writing_rows(
+    path: PurePath, *, header: bool = True, like: PurePath | None = None, encoding: str = "utf-8"
+) -> Iterator[RowWriter]:
     """A writer for a file that takes its place when the block succeeds, and not after an error. A csv or tsv begins with a
-    byte-order mark, from which Excel knows UTF-8, if the files of `like` do."""
+    byte-order mark, from which Excel knows UTF-8, if the files of `like` do, or are in another `encoding`."""
     form = check_form(path)
-    read = [] if like is None or form == ".jsonl" else find_paths(str(like))
-    marked = any(re.match(_BOM, _beginning(name, suffixes(name)[1])) for name in read)
+    read = [] if like is None else find_paths(str(like))
+    others = find_codec(encoding) != "utf-8" or any(re.match(_BOM, _beginning(name, suffixes(name)[1])) for name in read)
+    marked = others and form != ".jsonl"
     with storage.built_aside(path) as temporary, storage.explain("write", path):
         open_text = gzip.open if path.name.endswith(".gz") else open
         with open_text(temporary, "wt", encoding="utf-8-sig" if marked else "utf-8", newline="") as stream:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
-from tpulm import storage
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.paths import find_paths
+from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
 from tpulm.errors import DataError, brief
-from tpulm.labelled.records import Row, read_file, record_file
+from tpulm.labelled.records import Row, new_faults, read_file, record_file
 from tpulm.predict.scores import sentence_scores
 from tpulm.progress import SILENT, Progress
 
@@ -91,7 +91,7 @@ class PairsReport(NamedTuple):
         }
 
 
-def read_pairs(path: PurePath) -> list[MinimalPair]:
+def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
     """The pairs of a file, a glob, or all files of a folder.
 
     jsonl, tsv, csv and Parquet have a column with the good and one with the bad sentence, perhaps others with the paradigm and
@@ -100,20 +100,22 @@ def read_pairs(path: PurePath) -> list[MinimalPair]:
     """
     found = list(find_paths(str(path)))
     texts = [name for name in found if name.endswith(".txt")]
-    pairs = [pair for text in texts for pair in _read_lines(storage.as_path(text))]
+    pairs = [pair for text in texts for pair in _read_lines(text, encoding)]
     for file in [] if texts else [record_file(name) for name in found]:
         name = PurePath(file.path).name.split(".")[0]
-        pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=Counter())]
+        pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=Counter(), encoding=encoding)]
     if not pairs:
         raise DataError("no pairs of sentences in it", location=str(path))
     return pairs
 
 
-def _read_lines(path: PurePath) -> Iterator[MinimalPair]:
-    lines = storage.read_text(path).splitlines()
+def _read_lines(path: str, encoding: str) -> Iterator[MinimalPair]:
+    faults = new_faults("stop", path)
+    chunks = read_lines(ByteStream(path, None, faults), find_codec(encoding), faults)
+    lines = [line for chunk in chunks for line in chunk.split()]
     if len(lines) % 2:
-        raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=str(path))
-    name = path.name.removesuffix(".txt")
+        raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=path)
+    name = PurePath(path).name.removesuffix(".txt")
     for number in range(0, len(lines), 2):
         bad, good = lines[number : number + 2]
         yield _checked(MinimalPair(good, bad, name, name.split("-")[0] if "-" in name else ""), f"{path}, line {number + 1}")
