@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from IPython.core.formatters import HTMLFormatter
 from task_examples import same
 
 import tpulm
@@ -93,6 +94,7 @@ def test_the_folder_is_tidy(finished: FinetuneSummary) -> None:
     card, page = (output / "README.md").read_text(), (output / "report" / "index.html").read_text()
     assert "never on test" in card and accuracy in card
     assert all(part in page for part in ("Confusion", "Mistakes on dev", "Accuracy on dev", "seed 1", f"{accuracy} ± "))
+    assert "<iframe" in (HTMLFormatter()(finished) or "")  # as a notebook shows it
 
 
 def test_again_there_is_nothing_to_do(encoder: Path, files: Path, finished: FinetuneSummary) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorstore
+from IPython.core.formatters import HTMLFormatter
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
@@ -42,6 +43,7 @@ def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
     card = (Path(summary.export) / "README.md").read_text()
     assert "toy" in card
     assert f"{100 * summary.eval_accuracy:.2f}%" in card
+    assert "<iframe" in (HTMLFormatter()(summary) or "")  # as a notebook shows it
 
 
 @pytest.mark.parametrize(

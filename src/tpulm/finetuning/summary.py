@@ -9,6 +9,7 @@ from tpulm.config import FinetuneConfig
 from tpulm.convert.markdown import card, table
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import summarize
+from tpulm.report import Report
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ class FinetuneSummary:
     doubts: tuple[str, ...] = ()  # about the texts
     nothing_to_do: bool = False
     learning_rates: dict[str, float] = field(default_factory=dict)  # if several were tried: the score that chose one, by rate
+
+    def _repr_html_(self) -> str:
+        return Report(self.output).html()
 
     @property
     def scored(self) -> tuple[str, ...]:

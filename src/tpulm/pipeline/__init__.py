@@ -72,6 +72,11 @@ class Summary:
     def nothing_to_do(self) -> bool:
         return all(state == "skipped" for state in self.stages.values())
 
+    def _repr_html_(self) -> str:
+        from tpulm.report import Report
+
+        return Report(self.workdir).html()
+
 
 def run(
     config: RunConfig, workdir: str | PurePath, *, member: Membership | None = None, progress: Progress | None = None

@@ -23,6 +23,9 @@ class Report:
     def __init__(self, *workdirs: str | PurePath):
         self._workdirs = [storage.as_path(workdir) for workdir in workdirs]
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        """The page in a frame."""
         page = page_of(self._workdirs[0]) if len(self._workdirs) == 1 else comparison.render(self._workdirs)
         return f'<iframe srcdoc="{escape(page)}" sandbox="" style="width: 100%; height: 640px; border: 0"></iframe>'
+
+    _repr_html_ = html
