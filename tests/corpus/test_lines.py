@@ -161,7 +161,8 @@ def test_undecodable_bytes_are_an_error_with_file_line_and_byte_or_take_their_li
         ("①".encode("cp932"), "shift_jis", "set encoding = 'cp932'"),
         (codecs.BOM_UTF16_LE + b"a\0", "utf-8", "encoding = 'utf-16'"),
         (b"\x1f\x8b\x08\x00rest", "utf-8", "name that ends in .gz"),
-        (b"PK\x03\x04\xff\xff", "utf-8", "unpack it"),
+        (b"PK\x03\x04\xff\xff", "utf-8", "an .xlsx: unpack it"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", "utf-8", "an .xls"),
     ],
 )
 def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, encoding: str, advice: str):

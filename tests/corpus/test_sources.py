@@ -100,7 +100,7 @@ def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | N
     ("name", "message"),
     [
         ("photo.png", "'.png'"), ("a.pdf.bz2", "extract"), ("a.xlsx", "spreadsheet"), ("a.txt.lz4", "decompress"),
-        ("a.zip", "archive"), ("a.tar.gz", "archive"), ("a.parquet.gz", "gzip"),
+        ("a b.zip", "7z x '.*a b.zip'"), ("a.tar.gz", "tar -xf .*/a.tar.gz"), ("a.parquet.gz", "gzip"),
     ],
 )  # fmt: skip
 def test_names_that_tell_no_format(write: Callable, name: str, message: str):
@@ -133,6 +133,13 @@ def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: 
         assert [file.within for file in found] == ["a.txt", "sub/readme_first.txt"]
     assert len(notes) == 2 and "LICENSE, README.md, sub/dataset_infos.json" in notes[0]
     assert names(tmp_path, "README.md", "LICEN*") == ["README.md", "LICENSE"]
+
+
+def test_a_document_among_texts_can_be_left_out(write: Callable, tmp_path: Path):
+    write("notes.docx", "x")
+    write("a.txt", "x")
+    with pytest.raises(ConfigError, match=r"notes\.docx is a word processor's .*, such as .*/\*\.txt"):
+        find_files([SourceConfig(path=str(tmp_path))])
 
 
 def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_path: Path):

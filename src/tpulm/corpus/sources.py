@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
@@ -28,8 +29,9 @@ from tpulm.storage.paths import printable
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 _STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
-_ARCHIVES: Final = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 _UNREAD: Final = {
+    **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), "is an archive; unpack it (tar -xf {}) and name the files in it"),
+    **dict.fromkeys((".zip", ".7z", ".rar"), "is an archive; unpack it (7z x {}, or unzip) and name the files in it"),
     ".lz4": "is compressed in a way that is not read; decompress it (lz4 -d), or use gzip, bzip2, xz or zstd",
     **dict.fromkeys((".xls", ".xlsx", ".ods"), "is a spreadsheet; save it as 'CSV UTF-8' (File > Save As), and name that file"),
     **dict.fromkeys(
@@ -124,10 +126,8 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
 def refuse_unread(path: str, otherwise: str = "") -> None:
     """Raise ConfigError for a file that must be converted first, by its name; `otherwise` ends the message."""
     suffix, _ = suffixes(path)
-    if suffix in _ARCHIVES:
-        raise ConfigError(f"{path} is an archive; unpack it and name the files in it{otherwise}")
     if suffix in _UNREAD:
-        raise ConfigError(f"{path} {_UNREAD[suffix]}{otherwise}")
+        raise ConfigError(f"{path} {_UNREAD[suffix].format(shlex.quote(path))}{otherwise}")
 
 
 def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:

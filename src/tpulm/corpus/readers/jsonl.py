@@ -130,6 +130,6 @@ def show(value: Any) -> str:
 
 
 def _not_json(line: str, error: Exception) -> str:
-    if line.lstrip().startswith("[") or line.strip() == "{":
-        return f"{shorten(line)} is not a JSON object on a line of its own; write one object a line (jq -c '.[]' does it)."
+    if line.strip() == "{":
+        return "an object on several lines; write one object a line (jq -c . does it)."
     return f"{shorten(line)} is not JSON ({error})."
