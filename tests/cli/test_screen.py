@@ -185,7 +185,7 @@ def test_texts_follow_each_other_and_stay_as_they_are(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_message_breaks_between_words(monkeypatch: pytest.MonkeyPatch, width: int):
     """What a terminal shows of it: no line but that of a longer path is wider than the terminal, none ends within a word."""
-    words = ["train.steps", "of", *["the"] * 20, "/a/path/" + "x" * 100, "again"]
+    words = ["train.steps", "of", *["the", "학습"] * 20, "/a/path/" + "x" * 100, "again"]
     for write, terminal_width in ((terminal.print_error, width), (terminal.say_note, width), (terminal.print_error, 0)):
         text = io.StringIO()
         screen = terminal.Screen(file=text, width=width, highlight=False, no_color=True, force_terminal=terminal_width > 0)
@@ -194,5 +194,5 @@ def test_a_message_breaks_between_words(monkeypatch: pytest.MonkeyPatch, width: 
         lines = re.sub(r"\x1b[^m]*m", "", text.getvalue()).splitlines()
         assert " ".join(lines).split()[1:] == words
         assert (len(lines) == 1) == (not terminal_width) and all(
-            len(line) <= width or "xxx" in line or not terminal_width for line in lines
+            cell_len(line) <= width or "xxx" in line or not terminal_width for line in lines
         )
