@@ -111,10 +111,8 @@ def import_tfrecord(
     rows = dataset.load_split(folder / "dataset" / "train").rows
     next_sentence = "true" if "next_sentence" in rows.columns else "false"
     _show_counts(folder)
-    recipe = f"laptop-{kind}"
-    longer = (
-        f" --set model.max_positions={length}" if (length := rows.sequence_length) > load(recipe).model.max_positions else ""
-    )
+    recipe, length = f"laptop-{kind}", rows.sequence_length
+    longer = f" --set model.max_positions={length}" if length > load(recipe).model.max_positions else ""
     say(
         f"Next: tpulm run {recipe} --workdir {folder} --set data.sequence_length={length}{longer} "
         f"--set data.rows=segments --set data.next_sentence={next_sentence}, or any recipe for {kind.upper()}"

@@ -371,7 +371,7 @@ def _classify(
     rows, skipped = _rows_of(given, model, columns)
     taken = ("predicted", "score")
     counted = _write_answers(rows, answered, given, output, title="Classifying", header=columns.header, taken=taken)
-    _show_written("classified", counted, classifier.cut, classifier.max_length, skipped, output)
+    _show_written("classified", counted, _left_out(classifier.cut, classifier.max_length, skipped), output)
 
 
 def _scores(answer: Classified) -> list[float]:
@@ -415,7 +415,7 @@ def _predict(
 
     rows, skipped = _rows_of(given, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
     counted = _write_answers(rows, answered, given, output, title="Answering")
-    _show_written("answered", counted, classifier.cut, task.longest, skipped, output, task.cut_texts)
+    _show_written("answered", counted, _left_out(classifier.cut, task.longest, skipped, task.cut_texts), output)
 
 
 def _columns_of_answer(text: str, answer: Any) -> dict[str, Any]:
@@ -478,11 +478,8 @@ def _write_answers(
 
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    with (
-        nullcontext(RowWriter(sys.stdout, ".jsonl"))
-        if output is None
-        else writing_rows(output, header=header, like=given.input, encoding=given.encoding) as writer
-    ):
+    how: dict[str, Any] = {"header": header, "like": given.input, "encoding": given.encoding}
+    with nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, **how) as writer:
 
         def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
@@ -510,17 +507,9 @@ def _say_cut(cut: int, longest: int | None, texts: str = "texts") -> None:
         say_note(f"cut {note}")
 
 
-def _show_written(
-    done: str,
-    counted: int,
-    cut: int,
-    longest: int | None,
-    skipped: Mapping[str, int],
-    output: PurePath | None,
-    texts: str = "texts",
-) -> None:
+def _show_written(done: str, counted: int, left_out: dict[str, str], output: PurePath | None) -> None:
     """The result is the file or, on stdout, the rows: beside those this is a note."""
-    rows = {done: f"{counted:,} texts", **_left_out(cut, longest, skipped, texts)}
+    rows = {done: f"{counted:,} texts", **left_out}
     print_table("", rows if output is None else rows | {"written to": str(output)}, to=console if output is None else None)
 
 
@@ -591,4 +580,4 @@ def embed(
         counted = _in_chunks(rows, lambda chunk: found.append(vectors_of(chunk)), "Embedding")
         np.save(memory, np.concatenate(found))
         storage.write_atomic(output, memory.getvalue())
-    _show_written("embedded", counted, embedder.cut, embedder.max_length, skipped, output)
+    _show_written("embedded", counted, _left_out(embedder.cut, embedder.max_length, skipped), output)

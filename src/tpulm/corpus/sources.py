@@ -125,9 +125,8 @@ def suffixes(path: str) -> tuple[str, Compression | None]:
 
 def refuse_unread(path: str, otherwise: str = "") -> None:
     """Raise ConfigError for a file that must be converted first, by its name; `otherwise` ends the message."""
-    suffix, _ = suffixes(path)
-    if suffix in _UNREAD:
-        raise ConfigError(f"{path} {_UNREAD[suffix].format(shlex.quote(path))}{otherwise}")
+    if advice := _UNREAD.get(suffixes(path)[0]):
+        raise ConfigError(f"{path} {advice.format(shlex.quote(path))}{otherwise}")
 
 
 def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:

@@ -175,9 +175,7 @@ def bench(
     if not names:
         raise ConfigError(f"{folder} has no files; name the folder of {described.title}'s files, as its repository has them")
     storage.check_writable(root)
-    bench = _Bench(
-        described, loaded, str(model), root, seeds, tuple(learning_rates), select, encoding, dict(settings or {}), progress
-    )
+    bench = _Bench(described, loaded, str(model), root, seeds, learning_rates, select, encoding, settings or {}, progress)
     report = BenchReport(suite, described.title, str(model), select, (), described)
     with interrupt.handled(), held(root, "bench"):
         for name, task in chosen.items():
@@ -195,10 +193,10 @@ class _Bench(NamedTuple):
     model: str
     root: PurePath
     seeds: int
-    learning_rates: tuple[float, ...]
+    learning_rates: Sequence[float]
     select: Select
     encoding: str
-    settings: dict[str, Any]
+    settings: Mapping[str, Any]
     progress: Progress
 
     def run(self, name: str, task: BenchTask, folder: PurePath, names: Sequence[str]) -> TaskResult:

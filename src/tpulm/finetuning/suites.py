@@ -148,8 +148,7 @@ def _fits(name: str, pattern: str) -> bool:
 def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath], encoding: str = "utf-8") -> dict[str, Examples]:
     """The examples to train on ("train"), to report on ("dev"), and those of `also`. Raises DataError for labels that the
     benchmark does not have."""
-    named = {"text": entry.text, "label": entry.label, "pair": entry.pair, "header": entry.header} if entry.text else {}
-    columns = Columns(**named, encoding=encoding)
+    columns = Columns(entry.text or "text", entry.label, entry.pair, header=entry.header, encoding=encoding)
     on_error = "skip" if entry.skip_malformed else "stop"
     read = partial(read_examples, fault=task.fault, adapt=mark_entities) if entry.marked else task.read
     parts = {part: read(path, columns, on_error=on_error) for part, path in files.items()}

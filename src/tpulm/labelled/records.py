@@ -318,11 +318,10 @@ def writing_rows(
     byte-order mark, from which Excel knows UTF-8, if the files of `like` do, or are in another `encoding`."""
     form = check_form(path)
     read = [] if like is None else find_paths(str(like))
-    others = find_codec(encoding) != "utf-8" or any(re.match(_BOM, _beginning(name, suffixes(name)[1])) for name in read)
-    marked = others and form != ".jsonl"
+    marked = find_codec(encoding) != "utf-8" or any(re.match(_BOM, _beginning(name, suffixes(name)[1])) for name in read)
     with storage.built_aside(path) as temporary, storage.explain("write", path):
         open_text = gzip.open if path.name.endswith(".gz") else open
-        with open_text(temporary, "wt", encoding="utf-8-sig" if marked else "utf-8", newline="") as stream:
+        with open_text(temporary, "wt", encoding="utf-8-sig" if marked and form != ".jsonl" else "utf-8", newline="") as stream:
             yield RowWriter(cast("TextIO", stream), form, header=header)
 
 

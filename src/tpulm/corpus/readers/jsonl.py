@@ -23,10 +23,8 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
     """Read a file. `text_field` "a.b" means "b" of the object under "a", unless the record has a key "a.b"."""
     faults, text_field = opened.faults, opened.source.text_field
     keys = [f'"{name}"' for name in {text_field, *text_field.split(".")}]
-    unit = "line"
-    batcher = Batcher(faults, lambda number: f"{unit} {number}")
+    batcher = Batcher(faults, lambda number: f"{lines.unit} {number}")
     for lines in read_values(opened.stream, opened.file.encoding, faults):
-        unit = lines.unit
         for number, line, record in parse_lines(lines, faults, once=False):
             text = record.get(text_field) if type(record) is dict else None
             try:
@@ -37,9 +35,9 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
                         parse_json(line, strict=False, once=True)
                 batcher.add(text, number)
             except UnusableRecord as fault:
-                faults.add(fault.reason, fault.message, f"{unit} {number}")
+                faults.add(fault.reason, fault.message, f"{lines.unit} {number}")
             except ValueError as error:
-                faults.add("not_json", _not_json(line, error), f"{unit} {number}")
+                faults.add("not_json", _not_json(line, error), f"{lines.unit} {number}")
         yield from batcher.full()
     yield from batcher.flush()
 
@@ -47,8 +45,7 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
 def read_values(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[Lines]:
     """The lines of a file or, if it is one JSON array of objects, its items."""
     texts = decoded(stream, encoding, faults)
-    first = next(texts, "")
-    texts = chain([first], texts)
+    texts = chain([first := next(texts, "")], texts)
     return _array_items(texts, faults) if _ARRAY.match(first) else lines_of(texts, stream, faults)
 
 
