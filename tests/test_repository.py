@@ -26,7 +26,7 @@ MACHINE_PATHS = re.compile(r"(?<![A-Za-z0-9_.])/(work|root|home)/[a-z]")
 
 @pytest.fixture(scope="module")
 def tracked() -> dict[Path, str]:
-    """Text of every tracked (or about to be tracked) file, by its path in the repository."""
+    """Every tracked (or about to be tracked) file, by its path in the repository."""
     try:
         listing = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -40,10 +40,13 @@ def tracked() -> dict[Path, str]:
     for name in filter(None, listing.decode().split("\0")):
         path = ROOT / name
         if path.is_file():
-            content = path.read_bytes()
-            if b"\0" not in content:
-                texts[Path(name)] = content.decode("utf-8", errors="replace")
+            texts[Path(name)] = path.read_bytes().decode("utf-8", errors="replace")
     return texts
+
+
+def test_all_that_is_tracked_is_text_or_a_picture(tracked: dict[Path, str]):
+    binary = [str(path) for path, text in tracked.items() if "\0" in text and path.suffix != ".png"]
+    assert not binary, f"wheels, weights and other such files do not belong here: {binary}"
 
 
 def test_no_file_names_a_package_registry(tracked: dict[Path, str]):
