@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from programs import LOOP
 
 from tpulm import accelerators
 from tpulm.plan import DoesNotFit, analysis
@@ -102,3 +104,15 @@ def test_an_analysis_that_cannot_be_kept_is_given_all_the_same(kept: Path):
     kept.parent.mkdir(parents=True)
     kept.write_text("a file where the folder should be", encoding="utf-8")
     assert of(Lowered()).flops == 2 * 8**3
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("v3-8", 300), ("v6e-8", 161)]
+)  # 161 cycles: 131,076 bytes at 0.87 x 937 in a cycle
+def test_cycles_of_no_cost_model_are_bounded_by_bytes_on_newer_generations(name: str, write: int):
+    text = LOOP.replace('"300"}', '"300","cost_model_type":"COST_MODEL_TYPE_INVALID"}')
+    sizes = ("argument", "output", "alias", "temp", "generated_code")
+    stats = SimpleNamespace(**{f"{size}_size_in_bytes": 0 for size in sizes})
+    compiled = SimpleNamespace(as_text=lambda: text, memory_analysis=lambda: stats)
+    step: Any = SimpleNamespace(as_text=lambda: "", compile=lambda: compiled)
+    assert of(step, accelerators.find(name)).cycles == 12 * (1000 + write)

@@ -23,6 +23,16 @@ def test_a_loops_body_counts_for_each_round():
     assert kept == analysis.Buffer("bf16[12,256,128]", 12 * SLICE, "forward: layers/feed_forward", stacked=True)
 
 
+def test_cycles_of_no_cost_model_are_at_most_those_that_the_bytes_need():
+    text, write = LOOP, "forward: layers (kept between passes)"
+    for cycles, kind in ((1000, "CLASSIC"), (300, "INVALID")):
+        text = text.replace(f'"{cycles}"}}', f'"{cycles}","cost_model_type":"COST_MODEL_TYPE_{kind}"}}')
+    slow, fast = (costs.count(hlo.parse(text), 8, rate).cycles_by_part for rate in (100, 1000))
+    assert (slow[write], fast[write]) == (12 * 300, 12 * 131)  # 131,076 bytes in a round
+    assert fast["forward: layers/feed_forward"] == 12_000
+    assert costs.count(hlo.parse(text), 8).cycles == 12 * 1300
+
+
 def test_a_loop_without_a_readable_bound_counts_once_and_is_told():
     counted = costs.count(hlo.parse(LOOP.replace("direction=LT", "direction=NE")), devices=8)
     assert (counted.unknown_loops, counted.flops) == (1, PRODUCT)

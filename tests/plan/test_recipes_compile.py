@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tpulm import accelerators, config, tokenization
-from tpulm.plan import Plan, plan
+from tpulm.plan import Plan, analysis, plan
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
@@ -50,6 +52,16 @@ def test_every_recipe_fits(name: str):
     check(name)
 
 
+@pytest.mark.slow
+def test_a_copy_takes_as_long_as_google_measured():
+    """512 MiB on a core of a TPU7x: 3,167 GB/s read and written (AI-Hypercomputer/accelerator-microbenchmarks, tpu7x-2x2x1)."""
+    accelerator = accelerators.find("tpu7x-8")
+    there = jax.sharding.SingleDeviceSharding(analysis.devices_of(accelerator)[0])
+    array = jax.ShapeDtypeStruct((2**28,), jnp.bfloat16, sharding=there)
+    found = analysis.analysis_of(jax.jit(lambda x: x.copy()).lower(array), accelerator, 1)
+    assert found.bytes * accelerator.clock_hertz / found.cycles == pytest.approx(3167e9, rel=0.1)
+
+
 # Published tokens a second on a v3-8; where from, docs/planning.md says.
 PUBLISHED = {
     "bert-base": (("phases=[]", "data.sequence_length=512"), 217e3),
@@ -67,3 +79,15 @@ def test_estimates_are_within_twice_of_what_was_published(name: str):
     made = planned(name, "v3-8", "hardware.unroll=false", *changes)
     slots_per_second = made.values()["tokens_per_second"] / made.heaviest.text_fraction  # as published
     assert 0.5 < slots_per_second / published < (2.5 if name == "lm1b" else 2)
+
+
+# vorushin/tpuchat's model, but with a key and a value for each head (4, it has 1), and with one matrix for both ends
+TPUCHAT = """tokenizer.vocab_size=32768 data.sequence_length=2048 train.batch_size=64 hardware.microbatch_size=4
+    model.num_layers=8 model.hidden_size=1024 model.num_heads=4 model.intermediate_size=3072 model.max_positions=2048
+    model.dropout=0.0 model.attention_dropout=0.0 model.norm=rms model.activation=silu model.feed_forward=gated
+    model.positions=rotary model.biases=false model.tied_output=true hardware.unroll=false"""
+
+
+@pytest.mark.compiles
+def test_the_estimate_for_a_v6e_is_within_twice_of_what_was_published():
+    assert 0.5 < planned("lm1b", "v6e-1", *TPUCHAT.split()).values()["tokens_per_second"] / 434e3 < 2

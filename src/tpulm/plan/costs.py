@@ -58,16 +58,21 @@ class Costs:
     bytes_by_part: Counter[str] = field(default_factory=Counter)
 
 
-def count(module: Module, devices: int) -> Costs:
-    """The costs of a module that `devices` devices run together."""
+def count(module: Module, devices: int, bytes_per_cycle: float | None = None) -> Costs:
+    """The costs of a module that `devices` devices run together.
+
+    `bytes_per_cycle`: of HBM. An instruction whose cycles are of no cost model takes no longer than its bytes in HBM need, if
+    it has any. None: its cycles count as they are.
+    """
     costs = Costs()
-    _Walk(module, devices, costs).add(module.entry, 1)
+    _Walk(module, devices, costs, bytes_per_cycle).add(module.entry, 1)
     return costs
 
 
 class _Walk:
-    def __init__(self, module: Module, devices: int, costs: Costs):
+    def __init__(self, module: Module, devices: int, costs: Costs, bytes_per_cycle: float | None):
         self._computations, self._devices, self._costs = module.computations, devices, costs
+        self._bytes_per_cycle = bytes_per_cycle
 
     def add(self, computation: Computation, times: int) -> None:
         for instruction in computation:
@@ -105,7 +110,8 @@ class _Walk:
 
     def _leaf(self, instruction: Instruction, within: Computation, times: int) -> None:
         costs, name = self._costs, part(instruction.scope)
-        moved = times * self._bytes(instruction, within)
+        once = self._bytes(instruction, within)
+        moved = times * once
         costs.flops += times * self._flops(instruction, within)
         costs.bytes += moved
         costs.bytes_by_part[name] += moved
@@ -116,6 +122,8 @@ class _Walk:
             cycles = round(float(kernel[2]) * _CYCLES_A_WEIGHT)
         elif target := self._target(instruction):
             costs.opaque[target] += times
+        elif cycles is not None and once and self._bytes_per_cycle is not None and not instruction.modelled:
+            cycles = min(cycles, round(once / self._bytes_per_cycle))
         if cycles is None:
             costs.unestimated_bytes += moved
         else:

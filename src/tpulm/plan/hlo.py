@@ -84,6 +84,11 @@ class Instruction:
         return int(match[1]) if match else None
 
     @property
+    def modelled(self) -> bool:
+        """Whether `cycles` are of a cost model, as those of products are; others are marked as of none."""
+        return "COST_MODEL_TYPE_INVALID" not in self.attributes
+
+    @property
     def scope(self) -> str:
         """Where in the Python program it comes from: "jit(step)/jvp(layers)/while/body/…"."""
         match = _SCOPE.search(self.attributes)
