@@ -61,8 +61,8 @@ class Costs:
 def count(module: Module, devices: int, bytes_per_cycle: float | None = None) -> Costs:
     """The costs of a module that `devices` devices run together.
 
-    `bytes_per_cycle`: of HBM. An instruction whose cycles are of no cost model takes no longer than its bytes in HBM need, if
-    it has any. None: its cycles count as they are.
+    `bytes_per_cycle`: of HBM. An instruction whose cycles are of no cost model takes no longer than its bytes in HBM need, and
+    so no time if all it needs is on the chip. None: its cycles count as they are.
     """
     costs = Costs()
     _Walk(module, devices, costs, bytes_per_cycle).add(module.entry, 1)
@@ -122,7 +122,7 @@ class _Walk:
             cycles = round(float(kernel[2]) * _CYCLES_A_WEIGHT)
         elif target := self._target(instruction):
             costs.opaque[target] += times
-        elif cycles is not None and once and self._bytes_per_cycle is not None and not instruction.modelled:
+        elif cycles is not None and self._bytes_per_cycle is not None and not instruction.modelled:
             cycles = min(cycles, round(once / self._bytes_per_cycle))
         if cycles is None:
             costs.unestimated_bytes += moved
