@@ -67,3 +67,9 @@ def test_where_an_instruction_comes_from():
         ("", "other"),
     ):
         assert hlo.part(scope) == words
+
+
+def test_a_kernels_metadata_may_have_several_lines():
+    kernel = '  %a = f32[8]{0} custom-call(), frontend_attributes={kernel_metadata={\n "x": 1\n}}, metadata={}'
+    text = f"ENTRY %main (a: x) -> y {{\n{kernel}\n  ROOT %b = f32[8]{{0}} negate(%a)\n}}\n"
+    assert list(hlo.parse(text).entry.instructions) == ["a", "b"]

@@ -141,7 +141,7 @@ def parse(text: str) -> Module:
             if header and not line.startswith("HloModule"):
                 inside = computations[header[2]] = Computation(header[2])
                 entry = inside if header[1] else entry
-        elif line.startswith("}"):
+        elif line == "}" or line.startswith("}, "):  # "}}, …" ends a kernel's metadata of several lines
             inside = None
         elif named := _NAME.match(line):
             instruction = _instruction(named[2], line[named.end() :])
