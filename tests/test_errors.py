@@ -42,6 +42,7 @@ def test_suggestions():
     assert errors.suggest("stpes", ["steps", "seed"]) == " Did you mean 'steps'?"
     assert errors.suggest("zzzzz", ["steps", "seed"]) == ""
     assert errors.suggest("x", []) == ""
+    assert errors.suggest("label", ["label5", "gold_label", "author"]) == " Did you mean 'gold_label'?"
     assert errors.suggest("감정", ["text", "감성"]) == " Did you mean '감성'?"  # one letter of six
 
 

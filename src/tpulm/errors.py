@@ -172,6 +172,8 @@ def suggest(name: str, known: Iterable[str], *, within: str = "") -> str:
     known = list(known)
     if same := [other for other in known if other != name and normalize("NFC", other) == normalize("NFC", name)]:
         return f" '{same[0]}' looks like it, in another Unicode form, as macOS writes names: copy the name from its folder."
+    if len(whole := [other for other in known if name in re.split(r"[\W_]+", other)]) == 1:  # 'gold_label' for 'label'
+        return f" Did you mean '{within}{whole[0]}'?"
     parts = {normalize("NFD", other): other for other in known}  # the letters of Hangul's syllables, and accents
     near = difflib.get_close_matches(normalize("NFD", name), parts, n=1, cutoff=0.6)
     return f" Did you mean '{within}{parts[near[0]]}'?" if near else ""

@@ -157,8 +157,9 @@ def test_advice_leaves_out_what_cannot_be_changed():
 
 def test_a_vocabulary_that_does_not_fit_comes_before_more_steps():
     said = advice_for(run(), unknown_fraction=0.78)
-    assert said.startswith("78% of the text's characters are unknown: take a vocabulary that fits it")
-    assert "steps" not in said
+    assert said.startswith("78% of the text's characters are unknown")
+    assert "tokenizer.vocab_size" in said and "steps" not in said
+    assert "tokenizer.path" in advice_for(run(**{"tokenizer.path": "vocab.txt"}), unknown_fraction=0.78)
 
 
 def test_losses_that_are_not_the_same_quantity_are_explained():

@@ -74,13 +74,14 @@ def load(
         for table in (values, stated, overriding):
             _assign(table, key, value)
     values = _shortened(values, overriding, base, reference, note)
+    origin = f"{reference}, with what is set beside it" if overriding else reference
     if meant := _COUNTRIES.get(str(values.get("language", "")).lower().partition("-")[0]):
         note(f"language = '{values['language']}' is a country's code, or another language's. Did you mean '{meant}'?")
     if start is None:
-        return _writable(validated(RunConfig, values, reference), reference)
+        return _writable(validated(RunConfig, values, origin), reference)
     values = _apply_start(values, stated, start, reference)
     try:
-        return _writable(validated(RunConfig, values, reference), reference)
+        return _writable(validated(RunConfig, values, origin), reference)
     except ConfigError as error:
         raise ConfigError(
             f"{error}\n[model] is that of {start.folder} and stays as it is: change the other settings"

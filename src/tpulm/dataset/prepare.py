@@ -372,8 +372,11 @@ def _one_sentence_warning(counts: Counts, rows: RowFormat) -> str:
 
 def _report(train: SplitManifest, warning: str, progress: Progress) -> None:
     counts, versions = train.counts, train.num_versions
+    copies = {"exact": counts.duplicates, "near": counts.near_duplicates}
+    left_out = "".join(f", without {count:,} {kind} duplicates" for kind, count in copies.items() if count)
     progress.note(
-        f"{counts.rows:,} rows of {train.rows.sequence_length} from {counts.documents:,} documents, {counts.tokens:,} tokens; "
+        f"{counts.rows:,} rows of {train.rows.sequence_length} from {counts.documents:,} documents{left_out}, "
+        f"{counts.tokens:,} tokens; "
         f"{train.padding_fraction:.1%} padding" + (f"; drawn {versions} times, for as many epochs" if versions > 1 else "")
     )
     if counts.empty_documents:

@@ -99,10 +99,10 @@ def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str
 def advice_for(config: RunConfig, *, unknown_fraction: float = 0.0, imported: bool = False) -> str:
     """The change most likely to bring a run below its unigrams."""
     if unknown_fraction >= UNKNOWN_WARNING:
-        return (
-            f"{unknown_fraction:.0%} of the text's characters are unknown: take a vocabulary that fits it, or leave "
-            "tokenizer.path out and have one trained"
-        )
+        cure = "a larger tokenizer.vocab_size, or tokenizer.algorithm = 'bpe' or 'unigram'"
+        if config.tokenizer.path is not None:
+            cure = "a vocabulary that fits it, or one trained on it (without tokenizer.path)"
+        return f"{unknown_fraction:.0%} of the text's characters are unknown. Most likely to help: {cure}"
     settings = helpful_settings(config, imported=imported)
     if config.train.steps < _FEW_STEPS or not settings:
         return "More steps or more text may help"
