@@ -65,10 +65,10 @@ def push(
     The token is HF_TOKEN's, or that of 'hf auth login'. Killed on the way, the same command goes on: weights that the Hub has
     are not sent again; the repository has all files or none. ELECTRA's halves become NAME-discriminator and NAME-generator.
     """
-    from tpulm.report.publishing import publications
+    from tpulm.report.publishing import check_health, publications
     from tpulm.report.publishing import push as send
 
-    chosen: dict[str, Any] = {"anyway": anyway, "include": include or (), "revisions": revisions, "with_samples": with_samples}
+    chosen: dict[str, Any] = {"anyway": anyway or dry_run, "include": include or (), "revisions": revisions, "with_samples": with_samples}
     found, addresses = publications(model, repository, **chosen), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
@@ -76,6 +76,8 @@ def push(
         print_table(title, rows, to=None if dry_run else console)
         if publication.left_out:
             say_note(f"left out, as no part of a model: {some_of(publication.left_out, 10)}; --include NAME sends one")
+    if dry_run and not anyway:
+        check_health(model)
     if not dry_run:
         with drawn_progress() as progress:
             addresses = [send(publication, private=not public, progress=progress) for publication in found]

@@ -51,6 +51,13 @@ class Publication:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
+def check_health(folder: PurePath) -> None:
+    """Raise ConfigError for a model that its health check does not call all right."""
+    health = _health(folder, is_run=storage.exists(folder / "run.json"))
+    if health and not health.startswith("all right"):
+        raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
+
+
 def publications(
     model: str | PurePath,
     repository: str,
@@ -82,9 +89,8 @@ def publications(
     folder = storage.as_path(model)
     is_run = storage.exists(folder / "run.json")
     source = folder / "export" if is_run else folder
-    health = _health(folder, is_run=is_run)
-    if health and not health.startswith("all right") and not anyway:
-        raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
+    if not anyway:
+        check_health(folder)
     has_report = is_run or is_finetuning(folder)
     report = [page_of(folder, with_samples=with_samples).encode()] if has_report else []
     parts = _parts(source, repository)
