@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="in the order of the outputs; default: those of --train")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32, help="rows of a step, over all devices")
-    parser.add_argument("--learning-rate", type=float, help="default: 5e-5 for BERT, 1e-4 for ELECTRA; small models want more")
+    parser.add_argument("--learning-rate", type=float, help="default: by architecture and width")
     return parser.parse_args()
 
 

@@ -15,7 +15,8 @@ from task_examples import examples_of, same, untrained
 import tpulm
 from encoders import built, reviews
 from tpulm import accelerators, storage
-from tpulm.config import FinetuneConfig
+from tpulm.config import FinetuneConfig, ModelConfig
+from tpulm.config.finetune import usual_learning_rate
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
@@ -54,6 +55,19 @@ def test_texts_are_cut_as_they_were_in_training(encoder: Path, tmp_path: Path) -
     import_model(tmp_path / "out", tmp_path / "imported")
     assert tpulm.load_model(tmp_path / "imported").max_length == 8
     assert tpulm.Classifier(tmp_path / "out", max_length=16).config.max_length == 16
+
+
+def test_the_usual_learning_rate_is_that_of_a_model_of_this_width(encoder: Path, tmp_path: Path) -> None:
+    published = tpulm.load_model(encoder)
+    assert tpulm.Classifier(published).config.learning_rate == 5e-5
+    classifier = tpulm.Classifier(published._replace(pretrained_here=True), labels=("neg", "pos"))
+    assert classifier.config.learning_rate == 5e-4  # a narrow one's
+    classifier.params = classifier.first_params(0)
+    classifier.save_pretrained(tmp_path / "out")
+    assert tpulm.load_model(tmp_path / "out").pretrained_here
+    for architecture, width, rate in (("electra", 256, 5e-4), ("bert", 512, 5e-5), ("electra", 512, 1e-4)):
+        model = ModelConfig(architecture=architecture, hidden_size=width, num_heads=4)
+        assert usual_learning_rate(model, pretrained_here=True) == rate
 
 
 def test_a_length_that_says_nothing_is_not_used(fitted: tpulm.Classifier, encoder: Path, tmp_path: Path) -> None:

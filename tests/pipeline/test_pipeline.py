@@ -22,6 +22,7 @@ from toy_runs import WORDS, Notes, toy_config, write_corpus
 from tpulm import accelerators, dataset, pipeline, storage, tokenization, workfolder
 from tpulm.cli.app import app
 from tpulm.config import RunConfig, SourceConfig, TokenizerConfig
+from tpulm.convert.huggingface import is_pretrained_here
 from tpulm.errors import CheckpointError, ConfigError, DataError, Stopped, WorkFolderMismatch
 from tpulm.pipeline import preparation
 from tpulm.progress import SILENT, PrintedProgress, Progress
@@ -43,6 +44,7 @@ def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
     card = (Path(summary.export) / "README.md").read_text()
     assert "toy" in card
     assert f"{100 * summary.eval_accuracy:.2f}%" in card
+    assert is_pretrained_here(summary.export) and is_pretrained_here(workdir)
     assert "<iframe" in (HTMLFormatter()(summary) or "")  # as a notebook shows it
 
 

@@ -68,7 +68,12 @@ def push(
     from tpulm.report.publishing import check_health, publications
     from tpulm.report.publishing import push as send
 
-    chosen: dict[str, Any] = {"anyway": anyway or dry_run, "include": include or (), "revisions": revisions, "with_samples": with_samples}
+    chosen: dict[str, Any] = {
+        "anyway": anyway or dry_run,
+        "include": include or (),
+        "revisions": revisions,
+        "with_samples": with_samples,
+    }
     found, addresses = publications(model, repository, **chosen), list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}

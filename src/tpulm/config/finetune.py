@@ -12,6 +12,7 @@ from tpulm.config.schema import (
     CheckpointConfig,
     Fraction,
     HardwareConfig,
+    ModelConfig,
     Names,
     NonNegative,
     OptimizerConfig,
@@ -39,10 +40,11 @@ METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
 TASKS: Final = Names(*METRICS)
 METRIC_NAMES: Final = Names(*(name for metrics in METRICS.values() for name in metrics))
 LEAST_LENGTH: Final = 8  # tokens per row
+_NARROW: Final = 384  # of the widths that were measured, the largest
 
 
 class FinetuneConfig(Settings):
-    """Defaults of None depend on the encoder's architecture (`for_architecture`) and the task."""
+    """Defaults of None depend on the encoder (`for_model`) and the task."""
 
     # classification; regression; multilabel: any number of labels per text; tag: the entities in each text; qa: the part of a
     # text that answers a question; choice: one of several answers to a question; embed: vectors of texts, from pairs with
@@ -67,7 +69,8 @@ class FinetuneConfig(Settings):
     class_weights: Literal["balanced"] | None = None
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 3  # number of epochs, at most: see patience
     batch_size: BatchSize = 32  # rows per step, over all devices
-    learning_rate: PositiveFloat | None = None  # the peak; None: electra 1e-4, others 5e-5
+    # the peak; None: 5e-4 for a model that tpulm pretrained and that is at most 384 wide; else electra 1e-4, others 5e-5
+    learning_rate: PositiveFloat | None = None
     # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: electra 0.8, others 1.0
     # (no decay)
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -107,21 +110,23 @@ class FinetuneConfig(Settings):
     def is_better(self, value: float, than: float) -> bool:
         return value < than if METRICS[self.task][self.chosen_by] == "lowest" else value > than
 
-    def for_architecture(self, architecture: str, max_positions: int, classifier_length: int | None = None) -> FinetuneConfig:
-        """Fill in what depends on the model. ELECTRA's values are its authors', BERT's are from the published range.
+    def for_model(
+        self, model: ModelConfig, *, classifier_length: int | None = None, pretrained_here: bool = False
+    ) -> FinetuneConfig:
+        """Fill in what depends on the model; `pretrained_here`: it is an export of a run, and no published model.
 
         An existing classifier keeps its row length (`classifier_length`), so that its scores stay the same.
 
         Raises ConfigError if rows are longer than the model's maximum.
         """
+        architecture, max_positions = model.architecture, model.max_positions
         if (self.max_length or 0) > max_positions:
             raise ConfigError(f"max_length {self.max_length} exceeds the {max_positions} positions that the model reads")
         if self.pooling is not None and self.task not in ("embed", "retrieve") and architecture != "modernbert":
             raise ConfigError(f"pooling is of embed, retrieve and ModernBERT, and the task is {self.task}; leave it out")
-        electra = architecture == "electra"
         filled = {
-            "learning_rate": self.learning_rate or (1e-4 if electra else 5e-5),
-            "layer_decay": self.layer_decay or (0.8 if electra else 1.0),
+            "learning_rate": self.learning_rate or usual_learning_rate(model, pretrained_here=pretrained_here),
+            "layer_decay": self.layer_decay or (0.8 if architecture == "electra" else 1.0),
             "max_length": self.max_length or classifier_length or min(384 if self.task == "qa" else 128, max_positions),
         }
         return self.model_copy(update=filled)
@@ -152,3 +157,14 @@ class FinetuneConfig(Settings):
             evaluate_every_steps=steps_per_epoch,
             spike_factor=None,
         )
+
+
+def usual_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float:
+    """The peak learning rate of fine-tuning by default.
+
+    Published: ELECTRA's authors', and BERT's from its authors' range. Narrow models that were pretrained for minutes or hours
+    want more (benchmarks/finetuning_rates.py, docs/experiments.md).
+    """
+    if pretrained_here and model.hidden_size <= _NARROW:
+        return 5e-4
+    return 1e-4 if model.architecture == "electra" else 5e-5

@@ -54,7 +54,8 @@ HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its expo
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
 _HUB_NAME = re.compile(r"\w[\w-]*/\w[\w.-]*", re.ASCII)  # an owner whose name is no folder's, and a repository
 REPORT = "import.json"  # of an imported model
-COLUMNS = "tpulm_columns"  # a key of a fine-tuned model's config.json
+# Keys of config.json: of a fine-tuned model, and of one that began as a run of tpulm.
+COLUMNS, PRETRAINED = "tpulm_columns", "tpulm_pretrained"
 
 
 Folder = TypeVar("Folder", bound="str | PurePath")
@@ -65,8 +66,8 @@ class LoadedModel(NamedTuple):
 
     `dropped` names weights of the file that have no place in ours (a pooler without its classifier); `head_config` says what a
     classifier's outputs mean, or how an embedding model pools, `max_length` to how many tokens its texts are truncated (None:
-    unknown), `columns` how those of its training file were named ("text" and, of pairs, "pair"). A bare encoder has the head
-    "embedding" and no `head_config`.
+    unknown), `columns` how those of its training file were named ("text" and, of pairs, "pair"); `pretrained_here`: it began as
+    a run of tpulm. A bare encoder has the head "embedding" and no `head_config`.
     """
 
     params: Model
@@ -77,6 +78,7 @@ class LoadedModel(NamedTuple):
     dropped: tuple[str, ...] = ()
     head_config: HeadConfig | None = None
     columns: dict[str, str] | None = None
+    pretrained_here: bool = False
     max_length: int | None = None
 
 
@@ -90,6 +92,7 @@ class Weights(NamedTuple):
     dropped: tuple[str, ...]
     head_config: HeadConfig | None = None
     columns: dict[str, str] | None = None
+    pretrained_here: bool = False
 
 
 def save_model(
@@ -104,6 +107,7 @@ def save_model(
     head: Head | None = None,
     head_config: HeadConfig | None = None,
     columns: Mapping[str, str] | None = None,
+    pretrained_here: bool = False,
     max_length: int | None = None,
 ) -> Folder:
     """Write the folder under a temporary name and move it into place; an existing folder is replaced.
@@ -121,6 +125,7 @@ def save_model(
         _copy_tokenizer(tokenizer_folder, temporary, config, max_length)
         special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
         description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
+        description |= {PRETRAINED: True} if pretrained_here else {}
         if head_config is not None:
             description |= head_to_json(head_config, model_type, head) | ({COLUMNS: columns} if columns else {})
             for name, values in (embedder_files(head_config, config, max_length) if head == "embedding" else {}).items():
@@ -147,6 +152,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
             head=model.head,
             head_config=model.head_config,
             columns=model.columns,
+            pretrained_here=model.pretrained_here,
             max_length=model.max_length,
         )
 
@@ -236,11 +242,11 @@ def load_weights(folder: PurePath) -> Weights:
     tree = spec_of(config, head, vocab_size=described.vocab_size, num_outputs=outputs)
     table = names(values["model_type"], tree, head)
     params = from_theirs(tidied.tensors, tree, table, vocab_size=described.vocab_size, origin=origin)
-    columns = values.get(COLUMNS)
+    columns, pretrained_here = values.get(COLUMNS), values.get(PRETRAINED) is True
     named = isinstance(columns, dict) and "text" in columns and all(isinstance(name, str) for name in columns.values())
     if columns is not None and not named:
         raise DataError(f"{COLUMNS} is {brief(columns)}, not the names of columns", location=str(folder / CONFIG))
-    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config, columns)
+    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config, columns, pretrained_here)
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:
@@ -271,6 +277,14 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
             )
         raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
     return folder
+
+
+def is_pretrained_here(path: str | PurePath) -> bool:
+    """Whether a model began as a run of tpulm; False if it is no longer there."""
+    try:
+        return storage.read_json(model_folder(path, preferred=READS) / CONFIG).get(PRETRAINED) is True
+    except ConfigError:
+        return False
 
 
 def local_or_hub(path: str | os.PathLike[str]) -> PurePath:

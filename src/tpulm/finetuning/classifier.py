@@ -75,7 +75,9 @@ class Classifier:
             settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
         of_model = self.model.config
-        self.config = config.for_architecture(of_model.architecture, of_model.max_positions, self.model.max_length)
+        self.config = config.for_model(
+            of_model, classifier_length=self.model.max_length, pretrained_here=self.model.pretrained_here
+        )
         self.task = find_task(self.config)
         if self.config.pooling is None and head_config is not None and self.task.head == self.model.head:
             self.config = self.config.model_copy(update={"pooling": head_config.pooling})

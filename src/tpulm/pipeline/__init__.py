@@ -526,9 +526,9 @@ class Stages:
 
     def save(self, folder: PurePath, params: Any, card: CardFacts | None = None) -> None:
         """Save as a Hugging Face folder."""
-        from tpulm.convert.huggingface import save_parts
+        from tpulm.convert.huggingface import is_pretrained_here, save_parts
 
-        tokenizer = self.data.tokenizer
+        tokenizer, start = self.data.tokenizer, self.config.train.start_from
         save_parts(
             folder,
             params,
@@ -536,6 +536,7 @@ class Stages:
             vocab_size=tokenizer.vocab_size,
             tokenization_folder=self.workdir / "tokenizer",
             pad_token_id=tokenizer.special.pad,
+            pretrained_here=start is None or is_pretrained_here(start),
             card=card,
         )
 

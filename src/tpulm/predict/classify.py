@@ -21,7 +21,7 @@ from tpulm.train.mesh import make_mesh, parameter_shardings, to_global_array
 
 
 class Outputs:
-    """Outputs of a fine-tuned model; `config` is complete (`FinetuneConfig.for_architecture`)."""
+    """Outputs of a fine-tuned model; `config` is complete (`FinetuneConfig.for_model`)."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ClassifierForUse:
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(
             task="regression" if model.head_config.is_regression else "classification", max_length=self.max_length
-        ).for_architecture(model.config.architecture, model.config.max_positions)
+        ).for_model(model.config)
         settings = settings.model_copy(update={"pooling": model.head_config.pooling})
         self._columns = model.columns
         self._names, self._several = model.head_config.names, model.head_config.several

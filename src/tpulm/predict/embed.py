@@ -34,7 +34,7 @@ class Embedder:
         self._prompt = dict(own.prompts).get(own.prompt_name or "", "")
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(task="embed", pooling=own.pooling, max_length=self.max_length)
-        settings = settings.for_architecture(model.config.architecture, model.config.max_positions)
+        settings = settings.for_model(model.config)
         self._outputs = Outputs(model, settings, num_classes=None, objective=partial(Embedding, normalized=own.normalized))
         self._params = self._outputs.place(without_head(model.params))
         self.cut = 0  # texts truncated so far

@@ -42,7 +42,7 @@ class FinetuningProgram(BaseProgram):
     """Fine-tuning of one model on `num_rows` rows, or on as many groups of up to `group` rows each; runs with different seeds
     share what is compiled.
 
-    `config` must be complete (`FinetuneConfig.for_architecture`). Raises ConfigError where the batch or the model does not
+    `config` must be complete (`FinetuneConfig.for_model`). Raises ConfigError where the batch or the model does not
     divide over the devices.
     """
 
