@@ -362,7 +362,10 @@ class Nodes(Table[TpuSlice]):
                 if self.get(node.name) is node and node.node.state not in (*OVER, NodeState.STOPPED):
                     machine.boot(script)
 
-            self._state.clock.after(late, begin)
+            if late:
+                self._state.clock.after(late, begin)
+            else:
+                machine.boot(script)
 
     def remove_machines(self, node: TpuSlice) -> None:
         for machine in node.machines:
