@@ -66,7 +66,7 @@ def test_the_usual_learning_rate_is_that_of_a_model_of_this_width(encoder: Path,
     classifier.save_pretrained(tmp_path / "out")
     assert tpulm.load_model(tmp_path / "out").pretrained_here
     for architecture, width, rate in (("electra", 256, 5e-4), ("bert", 512, 5e-5), ("electra", 512, 1e-4)):
-        model = ModelConfig(architecture=architecture, hidden_size=width, num_heads=4)
+        model = ModelConfig.model_validate({"architecture": architecture, "hidden_size": width, "num_heads": 4})
         assert usual_learning_rate(model, pretrained_here=True) == rate
 
 
