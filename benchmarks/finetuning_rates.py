@@ -1,10 +1,10 @@
-"""Which learning rate fine-tunes a small model best: three models and three languages, five rates, two seeds each.
+"""Which learning rate fine-tunes a small model best: three models and three languages, five rates.
 
     python benchmarks/finetuning_rates.py --workdir W [--data shared/data] [--model NAME …] [--language ko …]
 
 The models are pretrained for a few minutes first, by the laptop recipes and by a BERT of two layers of 384. Korean film reviews
 (two classes), pairs of JSICK (three) and English sentences (CoLA, two): 2,000 examples to train on and 1,500 to score, three
-epochs, all else by default. Everything is resumed; the table is W/rates.md, in accuracy.
+epochs, texts cut at 64 or 32 tokens, all else by default. Everything is resumed; the table is W/rates.md, in accuracy.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ def _loops(module: Module) -> Iterator[Instruction]:
 _FORMAT = 5  # of cached analyses: raised whenever what they hold, or how it is counted, changes
 _RESERVED = 2**28  # bytes of HBM that the program cannot use: the compiler names 15.75 GiB of 16
 _LISTED = 16  # parts and buffers cached by name
-# Share of the published HBM bandwidth that XLA's copies reach: 3,199 of 3,690 GB/s for a core of a TPU7x, in Google's own
-# measurement (AI-Hypercomputer/accelerator-microbenchmarks, Ironwood/guides/hbm). The compiler's cycles mean 1,393 GB/s there.
+# XLA's copies reach this share of the published HBM bandwidth: Google measured 3,199 of 3,690 GB/s on one core of a TPU7x
+# (AI-Hypercomputer/accelerator-microbenchmarks, Ironwood/guides/hbm), where the compiler's cycles give 1,393 GB/s.
 _REACHED = 0.87
 # Generations for which the cycles that are of no cost model stay. By them adding arrays takes 1.1 times as long as their bytes
 # need on a v3, 2.3 times on a v6e; and estimates with them agree with runs published for a v3 (docs/planning.md).
