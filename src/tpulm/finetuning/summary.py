@@ -9,7 +9,6 @@ from tpulm.config import FinetuneConfig
 from tpulm.convert.markdown import card, table
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import summarize
-from tpulm.report import Report
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,8 @@ class FinetuneSummary:
     learning_rates: dict[str, float] = field(default_factory=dict)  # if several were tried: the score that chose one, by rate
 
     def _repr_html_(self) -> str:
+        from tpulm.report import Report
+
         return Report(self.output).html()
 
     @property
