@@ -318,6 +318,8 @@ def mean_weights(folder: PurePath, steps: Sequence[int], abstract_state: Any) ->
 
 def weights_at(folder: PurePath, step: int, abstract_state: Any) -> Any:
     """The weights of one checkpoint, as NumPy arrays. Raises CheckpointError if it is not intact."""
+    if (damage := storage.find_damage(folder / str(step))) is not None:  # Orbax, failing midway, leaves reads behind
+        raise CheckpointError(damage)
     folder = storage.orbax_folder(folder) / str(step)
     field = "params" if abstract_state.average is None else "average"
     item = {field: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract_state.weights)}
