@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpulm.config import RunConfig
 
 _BUCKET = "rehearsal"
-_MOST_STEPS = 600  # a longer run is shortened to so many
+_MOST_STEPS = 240  # a longer run is shortened to so many
 _LOOK_SECONDS = 0.5  # between looks for a checkpoint, which lists all of them, beside a trainer on the same processors
 
 

@@ -209,7 +209,7 @@ def fetchable_interpreter(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) -> None:
-    steps = ("--set", "train.steps=600")  # a longer run would be shortened to so many
+    steps = ("--set", "train.steps=240")  # a longer run would be shortened to so many
     done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "3", "--to", "rehearsed", "--json")
     assert done.returncode == 0, done.stderr
     end = told(done)

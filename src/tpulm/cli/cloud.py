@@ -408,7 +408,7 @@ def rehearse(
     """A run in the cloud as it would go, without a cloud: no account, no cost, everything on this machine.
 
     Starts an emulated Google Cloud, sets a project up in it, prepares the dataset into its bucket, launches the run (shortened
-    to 600 steps) on TPU VMs that are processes of this machine, takes them away, with notice, without, and without a trace,
+    to 240 steps) on TPU VMs that are processes of this machine, takes them away, with notice, without, and without a trace,
     and shows what happened when, and what it would have cost.
 
         tpulm cloud rehearse quickstart --preempt 3
