@@ -276,7 +276,10 @@ def _shortened(
         steps = optimizer.get(name)
         if name not in own and isinstance(steps, int) and steps:
             optimizer[name] = max(1, round(steps * now / before))
-            note(f"train.optimizer.{name} = {optimizer[name]:,}, as {origin} has {steps:,} for {before:,} steps, not {now:,}")
+            if name != "decay_steps" or optimizer.get("schedule") == "wsd":  # else it has no effect
+                note(
+                    f"train.optimizer.{name} = {optimizer[name]:,}, as {origin} has {steps:,} for {before:,} steps, not {now:,}"
+                )
     return {**values, "train": {**train, "optimizer": optimizer}} if optimizer else values
 
 
