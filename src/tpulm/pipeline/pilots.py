@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tpulm import storage
-from tpulm.config import RunConfig, list_recipes, load, phases_of
+from tpulm.config import Phase, RunConfig, list_recipes, load, phases_of
 from tpulm.errors import ConfigError
 from tpulm.pipeline import Prepared, Programs, Stages, prepare
 from tpulm.plan.scaling import LEAST_PILOTS, Observation, predict
@@ -169,6 +169,9 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
 class _Pilot(Stages):
     def report(self, *, last: bool = False) -> None:
         """None: the run's own report shows what its pilots said."""
+
+    def _advice(self, phase: Phase) -> str:
+        return ""  # what a pilot has not learned is told once, of all
 
 
 def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, timing: _Timing, progress: Progress) -> Outcome:

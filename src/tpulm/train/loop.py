@@ -242,7 +242,7 @@ def train(run: Run) -> TrainResult:
             if scores:
                 unscored = False
                 log.write(kind, step, scores)
-                if step == judged and scores["at_unigrams"]:
+                if step == judged and scores["at_unigrams"] and run.advice:
                     progress.note(plateau_note(scores, step, config.steps, run.advice))
                 if selection is not None:
                     history = (*history, {"epoch": len(history) + 1, "train_loss": values["loss"], **scores})
