@@ -26,7 +26,20 @@ from tpulm.convert.markdown import table
 RATES = (5e-5, 2e-4, 5e-4, 1e-3, 2e-3)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "BERT 2 x 128": ("laptop-bert", {"train.steps": 1_500}),
-    "ModernBERT 4 x 256": ("laptop-modern", {"train.steps": 250}),
+    "ModernBERT 4 x 256": (
+        "laptop-modern",
+        {
+            "train.steps": 250,
+            "model.hidden_size": 256,
+            "model.num_heads": 4,
+            "model.intermediate_size": 512,
+            "model.initializer_range": 0.06,
+            "train.optimizer.name": "adamw",
+            "train.optimizer.learning_rate": 1.5e-3,
+            "train.optimizer.warmup_steps": 15,
+            "train.optimizer.weight_decay": 0.01,
+        },
+    ),
     "BERT 2 x 384": (
         "laptop-bert",
         {
