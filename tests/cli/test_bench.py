@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from command_line import invoke
 from encoders import build_encoder, write_ynat
+from waiting import until
 
 SETTINGS = ["--seeds", "2", "--learning-rates", "5e-3", "--set", "epochs=2", "--set", "max_length=16", "--set", "batch_size=16"]
 
@@ -40,10 +40,7 @@ def test_killed_and_run_again_the_table_is_the_same(place: Path, user_environmen
     with subprocess.Popen(
         [*command, "-w", "killed"], env=user_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as other:
-        until, begun = time.monotonic() + 120, place / "killed" / "ynat" / "lr-0.005" / "finetuning" / "seed-1"
-        while not begun.exists():
-            assert other.poll() is None and time.monotonic() < until
-            time.sleep(0.02)
+        until((place / "killed" / "ynat" / "lr-0.005" / "finetuning" / "seed-1").exists, other.poll, seconds=120)
         other.kill()
     assert run("killed") == whole
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from cloud_emulator import Emulator
@@ -13,6 +12,7 @@ from tpulm.cloud.control import Control
 from tpulm.cloud.job import Attempt, Job, Node
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Request
 from tpulm.cloud.tpu_api import TpuApi
+from waiting import until
 
 ZONE, OTHER_ZONE, PROJECT = "us-central1-a", "europe-west4-a", "tpulm-emulator"
 WORKDIR_PATH = storage.as_path("gs://runs/toy")
@@ -97,10 +97,3 @@ def plant(api: TpuApi, name: str, zone: str = ZONE, **changes: Any) -> None:
 def quick(gcs: Emulator) -> TpuApi:
     gcs.tpu.set(create_seconds=0.02, delete_seconds=0.02, stop_seconds=0.02, queue_seconds=0.02)
     return TpuApi(PROJECT)
-
-
-def until(fits: Callable[[], object], seconds: float = 60, *, pause: float = 0.02) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not fits():
-        assert time.monotonic() < give_up_at
-        time.sleep(pause)

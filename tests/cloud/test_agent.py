@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -352,7 +353,9 @@ def test_what_cannot_be_read_in_the_bucket_ends_no_trainer(google: Google, progr
 
 
 def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):
-    """One that lived for long first is started again."""
+    """One that lived for long first is started again. What the script sleeps in between is a second here."""
+    (tmp_path / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 1\n")
+    (tmp_path / "sleep").chmod(0o755)
     google.metadata.update({f"instance/attributes/{key}": value for key, value in OWN.items()})
     broken = tmp_path / "tpulm" / "bundles" / ("0" * 64)
     broken.mkdir(parents=True)
@@ -362,13 +365,23 @@ def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_pat
         "print('dies', flush=True)\n"
         "if not lived.exists():\n"
         "    lived.touch()\n"
-        "    time.sleep(3)\n"
+        "    time.sleep(2)\n"
         "raise SystemExit(3)\n"
     )
     environment = {**google.environment(tmp_path), "TPULM_BOOT_SECONDS": "2"}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
     said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, environment)
     assert google.paths("DELETE") == GONE, said
     assert said.count("dies") > 1, said
+
+
+def test_a_notice_of_the_metadata_server_reaches_the_trainer(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+    google.metadata["instance/preempted"] = "TRUE"
+    agent, sent = program.Agent(), list[int]()
+    agent.trainer = Frozen()
+    monkeypatch.setattr(agent.trainer, "send_signal", sent.append)
+    agent.await_preemption()
+    assert (agent.notice, sent) == (program.PREEMPTED, [signal.SIGTERM]) and agent.asked_at is not None
 
 
 def test_names_come_from_every_page(program: Any, monkeypatch: pytest.MonkeyPatch):

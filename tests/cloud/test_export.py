@@ -6,7 +6,6 @@ After a wanted change: TPULM_UPDATE_GOLDEN=1 pytest tests/cloud/test_export.py, 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import subprocess
 import sys
@@ -77,22 +76,6 @@ def test_what_is_written_is_as_recorded(name: str):
     assert found == file.read_text(encoding="utf-8"), (
         "if this is wanted: TPULM_UPDATE_GOLDEN=1 pytest tests/cloud/test_export.py"
     )
-
-
-# -- SkyPilot -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(importlib.util.find_spec("sky") is None, reason="skypilot is not installed")
-@pytest.mark.parametrize("name", ["v6e-8", "v5litepod-16", "v3-8"])
-def test_skypilots_loader_takes_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    import sky  # pyright: ignore[reportMissingImports]
-
-    written = export.skypilot(STAGED, settings(accelerator=name, zones=(), secrets=SECRETS))
-    given = [(variable, "x") for variable in SECRETS]
-    task = sky.Task.from_yaml_config(yaml.safe_load(written), secrets_overrides=given)
-    assert {frozenset(found.accelerators) for found in task.resources} == {frozenset({f"tpu-{name}"})}
-    assert all(found.use_spot for found in task.resources) and set(task.secrets) == set(SECRETS)
 
 
 # -- JobSet -------------------------------------------------------------------------------------------------------------

@@ -264,15 +264,6 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     assert "because of 'credentials' above" in found["quota"].found
 
 
-def test_an_empty_project(empty: Emulator):
-    found = checks()
-    assert found["project"].ok, "Service Usage knows it, too"
-    assert (found["APIs"].ok, found["APIs"].remedy) == (False, "tpulm cloud setup")
-    assert found["bucket"].ok is False and found["VM account"].ok is False and found["VM account: rights"].ok is False
-    assert found["zones"].ok is None and "tpu.googleapis.com is off" in found["zones"].found
-    assert found["bucket: location"].ok is None and found["quota"].ok is None
-
-
 def test_permissions_that_are_missing(whole: Emulator):
     for permission, name, ok in (
         ("tpu.nodes.create", "your rights", False),

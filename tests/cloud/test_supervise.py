@@ -224,11 +224,6 @@ def test_every_write_may_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch):
     assert is_one_attempt(run, to_the_end(run))
 
 
-def test_a_node_that_is_not_seen_at_first_is_not_made_twice(run: Run):
-    run.cloud.hidden_looks = 3
-    assert is_one_attempt(run, to_the_end(run))
-
-
 def test_preemptions_before_the_first_checkpoint_are_not_counted(run: Run):
     """Only money and time bound them; the pauses grow, and the run goes on where a node is left to work."""
     pauses = []
@@ -364,22 +359,6 @@ def test_passes_notice_a_worker_that_is_silent_whatever_their_clocks(run: Run, c
         job = supervisor(run).run_once()
         assert [attempt.ending for attempt in job.attempts] + [node.ending for node in job.nodes if node.ending] == expected
         pause(run, 61.0, clock=clock)
-
-
-def test_passes_try_again_to_delete_what_could_not_be_deleted(run: Run):
-    while run.checkpoint < 3:
-        supervisor(run).run_once()
-        run.go_on()
-    run.cloud.refused_deletions, refused = 45, 0
-    for _ in range(70):
-        try:
-            if supervisor(run).run_once().is_over:
-                break
-        except TpulmError as error:
-            assert "gcloud compute tpus tpu-vm delete reviews-a1" in str(error)
-            refused += 1
-        pause(run, 61.0)
-    assert (refused, run.cloud.nodes, run.control.job().status) == (4, {}, "done")
 
 
 @pytest.mark.parametrize("text", ['{"format": 1, "run": "x", "colour": "blue"}', '{"format": 3, "run": "x"}'])

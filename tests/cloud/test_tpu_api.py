@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from cloud_rig import until
 from google.auth import exceptions as auth
 from google.auth.credentials import Credentials
 
@@ -18,6 +17,7 @@ from tpulm.cloud.provider import LABEL, Refused, Request, is_rate_limit, refusal
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, TpulmError, Unavailable
 from tpulm.storage.causes import explain
+from waiting import until
 
 ZONE, PROJECT = "us-central1-a", "tpulm-emulator"
 REQUEST = Request(

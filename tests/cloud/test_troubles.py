@@ -136,23 +136,17 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
         lambda tpu: tpu.answer_next("type-not-permitted", count=None), {}, "refused", ["zone", "zone"]
     ),
     "no capacity in two zones, then there is": (refuse_both, {}, "done", ["stock-out", "stock-out", "done"]),
-    "an operation that fails": (lambda tpu: tpu.answer_next("internal"), {}, "done", ["cloud", "done"]),
     "preempted before it was ready": (
         lambda tpu: tpu.answer_next("preempted-while-creating", count=4), {}, "done", [*["preempted"] * 4, "done"]
     ),
     "a quota that is free again": (lambda tpu: tpu.answer_next("quota", count=3), {}, "done", [*["quota"] * 3, "done"]),
-    "no reserved capacity, though none was asked for": (
-        lambda tpu: tpu.answer_next("no-reserved-capacity"), {"zones": ZONES[:1]}, "done", ["stock-out", "done"]
-    ),
     "a policy against external addresses": (
         lambda tpu: tpu.answer_next("policy-external-ip", count=None), {}, "refused", ["denied"]
     ),
     "a project without the default network": (lambda tpu: tpu.answer_next("no-network"), {}, "refused", ["invalid"]),
-    "a permission that nobody has": (lambda tpu: tpu.deny("tpu.nodes.create"), {}, "refused", ["denied"]),
     "a queued resource that fails for want of capacity": (
         lambda tpu: tpu.answer_next("failed-stock-out", zone=ZONES[0]), ONE_QUEUED, "done", ["stock-out", "done"]
     ),
-    "two queues that are served at once": (lambda tpu: None, QUEUED, "done", ["withdrawn", "done"]),
     "the second of two queues is served": (lambda tpu: tpu.stock_out(ZONES[0]), QUEUED, "done", ["withdrawn", "done"]),
     "a creation longer than the limit, whose workers are heard": (
         lambda tpu: tpu.set(create_seconds=1900.0, boot_seconds=300.0), {}, "done", ["done"]
@@ -163,7 +157,6 @@ AFTER_STEP_2: Mapping[str, tuple[Event, dict[str, Any], list[str]]] = {
     "a node that vanishes": (lambda run: run.tpu.vanish("toy-a1"), {}, ["lost", "done"]),
     "a queued resource that is suspended": (lambda run: run.tpu.suspend("toy-a1"), ONE_QUEUED, ["preempted", "done"]),
     "maintenance": (lambda run: run.tpu.repair("toy-a1", seconds=200.0), {}, ["done"]),
-    "one refusal of requests that are too many": (lambda run: fail_requests(run, error_status=429), {}, ["done"]),
     "one conflict": (lambda run: fail_requests(run, error_status=409), {}, ["done"]),
     "a silent cloud": (lambda run: fail_requests(run, error_status=503, count=9), {}, ["done"]),
     "a storm": (lambda run: fail_requests(run, error_rate=0.4, error_status=503, count=30), {}, ["done"]),
@@ -185,9 +178,9 @@ def test_a_trouble_from_the_beginning(gcs: Emulator, tmp_path: Path, trouble: st
         assert (job.attempts[-1].zone, list(job.closed)) == (ZONES[1], [ZONES[0]])
     if "withdrawn" in ends:
         assert {attempt.ending: attempt.zone for attempt in job.attempts}["withdrawn"] != job.attempts[-1].zone
-        assert job.attempts[0].dollars == 0.0 or trouble != "the second of two queues is served"
+        assert job.attempts[0].dollars == 0.0
     advice = {"denied": "external_addresses = false", "invalid": "networks create default --subnet-mode=auto"}
-    assert "permission" in trouble or advice.get(ends[-1], "") in job.message
+    assert advice.get(ends[-1], "") in job.message
     if status == "refused" and "zone" in ends:
         assert all(zone in job.message for zone in ZONES)
 
@@ -207,9 +200,6 @@ def test_a_trouble_on_the_way(gcs: Emulator, tmp_path: Path, trouble: str):
     ("outcome", "count", "status", "ends"),
     [
         ({"exit_code": -9}, 1, "done", ["trainer", "done"]),
-        ({"exit_code": 1, "failure": "DeviceError", "message": "resource busy"}, 1, "done", ["trainer", "done"]),
-        ({"exit_code": 1, "failure": "JaxRuntimeError", "message": "INTERNAL: x", "step": 2}, 1, "done", ["trainer", "done"]),
-        ({"exit_code": 4, "failure": "StorageRefused", "message": "HTTP 401"}, 1, "done", ["trainer", "done"]),
         ({"exit_code": 2, "failure": "ConfigError", "message": "batch_size 7"}, 1, "failed", ["failed"]),
         ({"exit_code": 0}, 3, "failed", ["trainer"] * 3),  # without a model
     ],
@@ -240,10 +230,9 @@ def test_a_preempted_slice_whose_hosts_tell_of_it_first(gcs: Emulator, tmp_path:
     assert (job.status, endings(job), job.fruitless) == ("done", ["preempted", "done"], 0), run.told
 
 
-@pytest.mark.parametrize(("options", "silent"), [({}, {0}), ({"accelerator": "v3-32"}, {2})], ids=["all", "one of four"])
-def test_workers_that_are_silent(gcs: Emulator, tmp_path: Path, options: dict[str, Any], silent: set[int]):
+def test_one_of_four_workers_that_is_silent(gcs: Emulator, tmp_path: Path):
     def fall_silent(run: Run) -> None:
-        run.silent, run.events[2] = frozenset(silent), speak_in_the_next
+        run.silent, run.events[2] = frozenset({2}), speak_in_the_next
 
     def speak_in_the_next(run: Run) -> None:
         if run.job().attempt == 2:
@@ -251,11 +240,11 @@ def test_workers_that_are_silent(gcs: Emulator, tmp_path: Path, options: dict[st
         else:
             run.events[2] = speak_in_the_next
 
-    run = Run(gcs, tmp_path, **options)
+    run = Run(gcs, tmp_path, accelerator="v3-32")
     run.events[2] = fall_silent
     job = run.run()
     assert (job.status, endings(job)) == ("done", ["silent", "done"]), run.told
-    assert job.attempts[0].detail.startswith(f"1 of {len(silent) if not options else 4} workers")
+    assert job.attempts[0].detail.startswith("1 of 4 workers")
 
 
 def test_a_quota_that_stays_full(gcs: Emulator, tmp_path: Path):
@@ -354,6 +343,13 @@ def test_settings_that_the_node_does_not_have(launched: Control):
     assert launching.take_up(run, WORKDIR_PATH, SETTINGS).wanted == "running"
 
 
+def test_a_stopped_run_goes_on_where_it_is_launched_next(launched: Control):
+    launched.change(lambda job: job.model_copy(update={"status": "stopped", "wanted": "stopped", "node": None}))
+    elsewhere = SETTINGS.model_copy(update={"zones": ZONES[1:], "spot": False})
+    job = launching.launch(load_run("bert-tiny", SOURCES), WORKDIR_PATH, elsewhere, prices=PRICES)
+    assert (job.status, job.wanted, job.zones, job.spot) == ("active", "running", ZONES[1:], False)
+
+
 def test_a_job_that_was_deleted_by_hand_begins_after_the_attempts_that_there_were(launched: Control):
     storage.remove(launched.path)
     storage.write_json(launched.attempt(2) / "end-0.json", {})
@@ -403,35 +399,17 @@ def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     assert not any(secret in shown for secret in ("a-very-secret-value", "secret-line"))
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["by metadata", "by its shutdown script"])
-def test_a_preemption_with_notice_is_time_to_save(cloud: Cloud, is_told: bool) -> None:
-    """Two seconds are left to the next checkpoint. It is not known whether the metadata server of a TPU VM says anything."""
+def test_a_preemption_with_notice_is_time_to_save(cloud: Cloud) -> None:
+    """Told by the shutdown script alone, unless the agent had asked the metadata server before that began to fail."""
     cloud.launch({"seconds": 2.0})
     end = cloud.begin()
     until(lambda: cloud.newest_step() >= 1)
-    name = cloud.node()
-    if not is_told:
-        cloud.tpu.fail_metadata(name, count=99, path="instance/preempted")
+    saved, name = cloud.newest_step(), cloud.node()
+    cloud.tpu.fail_metadata(name, count=999, path="instance/preempted")
     cloud.tpu.preempt(name, grace_seconds=12.0)
     job = end()
-    ends = {"again", "preempted"} if is_told else {"preempted"}  # the script may be the first to tell
-    assert job.status == "done" and job.attempts[0].ending in ends, cloud.told
-    assert job.attempts[0].last_step == 2 and len(job.attempts) == 2
-
-
-@pytest.mark.slow
-def test_stopped_on_request_it_goes_on_in_another_zone(cloud: Cloud) -> None:
-    cloud.launch()
-    end = cloud.begin()
-    until(lambda: cloud.newest_step() >= 1)
-    Control(cloud.workdir).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-    job = end()
-    assert (job.status, endings(job)) == ("stopped", ["stopped"]), cloud.told
-    saved = job.newest_step
-    cloud.launch(zones=ZONES[1:], spot=False)
-    job = cloud.begin()()
-    assert (job.status, job.attempts[-1].first_step, job.newest_step) == ("done", saved, trainer.STEPS)
-    assert (job.attempts[-1].zone, job.spot) == (ZONES[1], False), "where it runs may be another place"
+    assert job.status == "done" and job.attempts[0].ending in ("again", "preempted"), cloud.told
+    assert job.attempts[0].last_step > saved and len(job.attempts) == 2
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from unittest.mock import patch
 import pytest
 import trainer
 from cloud_rig import WORKDIR_PATH
-from cloud_rig import until as until_soon
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
@@ -27,6 +26,7 @@ from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.runtime import interrupt
+from waiting import until as until_soon
 
 ZONES = ("us-central1-a", "us-central1-b")
 QUICK = Policy(

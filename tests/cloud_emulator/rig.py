@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 from typing import Any
 
 from google.api_core.client_options import ClientOptions
@@ -14,6 +12,7 @@ from google.cloud import tpu_v2
 
 from cloud_emulator import Emulator
 from tpulm import protos
+from waiting import until
 
 RUNTIME = {"v5litepod": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
 OLD_RUNTIME = "tpu-ubuntu2204-base"  # of v2 to v4
@@ -107,12 +106,5 @@ class Rig:
 
     def said(self, word: str, node: str = "run-a1", worker: int = 0) -> str:
         """The console once that word is on it."""
-        eventually(lambda: word in self.tpu.console(node, worker), lambda: self.tpu.console(node, worker))
+        until(lambda: word in self.tpu.console(node, worker), lambda: self.tpu.console(node, worker))
         return self.tpu.console(node, worker)
-
-
-def eventually(fits: Callable[[], object], why: Callable[[], object] = str, seconds: float = 60) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not fits():
-        assert time.monotonic() < give_up_at, why()
-        time.sleep(0.02)

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ import requests
 from rig import Rig
 
 from cloud_emulator import Emulator
+from local_server import LocalServer, send
 
 PLACE = "v2/projects/tpulm-emulator/locations/us-central1-a/nodes"
 BUCKET = "storage/v1/b/runs"
@@ -105,9 +106,9 @@ def test_metadata_servers_know_their_names(rig: Rig):
 # could be read is reported, and the page of the next site follows.
 PAGE = """<!doctype html><body><script>
 const next = {"localhost": "127.0.0.1", "127.0.0.1": "evil.example"}[location.hostname];
-const body = JSON.stringify({acceleratorType: "v3-8", runtimeVersion: "tpu-ubuntu2204-base",
+const node = JSON.stringify({acceleratorType: "v3-8", runtimeVersion: "tpu-ubuntu2204-base",
                              metadata: {"startup-script": "#!/bin/bash\\ntouch MARK"}});
-const read = [];
+const faults = '{"read_only": true}', read = [];
 async function attempt(url, options) {
   try {
     const answer = await fetch(url, {signal: AbortSignal.timeout(5000), ...options});
@@ -121,37 +122,29 @@ function add(kind, fields) {
   return made;
 }
 async function attack(base, number) {
-  const node = kind => `${base}/PLACE?nodeId=${kind}-${location.hostname.replaceAll(".", "-")}-${number}`;
-  const upload = base + "/upload/BUCKET/o?uploadType=media&name=evil", kept = base + "/BUCKET/o/kept";
-  for (const [to, name, value] of [[node("f"), body.slice(0, -1) + ', "description": "', '"}'], [upload, "x", "y"],
-                                   [base + "/_control/faults", '{"read_only": true, "match": "', '"}']]) {
+  const posts = [[`${base}/PLACE?nodeId=n-${location.hostname.replaceAll(".", "-")}-${number}`, node],
+                 [base + "/upload/BUCKET/o?uploadType=media&name=evil", "x"], [base + "/_control/faults", faults]];
+  for (const [to, body] of posts) {
     add("iframe", {name: to});
     const form = add("form", {method: "POST", action: to, enctype: "text/plain", target: to});
+    const [name, value] = [body.slice(0, -1) + ', "description": "', '"}'];  // text/plain puts a "=" between them
     form.append(Object.assign(document.createElement("input"), {name, value}));
     form.submit();
+    navigator.sendBeacon(to, body);
+    for (const mode of ["no-cors", "cors"])
+      for (const type of ["text/plain", "application/json"])
+        await attempt(to, {method: "POST", mode, body, headers: {"Content-Type": type}});
   }
   for (const mode of ["no-cors", "cors"]) {
-    for (const type of ["text/plain", "application/json"]) {
-      const options = {method: "POST", mode, headers: {"Content-Type": type}};
-      await attempt(node(mode + type.length), {...options, body});
-      await attempt(base + "/_control/faults", {...options, body: '{"read_only": true}'});
-      await attempt(upload, {...options, body: "x"});
-    }
-    await attempt(kept, {method: "DELETE", mode});
-    for (const path of ["/BUCKET/o/kept?alt=media", "/runs/kept", "/_control/status", "/_control/tpu/status"])
-      await attempt(base + path, {mode});
+    await attempt(base + "/BUCKET/o/kept", {method: "DELETE", mode});
+    for (const path of ["/BUCKET/o/kept?alt=media", "/runs/kept", "/_control/tpu/status"]) await attempt(base + path, {mode});
   }
-  navigator.sendBeacon(node("b"), body);
-  for (const kind of ["img", "script", "iframe"])
-    await new Promise(done => {
-      add(kind, {onload: done, onerror: done, src: base + "/_control/status"});
-      setTimeout(done, 2000);
-    });
-  for (const made of [...document.querySelectorAll("iframe")])
-    try {
-      const text = made.contentDocument.body.innerText;
-      if (text && !text.startsWith('{"error"')) read.push(text);
-    } catch {}
+  const shown = add("iframe", {src: base + "/_control/status"});
+  await new Promise(done => { shown.onload = shown.onerror = done; setTimeout(done, 2000); });
+  try {
+    const text = shown.contentDocument.body.innerText;
+    if (text && !text.startsWith('{"error"')) read.push(text);
+  } catch {}
 }
 (async () => {
   await Promise.all(BASES.map(attack));
@@ -168,34 +161,20 @@ FLAGS = (
 )
 
 
-class Site(ThreadingHTTPServer):
+class Site(LocalServer):
     """A site of many names, with one page."""
 
     def __init__(self, page: str):
-        super().__init__(("127.0.0.1", 0), Visit)
-        self.page = page.encode()
-        self.reports: dict[str, list[str]] = {}
-        self.changed = threading.Condition()
+        self.page, self.reports, self.all_told = page.encode(), dict[str, list[str]](), threading.Event()
+        super().__init__()
 
-
-class Visit(BaseHTTPRequestHandler):
-    server: Site  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(self.server.page)
-
-    def do_POST(self) -> None:
-        report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.do_GET()
-        with self.server.changed:
-            self.server.reports[report["host"]] = report["read"]
-            self.server.changed.notify()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        send(request, 200, self.page, {"Content-Type": "text/html"})
+        if request.command == "POST":
+            report = json.loads(body)
+            self.reports[report["host"]] = report["read"]
+            if len(self.reports) == 3:
+                self.all_told.set()
 
 
 @pytest.mark.slow
@@ -210,20 +189,17 @@ def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
     names = ("127.0.0.1", "localhost", "evil.example")
     bases = [f"http://{name}:{url.port}{path}" for name in names for path in ("", url.path)]
     page = PAGE.replace("BASES", json.dumps(bases)).replace("PLACE", PLACE).replace("BUCKET", BUCKET).replace("MARK", str(mark))
-    site = Site(page)
-    threading.Thread(target=site.serve_forever, args=(0.05,), daemon=True).start()
     # A short path: Chromium's sockets lie there, whose names end at 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, site:
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"http://localhost:{site.server_port}/page"]
+    with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, Site(page) as site:
+        address = site.url.replace("127.0.0.1", "localhost")
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"{address}/page"]
         environment = {**os.environ, "HOME": home, "TMPDIR": home}
         browser = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            with site.changed:
-                assert site.changed.wait_for(lambda: len(site.reports) == 3, timeout=120), site.reports
+            assert site.all_told.wait(120), site.reports
         finally:
             browser.kill()
             browser.wait()
-            site.shutdown()
     assert not any(site.reports.values()), site.reports
     assert not rig.tpu.nodes() and not mark.exists()
     status = requests.get(f"{rig.emulator.url}/_control/status", timeout=30).json()

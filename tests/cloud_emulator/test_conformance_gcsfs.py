@@ -13,9 +13,6 @@ from cloud_emulator import Emulator
 MEBIBYTE = 1 << 20
 
 
-ODD_NAME = "runs/a/b c+ü%.txt"
-
-
 @pytest.fixture
 def files(gcs: Emulator) -> Any:
     return fsspec.filesystem("gs")
@@ -74,13 +71,6 @@ def test_a_write_that_is_given_up_leaves_nothing(files: Any):
     assert not files.exists("runs/x")
 
 
-def test_creating_only_what_is_absent(files: Any):
-    files.pipe_file("runs/x", b"1", mode="create")
-    with pytest.raises(FileExistsError):
-        files.pipe_file("runs/x", b"2", mode="create")
-    assert files.cat("runs/x") == b"1"
-
-
 def test_trees_there_and_back(files: Any, tmp_path: Path):
     for name in ("a", "b/c", "b/d/e"):
         (tmp_path / "up" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -94,19 +84,3 @@ def test_trees_there_and_back(files: Any, tmp_path: Path):
     assert len(files.find("runs/copy")) == len(files.find("runs/moved")) == 3 and not files.exists("runs/tree")
     files.rm("runs/copy", recursive=True)
     assert files.ls("runs", detail=False) == ["runs/moved"]
-
-
-def test_metadata_and_buckets(files: Any):
-    files.pipe("runs/x", b"")
-    files.setxattrs("runs/x", step="7")
-    assert files.getxattr("runs/x", "step") == "7"
-    files.mkdir("second")
-    assert files.exists("second") and "second/" in files.ls("", detail=False)
-    files.rmdir("second")
-    files.pipe(ODD_NAME, b"hello")
-    assert files.cat(ODD_NAME) == b"hello" and files.ls("runs/a", detail=False) == [ODD_NAME]
-    files.mv(ODD_NAME, "runs/#?&=")
-    assert files.cat("runs/#?&=") == b"hello" and not files.exists(ODD_NAME)
-    files.pipe("runs/m1", b"1")
-    files.merge("runs/merged", ["runs/m1", "runs/m1"])
-    assert files.cat("runs/merged") == b"11"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from checkpoint_writer import open_checkpoints, restore, save, state
 
 from cloud_emulator import Emulator
+from waiting import until
 
 FOLDER = "gs://runs/w/checkpoints"
 WRITER = Path(__file__).with_name("checkpoint_writer.py")
@@ -39,10 +39,7 @@ def test_saves_in_the_background_and_restores(gcs: Emulator):
 def test_a_save_that_was_killed_is_no_checkpoint(gcs: Emulator, user_environment: dict[str, str]):
     gcs.faults.set(latency_seconds=0.3, match=r"^w/checkpoints/2/")
     child = start(user_environment, FOLDER, 3)
-    deadline = time.monotonic() + 60
-    while not any(name.startswith("w/checkpoints/2/default/") for name in gcs.object_names("runs")):
-        assert child.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: any(name.startswith("w/checkpoints/2/default/") for name in gcs.object_names("runs")), child.poll)
     child.kill()
     child.communicate()
     gcs.wait_until_idle()  # what was on its way is slower than the next process is here, and never is in the cloud

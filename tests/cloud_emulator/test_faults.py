@@ -18,21 +18,12 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 
 from cloud_emulator import Emulator
 from cloud_emulator.errors import EmulatorError
-from cloud_emulator.faults import FaultSettings, decide
+from cloud_emulator.faults import FaultSettings
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
-
-
-WRITE = {"writes": True, "is_download": False}
-
-
-LOW = [0.1] * 5
-
-
-READ = {"writes": False, "is_download": True}
 
 
 @pytest.mark.parametrize(
@@ -141,27 +132,6 @@ def test_what_a_client_that_went_away_had_sent_is_carried_out(gcs: Emulator):
         gcs.wait_until_idle(0.01)
     gcs.wait_until_idle()
     assert gcs.object_names("runs") == ["late"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "request_", "kind"),
-    [
-        ({}, WRITE, ""),
-        ({"error_rate": 0.2}, READ, "error"),
-        ({"error_rate": 0.05}, READ, ""),
-        ({"error_after_rate": 0.2}, WRITE, "error_after"),
-        ({"drop_rate": 0.2, "error_rate": 0.2}, WRITE, "drop"),
-        ({"drop_after_rate": 0.2}, WRITE, "drop_after"),
-        ({"truncate_rate": 0.2}, READ, "truncate"),
-        ({"truncate_rate": 0.2}, WRITE, ""),
-        ({"read_only": True}, WRITE, "read_only"),
-        ({"read_only": True}, READ, ""),
-        ({"fail_commits": True}, WRITE, "fail_commits"),
-        ({"fail_commits": True}, READ, ""),
-    ],
-)
-def test_what_becomes_of_a_request(settings: dict[str, Any], request_: dict[str, bool], kind: str):
-    assert decide(FaultSettings(**settings), **request_, rolls=LOW) == kind
 
 
 @pytest.mark.slow

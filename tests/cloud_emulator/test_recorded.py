@@ -10,11 +10,12 @@ import google.api_core.exceptions as refusals
 import pytest
 import requests
 from google.cloud import tpu_v2
-from rig import ZONE, Rig, eventually
+from rig import ZONE, Rig
 
 from cloud_emulator import recorded
 from cloud_emulator.errors import EmulatorError
 from cloud_emulator.machines import Machine
+from waiting import until
 
 HTTP = [name for name in recorded.names() if "http" in recorded.answer(name)]
 OPERATIONS = [name for name in recorded.names() if "operation" in recorded.answer(name)]
@@ -98,7 +99,7 @@ def test_metadata_of_a_vm(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     """Of a v4-256 on demand, whose tpu-env its owner published: every key that is recorded, with these values."""
     monkeypatch.setattr(Machine, "boot", lambda machine, script: None)  # 32 processes that nobody needs
     rig.begin(kind="v4-256", zone="us-central2-b", spot=False)
-    eventually(lambda: rig.tpu.nodes()["run-a1"] == "READY")
+    until(lambda: rig.tpu.nodes()["run-a1"] == "READY")
     node = rig.client.get_node(name=f"{rig.at('us-central2-b')}/nodes/run-a1")
     env: dict[str, str] = {}
     root = f"http://{node.network_endpoints[1].ip_address}:8479/computeMetadata/v1"

@@ -6,9 +6,10 @@ import google.api_core.exceptions as refusals
 import pytest
 import requests
 from google.api_core.retry import Retry
-from rig import POLL, Rig, eventually
+from rig import POLL, Rig
 
 from cloud_emulator.errors import EmulatorError
+from waiting import until
 
 POLITE = """#!/bin/bash
 trap 'echo goodbye; exit 0' TERM
@@ -29,7 +30,7 @@ def test_a_preemption_with_notice(rig: Rig, script: str, grace_seconds: float, l
     machine = rig.tpu.machine("run-a1")
     rig.tpu.preempt("run-a1", grace_seconds)
     assert machine.metadata.get("instance/preempted") == "TRUE" and rig.state() == "READY"
-    eventually(lambda: rig.state() == "PREEMPTED")
+    until(lambda: rig.state() == "PREEMPTED")
     assert last in rig.tpu.console("run-a1") and not machine.processes()
     assert [event.what for event in rig.tpu.history()][-2:] == ["notified", "preempted"]
     with pytest.raises(EmulatorError, match="is PREEMPTED already"):
@@ -58,7 +59,7 @@ def test_a_preemption_without_notice_and_a_node_that_vanishes(rig: Rig):
 def test_one_dead_worker_and_one_that_is_frozen(rig: Rig):
     rig.create(kind="v5litepod-16", zone="us-west4-a", script=POLITE)
     machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
-    eventually(lambda: all("up" in machine.console() for machine in machines))
+    until(lambda: all("up" in machine.console() for machine in machines))
     rig.tpu.kill_worker("run-a1", 2)
     assert [bool(machine.processes()) for machine in machines] == [True, True, False, True]
     rig.tpu.freeze("run-a1", 3)

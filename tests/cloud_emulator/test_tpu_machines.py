@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import signal
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import requests
-from google.cloud import tpu_v2
-from rig import Rig, eventually
+from rig import Rig
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm.runtime.hosts import Membership, membership
+from waiting import is_alive, until
 
 HIDING = """#!/bin/bash
 env -i setsid sleep 1001 &
@@ -36,12 +35,7 @@ HIDDEN = 6  # at least: the script, and what it started
 
 
 def alive(processes: set[int]) -> set[int]:
-    left: set[int] = set()
-    for process in processes:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is read
-            if Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z":
-                left.add(process)
-    return left
+    return set(filter(is_alive, processes))
 
 
 def test_the_environment_of_a_startup_script(rig: Rig, monkeypatch: pytest.MonkeyPatch):
@@ -97,7 +91,7 @@ def test_no_process_is_left(rig: Rig, end: str):
     rig.create(script=HIDING)
     rig.said("up")
     machine = rig.tpu.machine("run-a1")
-    eventually(lambda: len(machine.processes()) >= HIDDEN, machine.processes)
+    until(lambda: len(machine.processes()) >= HIDDEN, machine.processes)
     processes = machine.processes()
     match end:
         case "delete":
@@ -106,7 +100,7 @@ def test_no_process_is_left(rig: Rig, end: str):
             rig.tpu.kill("run-a1")
         case "preempt":
             rig.tpu.preempt("run-a1", 0.05)
-            eventually(lambda: rig.state() == "PREEMPTED")
+            until(lambda: rig.state() == "PREEMPTED")
         case "vanish":
             rig.tpu.vanish("run-a1")
         case _:
@@ -139,8 +133,8 @@ with Emulator() as emulator:
         assert alive(set(processes)) == set(processes)
         child.send_signal(signal.SIGKILL)
         child.wait()
-    eventually(lambda: not alive(set(processes)), lambda: alive(set(processes)))
-    eventually(lambda: not Path(folder).exists())
+    until(lambda: not alive(set(processes)), lambda: alive(set(processes)))
+    until(lambda: not Path(folder).exists())
 
 
 def test_another_python_no_internet_and_more_devices(tmp_path: Path):
@@ -155,7 +149,7 @@ def test_another_python_no_internet_and_more_devices(tmp_path: Path):
             f"#!/bin/bash\npython3 -V\nenv\n{sys.executable} -c 'import urllib.request as u; u.urlopen(\"http://example.com\")'"
         )
         rig.client.create_node(parent=place, node_id="run-a1", node=rig.node(script=script))
-        eventually(lambda: rig.tpu.nodes()["run-a1"] == "READY")
+        until(lambda: rig.tpu.nodes()["run-a1"] == "READY")
         said = rig.said("exit status 1")
         rig.client.transport.close()
     assert "this is Python 3.10: -V" in said and "device_count=4" in said and "WORD=extra" in said
@@ -184,70 +178,6 @@ def test_the_protocol_of_the_metadata_server(rig: Rig):
     everything = ask("instance/", recursive="true").json()
     assert everything["attributes"]["startup-script"] == "true" and everything["maintenanceEvent"] == "NONE"
     assert "token" not in everything["serviceAccounts"]["default"]
-
-
-def test_an_agent_deletes_its_own_node(rig: Rig):
-    """As MaxText's does, by what tpu-env says; the project of the VM itself is one of Google's."""
-    rig.tpu.set(delete_seconds=0.3)
-    program = """
-import os, time
-import google.auth
-from google.auth.transport.requests import AuthorizedSession
-from google.auth.compute_engine import _metadata
-credentials, project = google.auth.default()
-http = AuthorizedSession(credentials)
-lines = _metadata.get(google.auth.transport.requests.Request(), "instance/attributes/tpu-env").splitlines()
-env = {line.split(": ")[0]: line.split(": ")[1].strip("'") for line in lines}
-root = os.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] + "v2/projects/{}/locations/{ZONE}/nodes/{NODE_ID}"
-print("the project of the VM:", http.get(root.format(project, **env)).status_code, flush=True)
-print("deleted itself:", http.delete(root.format(env["CONSUMER_PROJECT_ID"], **env)).status_code, flush=True)
-time.sleep(1000)
-"""
-    rig.create(script=f"#!/bin/bash\npython3 - <<'END'\n{program}\nEND")
-    machine = rig.tpu.machine("run-a1")
-    said = rig.said("deleted itself: 200")
-    assert "the project of the VM: 403" in said
-    eventually(lambda: rig.tpu.nodes() == {})
-    assert not machine.is_on
-
-
-def test_guest_attributes(rig: Rig):
-    """Written as on Compute Engine: cloud.google.com/compute/docs/metadata/manage-guest-attributes; read by the TPU API."""
-    script = """#!/bin/bash
-root="http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes"
-put() { curl -sS -X PUT --data "$2" -H "Metadata-Flavor: Google" "$root/$1"; }
-put tpulm/boot "installing $HOSTNAME"
-put tpulm/other x
-put elsewhere/boot y
-echo "written $(curl -sS -o /dev/null -w '%{http_code}' -X PUT -d x $root/a/b)"
-"""
-    rig.create(kind="v5litepod-16", zone="us-west4-a", script=script)
-    for worker in range(4):
-        assert "written 403" in rig.said("written", worker=worker), "without the header"
-    name = f"{rig.at('us-west4-a')}/nodes/run-a1"
-
-    def ask(path: str, *workers: str) -> list[list[tuple[str, str, str]]]:
-        request = tpu_v2.GetGuestAttributesRequest(name=name, query_path=path, worker_ids=workers)
-        found = rig.client.get_guest_attributes(request=request, timeout=20).guest_attributes
-        return [[(item.namespace, item.key, item.value) for item in each.query_value.items] for each in found]
-
-    machines = [rig.tpu.machine("run-a1", worker) for worker in range(4)]
-    boot = [[("tpulm", "boot", f"installing {machine.metadata.get('instance/name')}")] for machine in machines]
-    assert ask("tpulm/boot") == boot and ask("/tpulm/boot", "2") == [boot[2]]
-    assert len(ask("tpulm/", "0")[0]) == 2 and len(ask("", "0")[0]) == 3 and ask("none/", "0") == [[]]
-
-
-def test_a_metadata_server_that_fails_once(rig: Rig):
-    rig.create()
-    root = f"http://{rig.get().network_endpoints[0].ip_address}:8479/computeMetadata/v1"
-
-    def ask(path: str) -> int:
-        return requests.get(f"{root}/{path}", headers={"Metadata-Flavor": "Google"}, timeout=20).status_code
-
-    rig.tpu.fail_metadata("run-a1", count=2, path="instance/attributes")
-    rig.tpu.fail_metadata("run-a1", path="instance/service-accounts")
-    assert [ask("instance/attributes/agent-worker-number") for _ in range(3)] == [503, 503, 200]
-    assert [ask("instance/service-accounts/default/token") for _ in range(2)] == [500, 200]
 
 
 def test_every_slice_has_the_same_ports_to_itself(rig: Rig):

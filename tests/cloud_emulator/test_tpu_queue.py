@@ -7,10 +7,11 @@ import pytest
 import requests
 from google.cloud import tpu_v2
 from google.protobuf.duration_pb2 import Duration
-from rig import POLL, Rig, eventually
+from rig import POLL, Rig
 
 from cloud_emulator import recorded
 from cloud_emulator.machines import Machine
+from waiting import until
 
 SOON = {"valid_until_duration": Duration(seconds=600)}
 
@@ -57,16 +58,16 @@ def test_valid_until(rig: Rig):
     rig.queue("run-q2")
     assert rig.queued_state("run-q2") == "WAITING_FOR_RESOURCES"
     rig.tpu.restock("us-central1-a")
-    eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
+    until(lambda: rig.queued_state("run-q2") == "ACTIVE")
 
 
 @pytest.mark.parametrize("spot", [True, False])
 def test_preemption_suspends_it_and_it_keeps_its_quota(rig: Rig, spot: bool):
     rig.tpu.set_quota("v3-8", 8)
     rig.queue(spot=tpu_v2.QueuedResource.Spot() if spot else None)
-    eventually(lambda: rig.queued_state() == "ACTIVE")
+    until(lambda: rig.queued_state() == "ACTIVE")
     rig.tpu.kill("run-q1-node")
-    eventually(lambda: rig.queued_state() == "SUSPENDED")
+    until(lambda: rig.queued_state() == "SUSPENDED")
     assert rig.tpu.nodes() == {}
     with pytest.raises(refusals.TooManyRequests):
         rig.begin(spot=spot)
@@ -83,14 +84,14 @@ def test_orders(rig: Rig):
     rig.tpu.advance(1000)
     assert rig.queued_state() == "WAITING_FOR_RESOURCES"
     rig.tpu.release("run-q1")
-    eventually(lambda: rig.queued_state() == "ACTIVE")
+    until(lambda: rig.queued_state() == "ACTIVE")
     rig.tpu.suspend("run-q1")
-    eventually(lambda: rig.queued_state() == "SUSPENDED")
+    until(lambda: rig.queued_state() == "SUSPENDED")
     rig.tpu.set(queue_seconds=0)
     rig.queue("run-q2")
-    eventually(lambda: rig.queued_state("run-q2") == "ACTIVE")
+    until(lambda: rig.queued_state("run-q2") == "ACTIVE")
     rig.tpu.fail_queued("run-q2")
-    eventually(lambda: rig.queued_state("run-q2") == "FAILED")
+    until(lambda: rig.queued_state("run-q2") == "FAILED")
     rig.tpu.set(queue_seconds=3600, force_in_provisioning=True)
     rig.queue("run-q3")
     rig.tpu.fail_queued("run-q3", "failed-quota")
@@ -170,23 +171,12 @@ def test_more_hosts_than_external_addresses(rig: Rig, monkeypatch: pytest.Monkey
         rig.create("ninth", kind="v5litepod-8", zone="us-west4-a", network_config=outside)
     assert caught.value.message == message
     rig.queue(node=rig.node("v5litepod-8", spot=False, network_config=outside))
-    eventually(lambda: rig.queued_state() == "FAILED")
+    until(lambda: rig.queued_state() == "FAILED")
     found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1").state
     assert (found.failed_data.error.code, found.failed_data.error.message) == (8, message)
     rig.create("elsewhere", kind="v5litepod-8", zone="us-central1-a", network_config=outside)
     rig.tpu.kill("eight")
     rig.create("ninth", kind="v5litepod-8", zone="us-west4-a", network_config=outside)
-
-
-def test_several_slices_and_reset(rig: Rig):
-    several = tpu_v2.QueuedResource.Tpu.NodeSpec.MultisliceParams(node_count=2)
-    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=rig.place, multislice_params=several, node=rig.node(spot=False))
-    resource = tpu_v2.QueuedResource(tpu={"node_spec": [spec]})
-    rig.client.create_queued_resource(parent=rig.place, queued_resource_id="run-q1", queued_resource=resource)
-    eventually(lambda: rig.tpu.nodes() == {"run-q1-0": "READY", "run-q1-1": "READY"})
-    rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
-    eventually(lambda: rig.queued_state() == "ACTIVE")
-    assert sum(event.what == "ready" for event in rig.tpu.history()) == 4
 
 
 def test_its_node_is_deleted_first_as_in_googles_samples_and_by_skypilot(rig: Rig):
@@ -195,7 +185,7 @@ def test_its_node_is_deleted_first_as_in_googles_samples_and_by_skypilot(rig: Ri
     body = {"tpu": {"nodeSpec": {"parent": rig.place, "nodeId": "one", "node": node}}, "spot": {}}
     url = f"{rig.emulator.url}/v2/{rig.place}/queuedResources?queuedResourceId=run-q1&alt=json"
     assert requests.post(url, json=body, timeout=20).status_code == 200
-    eventually(lambda: rig.queued_state() == "ACTIVE")
+    until(lambda: rig.queued_state() == "ACTIVE")
     rig.tpu.set(delete_seconds=60)
     deletion = rig.client.delete_node(name=f"{rig.place}/nodes/one")
     found = rig.client.get_queued_resource(name=f"{rig.place}/queuedResources/run-q1")

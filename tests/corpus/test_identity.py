@@ -8,7 +8,6 @@ from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from tpulm.corpus.identity import (
     RANGE,
-    Keys,
     Purpose,
     draw,
     holdout_threshold,
@@ -53,12 +52,6 @@ def test_near_copies_share_the_half_that_decides_and_no_other():
     assert keys.low[0] == keys.low[1] == xxh3_64_intdigest("wow좋다".encode())
     assert keys.high[0] != keys.high[1] and len(set(keys.low.tolist())) == 4
     assert keys.low[3] == xxh3_64_intdigest(b"!!")
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
-def test_sorting_is_that_of_pairs(pairs: list[tuple[int, int]]):
-    keys = Keys(*np.array(pairs, np.uint64).T)
-    assert keys.order().tolist() == sorted(range(len(pairs)), key=pairs.__getitem__)
 
 
 def test_draws_are_uniform_and_independent_of_each_other_and_of_the_part():

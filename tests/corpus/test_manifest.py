@@ -57,7 +57,6 @@ def test_unchanged(scattered: Callable, folder: Path):
     ("settings", "message"),
     [
         ({"cleaning": {"min_characters": 3}}, r"corpus.cleaning.min_characters: 1 -> 3"),
-        ({"holdout_fraction": 0.5}, r"corpus.holdout_fraction: 0.01 -> 0.5"),
         ({"max_documents": 3}, r"corpus.max_documents: .none. -> 3"),
         ({"part_bytes": 10_000}, r"data.part_bytes: 16000000 -> 10000"),
         ({"documents": "file"}, r"a\.txt, documents: line -> file"),

@@ -346,12 +346,3 @@ def test_with_a_limit_one_host_reads_for_all(sources: list[str], tmp_path: Path,
     with ThreadPoolExecutor(2) as pool:
         found = pool.map(lambda host: scatter(config, tmp_path / "w", part_bytes=10_000, hosts=host), hosts)
         assert list(found) == [alone, alone]
-
-
-def test_a_fault_in_a_worker_arrives_whole(
-    scattered: Callable, sources: list[str], write: Callable, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
-    bad = write("bad.jsonl", '{"text": 1}\n')
-    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: 'text' is 1, not a string"):
-        scattered([*sources, str(bad)], workers=2)

@@ -2,18 +2,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.corpus import spill
 from tpulm.corpus.identity import RANGE, Keys, keys_of
-from tpulm.corpus.spill import SpillReader, new_spill, spill_bytes
+from tpulm.corpus.spill import SpillReader, new_spill
 from tpulm.errors import StorageError
 from tpulm.storage import cloud
-
-TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=10), max_size=30)
 
 
 def written(path: Path, batches: list[list[str]]) -> list[spill.Run]:
@@ -23,34 +19,6 @@ def written(path: Path, batches: list[list[str]]) -> list[spill.Run]:
             if documents:
                 writer.add(documents, keys_of(documents))
     return writer.runs
-
-
-@given(st.lists(TEXTS, max_size=4), st.sampled_from([1, 500, 10**9]), st.sampled_from([1, 20, 10**6]), st.integers(1, 5))
-def test_ranges_hold_every_document_once_in_order(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], run_bytes: int, write_bytes: int, parts: int
-):
-    path = tmp_path_factory.mktemp("spill") / "a.spill"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spill, "_RUN_BYTES", run_bytes)
-        patch.setattr(spill, "_WRITE_DOCUMENTS", 3)
-        patch.setattr(spill, "_WRITE_BYTES", write_bytes)
-        runs = written(path, batches)
-    assert path.stat().st_size == spill_bytes(runs)
-    reader = SpillReader(path, runs)
-    found: list[str] = []
-    for part in range(parts):
-        low, high = -(-part * RANGE // parts), -(-(part + 1) * RANGE // parts)
-        for item in reader.slices(low, high):
-            documents = item.documents()
-            keys = keys_of([document.encode() for document in documents])
-            assert np.array_equal(keys.high, item.keys.high) and np.array_equal(keys.low, item.keys.low)
-            assert all(low <= int(high_half) < high for high_half in keys.high)
-            assert np.all(keys.high[1:] >= keys.high[:-1])
-            assert item.lengths().tolist() == [len(document.encode()) for document in documents]
-            for index in (np.arange(len(documents)), np.arange(0, len(documents), 3), np.zeros(0, np.int64)):
-                assert item.some_documents(index) == [documents[number] for number in index.tolist()]
-            found.extend(documents)
-    assert sorted(found) == sorted(text for batch in batches for text in batch)
 
 
 def test_nothing_is_left_of_a_spill_that_failed(tmp_path: Path):

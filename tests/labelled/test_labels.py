@@ -25,15 +25,12 @@ def labelled(labels: Sequence[Any]) -> Examples:
         (["10", "9", "1"], ("1", "9", "10"), ("1", "9", "10")),
         (["1", 0, 1, "0"], ("0", "1"), (0, "1")),
         ([True, False], ("false", "true"), (False, True)),
-        ([1.0, 0.5], ("0.5", "1.0"), (0.5, 1.0)),
         (["-1", "0", "1e3"], ("-1", "0", "1e3"), ("-1", "0", "1e3")),
-        (["10", "9", "many"], ("10", "9", "many"), ("10", "9", "many")),
         (["é", "z", "Z"], ("Z", "z", "é"), ("Z", "z", "é")),
         # Canonically equivalent strings are one text (UAX #15, https://www.unicode.org/reports/tr15/).
         (["긍정", "부정", unicodedata.normalize("NFD", "긍정")], ("긍정", "부정"), ("긍정", "부정")),
         (["cafe\u0301", "caf\xe9", "b"], ("b", "caf\xe9"), ("b", "caf\xe9")),
         (["\u200bpos", "pos \u200b ", "\ufeffneg", "n\u200ceg"], ("neg", "n\u200ceg", "pos"), ("neg", "n\u200ceg", "pos")),
-        (["nan", "1", "1_0"], ("1", "1_0", "nan"), ("1", "1_0", "nan")),
     ],
 )
 def test_classes_and_their_order(labels: list[Any], names: tuple[str, ...], values: tuple[Any, ...]):

@@ -17,6 +17,7 @@ import pytest
 from tpulm.errors import DataError, Stopped, TpulmError
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt, workers
+from waiting import is_alive, until
 
 
 def square(x: int) -> int:
@@ -225,23 +226,6 @@ list(workers.run_tasks(wait, ((sys.argv[1], x) for x in range(4)), workers=2))
 """
 
 
-def alive(pid: int) -> bool:
-    """Running, and not merely waiting for its parent to take note of its end."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for(condition, seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_workers_leave_with_a_killed_parent_and_nothing_stays(tmp_path: Path, user_environment: dict[str, str]):
     script = tmp_path / "parent.py"
@@ -253,7 +237,7 @@ def test_workers_leave_with_a_killed_parent_and_nothing_stays(tmp_path: Path, us
     environment = {**user_environment, "TMPDIR": str(temporary)}
     parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment, stderr=subprocess.DEVNULL)
     try:
-        assert wait_for(lambda: len(list(folder.iterdir())) == 2), "the workers never started"
+        until(lambda: len(list(folder.iterdir())) == 2)
         # Nothing that could stay when all of them are killed: no folder, no named semaphore.
         assert list(temporary.iterdir()) == []
         for pid in (str(parent.pid), *(path.name for path in folder.iterdir())):
@@ -262,4 +246,4 @@ def test_workers_leave_with_a_killed_parent_and_nothing_stays(tmp_path: Path, us
         parent.kill()
         parent.wait()
     pids = [int(path.name) for path in folder.iterdir()]
-    assert wait_for(lambda: not any(alive(pid) for pid in pids)), "a worker outlived its parent"
+    until(lambda: not any(map(is_alive, pids)), lambda: "a worker outlived its parent")

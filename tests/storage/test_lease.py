@@ -19,6 +19,7 @@ from tpulm import storage
 from tpulm.errors import InUse, StorageError
 from tpulm.runtime import interrupt
 from tpulm.storage import lease
+from waiting import until
 
 FOLDER = "gs://runs/w"
 PATH = f"{FOLDER}/{lease.LEASE}"
@@ -63,13 +64,6 @@ def version() -> str:
     found = storage.read_versioned(PATH)
     assert found is not None
     return found[1]
-
-
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_a_folder_here_is_locked_until_its_process_ends(tmp_path: Path, user_environment: dict[str, str]):
@@ -130,7 +124,7 @@ def test_it_is_renewed(gcs: Emulator, hurried: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lease, "_LEASE_SECONDS", 0.5)
     with storage.held(FOLDER):
         first = version()
-        wait_for(lambda: version() != first)
+        until(lambda: version() != first)
         assert not interrupt.requested()
 
 
@@ -138,7 +132,7 @@ def test_whoever_loses_it_is_asked_to_stop(gcs: Emulator, hurried: None):
     with interrupt.handled():
         with storage.held(FOLDER):
             storage.write_json(PATH, somebody(60))
-            wait_for(interrupt.requested)
+            until(interrupt.requested)
             assert interrupt.reason() == "the loss of the work folder to another process"
         assert storage.read_json(PATH)["host"] == "elsewhere (0)", "what is another's is not given back"
 
@@ -147,19 +141,19 @@ def test_an_outage_alone_is_no_loss(gcs: Emulator, hurried: None, monkeypatch: p
     monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
     with interrupt.handled(), storage.held(FOLDER):
         gcs.faults.set(error_rate=1)
-        wait_for(lambda: gcs.faults.injected.get("error", 0) >= 3)
+        until(lambda: gcs.faults.injected.get("error", 0) >= 3)
         gcs.faults.clear()
         first = version()
-        wait_for(lambda: version() != first)
+        until(lambda: version() != first)
         assert not interrupt.requested()
 
 
 def test_a_lost_answer_is_no_loss(gcs: Emulator, hurried: None):
     with interrupt.handled(), storage.held(FOLDER):
         gcs.faults.set(error_after_rate=1, count=1)
-        wait_for(lambda: "error_after" in gcs.faults.injected)
+        until(lambda: "error_after" in gcs.faults.injected)
         seen = version()
-        wait_for(lambda: version() != seen)
+        until(lambda: version() != seen)
         assert not interrupt.requested()
 
 

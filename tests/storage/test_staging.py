@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path, PurePath
 
 import pytest
@@ -14,6 +13,7 @@ from tpulm.errors import StorageError
 from tpulm.progress import held_stderr
 from tpulm.storage import staging
 from tpulm.storage.arrays import LOG_LINE
+from waiting import until
 
 
 def temporaries(folder: Path) -> list[str]:
@@ -106,9 +106,7 @@ class TestMirror:
         monkeypatch.setattr(staging, "_INTERVAL_SECONDS", 0.02)
         with storage.Mirror(storage.as_path("gs://runs/w")) as mirrored:
             (mirrored.folder / "log").write_text("one")
-            until = time.monotonic() + 60
-            while not storage.exists("gs://runs/w/log") and time.monotonic() < until:
-                time.sleep(0.01)
+            until(lambda: storage.exists("gs://runs/w/log"))
             assert storage.read_text("gs://runs/w/log") == "one"
 
     def test_an_outage_is_caught_up_with(self, gcs: Emulator, temporary_files: Path, monkeypatch: pytest.MonkeyPatch):

@@ -126,12 +126,10 @@ def test_tokens_behind_the_vocabulary(two_files: Path):
             ("merges.txt", "x y\n", "merges.txt does not go with vocab.json"),
         ),
         *(("merges.txt", b"\xff y\n", "merges.txt: .*byte 0"), ("vocab.json", r'{"\ud800": 0}', "vocab.json: .*surrogate")),
-        ("vocab.json", '{"a": 18446744073709551616}', "vocab.json: .* 'a' is 18446744073709551616"),
         ("added_tokens.json", '{"x": null}', "added_tokens.json: .* 'x' is None"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"19": 0}}', "tokenizer_config.json: added_tokens_decoder.19: "),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": "a"}}', "tokenizer_config.json: .* 'x' is no id"),
         ("tokenizer_config.json", '{"eos_token": 5}', "tokenizer_config.json: eos_token: "),
-        ("config.json", '{"eos_token_id": [[6]]}', r"eos_token_id is \[\[6\]\]"),
         ("config.json", '{"eos_token_id": 18446744073709551616}', "eos_token_id is 18446744073709551616"),
     ],
 )
