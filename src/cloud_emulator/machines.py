@@ -180,6 +180,7 @@ class Machine:
                 self._shutdown = None
             self._init.kill()
             self._init.wait()
+            self._signal_until_none(self._marked, signal.SIGKILL)  # a script that it began just before it was killed
             if self._init.stdin is not None:
                 self._init.stdin.close()
             self._init = None

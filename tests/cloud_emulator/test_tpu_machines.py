@@ -112,7 +112,7 @@ def test_no_process_is_left(rig: Rig, end: str):
 def test_no_process_is_left_when_the_emulator_is_killed(tmp_path: Path):
     program = f"""
 import json, sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 from rig import Rig
 from cloud_emulator import Emulator
 with Emulator() as emulator:
