@@ -37,6 +37,8 @@ def test_killed_and_run_again_the_table_is_the_same(place: Path, user_environmen
         return json.loads(done.stdout)["tasks"]["ynat"]
 
     whole = run("whole")
+    shown = invoke(*command[3:-1], "--workdir", "whole")
+    assert shown.returncode == 0 and "YNAT" in shown.stdout and not shown.stdout.startswith("{")
     with subprocess.Popen(
         [*command, "-w", "killed"], env=user_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as other:

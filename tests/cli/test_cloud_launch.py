@@ -71,15 +71,15 @@ def tpulm(gcs: Emulator, place: Path, user_environment: dict[str, str]) -> Tpulm
     return run
 
 
-@pytest.mark.slow
-def test_nothing_is_launched_without_a_yes(tpulm: Tpulm, gcs: Emulator, ready: None) -> None:
-    done = tpulm("cloud", "launch", "toy.toml", *WHERE, "--no-plan")
+def test_nothing_is_launched_without_a_yes(place: Path, gcs: Emulator, ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    done = invoke("cloud", "launch", "toy.toml", *WHERE, "--no-plan")
     assert (done.returncode, gcs.tpu.nodes()) == (2, {})
     assert "--yes launches without asking" in done.stderr and "no budget" not in done.stderr
     assert "$2.04 an hour spot in us-central1-a (Cloud Billing Catalog, " in " ".join(done.stderr.split())
-    unknown = tpulm("cloud", "launch", "toy.toml", *V5P, "--no-plan", "--no-check")
+    unknown = invoke("cloud", "launch", "toy.toml", *V5P, "--no-plan", "--no-check")
     assert "not known in europe-west4-b" in unknown.stderr and "--yes launches without asking" in unknown.stderr
-    default = tpulm("cloud", "launch", "toy.toml", *V5P[:4], "--budget", "100", "--no-plan", "--no-check").stderr
+    default = invoke("cloud", "launch", "toy.toml", *V5P[:4], "--budget", "100", "--no-plan", "--no-check").stderr
     assert "us-east5-a, europe-west4-b: left out, far from gs://runs" in default
     assert "spot v5p-8 in us-central1-a; project" in " ".join(default.split())
 

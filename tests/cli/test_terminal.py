@@ -20,7 +20,7 @@ import typer
 import tpulm
 from cloud_emulator import Emulator
 from command_line import commands_of, invoke
-from encoders import build_encoder, reviews, write_tsv, write_ynat
+from encoders import build_encoder, reviews, write_tsv
 from toy_runs import run_file, write_corpus, write_records
 from tpulm import storage
 from tpulm.cli import terminal
@@ -32,11 +32,6 @@ W = ("--workdir", "gs://runs/toy")
 CLOUD = storage.as_path("gs://runs/toy/cloud")
 JOB = Job(run="toy", accelerator="v6e-8", spot=True, zones=("us-central1-a",), created_at=0.0, status="done", attempt=1)
 WHERE = ("--accelerator", "v6e-8", "--bucket", "runs")
-CHANGES = [
-    word
-    for change in ("train.steps=100", "model.num_layers=1", "corpus.max_documents=50", "tokenizer.vocab_size=600")
-    for word in ("--set", change)
-]
 TUNING = ("--text-column", "document", "--set", "epochs=1", "--set", "max_length=16")
 ASKED: dict[str, tuple[str, ...]] = {
     "recipes": (),
@@ -58,16 +53,12 @@ ASKED: dict[str, tuple[str, ...]] = {
     "classify": ("classifier", "a very good film"),
     "embed": ("bert", "a very good film", "a film"),
     "devices": (),
-    "quickstart": ("-w", "q", *CHANGES),
     "plan": ("run.toml", "--accelerator", "v3-8"),
-    "bench": ("klue", ".", "--model", "bert", "-w", "b", "--seeds", "1", "--learning-rates", "5e-3", *TUNING[2:]),
     "dataset import-tfrecord": ("bert.tfrecord-*", "--vocab", "vocab.txt", "--format", "bert", "--to", "records-{}"),
     "cloud emulator": ("--port", "0"),
     "cloud doctor": ("--accelerator", "v3-8", "--bucket", "runs"),
     "cloud setup": ("--accelerator", "v3-8", "--bucket", "made", "--yes"),
     "cloud smoke": ("--bucket", "runs", "--yes"),
-    "cloud export skypilot": ("run.toml", *WHERE, "-w", "gs://runs/exported"),
-    "cloud export jobset": ("run.toml", *WHERE, "-w", "gs://runs/exported"),
     "cloud launch": ("run.toml", *WHERE, *W, "--no-check"),
     "cloud status": W,
     "cloud logs": W,
@@ -78,8 +69,9 @@ ASKED: dict[str, tuple[str, ...]] = {
     "cloud audit": (),
     "cloud down": W,
 }
-# Those that compile for other machines, pack themselves or run on emulated machines.
-SLOW = ("quickstart", "plan", "bench", "cloud smoke", "cloud export skypilot", "cloud export jobset")
+# In tests of their own, and in .ci/run.
+ELSEWHERE = {"cloud rehearse", "cloud export skypilot", "cloud export jobset", "bench", "quickstart"}
+SLOW = ("plan", "cloud smoke")  # compiles for another machine; runs on emulated ones
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +85,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, toy_run: tuple[Any, Path, A
     write_tsv(root / "train.tsv", reviews(64))
     write_corpus(root / "corpus.txt.gz")
     write_records(root)
-    write_ynat(root)
     (root / "run.toml").write_text(run_file("corpus.txt.gz"))
     shutil.copytree(toy_run[1], root / "w")
     return root
@@ -110,7 +101,7 @@ def cloud(gcs: Emulator, folder: Path) -> None:
 
 
 def test_every_command_is_asked() -> None:
-    assert dict(commands_of(typer.main.get_command(app))).keys() == ASKED.keys() | {"cloud rehearse"}  # in test_cloud_launch.py
+    assert dict(commands_of(typer.main.get_command(app))).keys() == ASKED.keys() | ELSEWHERE
 
 
 @pytest.fixture
