@@ -53,6 +53,22 @@ def test_what_is_left_out_on_a_narrower_and_narrower_terminal():
     assert lines[0].startswith("Training  ")
 
 
+OTHERS = [
+    ("Building the dataset", 160e9, 80e9, "1,234 documents/s", "B"),
+    ("Comparing for near-duplicates", 19, 3.25, "", "band"),
+    ("Counting words", None, 123_456, "", "characters"),
+    ("Exporting", None, 0, "", ""),
+    ("deleting gs://桶/フォルダ" * 9, 1234, 12, "", "object"),
+]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_other_stages_fit_too(width: int):
+    for stage in OTHERS:
+        line = task_line(task(*stage), width).plain
+        assert cell_len(line) <= width and ("left" in line or "elapsed" in line or width < 40)
+
+
 def test_the_screen_of_a_run():
     """No line is longer than the terminal is wide, so that none wraps; the bars of what is over stay above."""
     screen = Console(file=io.StringIO(), force_terminal=True, width=60, color_system=None)

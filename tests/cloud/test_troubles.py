@@ -360,6 +360,7 @@ def test_a_job_that_was_deleted_by_hand_begins_after_the_attempts_that_there_wer
 # -- in real processes ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_reboot(cloud: Cloud) -> None:
     """The agent comes back by itself and takes its local copy of the bundle."""
     cloud.launch()
@@ -399,6 +400,7 @@ def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     assert not any(secret in shown for secret in ("a-very-secret-value", "secret-line"))
 
 
+@pytest.mark.slow
 def test_a_preemption_with_notice_is_time_to_save(cloud: Cloud) -> None:
     """Told by the shutdown script alone, unless the agent had asked the metadata server before that began to fail."""
     cloud.launch({"seconds": 2.0})

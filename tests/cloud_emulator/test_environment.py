@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,14 @@ from cloud_emulator import Emulator, MachineSettings, rehearsal
 from tpulm import config
 
 PROGRAM = """
+import socket
+find = socket.getaddrinfo
+
+def near(host, *arguments, **more):
+    assert host == "127.0.0.1", f"a search of {host}, which takes tens of seconds"
+    return find(host, *arguments, **more)
+
+socket.getaddrinfo = near
 import fsspec
 import tensorstore
 from etils import epath
@@ -42,12 +49,10 @@ def test_a_clean_process_stalls_nowhere(tmp_path: Path, monkeypatch: pytest.Monk
     with Emulator() as emulator:
         emulator.create_bucket("runs")
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **emulator.environment}
-        started = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert time.monotonic() - started < 30, "usually one second; a search for credentials takes tens"
         assert "LIST buckets" not in emulator.requests
     monkeypatch.setenv("no_proxy", "intranet")
     assert Emulator().environment["NO_PROXY"] == "intranet,127.0.0.1", "the user's own exceptions are kept"

@@ -90,7 +90,7 @@ def read_apart() -> Iterator[Reader]:
     process.communicate()
 
 
-@pytest.mark.parametrize("suffix", CODECS)
+@pytest.mark.parametrize("suffix", [".gz", ".zst", *(pytest.param(name, marks=pytest.mark.slow) for name in (".bz2", ".xz"))])
 def test_lines_of_any_codec(read_apart: Reader, tmp_path: Path, suffix: str):
     """240 MB; the raw bytes that are read at once hold (nearly) all of them."""
     path = write_bomb(tmp_path / f"a.txt{suffix}", b"a" * (MEGABYTE - 1) + b"\n", 240)
@@ -122,6 +122,7 @@ def test_short_lines_and_a_line_that_is_skipped(read_apart: Reader, tmp_path: Pa
     assert read_apart(path, on_error="skip")["documents"] == 1
 
 
+@pytest.mark.slow
 def test_large_values_of_parquet(read_apart: Reader, tmp_path: Path):
     """One that stands for hundreds of megabytes; and a large page, of which Arrow holds one copy."""
     path = tmp_path / "a.parquet"

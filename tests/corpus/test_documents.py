@@ -10,9 +10,24 @@ from typer.testing import CliRunner
 from tpulm import corpus, dataset
 from tpulm.cli.app import app
 from tpulm.config import RunConfig
+from tpulm.corpus.documents import Samples, merge_samples
 from tpulm.pipeline import preparation
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def test_a_few_of_each_and_short():
+    samples = Samples()
+    samples.add("long", ["x" * 5_000, "  a\n b ", *map(str, range(10))])
+    samples.add("none", [])
+    assert samples.wants("other") and not samples.wants("long")
+    assert samples.removed() == {"long": ("x" * 200 + "…", "a b", "0")}
+
+
+def test_of_many_pieces_the_first_of_each_come_first():
+    pieces = [{"a": ["1", "2"], "b": ["x"]}, {"a": ["3"]}, {"a": ["1", "4"]}]
+    assert merge_samples(pieces) == {"a": ("1", "3", "2", "4"), "b": ("x",)}
+    assert len(merge_samples({"a": [str(number)]} for number in range(100))["a"]) == 20
 
 
 @pytest.fixture

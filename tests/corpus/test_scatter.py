@@ -101,6 +101,8 @@ def test_pieces_and_runs_do_not_change_the_documents(
     assert len(one.manifest.pieces) == 1
     monkeypatch.setattr(SCATTER, "_PIECE_BYTES", 1500)
     monkeypatch.setattr(spill, "_RUN_BYTES", 1000)
+    monkeypatch.setattr(spill, "_WRITE_BYTES", 20)
+    monkeypatch.setattr(spill, "_WRITE_DOCUMENTS", 3)
     many = scattered(folder)
     assert len(many.manifest.pieces) > 5
     assert (one.train(), one.holdout()) == (many.train(), many.holdout())
@@ -223,6 +225,7 @@ def test_the_manifest_outlives_the_documents(scattered: Callable, sources: list[
         list(sample_texts(corpus.workdir, corpus.manifest, 10**6))
 
 
+@pytest.mark.slow
 def test_killed_at_any_step_and_run_again_it_ends_the_same(scattered: Callable, sources: list[str], tmp_path: Path):
     expected = tree(scattered(sources, part_bytes=10_000).workdir)
     killed = 0

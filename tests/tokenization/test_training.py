@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import os
 import random
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import ALGORITHMS, VOCAB_SIZES, batches, in_order, make_texts, troublesome_text
-from tokenizers import Tokenizer, trainers
+from tokenizers import Tokenizer, pre_tokenizers, trainers
 
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
@@ -30,7 +32,9 @@ from tpulm.tokenization.training import (
     choose_alphabet,
     count_words,
     interruptible,
+    learn_bpe,
     learn_wordpiece,
+    most_frequent,
     run_trainer,
 )
 
@@ -215,6 +219,17 @@ def test_counts_are_those_of_the_whole_texts(algorithm: str, config: TokenizerCo
     check()
 
 
+@given(
+    st.dictionaries(st.text("aé本", min_size=1, max_size=4), st.integers(1, 5), min_size=1), st.integers(0, 60), st.booleans()
+)
+def test_the_choice_is_the_beginning_of_the_sorted_words(counts: dict[str, int], most: int, in_bytes: bool):
+    size_of = (lambda word: len(word.encode())) if in_bytes else len
+    by_frequency = sorted(counts, key=lambda word: (-counts[word], hashlib.blake2b(word.encode(), digest_size=8).digest()))
+    sizes = itertools.accumulate(map(size_of, by_frequency))
+    expected = {word: counts[word] for word, size in zip(by_frequency, sizes, strict=True) if size <= most}
+    assert most_frequent(counts, most, size_of=size_of) == expected
+
+
 def test_a_stop_is_noticed_between_batches_and_within_a_pass(monkeypatch: pytest.MonkeyPatch):
     def stop(_: str) -> None:
         raise Stopped("stopped")
@@ -261,6 +276,12 @@ def test_ties_are_broken_by_characters_and_not_by_chance():
 
 
 # -- byte-level BPE --
+
+
+def test_special_tokens_bytes_merges():
+    words = Counter({"low": 5, "lower": 2, "newest": 6, "widest": 3})
+    found = in_order(Tokenizer(learn_bpe(words, TokenizerConfig(algorithm="bpe", vocab_size=5 + 256 + 3))))
+    assert found == [*TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), "es", "est", "lo"]
 
 
 # -- Unigram --
