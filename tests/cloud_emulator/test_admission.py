@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -17,6 +16,7 @@ import pytest
 import requests
 from rig import Rig
 
+from browser import browsing, needs_browser
 from cloud_emulator import Emulator
 from local_server import LocalServer, send
 
@@ -153,13 +153,6 @@ async function attack(base, number) {
 })();
 </script>"""
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--no-proxy-server"),
-    "--host-resolver-rules=MAP evil.example 127.0.0.1",
-)
-
 
 class Site(LocalServer):
     """A site of many names, with one page."""
@@ -178,10 +171,9 @@ class Site(LocalServer):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium (or google-chrome)")
+@needs_browser
 def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
     """Neither without the token nor, should they have learnt it, with it."""
-    assert CHROMIUM is not None
     rig.emulator.create_bucket("runs")
     put = {"uploadType": "media", "name": "kept"}
     requests.post(f"{rig.emulator.url}/upload/{BUCKET}/o", params=put, data=b"only for me", timeout=30).raise_for_status()
@@ -192,7 +184,7 @@ def test_pages_of_other_sites_do_and_read_nothing(rig: Rig, tmp_path: Path):
     # A short path: Chromium's sockets lie there, whose names end at 107 bytes.
     with tempfile.TemporaryDirectory(prefix="tpulm-", dir="/tmp", ignore_cleanup_errors=True) as home, Site(page) as site:
         address = site.url.replace("127.0.0.1", "localhost")
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={home}/profile", f"{address}/page"]
+        command = browsing(f"{address}/page", home, "MAP evil.example 127.0.0.1")
         environment = {**os.environ, "HOME": home, "TMPDIR": home}
         browser = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

@@ -70,16 +70,6 @@ def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, source: Pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("source", ["gpt2"], indirect=True)
-def test_a_vocabulary_of_another_gpt2_is_refused(tmp_path: Path, source: Path):
-    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json"):
-        (source / name).unlink()
-    (source / "vocab.json").write_text(json.dumps({f"w{number}": number for number in range(61)}))
-    (source / "merges.txt").write_text("")
-    with pytest.raises(DataError, match="the vocabulary has 61 tokens, but the model only 60"):
-        import_model(source, tmp_path / "out")
-
-
 @pytest.mark.parametrize("source", ["llama"], indirect=True)
 def test_a_tokenizer_that_only_transformers_reads(tmp_path: Path, source: Path):
     for name in ("tokenizer.json", "vocab.txt"):

@@ -14,14 +14,6 @@ from tpulm.corpus import load_manifest, verify
 from tpulm.errors import ConfigError, StorageError, WorkFolderMismatch
 
 
-def test_it_survives_json_and_holds_no_time_in_its_fingerprint(scattered: Callable, write: Callable):
-    path = write("a.txt", "one\ntwo\nthree")
-    corpus = scattered(path)
-    path.touch()
-    assert load_manifest(corpus.workdir) == corpus.manifest
-    assert scattered(path).manifest.fingerprint == corpus.manifest.fingerprint
-
-
 def test_another_format_version_is_refused(scattered: Callable, write: Callable):
     corpus = scattered(write("a.txt", "one\ntwo"))
     path = corpus.workdir / "corpus" / "manifest.json"

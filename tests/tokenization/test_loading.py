@@ -314,12 +314,6 @@ class TestTokenizerJson:
 
 
 class TestFolder:
-    def test_as_saved(self, made: Tokenization, tmp_path: Path):
-        save(made, tmp_path / "tokenizer")
-        again = load(tmp_path / "tokenizer")
-        assert again.fingerprint == made.fingerprint and again.special == made.special
-        assert vocab_size_of(tmp_path / "tokenizer" / "tokenizer.json") == made.vocab_size
-
     def test_a_vocabulary_that_was_changed_beside_it(self, trained: dict[str, Tokenization], tmp_path: Path):
         save(trained["wordpiece"], tmp_path)
         storage.write_atomic(tmp_path / "vocab.txt", storage.read_text(tmp_path / "vocab.txt").replace("a", "b", 1))
