@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # Without what they share and what needs a GPU, without finetuning_rates.py, learning.py, tasks.py and vocabulary.py, which take hours, and
 # without prepare.py and train_tokenizer.py, of which one case is enough.
 BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,attention_gpu cloud_stand_in contenders corpora finetuning_rates learning learning_data learning_report learning_torch memory prepare tasks train_tokenizer turns vocabulary),$(wildcard benchmarks/*.py))
-LONG := slow or soak or fuzz or compiles
+LONG := slow or needs_peer or soak or fuzz or compiles
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, each of which would compile all modules again
