@@ -15,6 +15,7 @@ from tpulm.corpus.documents import Faults
 from tpulm.corpus.readers import read_documents
 from tpulm.corpus.readers.lines import ByteStream
 from tpulm.corpus.sources import find_files
+from tpulm.errors import DataError
 
 
 class Read(NamedTuple):
@@ -65,6 +66,19 @@ def read(write: Callable[[str, bytes | str], Path]) -> Callable[..., Read]:
         return Read([document for batch in batches for document in batch.documents()], faults.skipped)
 
     return read
+
+
+@pytest.fixture
+def faulty(read: Callable[..., Read]) -> Callable[..., DataError]:
+    """faulty("a.txt", content, message, left, reason) -> the error; skipped, it is counted, and other documents are left."""
+
+    def faulty(name: str, content: bytes | str, message: str, left: list[str], reason: str, **settings: Any) -> DataError:
+        with pytest.raises(DataError, match=message) as failure:
+            read(name, content, **settings)
+        assert read(name, content, on_error="skip", **settings) == (left, {reason: 1})
+        return failure.value
+
+    return faulty
 
 
 @pytest.fixture

@@ -132,12 +132,10 @@ def test_a_byte_order_mark_at_the_start_of_a_line_is_dropped_and_kept_elsewhere(
     assert read("a.txt", codecs.BOM_UTF16_LE + "one\ntwo".encode("utf-16-le"), encoding="utf-16-le").documents == ["one", "two"]
 
 
-def test_undecodable_bytes_are_an_error_with_file_line_and_byte_or_take_their_line_along(read: Callable):
-    with pytest.raises(DataError, match=r"a\.txt, line 2, byte 8: the bytes 'ff' are not utf-8") as failure:
-        read("a.txt", b"first\nab\xffd\nlast\n")
-    assert failure.value.exit_code == 3
-    found = read("a.txt", b"first\nab\xff\xfed\nlast\n", on_error="skip")
-    assert (found.documents, found.skipped) == (["first", "last"], {"undecodable": 1})
+def test_undecodable_bytes_are_an_error_with_file_line_and_byte_or_take_their_line_along(faulty: Callable):
+    message, rest = r"a\.txt, line 2, byte 8: the bytes 'ff' are not utf-8", (["first", "last"], "undecodable")
+    assert faulty("a.txt", b"first\nab\xffd\nlast\n", message, *rest).exit_code == 3
+    faulty("a.txt", b"first\nab\xff\xfed\nlast\n", message, *rest)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +158,9 @@ def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, 
         read("a.txt", content, encoding=encoding)
 
 
-def test_undecodable_utf16_names_its_byte(read: Callable):
+def test_undecodable_utf16_names_its_byte(faulty: Callable):
     content = "ab\ncd\n".encode("utf-16-le") + b"\x00\xdc" + "e\n".encode("utf-16-le")
-    with pytest.raises(DataError, match="line 3, byte 12: the bytes '00 dc'"):
-        read("a.txt", content, encoding="utf-16-le")
-    found = read("a.txt", content, encoding="utf-16-le", on_error="skip")
-    assert (found.documents, found.skipped) == (["ab", "cd"], {"undecodable": 1})
+    faulty("a.txt", content, "line 3, byte 12: the bytes '00 dc'", ["ab", "cd"], "undecodable", encoding="utf-16-le")
 
 
 def test_utf16_without_its_mark_needs_a_byte_order(read: Callable):
@@ -211,11 +206,9 @@ def test_only_a_line_feed_ends_a_line(read: Callable, character: str):
     assert read("a.txt", f"one{character}two\r\nthree\n").documents == [f"one{character}two", "three"]
 
 
-def test_nul_is_an_error_with_its_line(read: Callable):
-    with pytest.raises(DataError, match=r"a\.txt, line 3: a NUL character.*utf-16"):
-        read("a.txt", b"one\ntwo\nth\0ree\n")
-    found = read("a.txt", b"one\ntwo\nth\0ree\nfour", on_error="skip")
-    assert (found.documents, found.skipped) == (["one", "two", "four"], {"nul_character": 1})
+def test_nul_is_an_error_with_its_line(faulty: Callable):
+    content, message = b"one\ntwo\nth\0ree\nfour", r"a\.txt, line 3: a NUL character.*utf-16"
+    faulty("a.txt", content, message, ["one", "two", "four"], "nul_character")
 
 
 @pytest.mark.parametrize("batch", [1, 64, 1000])

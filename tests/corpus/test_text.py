@@ -72,15 +72,11 @@ def test_paragraphs_do_not_depend_on_where_stretches_end(
 
 
 @pytest.mark.parametrize("documents", ["paragraph", "file"])
-def test_a_document_that_is_too_long_is_an_error_or_left_out(read: Callable, monkeypatch: pytest.MonkeyPatch, documents: str):
+def test_a_document_that_is_too_long_is_an_error_or_left_out(faulty: Callable, monkeypatch: pytest.MonkeyPatch, documents: str):
     monkeypatch.setattr(text, "MAX_DOCUMENT_BYTES", 100)
     monkeypatch.setattr(lines, "BATCH_BYTES", 16)
-    content = "word word\n" * 30 + "\nlast\n"
-    with pytest.raises(DataError, match="line 1: a document longer than"):
-        read("a.txt", content, documents=documents)
-    found = read("a.txt", content, documents=documents, on_error="skip")
-    assert found.skipped == {"too_large": 1}
-    assert [item.strip() for item in found.documents] == (["last"] if documents == "paragraph" else [])
+    content, left = "word word\n" * 30 + "\nlast\n", ["last\n"] if documents == "paragraph" else []
+    faulty("a.txt", content, "line 1: a document longer than", left, "too_large", documents=documents)
 
 
 @pytest.mark.parametrize("documents", ["paragraph", "file"])
