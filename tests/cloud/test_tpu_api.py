@@ -279,3 +279,7 @@ def test_how_far_a_boot_came(api: TpuApi, gcs: Emulator):
     assert api.boot_progress("reviews-a1", ZONE) == "nothing"
     gcs.tpu.machine("reviews-a1").metadata.set("instance/guest-attributes/tpulm", {"boot": "installing"})
     assert api.boot_progress("reviews-a1", ZONE) == "installing"
+    api.create(dataclasses.replace(REQUEST, name="slice", accelerator="v3-32"))
+    until(lambda: api.node_status("slice", ZONE).state == "READY")
+    gcs.tpu.machine("slice", 2).metadata.set("instance/guest-attributes/tpulm", {"boot": "training"})
+    assert api.boot_progress("slice", ZONE) == "0: nothing, 1: nothing, 2: training, 3: nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -104,3 +105,16 @@ def test_quotas(api: Api, rig: Rig):
     assert "TPUV3sPodPerProjectPerZoneForTPUAPI" in infos
     page = api("GET", "CLOUDQUOTAS", f"{path}?pageSize=5")
     assert len(page["quotaInfos"]) == 5 and page["nextPageToken"] == "5"
+
+
+def test_secrets(api: Api, rig: Rig):
+    path = f"v1/projects/{PROJECT}/secrets/token"
+    api("GET", "SECRETMANAGER", path, 404)
+    assert "not found or has no versions" in api("GET", "SECRETMANAGER", f"{path}/versions/latest:access", 404)["message"]
+    rig.tpu.add_secret("token", "old")
+    rig.tpu.add_secret("token", "new")
+    assert api("GET", "SECRETMANAGER", path)["name"].endswith("/secrets/token")
+    found = api("GET", "SECRETMANAGER", f"{path}/versions/latest:access")
+    assert base64.b64decode(found["payload"]["data"]) == b"new" and found["name"].endswith("/versions/2")
+    assert base64.b64decode(api("GET", "SECRETMANAGER", f"{path}/versions/1:access")["payload"]["data"]) == b"old"
+    api("GET", "SECRETMANAGER", f"{path}/versions/3:access", 404)
