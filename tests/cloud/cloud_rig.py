@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import job as jobs
 from tpulm.cloud.control import Control
@@ -92,8 +91,3 @@ def plant(api: TpuApi, name: str, zone: str = ZONE, **changes: Any) -> None:
     }
     api.create(Request(name=name, zone=zone, **{**values, **changes}))
     until(lambda: api.node_status(name, zone).state in ("READY", "WAITING_FOR_RESOURCES"))
-
-
-def quick(gcs: Emulator) -> TpuApi:
-    gcs.tpu.set(create_seconds=0.02, delete_seconds=0.02, stop_seconds=0.02, queue_seconds=0.02)
-    return TpuApi(PROJECT)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
+from cloud_rig import OTHER_ZONE, WORKDIR_PATH, ZONE, job_of, node_of, plant, running, write_job
 
 from cloud_emulator import Emulator
 from tpulm import storage
@@ -17,11 +17,6 @@ from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Resource
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused
 from waiting import until
-
-
-@pytest.fixture
-def api(gcs: Emulator) -> TpuApi:
-    return quick(gcs)
 
 
 def verdicts(api: TpuApi, **settings: Any) -> dict[tuple[str, str], str]:

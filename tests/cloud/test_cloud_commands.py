@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
+from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, running, write_job
 
 from cloud_emulator import Emulator
 from command_line import run_cloud as run
@@ -21,11 +21,6 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError
 
 W = ("--workdir", str(WORKDIR_PATH))
-
-
-@pytest.fixture
-def api(gcs: Emulator) -> TpuApi:
-    return quick(gcs)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from cloud_rig import PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, quick, running, write_job
+from cloud_rig import PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, running, write_job
 
 from cloud_emulator import Emulator
 from tpulm import storage
@@ -16,11 +16,6 @@ from tpulm.cloud.job import Job
 from tpulm.cloud.prices import Price
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError
-
-
-@pytest.fixture
-def api(gcs: Emulator) -> TpuApi:
-    return quick(gcs)
 
 
 def stop(api: TpuApi, seconds: float = 20) -> Job:

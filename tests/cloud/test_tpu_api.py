@@ -48,12 +48,6 @@ def test_requests_too_often_are_no_quota_of_cores(message: str, is_rate: bool):
     assert is_rate_limit(message) is is_rate
 
 
-@pytest.fixture
-def api(gcs: Emulator) -> TpuApi:
-    gcs.tpu.set(create_seconds=0.05, delete_seconds=0.02)
-    return TpuApi(PROJECT)
-
-
 def is_ready(api: TpuApi) -> bool:
     return api.node_status("reviews-a1", ZONE).state == "READY"
 
