@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_whole_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model and the steps are those of `toy_run`, which are compiled once for all tests."""
     monkeypatch.chdir(folder)

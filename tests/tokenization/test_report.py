@@ -148,7 +148,7 @@ def test_the_command_on_several_and_on_one(tmp_path: Path, monkeypatch: pytest.M
 # -- counts of one tokenizer --
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=troublesome_text)
 def test_any_text_counted_character_by_character(trained: dict[str, Tokenization], text: str):
     """Tokens may begin, end or lie in blanks."""
