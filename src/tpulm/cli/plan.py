@@ -225,9 +225,10 @@ def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None
     from tpulm.plan import collectives_by_kind
 
     analysis = phase.analysis
-    parts = [(name, cycles / accelerator.clock_hertz) for name, cycles in analysis.cycles_by_part.items()]
-    rest = sum(phase.parts.values()) - sum(seconds for _, seconds in parts[:_SHOWN_PARTS])
-    rows = [(name, _milliseconds(seconds), f"{seconds / phase.seconds:.0%}") for name, seconds in parts[:_SHOWN_PARTS]]
+    shown = analysis.cycles_by_part.most_common(_SHOWN_PARTS)
+    parts = [(name, cycles / accelerator.clock_hertz) for name, cycles in shown]
+    rest = sum(phase.parts.values()) - sum(seconds for _, seconds in parts)
+    rows = [(name, _milliseconds(seconds), f"{seconds / phase.seconds:.0%}") for name, seconds in parts]
     rows.append(("everything else", _milliseconds(rest), f"{rest / phase.seconds:.0%}"))
     print_table(f"\nWhat takes the time{several}", rows, header=("part", "of a step", ""))
     for one in collectives_by_kind(analysis.collectives):

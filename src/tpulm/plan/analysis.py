@@ -123,9 +123,9 @@ def _loops(module: Module) -> Iterator[Instruction]:
                 yield instruction
 
 
-_FORMAT = 5  # of cached analyses: raised whenever what they hold, or how it is counted, changes
+_FORMAT = 6  # of cached analyses: raised whenever what they hold, or how it is counted, changes
 _RESERVED = 2**28  # bytes of HBM that the program cannot use: the compiler names 15.75 GiB of 16
-_LISTED = 16  # parts and buffers cached by name
+_LISTED = 16  # buffers that are cached
 # XLA's copies reach this share of the published HBM bandwidth: Google measured 3,199 of 3,690 GB/s on one core of a TPU7x
 # (AI-Hypercomputer/accelerator-microbenchmarks, Ironwood/guides/hbm), where the compiler's cycles give 1,393 GB/s.
 _REACHED = 0.87
@@ -148,20 +148,11 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The analysis of a compiled step, for one device and one execution."""
+@dataclass(kw_only=True)
+class Analysis(costs.Costs):
+    """The analysis of a compiled step: its costs for one device and one execution, and what it takes there."""
 
     memory: Memory
-    flops: float  # of matrix products
-    bytes: float  # through HBM
-    cycles: float  # the compiler's estimates, summed
-    unestimated_bytes: float  # through HBM, by instructions without such an estimate
-    collectives: tuple[costs.Collective, ...]
-    unknown_loops: int
-    opaque: dict[str, int]  # kernels whose operations cannot be counted, and how often they run
-    kernels: int  # how often tpulm's own kernels run, whose cycles are not the compiler's
-    cycles_by_part: dict[str, float]
     largest: tuple[Buffer, ...]
     compile_seconds: float
     compiler: str  # "libtpu 0.0.42, jax 0.10.2"
@@ -236,23 +227,14 @@ def examine(compiled: Compiled, devices: int, seconds: float, bytes_per_cycle: f
     """The analysis of a compiled program."""
     stats: Any = compiled.memory_analysis()
     module = hlo.parse(compiled.as_text() or "")
-    counted = costs.count(module, devices, bytes_per_cycle)
     return Analysis(
+        **vars(costs.count(module, devices, bytes_per_cycle)),
         memory=Memory(
             arguments=stats.argument_size_in_bytes,
             outputs=stats.output_size_in_bytes - stats.alias_size_in_bytes,
             temporaries=stats.temp_size_in_bytes,
             code=stats.generated_code_size_in_bytes,
         ),
-        flops=counted.flops,
-        bytes=counted.bytes,
-        cycles=counted.cycles,
-        unestimated_bytes=counted.unestimated_bytes,
-        collectives=tuple(counted.collectives),
-        unknown_loops=counted.unknown_loops,
-        opaque=dict(counted.opaque),
-        kernels=counted.kernels,
-        cycles_by_part=dict(counted.cycles_by_part.most_common(_LISTED)),
         largest=tuple(largest(module, _LISTED)),
         compile_seconds=round(seconds, 1),
         compiler=compiler(),

@@ -10,7 +10,7 @@ includes late input, evaluation, checkpoints, compilation, preemptions, or the o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,7 +197,7 @@ def _bandwidth(accelerator: Accelerator) -> float:
     return accelerator.hbm_bytes_per_second / accelerator.devices
 
 
-def _communication_seconds(collectives: tuple[Collective, ...], accelerator: Accelerator) -> float:
+def _communication_seconds(collectives: Sequence[Collective], accelerator: Accelerator) -> float:
     rate = _ring_rate(accelerator)
     return sum(one.times * _ring_bytes(one, accelerator) / rate for one in collectives) if math.isfinite(rate) else 0.0
 
@@ -215,7 +215,7 @@ def _ring_rate(accelerator: Accelerator) -> float:
     return min(links, accelerator.ici_links) * accelerator.ici_bytes_per_second if links else math.inf
 
 
-def collectives_by_kind(collectives: tuple[Collective, ...]) -> list[dict[str, Any]]:
+def collectives_by_kind(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
     """For one step and one device: the number of each kind, and the bytes of their results."""
     by_kind: dict[tuple[str, int], list[int]] = {}
     for one in collectives:
