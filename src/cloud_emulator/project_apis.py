@@ -53,14 +53,7 @@ class ProjectApis:
             (IAM, "UNDELETE role", "POST", ROLE + ":undelete", "iam.roles.undelete", self.undelete_role),
             (IAM, "GET role", "GET", ROLE, "iam.roles.get", lambda call, found, role: tagged(_role(found, role))),
             (IAM, "PATCH role", "PATCH", ROLE, "iam.roles.update", self.patch_role),
-            (
-                USAGE,
-                "ENABLE services",
-                "POST",
-                SERVICES_OF + ":batchEnable",
-                "serviceusage.services.enable",
-                self.enable_services,
-            ),
+            (USAGE, "ENABLE services", "POST", SERVICES_OF + ":batchEnable", "serviceusage.services.enable", self.enable),
             (USAGE, "GET services", "GET", SERVICES_OF + ":batchGet", "serviceusage.services.get", self.get_services),
             (COMPUTE, "GET network", "GET", GLOBAL + "/networks/{network}", "compute.networks.get", self.get_network),
             (COMPUTE, "LIST firewalls", "GET", GLOBAL + "/firewalls", "compute.firewalls.list", self.list_firewalls),
@@ -160,7 +153,7 @@ class ProjectApis:
     def get_services(self, call: Call, project: Project) -> dict[str, Any]:
         return {"services": [_service(project, name.rpartition("/")[2]) for name in call.query_params.getlist("names")]}
 
-    def enable_services(self, call: Call, project: Project) -> dict[str, Any]:
+    def enable(self, call: Call, project: Project) -> dict[str, Any]:
         """An operation: running at first if a service was off, and done when it is read."""
         names = call.content().get("serviceIds", [])
         if not names:

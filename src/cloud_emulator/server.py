@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import unquote
 
 import uvicorn
+from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse
 from starlette.routing import BaseRoute, Mount
-from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cloud_emulator import page
 from cloud_emulator.catalogue import DEFAULT, Catalogue
 from cloud_emulator.errors import ApiError, EmulatorError
 from cloud_emulator.faults import Faults
@@ -125,7 +124,7 @@ class Emulator:
             raise
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self._answer,
+            lambda *request: self._application(*request),  # `reset` makes another
             interface="asgi3",
             http=_Protocol,
             server_header=False,
@@ -233,16 +232,13 @@ class Emulator:
 
     # The application
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._application(scope, receive, send)
-
     def _make_application(self) -> Starlette:
         app = Starlette(
             routes=[
                 Endpoint("", "POST", "/_control/faults", "", self._set_faults, api="control"),
                 Endpoint("", "DELETE", "/_control/faults", "", self._set_faults, api="control"),
                 Endpoint("", "GET", "/_control/status", "", self._status, api="control"),
-                Endpoint("", "GET", "/_control/page", "", self._page, api="control"),
+                Endpoint("", "GET", "/_control/page", "", lambda call: HTMLResponse(self._page(call)), api="control"),
                 Mount("/_control/tpu", Lazy(lambda: self.tpu.routes())),
                 Mount("/v2", Lazy(self._tpu_routes)),
                 Mount("/v2alpha1", Lazy(self._tpu_routes)),  # the same methods; fields of its own are refused
@@ -267,8 +263,13 @@ class Emulator:
         self.faults.set(**call.content())
         return self._status(call)
 
-    def _page(self, call: Call) -> Response:
-        return HTMLResponse(page.render(self._status(call), None if self._tpu is None else self._tpu.status()))
+    def _page(self, call: Call) -> str:
+        """The emulator's state for people: read-only, without scripts, reloaded every five seconds."""
+        storage, tpu = self._status(call), self._tpu and self._tpu.status()
+        faults = {name: value for name, value in storage["faults"].items() if value}
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(tpu["now"] if tpu else time.time()))
+        template = Environment(autoescape=True).from_string(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+        return template.render(storage=storage, tpu=tpu, faults=faults, now=now)
 
     def _status(self, call: Call) -> dict[str, Any]:
         with self._store.lock:

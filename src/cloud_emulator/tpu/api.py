@@ -197,8 +197,8 @@ def as_dict(item: Any, call: Call) -> dict[str, Any]:
     if "@type" not in fields.get("metadata", ()):
         return fields
     # Fields that are false are sent, too: recorded/tpu.json, "operation". google-cloud-tpu has a type of its own.
-    said = recorded.load("tpu")["operation"]["running"]
-    return said | fields | {"metadata": said["metadata"] | fields["metadata"] | {"@type": said["metadata"]["@type"]}}
+    usual = recorded.load("tpu")["operation"]["running"]
+    return usual | fields | {"metadata": usual["metadata"] | fields["metadata"] | {"@type": usual["metadata"]["@type"]}}
 
 
 def page(key: str, entries: list[Any], call: Call, usual: int = 500) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import pydantic
 from google.cloud.tpu_v2 import types
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute
 
-from cloud_emulator.catalogue import region_of
 from cloud_emulator.errors import EmulatorError, invalid, named, shortest, storage_error, suggest
 from cloud_emulator.faults import Faults, validated
 from cloud_emulator.http import Call, Endpoint
@@ -184,9 +183,7 @@ class Tpu:
     def fail_queued(self, queued: str, name: str = "failed-internal") -> None:
         """Fail one with the `failedData` of a recorded answer; it is SUSPENDING first, if it was PROVISIONING or ACTIVE."""
         resource = self._queued(queued)
-        first = resource.slices[0]
-        values = {"zone": first.zone, "region": region_of(first.zone), "project": first.project, "type": first.accelerator.name}
-        self.queue.fail(resource, Failure.recorded(name, **values))
+        self.queue.fail(resource, Failure.recorded(name, **resource.slices[0].described))
 
     # Projects: None is the one that the emulator started with
 
@@ -228,13 +225,11 @@ class Tpu:
 
     def nodes(self) -> dict[str, str]:
         """State by id (by full name if two nodes have the same id)."""
-        states = {each.name: each.node.state.name for each in list(self.node_table.values())}
-        return {shortest(name, states): state for name, state in states.items()}
+        return {shortest(name, self.node_table): each.node.state.name for name, each in self.node_table.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
-        states = {each.name: each.state.name for each in list(self.queue.values())}
-        return {shortest(name, states): state for name, state in states.items()}
+        return {shortest(name, self.queue): each.state.name for name, each in self.queue.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
         """One worker: its `folder`, `home`, `console()`, `processes()` and `metadata`."""
@@ -284,15 +279,12 @@ class Tpu:
         table: list[tuple[str, str, Callable[..., Any]]] = [
             ("GET", "/status", lambda call: self.status()),
             ("GET", "/history", lambda call: [each._asdict() for each in self.history()]),
-            ("GET", "/console/{node}/{worker}", self._console),
+            ("GET", "/console/{node}/{worker}", lambda call, node, worker: PlainTextResponse(self.console(node, int(worker)))),
             ("POST", "/faults", self._set_faults),
             ("DELETE", "/faults", self._set_faults),
             ("POST", "/{action}", self._act),
         ]
         return [Endpoint("", method, path, "", answer, api="control") for method, path, answer in table]
-
-    def _console(self, call: Call, node: str, worker: str) -> Response:
-        return PlainTextResponse(self.console(node, int(worker)))
 
     def _set_faults(self, call: Call) -> dict[str, Any]:
         self.faults.set(**call.content())

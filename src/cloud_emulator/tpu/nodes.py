@@ -19,7 +19,7 @@ from cloud_emulator.catalogue import CONFIG_TYPES, Accelerator, region_of
 from cloud_emulator.errors import EmulatorError
 from cloud_emulator.machines import Machine
 from cloud_emulator.metadata import Tree, instance_tree, put
-from cloud_emulator.projects import Demand, Project
+from cloud_emulator.projects import Demand
 from cloud_emulator.tpu.state import Failure, State, Table, raw, refused, resource_refusal, timestamp
 
 NodeState = types.Node.State
@@ -66,6 +66,11 @@ class TpuSlice:
     @property
     def demand(self) -> Demand:
         return Demand(self.accelerator, self.spot, self.zone)
+
+    @property
+    def described(self) -> dict[str, str]:
+        """What recorded answers say of it."""
+        return {"zone": self.zone, "region": region_of(self.zone), "project": self.project, "type": self.accelerator.name}
 
 
 class Nodes(Table[TpuSlice]):
@@ -145,9 +150,7 @@ class Nodes(Table[TpuSlice]):
         node = self.prepared(name, requested)
         self._state.check_quota(node.project, [node.demand])
         operation = self._state.operations.begin(name, "create")
-        values = {"type": node.accelerator.name, "project": node.project}
-        failure = self._state.orders.failure("operation", "CREATE node", node.zone, **values)
-        failure = failure or self.lacks_addresses([node])
+        failure = self._state.orders.failure("operation", "CREATE node", **node.described) or self.lacks_addresses([node])
         if failure is None:
             self.begin(node, operation)
             return operation
@@ -318,16 +321,16 @@ class Nodes(Table[TpuSlice]):
         self._state.record("notified", node.name, f"preemption, {grace_seconds:g} s of grace")
         for machine in node.machines:
             machine.shut_down(node.node.metadata.get("shutdown-script", ""))
-        until, told = clock.now() + grace_seconds, False
+        until, signalled = clock.now() + grace_seconds, False
 
         def look() -> None:
-            nonlocal told
+            nonlocal signalled
             if self.get(node.name) is not node or node.node.state in OVER:
                 return
-            if not told and (
+            if not signalled and (
                 clock.now() >= until - grace_seconds / 6 or not any(machine.is_shutting_down for machine in node.machines)
             ):
-                told = True
+                signalled = True
                 signal_all(node, signal.SIGTERM)
             if clock.now() >= until or not any(machine.processes() for machine in node.machines):
                 self.lose(node, "preempted")
@@ -377,7 +380,7 @@ class Nodes(Table[TpuSlice]):
         project = self._state.projects.known(of_node.project)
         home, number = project.name, project.number
         if self._state.behaviour.tenant_project:
-            home = _tenant(project)
+            home = f"g{zlib.crc32(home.encode()) << 32 | number & 0xFFFFFFFF:016x}-tp"  # a letter, 16 hexadecimal digits, "-tp"
             number = zlib.crc32(home.encode())
         sides = [*map(int, accelerator.topology.split("x")), 1][:3]
         of_host = sides if accelerator.hosts == 1 else [2, 2, 1]
@@ -443,8 +446,3 @@ def signal_all(node: TpuSlice, number: signal.Signals) -> None:
 def power_off(node: TpuSlice) -> None:
     for machine in node.machines:
         machine.power_off()
-
-
-def _tenant(project: Project) -> str:
-    """Google's tenant project: a letter, 16 hexadecimal digits, "-tp"."""
-    return f"g{zlib.crc32(project.name.encode()) << 32 | project.number & 0xFFFFFFFF:016x}-tp"

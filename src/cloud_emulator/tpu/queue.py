@@ -10,7 +10,6 @@ from google.longrunning.operations_pb2 import Operation
 from google.rpc.status_pb2 import Status
 
 from cloud_emulator import recorded
-from cloud_emulator.catalogue import region_of
 from cloud_emulator.errors import ApiError
 from cloud_emulator.projects import Demand
 from cloud_emulator.tpu.nodes import Nodes, NodeState, TpuSlice, check_identifier
@@ -64,8 +63,7 @@ class Queue(Table[Queued]):
         queued.slices = self._slices_of(name, resource)
         self._shared.check_quota(name.split("/")[1], [node.demand for node in queued.slices])
         operation = self._shared.operations.begin(name, "create")
-        values = {"type": queued.slices[0].accelerator.name, "project": queued.slices[0].project}
-        failure = self._shared.orders.failure("operation", "CREATE queued", queued.slices[0].zone, **values)
+        failure = self._shared.orders.failure("operation", "CREATE queued", **queued.slices[0].described)
         if failure is not None:
             create_seconds = self._shared.behaviour.create_seconds
             self._shared.clock.after(create_seconds, lambda: self._shared.operations.end(operation, failure))
@@ -131,9 +129,7 @@ class Queue(Table[Queued]):
                 queued.slices[index] = self._all_nodes.prepared(node.name, bare, spot=node.spot, queued=queued.name)
         except ApiError as error:  # such as a name that was taken meanwhile
             return self.fail(queued, Failure(9, str(error)))
-        first, region = queued.slices[0], region_of(zone)
-        values = {"type": first.accelerator.name, "project": first.project, "region": region}
-        failure = self._shared.orders.failure("failed_data", "CREATE queued", zone, **values)
+        failure = self._shared.orders.failure("failed_data", "CREATE queued", **queued.slices[0].described)
         failure = failure or self._all_nodes.lacks_addresses(queued.slices)
         for node in queued.slices:
             self._all_nodes.begin(node, None, will_fail=failure is not None)
