@@ -37,27 +37,23 @@ def render(folder: PurePath, *, with_samples: bool = True) -> str:
     state = "Done" if done else "Under way" if held else "Stopped; run the same command to continue"
     defaults = FinetuneConfig().model_dump(mode="json")
     names: list[str] = summary.get("labels", inputs["labels"])
+    shown, scored = metric.replace("_", " "), [part for part in ("dev", "test") if part in summary.get("examples", {})]
+    scores = [name.removeprefix("dev_") for name in summary if name.startswith("dev_") and not name.endswith("_deviation")]
     return pages.render(
         "report.html",
         name=f"Fine-tuned: {PurePath(str(summary.get('model', folder.name))).name}",
-        description="",
         headline=f"{state}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
         tone="" if not health else "good" if health == "all right" else "bad",
         under_way=held,
         written=utc(time.time()),
-        summary=_summary(summary, metric),
+        summary=[(f"{shown} on {part}", value) for part in ("dev", "test") if (value := _score(summary, f"{part}_{metric}"))],
         charts=_charts(histories, metric),
-        scored=_scored(summary),
-        scores=_scores(summary),
-        scored_at=None,
-        samples={},
+        scored=scored,
+        scores=[(name.replace("_", " "), *(_score(summary, f"{part}_{name}") for part in scored)) for name in scores],
         data=[(f"{part} examples", f"{count:,}") for part, count in summary.get("examples", {}).items()]
         + [(f"left out: {reason.replace('_', ' ')}", f"{count:,}") for reason, count in summary.get("skipped", {}).items()]
         + ([("texts cut", f"{summary['cut']:,}")] if summary else []),
-        attempts=[],
-        vms=[],
         changed=changed({name: defaults.get(name) for name in inputs["settings"]}, inputs["settings"]),
-        recipe=None,
         machine=next((one.machine for one in histories.values() if one.machine), []),
         confusion=_confusion(summary, names),
         by_class=class_rows(summary.get("by_class", {})),
@@ -65,27 +61,11 @@ def render(folder: PurePath, *, with_samples: bool = True) -> str:
     )
 
 
-def _summary(summary: dict[str, Any], metric: str) -> list[tuple[str, str]]:
-    shown = [(f"{metric.replace('_', ' ')} on {part}", _score(summary, f"{part}_{metric}")) for part in ("dev", "test")]
-    return [(name, value) for name, value in shown if value]
-
-
 def _score(summary: dict[str, Any], name: str) -> str:
     if name not in summary:
         return ""
     deviation = f" ± {summary[f'{name}_deviation']:.4f}" if len(summary["seeds"]) > 1 else ""
     return f"{summary[name]:.4f}{deviation}"
-
-
-def _scored(summary: dict[str, Any]) -> list[str]:
-    return [part for part in ("dev", "test") if part in summary.get("examples", {})] if summary else []
-
-
-def _scores(summary: dict[str, Any]) -> list[tuple[str, ...]]:
-    """(score, on dev, on test)."""
-    names = [name.removeprefix("dev_") for name in summary if name.startswith("dev_") and not name.endswith("_deviation")]
-    parts = _scored(summary)
-    return [(name.replace("_", " "), *(_score(summary, f"{part}_{name}") for part in parts)) for name in names]
 
 
 def _charts(histories: dict[str, History], metric: str) -> list[Any]:

@@ -67,6 +67,7 @@ def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = 
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
     headline, tone = _headline(config, workdir, history, done=(done := read_result(workdir, "export") is not None))
+    dtype = (read_result(workdir, "train") or {}).get("compute_dtype")
     return pages.render(
         "report.html",
         name=config.name,
@@ -78,18 +79,28 @@ def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = 
         summary=[*_summary(config, history, facts, speed, cost), *_forecast(config, workdir)],
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
-        scored=[],
         scored_at=facts.scores.get("step") if facts else None,
         samples=(with_samples and read_result(workdir, "samples")) or {},
-        data=_data_rows(config, facts),
+        data=[
+            *([("language", config.language)] if facts and config.language else []),
+            *([("vocabulary", f"{facts.vocab_size:,}"), *data_rows(facts)] if facts else []),
+        ],
         attempts=_attempt_rows(history),
-        vms=_vm_rows(cost),
+        vms=[
+            (
+                str(one.attempt),
+                one.node,
+                one.zone,
+                one.ending or "running",
+                f"{one.steps:,}",
+                f"{one.hours:.2f}",
+                dollars(one.dollars),
+            )
+            for one in (cost.attempts if cost else ())
+        ],
         changed=changed_settings(config),
         recipe=config.recipe,
-        machine=_machine_rows(history, workdir),
-        confusion=None,
-        by_class=[],
-        mistakes=(),
+        machine=[*history.machine, *([("computed in", dtype)] if dtype else [])],
     )
 
 
@@ -206,16 +217,6 @@ def _marks(config: RunConfig, history: History, job: Job | None) -> list[tuple[i
     return marks
 
 
-def _data_rows(config: RunConfig, facts: CardFacts | None) -> Rows:
-    if facts is None:
-        return []
-    return [
-        *([("language", config.language)] if config.language else []),
-        ("vocabulary", f"{facts.vocab_size:,}"),
-        *data_rows(facts),
-    ]
-
-
 def _attempt_rows(history: History) -> Rows:
     """Number, start, first step, last step, hours, seconds of compiling."""
     rows: Rows = []
@@ -237,28 +238,7 @@ def _attempt_rows(history: History) -> Rows:
     return rows
 
 
-def _vm_rows(cost: cloud.Cost | None) -> Rows:
-    return [
-        (
-            str(one.attempt),
-            one.node,
-            one.zone,
-            one.ending or "running",
-            f"{one.steps:,}",
-            f"{one.hours:.2f}",
-            dollars(one.dollars),
-        )
-        for one in (cost.attempts if cost else ())
-    ]
-
-
 def changed_settings(config: RunConfig) -> Rows:
     """(setting, value in the recipe, value here); without a recipe of this version, what differs from the defaults."""
     base = load(config.recipe) if config.recipe in list_recipes() else RunConfig()
     return [*changed(base.model_dump(mode="json"), config.model_dump(mode="json"), without=_UNSHOWN)]
-
-
-def _machine_rows(history: History, workdir: PurePath) -> Rows:
-    """The machine of the newest attempt."""
-    dtype = (read_result(workdir, "train") or {}).get("compute_dtype")
-    return [*history.machine, *([("computed in", dtype)] if dtype else [])]
