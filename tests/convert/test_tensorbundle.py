@@ -123,7 +123,7 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path):
         (whole, {"header": bundles.header(1, endianness=1)}, "big-endian"),
         (whole, {"header": bundles.header(1)[:-1]}, "its header is damaged"),
         (bundles.entry(1, (5,), 0, 0, data), {}, r"says 16 bytes, and \[5\] of float32 are 20"),
-        (bundles.entry(1, (4,), 3, 0, data), {}, "tensor x: it is said to be in data file 3, of 1"),
+        (bundles.entry(1, (4,), 3, 0, data), {}, "tensor x: its entry names data file 3, of 1"),
         (whole[:-2], {}, "tensor x: its entry is damaged"),
     ]
     for entry, layout, message in cases:

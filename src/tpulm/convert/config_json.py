@@ -254,10 +254,19 @@ def from_config_json(values: Any, *, origin: str) -> Described:
         fields |= {"dropout": 0.0, **_rotary(values, origin)}
     if model_type == "modernbert":
         fields |= _modernbert_layers(values, fields["num_layers"], origin)
-    fields["activation"] = _activation(values, form.activation, origin)
+    theirs = _get(values, form.activation, origin)
+    fields["activation"] = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
+    if fields["activation"] is None:
+        known = ", ".join(name for names in ACTIVATIONS.values() for name in names)
+        raise DataError(f"{form.activation} {brief(theirs)} is not supported; known: {known}", location=origin)
     config = _validated(fields, form.fields, origin)
     groups = _groups(values, config, origin) if "biases" in form.fields else config.num_heads
-    return Described(config, _vocab_size(values, origin), _classes(values, origin), groups)
+    size, classes = _get(values, "vocab_size", origin), values.get("architectures") or []
+    if type(size) is not int or size < 1:
+        raise DataError(f"vocab_size must be a positive whole number, not {brief(size)}", location=origin)
+    if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
+        raise DataError(f"architectures must be a list of names of classes, not {brief(classes)}", location=origin)
+    return Described(config, size, classes, groups)
 
 
 def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
@@ -308,37 +317,19 @@ def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) 
     return fields
 
 
-def _activation(values: Mapping[str, Any], key: str, origin: str) -> str:
-    """Our name for the activation under `key`."""
-    theirs = _get(values, key, origin)
-    ours = next((ours for ours, names in ACTIVATIONS.items() if theirs in names), None)
-    if ours is None:
-        known = [name for names in ACTIVATIONS.values() for name in names]
-        raise DataError(f"{key} {brief(theirs)} is not supported; known: {', '.join(known)}", location=origin)
-    return ours
-
-
-def _vocab_size(values: Mapping[str, Any], origin: str) -> int:
-    size = _get(values, "vocab_size", origin)
-    if type(size) is not int or size < 1:
-        raise DataError(f"vocab_size must be a positive whole number, not {brief(size)}", location=origin)
-    return size
-
-
-def _classes(values: Mapping[str, Any], origin: str) -> list[str]:
-    classes = values.get("architectures") or []
-    if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
-        raise DataError(f"architectures must be a list of names of classes, not {brief(classes)}", location=origin)
-    return classes
-
-
 def _validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
     """The validated config; `keys` maps our names to theirs, for the message."""
+
+    def line(item: Any) -> str:
+        ours = str(item["loc"][-1]) if item["loc"] else ""
+        message = item["msg"].removeprefix("Value error, ")
+        return f"{keys.get(ours, ours)} is {brief(item['input'])}: {message}" if ours else message
+
     try:
         config = ModelConfig.model_validate(fields)
         layout_of(config.model_dump())
     except ValidationError as error:
-        raise DataError(_explain(error, keys), location=origin) from error
+        raise DataError("; ".join(map(line, error.errors(include_url=False))), location=origin) from error
     except ValueError as error:
         raise DataError(str(error), location=origin) from error
     return config
@@ -348,15 +339,6 @@ def _get(values: Mapping[str, Any], key: str, origin: str) -> Any:
     if key not in values:
         raise DataError(f"the key '{key}' is missing.{suggest(key, values)}", location=origin)
     return values[key]
-
-
-def _explain(error: ValidationError, keys: Mapping[str, str]) -> str:
-    def line(item: Any) -> str:
-        ours = str(item["loc"][-1]) if item["loc"] else ""
-        message = item["msg"].removeprefix("Value error, ")
-        return f"{keys.get(ours, ours)} is {brief(item['input'])}: {message}" if ours else message
-
-    return "; ".join(line(item) for item in error.errors(include_url=False))
 
 
 def _rope_parameters(values: Mapping[str, Any], origin: str) -> dict[str, Any]:

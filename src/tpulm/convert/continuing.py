@@ -192,10 +192,7 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
     (`again`). Raises ConfigError for a causal model.
     """
     if isinstance(params, Decoder):
-        raise ConfigError(
-            "this is a causal language model, whose states see only the tokens before them: classification needs an encoder "
-            "(bert or electra)"
-        )
+        raise ConfigError("this is a causal language model; classification needs an encoder (bert or electra)")
     if isinstance(spec, TextEncoder):
         return without_head(params)
     kind = TokenClassifier if isinstance(spec, TokenClassifier) else SequenceClassifier
@@ -206,7 +203,9 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
     if isinstance(params, Bert) and head.norm is not None and (masked := params.masked_head).dense is not None:
         head = replace(head, dense=masked.dense, norm=masked.norm)  # ModernBERT's, shared by all its tasks
     elif isinstance(params, Bert) and kind is SequenceClassifier and params.next_sentence is not None:
-        head = replace(head, dense=_with_bias(params.next_sentence.pooler, head.dense))
+        pooler = params.next_sentence.pooler
+        bias = np.zeros_like(head.dense.bias) if pooler.bias is None else pooler.bias
+        head = replace(head, dense=replace(pooler, bias=bias))
     elif isinstance(params, kind):
         old_head = _head(params)
         head = old_head if again else replace(head, dense=old_head.dense, norm=old_head.norm)
@@ -220,10 +219,6 @@ def _head(model: SequenceClassifier | TokenClassifier) -> ClassificationHead | T
 def random_classifier(spec: Any, *, seed: int) -> Any:
     """A classifier initialized from the seed, as a baseline for pretrained ones."""
     return jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
-
-
-def _with_bias(dense: Any, like: Any) -> Any:
-    return dense if dense.bias is not None else replace(dense, bias=np.zeros_like(like.bias))
 
 
 HALVES = ("generator", "discriminator")

@@ -26,19 +26,21 @@ Model = (
 )
 
 
+_HEADS: dict[type, Head] = {
+    electra.Generator: "masked",
+    electra.Discriminator: "detection",
+    decoder.Decoder: "causal",
+    classifier.SequenceClassifier: "classification",
+    classifier.TokenClassifier: "tokens",
+    embedding.TextEncoder: "embedding",
+}
+
+
 def head_of(params: Model) -> Head:
     """The head of these parameters; "spans" and "choice" cannot be told from "tokens" and "classification"."""
-    if isinstance(params, classifier.SequenceClassifier):
-        return "classification"
-    if isinstance(params, classifier.TokenClassifier):
-        return "tokens"
-    if isinstance(params, embedding.TextEncoder):
-        return "embedding"
-    if isinstance(params, electra.Discriminator):
-        return "detection"
-    if isinstance(params, decoder.Decoder):
-        return "causal"
-    return "next_sentence" if isinstance(params, bert.Bert) and params.next_sentence is not None else "masked"
+    if isinstance(params, bert.Bert):
+        return "masked" if params.next_sentence is None else "next_sentence"
+    return _HEADS[type(params)]
 
 
 def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: int = 0) -> Any:

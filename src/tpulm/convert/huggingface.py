@@ -142,19 +142,9 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
     """Like `save_model`, for a model with the tokenizer it was loaded with."""
     with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
-        return save_model(
-            folder,
-            model.params,
-            model.config,
-            vocab_size=model.vocab_size,
-            tokenization_folder=tokenizer_folder,
-            pad_token_id=model.tokenization.special.pad,
-            head=model.head,
-            head_config=model.head_config,
-            columns=model.columns,
-            pretrained_here=model.pretrained_here,
-            max_length=model.max_length,
-        )
+        rest = {name: value for name, value in model._asdict().items() if name not in ("tokenization", "dropped")}
+        pad_token_id = model.tokenization.special.pad
+        return save_model(folder, **rest, tokenization_folder=tokenizer_folder, pad_token_id=pad_token_id)
 
 
 def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head | None = None) -> bytes:
@@ -162,8 +152,13 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head:
     head = head or head_of(params)
     model_type = model_type_of(config, head)
     params = jax.device_get(params)
-    _check_finite(params)
-    tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=_num_outputs(params))
+    if broken := [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]:
+        raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
+    num_outputs = 0
+    if isinstance(params, SequenceClassifier | TokenClassifier):
+        own = params.token_head if isinstance(params, TokenClassifier) else params.classification_head
+        num_outputs = own.output.kernel.shape[1]
+    tree = spec_of(config, head, vocab_size=vocab_size, num_outputs=num_outputs)
     tensors = fuse(to_theirs(params, tree, names(model_type, tree, head), vocab_size=vocab_size))
     return safetensors.numpy.save(tensors, metadata={"format": "pt"})
 
@@ -183,12 +178,6 @@ def save_parts(
             facts = None if card is None else replace(card, half=half)
             save_model(temporary / half, model, its_config, card=facts, **arguments)
     return folder
-
-
-def _num_outputs(params: Model) -> int:
-    if isinstance(params, TokenClassifier):
-        return params.token_head.output.kernel.shape[1]
-    return params.classification_head.output.kernel.shape[1] if isinstance(params, SequenceClassifier) else 0
 
 
 def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
@@ -346,12 +335,6 @@ def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> 
             return safetensors.numpy.load_file(file)
     except SafetensorError as error:
         raise DataError(f"not a whole safetensors file ({error}); {remedy}", location=str(path)) from error
-
-
-def _check_finite(params: Model) -> None:
-    broken = [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]
-    if broken:
-        raise TpulmError(f"nothing was exported: NaN or infinite numbers in {', '.join(broken)}; export an earlier checkpoint")
 
 
 def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max_length: int | None) -> None:

@@ -89,10 +89,13 @@ def import_model(
     The options are for TF1 checkpoints. Raises ConfigError for wrong arguments, DataError for wrong files.
     """
     checkpoint, folder = local_or_hub(source), storage.as_path(target)
-    _check_target(folder)
+    if storage.info(folder) is not None:
+        raise ConfigError(f"{folder} is a file; --to names the folder to be made")
+    if storage.list_folder(folder):
+        raise ConfigError(f"{folder} is not empty; name another folder with --to, or empty that one first")
     base = checkpoint / "export" if storage.exists(checkpoint / "run.json") else checkpoint
-    parts = _parts_of(base)
-    if parts:
+    parts = ("",) if weights_file(base) else tuple(half for half in HALVES if weights_file(base / half))
+    if parts:  # of a Hugging Face folder
         options = {"--vocab": vocab, "--lowercase/--cased": lowercase, "--strip-accents/--keep-accents": strip_accents}
         wrong = [name for name, value in (options | {"--kind": kind, "--config": config}).items() if value is not None]
         if wrong:
@@ -110,18 +113,6 @@ def import_model(
         report = {name: value for name, value in imported._asdict().items() if name != "folder"}
         storage.write_json(temporary / REPORT, report | {"imported_from": str(checkpoint)})
     return imported
-
-
-def _check_target(folder: PurePath) -> None:
-    if storage.info(folder) is not None:
-        raise ConfigError(f"{folder} is a file; --to names the folder to be made")
-    if storage.list_folder(folder):
-        raise ConfigError(f"{folder} is not empty; name another folder with --to, or empty that one first")
-
-
-def _parts_of(base: PurePath) -> tuple[str, ...]:
-    """The subfolders of a Hugging Face folder that hold a model ("" for itself); none if it is not such a folder."""
-    return ("",) if weights_file(base) else tuple(half for half in HALVES if weights_file(base / half))
 
 
 def _not_a_model(path: PurePath) -> ConfigError:

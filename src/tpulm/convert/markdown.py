@@ -13,7 +13,11 @@ from tpulm.readable import escaped
 
 def card(template: str, **values: Any) -> str:
     """A README.md, from a file in templates/."""
-    environment = text_environment(code=code, plain=plain, quote=quote, plural=_plural, number="{:,}".format)
+
+    def plural(count: int, noun: str) -> str:
+        return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+    environment = text_environment(code=code, plain=plain, quote=quote, plural=plural, number="{:,}".format)
     environment.globals["table"] = table
     return environment.get_template(template).render(values)
 
@@ -21,7 +25,8 @@ def card(template: str, **values: Any) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()) -> str:
     """A table; the columns numbered in `right` are right-aligned, the others left-aligned."""
     ruler = ["-:" if column in right else "-" for column in range(len(head))]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, ruler, *rows))
+    lines = ([" ".join(text.replace("|", "\\|").splitlines()) for text in line] for line in (head, ruler, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def plain(text: str) -> str:
@@ -40,11 +45,3 @@ def code(text: str) -> str:
 def quote(text: str) -> str:
     """A quoted string, valid in YAML, JSON and Python."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").splitlines())
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from huggingface_hub import ModelCardData
 
 from tpulm import storage
-from tpulm.config import ModelConfig, RunConfig, TokenizerConfig, flatten
+from tpulm.config import ModelConfig, RunConfig, flatten
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import card, code, plain
 from tpulm.dataset import DatasetManifest
@@ -117,12 +117,13 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
+    count = num_parameters(facts.model, facts.head, facts.vocab_size)
     unknown = facts.dataset.train.unknown_fraction if facts.dataset else 0.0
     return card(
         "model_card.md",
         facts=facts,
         metadata=_metadata(facts),
-        parameters=_millions(num_parameters(facts.model, facts.head, facts.vocab_size)),
+        parameters=f"{count / 1e6:.1f} million" if count >= 1_000_000 else f"{count:,}",
         origin=_origin(facts),
         data=data_rows(facts),
         training=_training_rows(facts),
@@ -237,9 +238,10 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
 
     Settings for making rows are left out if the rows were `imported`.
     """
+    path, own = config.tokenizer.path, config.tokenizer.model_dump(mode="json", exclude={"path", "allow_unknown"})
     groups = {
         "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),
-        "tokenizer": _tokenizer_settings(config.tokenizer),
+        "tokenizer": own if path is None else {"path": Path(path).name},
         "data": config.data.model_dump(mode="json", exclude={"part_bytes", "block_rows"}),
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
@@ -251,12 +253,6 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
         str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, start=1)
     }
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in flatten(groups) if value is not None]
-
-
-def _tokenizer_settings(config: TokenizerConfig) -> dict[str, Any]:
-    if config.path is not None:
-        return {"path": Path(config.path).name}
-    return config.model_dump(mode="json", exclude={"path", "allow_unknown"})
 
 
 def _losses(facts: CardFacts) -> _Table | None:
@@ -305,7 +301,3 @@ def score_rows(facts: CardFacts) -> list[tuple[str, str, str]]:
         )
         for name, score in sorted(facts.pairs.items())
     ]
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e6:.1f} million" if count >= 1_000_000 else f"{count:,}"

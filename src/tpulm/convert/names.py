@@ -272,19 +272,23 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
     Raises DataError if an output that should repeat the embeddings does not.
     """
     known = {row.theirs for row in TABLES[model_type]}
-    bare = _bare_names(model_type)
-    renamed = {_current_name(name, bare): tensor for name, tensor in tensors.items()}
+    whole = [row.theirs.split(".") for row in TABLES[model_type] if row.ours.startswith((*_ENCODER, "next_sentence/pooler"))]
+    bare = {parts[1]: ".".join(parts[:2]) for parts in whole}  # "embeddings": "bert.embeddings", whose prefix encoders lack
+
+    def current(name: str) -> str:
+        first, dot, rest = name.partition(".")
+        name = bare.get(first, first) + dot + rest
+        old = next((old for old in _OLD_SUFFIXES if name.endswith(old)), "")
+        return name.removesuffix(old) + _OLD_SUFFIXES.get(old, "")
+
+    renamed = {current(name): tensor for name, tensor in tensors.items()}
     tidied = {name: tensor for name, tensor in renamed.items() if not name.endswith(_BUFFERS)}
     for name, source in _TIED if tied else ():
         if name not in tidied or source not in known:
             continue
         repeat = tidied.pop(name)
         if not np.array_equal(repeat, tidied.setdefault(source, repeat)):
-            raise DataError(
-                f"{name} differs from {source}: an output with weights of its own is not supported where config.json ties the "
-                "two",
-                location=origin,
-            )
+            raise DataError(f"{name} differs from {source}, though config.json ties the two", location=origin)
     for name, tensor in list(tidied.items()):
         parts, axis = _fusion_of(name)
         if parts > 1 and tensor.ndim and tensor.shape[axis] % parts == 0:
@@ -322,21 +326,6 @@ def without_heads(tidied: Tidied, model_type: str) -> Tidied:
     heads = {row.theirs for row in TABLES[model_type] if not row.ours.startswith(_ENCODER)}
     dropped = tuple(name for name in tidied.tensors if name in heads)
     return Tidied({name: tensor for name, tensor in tidied.tensors.items() if name not in heads}, (*tidied.dropped, *dropped))
-
-
-def _bare_names(model_type: str) -> Mapping[str, str]:
-    """How names begin in a bare encoder, which lacks the prefix of models with heads: "embeddings" -> "bert.embeddings"."""
-    whole = [row.theirs.split(".") for row in TABLES[model_type] if row.ours.startswith((*_ENCODER, "next_sentence/pooler"))]
-    return {parts[1]: ".".join(parts[:2]) for parts in whole}
-
-
-def _current_name(name: str, bare: Mapping[str, str]) -> str:
-    first, dot, rest = name.partition(".")
-    name = bare.get(first, first) + dot + rest
-    for old, current in _OLD_SUFFIXES.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + current
-    return name
 
 
 def fuse(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -21,6 +21,10 @@ TRAILER = struct.Struct("<BI")  # kind of the block, masked crc32c
 _WORD = struct.Struct("<I")
 
 
+def damaged(what: str, where: str) -> DataError:
+    return DataError(f"{what}. {AGAIN}", location=where)
+
+
 class _Malformed(ValueError):
     """Malformed bytes; `byte` counts from the beginning of the file."""
 
@@ -61,11 +65,9 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
     Raises DataError naming file and byte.
     """
     if len(data) < FOOTER_BYTES or not is_table(data):
-        raise DataError(
-            f"it does not end as the index of a checkpoint does, with the number {MAGIC:#x}: the file was cut off, is still "
-            f"being written, or is something else. {AGAIN}",
-            location=f"{path}, byte {max(len(data) - 8, 0):,}",
-        )
+        what = "the file was cut off, is still being written, or is something else"
+        where = f"{path}, byte {max(len(data) - 8, 0):,}"
+        raise damaged(f"it does not end as the index of a checkpoint does, with the number {MAGIC:#x}: {what}", where)
     try:
         meta_offset, meta_size, offset, size = _varints(data, len(data) - FOOTER_BYTES, 4).values
         table: dict[bytes, bytes] = {}
@@ -74,7 +76,7 @@ def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
             start, length = _varints(block, 0, 2).values
             table.update(_block(data, start, length, path))
     except _Malformed as error:
-        raise DataError(f"{error}: the file is damaged. {AGAIN}", location=f"{path}, byte {error.byte:,}") from error
+        raise damaged(f"{error}: the file is damaged", f"{path}, byte {error.byte:,}") from error
     return table
 
 
@@ -83,11 +85,7 @@ def _block(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[byt
     end = offset + size
     where = f"{path}, byte {offset:,}"
     if end + TRAILER.size > len(data) - FOOTER_BYTES:
-        raise DataError(
-            f"a block of {size:,} bytes should be there, and the file has {len(data):,} bytes: it was cut off or is "
-            f"damaged. {AGAIN}",
-            location=where,
-        )
+        raise damaged(f"a block of {size:,} bytes reaches past the end of the file: it was cut off or is damaged", where)
     kind, recorded = TRAILER.unpack_from(data, end)
     check_crc32c(data[offset : end + 1], recorded, f"the {size:,} bytes of a block have", where)
     if kind != 0:

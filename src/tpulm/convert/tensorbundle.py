@@ -18,8 +18,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tpulm import storage
-from tpulm.convert.sstable import is_table, read_table
-from tpulm.dataset.tfrecord import AGAIN, check_crc32c
+from tpulm.convert.sstable import damaged, is_table, read_table
+from tpulm.dataset.tfrecord import check_crc32c
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.protos import KIND, field, message_class, new_file
 
@@ -160,11 +160,8 @@ class StoredTensor:
             raise DataError(f"it holds {what}, not numbers, and cannot be part of a model", location=where)
         expected = math.prod(self.shape) * self.dtype.itemsize
         if entry.size != expected:
-            raise DataError(
-                f"the index says {entry.size:,} bytes, and {list(self.shape)} of {self.dtype} are {expected:,}: the index is "
-                f"damaged. {AGAIN}",
-                location=where,
-            )
+            whole = f"{list(self.shape)} of {self.dtype} are {expected:,}"
+            raise damaged(f"the index says {entry.size:,} bytes, and {whole}: the index is damaged", where)
         data = self._bundle.read_range(entry, where)
         check_crc32c(data, entry.crc32c, f"its {entry.size:,} bytes have", where)
         return np.frombuffer(data, self.dtype).reshape(self.shape)
@@ -183,7 +180,10 @@ class Bundle(Mapping[str, StoredTensor]):
         table = read_table(storage.read_bytes(self.index), self.index)
         self._shards = self._read_header(table.pop(b"", None))
         # A key that begins with a zero byte is a piece of a partitioned variable, which also has a key without it.
-        names = {key: self._named(key) for key in table if not key.startswith(b"\0")}
+        try:
+            names = {key: key.decode() for key in table if not key.startswith(b"\0")}
+        except UnicodeDecodeError as error:
+            raise damaged(f"the name {error.object!r} of a tensor is not UTF-8", self.index) from error
         self._tensors = {name: StoredTensor(self, name, self._read_entry(name, table[key])) for key, name in names.items()}
         self._opened: dict[int, tuple[int, storage.Ranges]] = {}  # data file: its size, and the open file
 
@@ -213,10 +213,7 @@ class Bundle(Mapping[str, StoredTensor]):
             self._opened[entry.shard_id] = (info.size, storage.open_ranges(path))
         size, ranges = self._opened[entry.shard_id]
         if end > size:
-            raise DataError(
-                f"its {entry.size:,} bytes end at byte {end:,}, and the file has {size:,}: it was cut off. {AGAIN}",
-                location=where,
-            )
+            raise damaged(f"its {entry.size:,} bytes end at byte {end:,}, and the file has {size:,}: it was cut off", where)
         return bytes(ranges.read(entry.offset, end)) if entry.size else b""
 
     def _read_header(self, value: bytes | None) -> int:
@@ -226,27 +223,21 @@ class Bundle(Mapping[str, StoredTensor]):
         try:
             header = _Header.FromString(value)
         except DecodeError as error:
-            raise DataError(f"its header is damaged ({error}). {AGAIN}", location=self.index) from error
+            raise damaged(f"its header is damaged ({error})", self.index) from error
         if header.endianness != 0:
             raise DataError("its numbers are big-endian; only little-endian ones are read", location=self.index)
         if not 1 <= header.num_shards < 100_000:
-            raise DataError(f"its header speaks of {header.num_shards:,} data files. {AGAIN}", location=self.index)
+            raise damaged(f"its header speaks of {header.num_shards:,} data files", self.index)
         return header.num_shards
-
-    def _named(self, key: bytes) -> str:
-        try:
-            return key.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"the name {key!r} of a tensor is not UTF-8. {AGAIN}", location=self.index) from error
 
     def _read_entry(self, name: str, value: bytes) -> Any:
         where = f"{self.index}, tensor {name}"
         try:
             entry = _Entry.FromString(value)
         except DecodeError as error:
-            raise DataError(f"its entry is damaged ({error}). {AGAIN}", location=where) from error
+            raise damaged(f"its entry is damaged ({error})", where) from error
         if min(entry.shard_id, entry.offset, entry.size, *(dim.size for dim in entry.shape.dim)) < 0:
-            raise DataError(f"its entry is damaged (a negative number). {AGAIN}", location=where)
+            raise damaged("its entry is damaged (a negative number)", where)
         if entry.shard_id >= self._shards:
-            raise DataError(f"it is said to be in data file {entry.shard_id}, of {self._shards}. {AGAIN}", location=where)
+            raise damaged(f"its entry names data file {entry.shard_id}, of {self._shards}", where)
         return entry

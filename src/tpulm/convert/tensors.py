@@ -112,16 +112,8 @@ def _by_our_name(table: Sequence[Name], specs: Mapping[str, ParamSpec]) -> dict[
 
 
 def _their_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
-    match layout:
-        case "same":
-            return shape
-        case "flat":
-            return (math.prod(shape),)
-        case "dense":
-            return (math.prod(shape[1:]), shape[0])
-        case "merge":
-            return (shape[-1], math.prod(shape[:-1]))
-        case "conv":
-            return (shape[0], math.prod(shape[1:]))
-        case "conv merge":
-            return (math.prod(shape[:-1]), shape[-1])
+    if layout in ("same", "flat"):
+        return shape if layout == "same" else (math.prod(shape),)
+    cut = -1 if layout.endswith("merge") else 1  # between the axes in and those out
+    ours = (math.prod(shape[:cut]), math.prod(shape[cut:]))
+    return ours[::-1] if layout in _TRANSPOSED else ours
