@@ -211,7 +211,10 @@ def _show(config: RunConfig, made: Plan) -> None:
         "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
         "speed": f"{values['tokens_per_second']:,.0f} tokens/s of text, {_assumed(values)}",
         "time": f"{duration(made.hours * 3600)} for {made.steps:,} steps, {made.tokens:,.0f} tokens",
-        "cost": _cost(values),
+        "cost": "no price is listed"
+        if values["cost_on_demand_usd"] is None
+        else f"{dollars(values['cost_on_demand_usd'])} on demand, {dollars(values['cost_spot_usd'])} spot "
+        f"(prices, {values['prices_as_of']}: {values['prices_source']})",
         "compiler": values["compiler"],
     }
     print_table(f"Estimate for {config.name} on {accelerator.name}", rows)
@@ -264,15 +267,6 @@ def _too_large(accelerator: Accelerator, error: DoesNotFit, largest: list[Buffer
 
 def _assumed(values: dict[str, Any]) -> str:
     return f"if {values['text_fraction_assumed']:.0%} of the rows' slots hold text (the rest is padding)"
-
-
-def _cost(values: dict[str, Any]) -> str:
-    if values["cost_on_demand_usd"] is None:
-        return "no price is listed"
-    return (
-        f"{dollars(values['cost_on_demand_usd'])} on demand, {dollars(values['cost_spot_usd'])} spot "
-        f"(prices, {values['prices_as_of']}: {values['prices_source']})"
-    )
 
 
 def _milliseconds(seconds: float) -> str:

@@ -62,7 +62,9 @@ def advise(
     length, batch_size = phases[0].config.data.sequence_length, phases[0].config.train.batch_size
     rows = batch_size / accelerator.devices
     unit = _UNITS.get(accelerator.generation, 128)
-    fill, intensity = _fill(config, unit), _intensity(config, tokens=rows * length)
+    fill, size, tokens = _fill(config, unit), config.model.hidden_size, rows * length
+    # Operations per byte moved, for hidden size x hidden size in bfloat16: the narrowest product of a layer.
+    intensity = 2 * tokens * size * size / (2 * (2 * tokens * size + size * size))
     balance = accelerator.peak_flops / accelerator.hbm_bytes_per_second
     mfu = _USUAL_MFU * min(1.0, config.model.hidden_size / _WIDE) * fill * min(1.0, intensity / balance)
     needed, read = accelerator.peak_flops * mfu / per_row[0], rows_per_second(length, batch_size)
@@ -122,12 +124,6 @@ def _widths(config: RunConfig) -> str:
     if model.generator is not None:
         text += f", generator {model.generator_sizes[0]}"
     return text
-
-
-def _intensity(config: RunConfig, *, tokens: float) -> float:
-    """Operations per byte moved, for hidden size x hidden size in bfloat16: the narrowest product of a layer."""
-    size = config.model.hidden_size
-    return 2 * tokens * size * size / (2 * (2 * tokens * size + size * size))
 
 
 def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:

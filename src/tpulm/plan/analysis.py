@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -88,7 +87,8 @@ def _buffers(computation: Computation) -> Iterator[Buffer]:
 
 def _stacks(module: Module) -> Iterator[Buffer]:
     """The buffers that loops fill slice by slice."""
-    for loop in _loops(module):
+    instructions = (instruction for computation in module.computations.values() for instruction in computation)
+    for loop in (instruction for instruction in instructions if instruction.opcode == "while"):
         body = module.computations[loop.attribute("body") or ""]
         for instruction in body:
             fused = module.computations.get(instruction.attribute("calls") or "")
@@ -114,13 +114,6 @@ def _stack(update: Instruction, outer: Instruction, fused: Computation | None, b
 def _origin(name: str, within: Computation) -> str:
     instruction = within.instructions.get(within.source(name, _PASSED_ON))
     return "" if instruction is None or instruction.opcode == "parameter" else instruction.scope
-
-
-def _loops(module: Module) -> Iterator[Instruction]:
-    for computation in module.computations.values():
-        for instruction in computation:
-            if instruction.opcode == "while":
-                yield instruction
 
 
 _FORMAT = 6  # of cached analyses: raised whenever what they hold, or how it is counted, changes
@@ -197,29 +190,31 @@ def analysis_of(lowered: Lowered, accelerator: Accelerator, devices: int) -> Ana
     digest = hashlib.sha256(lowered.as_text().encode())
     digest.update(f"{accelerator.name} {compiler()} {_FORMAT} {os.environ.get('LIBTPU_INIT_ARGS', '')}".encode())
     path = cache_folder("plans") / f"{digest.hexdigest()}.json"
-    if (cached := _read(path)) is None:
-        cached = _compiled(lowered, devices, _bytes_per_cycle(accelerator))
-        _keep(path, cached)
-    if isinstance(cached, DoesNotFit):
-        raise cached
+    try:
+        cached = _CACHE_FORMAT.validate_json(path.read_bytes())
+    except (OSError, ValueError):  # none that can be read
+        bandwidth = accelerator.hbm_bytes_per_second / accelerator.devices / accelerator.clock_hertz
+        cached = _compiled(lowered, devices, None if accelerator.generation in _FITTING else _REACHED * bandwidth)
+        with contextlib.suppress(OSError, StorageError):  # else the next call compiles again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            storage.write_atomic(path, _CACHE_FORMAT.dump_json(cached, indent=2))
+    if isinstance(cached, _Refusal):
+        raise DoesNotFit(*cached)
     return cached
 
 
-def _bytes_per_cycle(accelerator: Accelerator) -> float | None:
-    """Of one device's HBM, for `costs.count`."""
-    if accelerator.generation in _FITTING:
-        return None
-    return _REACHED * accelerator.hbm_bytes_per_second / accelerator.devices / accelerator.clock_hertz
-
-
-def _compiled(lowered: Lowered, devices: int, bytes_per_cycle: float | None) -> Analysis | DoesNotFit:
+def _compiled(lowered: Lowered, devices: int, bytes_per_cycle: float | None) -> Analysis | _Refusal:
     begun = time.perf_counter()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return DoesNotFit(str(error).partition(": ")[2].splitlines()[0], _needed(str(error)))
+        needed = None
+        if (match := _EXHAUSTED.search(str(error))) is not None:
+            number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
+            needed = round(float(number) * 1024 ** " KMGT".index(unit or " "))
+        return _Refusal(str(error).partition(": ")[2].splitlines()[0], needed)
     return examine(compiled, devices, time.perf_counter() - begun, bytes_per_cycle)
 
 
@@ -241,34 +236,9 @@ def examine(compiled: Compiled, devices: int, seconds: float, bytes_per_cycle: f
     )
 
 
-def _needed(message: str) -> int | None:
-    match = _EXHAUSTED.search(message)
-    if match is None:
-        return None
-    number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
-    return round(float(number) * 1024 ** " KMGT".index(unit or " "))
-
-
 class _Refusal(NamedTuple):
     does_not_fit: str
     needed: int | None
 
 
 _CACHE_FORMAT: TypeAdapter[Analysis | _Refusal] = TypeAdapter(Analysis | _Refusal)
-
-
-def _read(path: Path) -> Analysis | DoesNotFit | None:
-    """The cached analysis; None if there is none that can be read."""
-    try:
-        cached = _CACHE_FORMAT.validate_json(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return DoesNotFit(cached.does_not_fit, cached.needed) if isinstance(cached, _Refusal) else cached
-
-
-def _keep(path: Path, analysis: Analysis | DoesNotFit) -> None:
-    """Best effort: if it fails, the next call compiles again."""
-    record = _Refusal(str(analysis), analysis.needed) if isinstance(analysis, DoesNotFit) else analysis
-    with contextlib.suppress(OSError, StorageError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        storage.write_atomic(path, _CACHE_FORMAT.dump_json(record, indent=2))

@@ -23,6 +23,7 @@ _ASYNC_DONE = re.compile(r"-(done|update)$")
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _SLICING = frozenset(["dynamic-slice", "gather", "slice"])
 _BITCAST = frozenset(["bitcast"])
+_SAME_VALUE = frozenset(["copy", "bitcast", "convert"])
 _FREE_CALLS = frozenset(
     ["AllocateBuffer", "ConcatBitcast", "X64Combine", "X64SplitLow", "X64SplitHigh", "Sharding", "AssumeGatherIndicesInBound"]
 )
@@ -85,28 +86,25 @@ class _Walk:
         if opcode == "while":
             rounds = self._rounds(instruction, within)
             self._costs.unknown_loops += rounds is None
-            for part in ("condition", "body"):
-                self.add(self._called(instruction, part), times * (rounds or 1))
+            for role in ("condition", "body"):
+                self.add(self._called(instruction, role), times * (rounds or 1))
         elif opcode == "conditional":
             self.add(max(self._branches(instruction), key=lambda branch: len(branch.instructions)), times)
         elif opcode == "call":
             self.add(self._called(instruction, "to_apply"), times)
         elif opcode == "async-start":
             self.add(self._called(instruction, "calls"), times)
-        elif kind := _collective(opcode):
+        elif (kind := opcode.removesuffix("-start")) in _COLLECTIVES:
             self._costs.collectives.append(self._communication(kind, instruction, times))
         elif opcode.endswith("-start"):
-            self._overlapped_copy(instruction, times)
+            # A copy between HBM and on-chip memory that overlaps other instructions: bytes, but no time of its own. Its shapes
+            # are those of both ends, in either order, then of a context.
+            ends = instruction.shapes[:2]
+            moved = times * min(array.bytes for array in ends) * sum(array.memory_space == 0 for array in ends)
+            self._costs.bytes += moved
+            self._costs.bytes_by_part[part(instruction.scope)] += moved
         else:
             self._leaf(instruction, within, times)
-
-    def _overlapped_copy(self, instruction: Instruction, times: int) -> None:
-        """A copy between HBM and on-chip memory that overlaps other instructions: bytes, but no time of its own. Its shapes are
-        those of both ends, in either order, then of a context."""
-        ends = instruction.shapes[:2]
-        moved = times * min(array.bytes for array in ends) * sum(array.memory_space == 0 for array in ends)
-        self._costs.bytes += moved
-        self._costs.bytes_by_part[part(instruction.scope)] += moved
 
     def _leaf(self, instruction: Instruction, within: Computation, times: int) -> None:
         costs, name = self._costs, part(instruction.scope)
@@ -208,24 +206,14 @@ class _Walk:
         return (instruction.attribute("custom_call_target") or "").strip('"')
 
     def _communication(self, kind: str, instruction: Instruction, times: int) -> Collective:
-        size = group_size(instruction.attributes, self._devices)
-        moved = sum(array.bytes for array in _results(instruction))
+        size, results = group_size(instruction.attributes, self._devices), instruction.shapes
+        if instruction.opcode.endswith("-start") and kind != "all-reduce":  # whose shapes include its operands
+            count = max(1, len(instruction.operands))
+            results = results[count : 2 * count] or results
+        moved = sum(array.bytes for array in results)
         if kind == "reduce-scatter":
             moved *= size
         return Collective(kind, moved, size, times, instruction.scope)
-
-
-def _collective(opcode: str) -> str | None:
-    kind = opcode.removesuffix("-start")
-    return kind if kind in _COLLECTIVES else None
-
-
-def _results(instruction: Instruction) -> tuple[Array, ...]:
-    """The results; an asynchronous instruction's shapes include its operands."""
-    if instruction.opcode == "all-reduce-start" or not instruction.opcode.endswith("-start"):
-        return instruction.shapes
-    count = max(1, len(instruction.operands))
-    return instruction.shapes[count : 2 * count] or instruction.shapes
 
 
 def group_size(attributes: str, devices: int) -> int:
@@ -249,45 +237,25 @@ def convolution_flops(instruction: Instruction, inputs: Array, kernel: Array) ->
     labels = instruction.attribute("dim_labels") or ""
     left, rest = labels.split("_", 1)
     right, out = rest.split("->")
-    window = _window(instruction.attribute("window") or "", sum(label.isdigit() for label in right))
+    window, rank = instruction.attribute("window") or "", sum(label.isdigit() for label in right)
+
+    def numbers(name: str, default: int) -> list[int]:
+        match = re.search(rf"\b{name}=(\S+)", window)
+        return [int(low.split("_")[0]) for low in match[1].split("x")] if match else [default] * rank
+
+    strides, spreads, reaches = numbers("stride", 1), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1)
     pairs = 1
-    for axis, size in enumerate(window.size):
-        label = str(axis)
-        extent = inputs.dims[left.index(label)]
-        outputs = instruction.shapes[0].dims[out.index(label)]
-        pairs *= _meeting(extent, size, outputs, window, axis)
+    for axis, (size, pad) in enumerate(zip(numbers("size", 1), numbers("pad", 0), strict=True)):
+        outputs = instruction.shapes[0].dims[out.index(str(axis))]
+        last = (inputs.dims[left.index(str(axis))] - 1) * spreads[axis]
+        # Of an output position and a kernel position that meet an element of the input along this axis.
+        pairs *= sum(
+            0 <= place <= last and place % spreads[axis] == 0
+            for begin in range(-pad, size * reaches[axis] - pad, reaches[axis])
+            for place in range(begin, begin + outputs * strides[axis], strides[axis])
+        )
     groups = int(instruction.attribute("batch_group_count") or 1)
     return 2.0 * inputs.dims[left.index("b")] / groups * kernel.dims[right.index("i")] * kernel.dims[right.index("o")] * pairs
-
-
-class _Window(NamedTuple):
-    size: list[int]
-    stride: list[int]
-    pad: list[int]  # low
-    input_dilation: list[int]
-    kernel_dilation: list[int]
-
-
-def _window(text: str, rank: int) -> _Window:
-    def numbers(name: str, default: int) -> list[int]:
-        match = re.search(rf"\b{name}=(\S+)", text)
-        return [int(part.split("_")[0]) for part in match[1].split("x")] if match else [default] * rank
-
-    return _Window(
-        numbers("size", 1), numbers("stride", 1), numbers("pad", 0), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1)
-    )
-
-
-def _meeting(extent: int, size: int, outputs: int, window: _Window, axis: int) -> int:
-    """Pairs of an output position and a kernel position that meet an element of the input along one axis."""
-    stride, pad = window.stride[axis], window.pad[axis]
-    spread, reach = window.input_dilation[axis], window.kernel_dilation[axis]
-    last = (extent - 1) * spread
-    count = 0
-    for position in range(size):
-        for place in range(position * reach - pad, position * reach - pad + outputs * stride, stride):
-            count += 0 <= place <= last and place % spread == 0
-    return count
 
 
 def dot_flops(instruction: Instruction, left: Array, _: Array) -> float:
@@ -325,12 +293,6 @@ def _comparison(condition: Computation, computations: dict[str, Computation]) ->
 
 
 def _constant(name: str, within: Computation) -> int | None:
-    instruction = within.instructions.get(name)
-    while instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
-        instruction = within.instructions.get(instruction.operands[0])
-    if instruction is None or instruction.opcode != "constant":
-        return None
-    try:
-        return int(instruction.literal)
-    except ValueError:
-        return None
+    instruction = within.instructions.get(within.source(name, _SAME_VALUE))
+    literal = instruction.literal if instruction is not None and instruction.opcode == "constant" else ""
+    return int(literal) if re.fullmatch(r"-?\d+", literal) else None

@@ -9,7 +9,7 @@ includes late input, evaluation, checkpoints, compilation, preemptions, or the o
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,21 +198,16 @@ def _bandwidth(accelerator: Accelerator) -> float:
 
 
 def _communication_seconds(collectives: Sequence[Collective], accelerator: Accelerator) -> float:
-    rate = _ring_rate(accelerator)
-    return sum(one.times * _ring_bytes(one, accelerator) / rate for one in collectives) if math.isfinite(rate) else 0.0
-
-
-def _ring_bytes(collective: Collective, accelerator: Accelerator) -> float:
-    """Bytes that a chip sends in a ring of chips; the cores of one chip share its memory."""
-    chips = max(1.0, collective.group / (accelerator.devices / accelerator.chips))
-    rounds = {"all-reduce": 2.0}.get(collective.kind, 1.0)
-    return rounds * collective.bytes * (chips - 1) / chips
-
-
-def _ring_rate(accelerator: Accelerator) -> float:
-    """Bytes per second that a chip can send around: one link per axis of the slice, two if the axis is closed to a ring."""
+    """For sending around rings of chips; the cores of one chip share its memory. A chip sends over one link per axis of the
+    slice, or two if the axis is closed to a ring."""
     links = sum(0 if size == 1 else 2 if size >= accelerator.ring_from else 1 for size in accelerator.shape)
-    return min(links, accelerator.ici_links) * accelerator.ici_bytes_per_second if links else math.inf
+    if not links:
+        return 0.0
+    sent = 0.0
+    for one in collectives:
+        chips = max(1.0, one.group / (accelerator.devices / accelerator.chips))
+        sent += one.times * (2 if one.kind == "all-reduce" else 1) * one.bytes * (chips - 1) / chips
+    return sent / (min(links, accelerator.ici_links) * accelerator.ici_bytes_per_second)
 
 
 def collectives_by_kind(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
@@ -246,7 +241,7 @@ class Fitting:
     def toml(self) -> str:
         """As lines of the run file."""
         return "[hardware]\n" + "".join(
-            f"{name.removeprefix('hardware.')} = {_toml(value)}\n" for name, value in self.changes.items()
+            f"{name.removeprefix('hardware.')} = {json.dumps(value)}\n" for name, value in self.changes.items()
         )
 
 
@@ -358,7 +353,3 @@ def _fewer(rows: int, needed: int | None, accelerator: Accelerator) -> int | Non
     share = 0.5 if needed is None else min(0.5, accelerator.hbm_bytes_per_device / needed)
     target = int(rows * share)
     return next((size for size in range(target, 0, -1) if rows % size == 0), None)
-
-
-def _toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -62,7 +62,8 @@ class Array:
         dims = list(self.dims)
         for size, axis in zip(reversed(self.tile), self.minor_to_major, strict=False):
             dims[axis] = -(-dims[axis] // size) * size
-        return math.prod(dims) * _bits(self.dtype) // 8
+        digits = re.search(r"\d+", self.dtype)  # f32, s8, u4, f8e4m3fn
+        return math.prod(dims) * _BITS.get(self.dtype, int(digits[0]) if digits else 32) // 8
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
@@ -191,10 +192,3 @@ def _closing(text: str, opened: int) -> int:
         if depth == 0:
             return place
     raise ValueError(f"no HLO: a parenthesis is not closed in {text[:80]!r}")
-
-
-def _bits(dtype: str) -> int:
-    if dtype in _BITS:
-        return _BITS[dtype]
-    digits = re.search(r"\d+", dtype)  # f32, s8, u4, f8e4m3fn
-    return int(digits[0]) if digits else 32
