@@ -110,7 +110,7 @@ def test_where_an_account_is(email: str, project: str):
 
 
 def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
-    assert "emulator" in identity(GoogleRest(PROJECT)).source
+    assert "emulator" in identity(GoogleRest(PROJECT))
     assert address("iam") == gcs.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM"].rstrip("/") and is_anonymous("iam")
     for name in gcs.environment:
         monkeypatch.delenv(name, raising=False)
@@ -121,12 +121,11 @@ def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: An
     login = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     file = tmp_path / "application_default_credentials.json"
     file.write_text(json.dumps(login | {"account": "me@example.com"}))
-    found = identity(GoogleRest(PROJECT))
-    assert (found.source, found.email) == ("gcloud's login (application-default)", "me@example.com")
+    assert identity(GoogleRest(PROJECT)) == "me@example.com, by gcloud's login (application-default)"
     file.rename(tmp_path / "key.json")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
-    found = identity(GoogleRest(PROJECT))
-    assert found.source == f"the file {tmp_path / 'key.json'} (GOOGLE_APPLICATION_CREDENTIALS)"
+    of_file = f"me@example.com, by the file {tmp_path / 'key.json'} (GOOGLE_APPLICATION_CREDENTIALS)"
+    assert identity(GoogleRest(PROJECT)) == of_file
 
 
 def test_nobody_answers(gcs: Emulator):

@@ -274,13 +274,13 @@ def _show_audit(project: str, found: cloud.teardown.Audit) -> None:
     show(f"{project}: {found.zones} zones looked at", style="bold")
     for item in found.findings:
         resource, age = item.resource, item.age(now)
-        told = (
+        facts = (
             f"{'spot ' * resource.spot}{resource.accelerator}",
             f"{resource.state}{', queued' * (resource.kind == 'queued resource')}",
             "of unknown age" if age is None else f"{duration(age)} old",
             f"{dollars(item.dollars_per_hour)} an hour{f' ({item.price.origin})' if item.price else ''}",
         )
-        show(f"{_VERDICTS[item.verdict]}  {resource.name} in {resource.zone}: {', '.join(told)}\n    {item.why}")
+        show(f"{_VERDICTS[item.verdict]}  {resource.name} in {resource.zone}: {', '.join(facts)}\n    {item.why}")
     for zone, why in found.silent.items():
         show(f" {why}", lead=f"{zone} could not be looked at:", style="bold yellow")
     if found.others:

@@ -35,6 +35,7 @@ from tpulm.errors import (
 )
 from tpulm.readable import dollars, duration
 from tpulm.runtime import interrupt
+from tpulm.storage.paths import bucket_and_name
 
 if TYPE_CHECKING:
     from tpulm.config import RunConfig
@@ -200,10 +201,7 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
     local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
     if on_tpu and datasets:
-        raise ConfigError(
-            f"--prepare-on-tpu: {datasets[0]} is read with packages that workers do not have; leave the option out, and the "
-            "dataset is prepared from here"
-        )
+        raise ConfigError(f"--prepare-on-tpu: {datasets[0]} is read with packages that workers do not have; leave it out")
     if on_tpu and local:
         raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
     if not storage.exists(folder / "dataset" / "manifest.json"):
@@ -507,7 +505,7 @@ def down(
         raise ConfigError(f"{damage or 'the project is not known'}; name the project with --project")
     if damage:
         say(damage, style="yellow")
-    bucket = f"gs://{teardown.bucket_of(workdir)}"
+    bucket = f"gs://{bucket_and_name(workdir)[0]}"
     if found is None and not damage and not (delete_work or delete_data):
         raise ConfigError(f"{workdir} has no run in the cloud; 'tpulm cloud audit' looks for what bills without one")
     if delete_bucket and (others := teardown.strangers(workdir, deleted=True)):
@@ -517,8 +515,14 @@ def down(
         return teardown.work_files(workdir) if delete_work else teardown.data_files(workdir) if delete_data else None
 
     if not yes and (doomed := files()) is not None:
-        name = str(workdir) if delete_work else f"{workdir}/dataset"
-        _confirm_names({name: doomed.summary, **({bucket: "the bucket itself"} if delete_bucket else {})})
+        if not is_asked():
+            raise ConfigError("not a terminal: pass --yes to confirm")
+        names = {str(workdir) if delete_work else f"{workdir}/dataset": doomed.summary}
+        for name, what in (names | ({bucket: "the bucket itself"} if delete_bucket else {})).items():
+            typed = typer.prompt(f"Type {name} to delete it for good ({what})", err=True, default="", show_default=False)
+            if typed.strip() != name:
+                say("that is another name: nothing was stopped or deleted")
+                raise typer.Exit(1)
     with drawn_progress() as progress:
         zones = teardown.end(workdir, named, run=found.run if found else None, log=say, progress=progress)
     show(f": no TPU or VM of it in {zones} zones of {named}", lead="nothing is left that bills", style="bold green")
@@ -545,14 +549,3 @@ def _job_of(workdir: PurePath) -> tuple[cloud.job.Job | None, str]:
     except StorageError as error:
         return None, str(error)
     return (found[0] if found else None), ""
-
-
-def _confirm_names(wanted: Mapping[str, str]) -> None:
-    """Each is deleted only after its name was typed."""
-    if not is_asked():
-        raise ConfigError("not a terminal: pass --yes to confirm")
-    for name, what in wanted.items():
-        typed = typer.prompt(f"Type {name} to delete it for good ({what})", err=True, default="", show_default=False)
-        if typed.strip() != name:
-            say("that is another name: nothing was stopped or deleted")
-            raise typer.Exit(1)

@@ -79,7 +79,17 @@ class Control:
     def read(self) -> tuple[Job, str] | None:
         """The job and its version; None if the work folder has none."""
         versioned = storage.read_versioned(self.path)
-        return None if versioned is None else (_parsed(versioned[0], self.path), versioned[1])
+        if versioned is None:
+            return None
+        try:
+            return Job.model_validate_json(versioned[0]), versioned[1]
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise StorageError(
+                f"{self.path} is not a job of format {FORMAT}: {where}: {first['msg']}; use the version of tpulm that wrote "
+                "it; what may bill is found by 'tpulm cloud audit'"
+            ) from error
 
     def create(self, job: Job) -> bool:
         """Write the job; False if there is one already."""
@@ -163,15 +173,3 @@ def _step(record: Mapping[str, Any]) -> int | None:
 
 def _text(job: Job) -> str:
     return job.model_dump_json(indent=2) + "\n"
-
-
-def _parsed(content: bytes, path: PurePath) -> Job:
-    try:
-        return Job.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StorageError(
-            f"{path} is not a job of format {FORMAT}: {where}: {first['msg']}; use the version of tpulm that wrote it; "
-            "what may bill is found by 'tpulm cloud audit'"
-        ) from error

@@ -16,44 +16,48 @@ from tpulm.cloud.provider import Refusal
 from tpulm.readable import dollars, duration
 
 
+class Action:
+    """What a supervisor does next."""
+
+
 @dataclass(frozen=True)
-class Wait:
+class Wait(Action):
     """Nothing to do yet."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class RecordAttempt:
+class RecordAttempt(Action):
     """Record a new attempt."""
 
 
 @dataclass(frozen=True)
-class Create:
+class Create(Action):
     """Request the recorded node; requesting an existing one does nothing."""
 
 
 @dataclass(frozen=True)
-class Adopt:
+class Adopt(Action):
     """Record a node that exists without a recorded request: an earlier supervisor created it."""
 
 
 @dataclass(frozen=True)
-class RecordNodeState:
+class RecordNodeState(Action):
     """Record the node's new state."""
 
     state: str
 
 
 @dataclass(frozen=True)
-class AskToStop:
+class AskToStop(Action):
     """Ask the trainer to save and stop."""
 
     because: Ending
 
 
 @dataclass(frozen=True)
-class MarkForDeletion:
+class MarkForDeletion(Action):
     """Record that the node is to be deleted, and why."""
 
     why: Ending
@@ -62,39 +66,39 @@ class MarkForDeletion:
 
 
 @dataclass(frozen=True)
-class Promote:
+class Promote(Action):
     """Make a spare node the one that counts."""
 
     node: str
 
 
 @dataclass(frozen=True)
-class ForSpareNode:
+class ForSpareNode(Action):
     """An action for a spare node."""
 
     node: str
-    action: RecordAttempt | Create | Adopt | RecordNodeState | MarkForDeletion | RecordEnd
+    action: Action
 
 
 @dataclass(frozen=True)
-class Delete:
+class Delete(Action):
     """Request the deletion of all nodes that are given up; requesting it again does nothing."""
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class GiveUp(Action):
     """Report that a node cannot be deleted, and leave it recorded."""
 
 
 @dataclass(frozen=True)
-class RecordEnd:
+class RecordEnd(Action):
     """The node is gone: record the end of its attempt."""
 
     pause: float  # before the next one
 
 
 @dataclass(frozen=True)
-class Close:
+class Close(Action):
     """The run is over, and nothing of it is left."""
 
     status: Status
@@ -102,26 +106,8 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(Action):
     """The run was already over."""
-
-
-Action = (
-    Wait
-    | RecordAttempt
-    | Create
-    | Adopt
-    | RecordNodeState
-    | AskToStop
-    | MarkForDeletion
-    | Promote
-    | ForSpareNode
-    | Delete
-    | GiveUp
-    | RecordEnd
-    | Close
-    | Finished
-)
 
 
 @dataclass(frozen=True)
@@ -256,7 +242,7 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
         case Close(status, message):
             assert not job.nodes
             return job.model_copy(update={"status": status, "message": message})
-        case Wait() | Delete() | GiveUp() | Finished():
+        case _:
             return job
 
 

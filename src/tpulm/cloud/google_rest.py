@@ -256,37 +256,24 @@ def moment(text: str | None) -> float | None:
     return None
 
 
-@dataclass(frozen=True)
-class Identity:
-    source: str  # for people
-    email: str  # "" where it cannot be known
-
-
-def identity(rest: GoogleRest) -> Identity:
-    """The caller's identity. Raises CloudRefused without credentials."""
+def identity(rest: GoogleRest) -> str:
+    """The caller's address, if it is known, and where the credentials are from. Raises CloudRefused without any."""
     if is_anonymous("serviceusage"):
-        return Identity("anonymous (emulator)", "")
+        return "anonymous (emulator)"
     credentials = rest.credentials
-    kind = f"{type(credentials).__module__}.{type(credentials).__name__}"
-    for name in ("service_account_email", "signer_email"):
-        email = getattr(credentials, name, None)
-        if isinstance(email, str) and "@" in email:
-            return Identity(_source(kind), email)
-    email = getattr(credentials, "account", "")
+    named = (getattr(credentials, name, None) for name in ("service_account_email", "signer_email", "account"))
+    email = next((name for name in named if isinstance(name, str) and "@" in name), "")
     if not email:
         with contextlib.suppress(GoogleError):  # gcloud's login may read its own address
             email = str(rest.get("openidconnect", "v1/userinfo").get("email", ""))
-    return Identity(_source(kind), email)
-
-
-def _source(kind: str) -> str:
+    source = "gcloud's login (application-default)"
     if file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-        return f"the file {file} (GOOGLE_APPLICATION_CREDENTIALS)"
-    if kind.startswith("google.auth.compute_engine."):
-        return "this machine's service account, from the metadata server"
-    if kind.startswith("google.auth.impersonated_credentials."):
-        return "gcloud's login, as a service account"
-    return "gcloud's login (application-default)"
+        source = f"the file {file} (GOOGLE_APPLICATION_CREDENTIALS)"
+    elif type(credentials).__module__.startswith("google.auth.compute_engine."):
+        source = "this machine's service account, from the metadata server"
+    elif type(credentials).__module__.startswith("google.auth.impersonated_credentials"):
+        source = "gcloud's login, as a service account"
+    return f"{email}, by {source}" if email else source
 
 
 TPU, STORAGE, IAM = "tpu.googleapis.com", "storage.googleapis.com", "iam.googleapis.com"

@@ -86,14 +86,14 @@ def roles_of(policy: dict[str, Any], member: str) -> list[str]:
 def with_binding(policy: dict[str, Any], role: str, member: str) -> dict[str, Any]:
     new = copy.deepcopy(policy)
     bindings = new.setdefault("bindings", [])
-    for binding in bindings:
-        if binding.get("role") == role and not binding.get("condition"):
-            if member not in binding.setdefault("members", []):
-                binding["members"].append(member)
-            return new
-    bindings.append({"role": role, "members": [member]})
-    if any(binding.get("condition") for binding in bindings):
+    free = [binding for binding in bindings if not binding.get("condition")]
+    if len(free) < len(bindings):
         new["version"] = _VERSION
+    members = next((binding.setdefault("members", []) for binding in free if binding.get("role") == role), None)
+    if members is None:
+        bindings.append({"role": role, "members": [member]})
+    elif member not in members:
+        members.append(member)
     return new
 
 
@@ -114,19 +114,7 @@ def grant(place: Place, role: str, member: str, wait: Callable[[float], None] = 
             wait(random.uniform(0.5, 1.0) * (10.0 if too_new else min(8.0, 0.1 * 2**attempt)))
 
 
-class Roles:
-    """The permissions of roles, each role requested once."""
-
-    def __init__(self, rest: GoogleRest):
-        self._rest = rest
-        self._known: dict[str, frozenset[str]] = {}
-
-    def permissions(self, role: str) -> frozenset[str]:
-        """The permissions of "roles/tpu.admin" or "projects/my-project/roles/mine"; none if the role is deleted."""
-        if role not in self._known:
-            definition = self._rest.get("iam", f"v1/{role}")
-            self._known[role] = frozenset(() if definition.get("deleted") else definition.get("includedPermissions", ()))
-        return self._known[role]
-
-    def of(self, roles: Iterable[str]) -> frozenset[str]:
-        return frozenset().union(*(self.permissions(role) for role in roles))
+def permissions_of(rest: GoogleRest, role: str) -> frozenset[str]:
+    """The permissions of "roles/tpu.admin" or "projects/my-project/roles/mine"; none if the role is deleted."""
+    definition = rest.get("iam", f"v1/{role}")
+    return frozenset(() if definition.get("deleted") else definition.get("includedPermissions", ()))

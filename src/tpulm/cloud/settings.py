@@ -74,7 +74,8 @@ class CloudSettings(Settings):
             return values
         values = dict(values)
         if not values.get("service_account") and isinstance(project := values.get("project"), str):
-            values["service_account"] = _account(WORKER, project)
+            domain, _, rest = project.rpartition(":")
+            values["service_account"] = f"{WORKER}@{rest}{'.' + domain if domain else ''}.iam.gserviceaccount.com"
         if not values.get("zones") and isinstance(kind := values.get("accelerator"), str) and kind:
             with contextlib.suppress(ConfigError):  # `_known_type` reports it
                 values["zones"] = accelerators.find(kind).zones
@@ -184,11 +185,6 @@ class CloudSettings(Settings):
         return self.model_copy(update={"zones": tuple(dict.fromkeys(zones))})
 
 
-def _account(name: str, project: str) -> str:
-    domain, _, rest = project.rpartition(":")
-    return f"{name}@{rest}{'.' + domain if domain else ''}.iam.gserviceaccount.com"
-
-
 def region_of(zone: str) -> str:
     """ "us-central1-a" -> "us-central1"."""
     return zone.rpartition("-")[0]
@@ -223,7 +219,12 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
     """
     file = find(path)
     origin = str(file) if file else "the options"
-    values: dict[str, Any] = {} if file is None else _parsed(file)
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            values = storage.parse_toml(storage.read_bytes(file))
+        except ValueError as error:
+            raise ConfigError(f"{file}: {error}") from error
     overrides = {name: value for name, value in options.items() if value is not None and value != ()}
     if not (values.get("project") or overrides.get("project")):
         values["project"] = default_project()
@@ -267,10 +268,3 @@ def default_project() -> str:
 
 def _set(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in ("", (), [])}
-
-
-def _parsed(file: PurePath) -> dict[str, Any]:
-    try:
-        return storage.parse_toml(storage.read_bytes(file))
-    except ValueError as error:
-        raise ConfigError(f"{file}: {error}") from error

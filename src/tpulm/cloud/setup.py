@@ -7,7 +7,7 @@ idempotent, so an interrupted setup is simply run again. Existing buckets keep t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -152,9 +152,9 @@ class Project:
         self.settings = settings
         self.id = settings.project
         self.rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
-        self.roles = policies.Roles(self.rest)
+        self.role = cache(partial(policies.permissions_of, self.rest))
         self._tpu = TpuApi(settings.project, self.rest)
-        self._types: dict[str, set[str]] = {}
+        self.types = cache(self._tpu.types)  # by zone
 
     @cached_property
     def apis(self) -> dict[str, bool]:
@@ -173,11 +173,6 @@ class Project:
         if not any(zone.endswith("*") for zone in self.settings.zones):
             return self.settings.zones
         return self.settings.expanded(self.known_zones).zones
-
-    def types(self, zone: str) -> set[str]:
-        if zone not in self._types:
-            self._types[zone] = self._tpu.types(zone)
-        return self._types[zone]
 
     def bucket(self, name: str) -> dict[str, Any] | None:
         return self.rest.find("storage", f"storage/v1/b/{name}")
@@ -209,11 +204,10 @@ def _create_once(act: Callable[[], object]) -> bool:
 
 def _credentials(project: Project) -> Check:
     try:
-        who = google_rest.identity(project.rest)
+        return Check(True, google_rest.identity(project.rest))
     except CloudRefused as error:
         what, _, remedy = str(error).partition(". ")
         return Check(False, what, remedy)
-    return Check(True, f"{who.email}, by {who.source}" if who.email else who.source)
 
 
 def _project(project: Project) -> Check:
@@ -511,7 +505,9 @@ def _granted(project: Project, *grants: _Grant) -> Check:
     member = f"serviceAccount:{project.settings.service_account}"
 
     def permitted(place: policies.Place) -> frozenset[str]:
-        return _get_or_default(lambda: project.roles.of(policies.roles_of(place.read(), member)), frozenset())
+        return _get_or_default(
+            lambda: frozenset().union(*map(project.role, policies.roles_of(place.read(), member))), frozenset()
+        )
 
     of_project = permitted(policies.project(project.rest))
     lacking, steps = list[str](), list[SetupStep]()
@@ -522,7 +518,7 @@ def _granted(project: Project, *grants: _Grant) -> Check:
             name = role
             if role.startswith("projects/"):
                 name = role.rpartition("/")[2]
-                known = _get_or_default(partial(project.roles.permissions, role), frozenset())
+                known = _get_or_default(partial(project.role, role), frozenset())
                 if not known.issuperset(permissions):
                     detail = f"lets a TPU VM delete its own TPU: {', '.join(permissions)}"
                     steps.append(SetupStep(f"make the role {name}", detail, partial(_make_role, project, role, permissions)))

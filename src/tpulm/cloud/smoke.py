@@ -97,9 +97,18 @@ class Smoke:
         zones = tuple(zone_prices)
         self._prices = {zone: price.dollars_per_hour for zone, price in zone_prices.items()}
         dearest = max(zone_prices.values(), key=lambda price: price.dollars_per_hour)
-        self._check_budget(dearest.dollars_per_hour)
+        if (seconds := self._seconds(_VMS)) < LEAST_SECONDS:
+            needed = LEAST_SECONDS / 3600 * dearest.dollars_per_hour * _VMS
+            raise ConfigError(
+                f"--budget {dollars(self.settings.budget)} buys {duration(seconds)} of each of two VMs at "
+                f"{dollars(dearest.dollars_per_hour)} an hour; give it at least {dollars(needed)}"
+            )
         self.log(SmokeCheck("price", dearest.source == prices.CATALOG, str(dearest)))
-        self.log(self._quota())
+        try:
+            check = setup.quota(setup.Project(self.settings, self.rest))
+            self.log(SmokeCheck("quota", check.ok is True, check.found))
+        except (GoogleError, CloudRefused) as error:
+            self.log(SmokeCheck("quota", None, str(error)))
         try:
             self.progress.start("packing and uploading")
             staged = str(bundle.stage(self.workdir / "cloud" / "bundles"))
@@ -114,27 +123,12 @@ class Smoke:
         finally:
             self._clean()
 
-    def _check_budget(self, dollars_per_hour: float) -> None:
-        if (seconds := self._seconds(_VMS)) < LEAST_SECONDS:
-            needed = LEAST_SECONDS / 3600 * dollars_per_hour * _VMS
-            raise ConfigError(
-                f"--budget {dollars(self.settings.budget)} buys {duration(seconds)} of each of two VMs at "
-                f"{dollars(dollars_per_hour)} an hour; give it at least {dollars(needed)}"
-            )
-
     def _seconds(self, vms: int) -> float:
         """How many seconds each of so many VMs may live on the rest of the budget."""
         remaining, price = (self.settings.budget or 0.0) - self.spent, max(self._prices.values())
         return min(LONGEST_SECONDS, remaining / vms / price * 3600) if price else LONGEST_SECONDS
 
     # -- before anything is created -------------------------------------------------------------------------------------
-
-    def _quota(self) -> SmokeCheck:
-        try:
-            check = setup.quota(setup.Project(self.settings, self.rest))
-        except (GoogleError, CloudRefused) as error:
-            return SmokeCheck("quota", None, str(error))
-        return SmokeCheck("quota", check.ok is True, check.found)
 
     def _refusal(self, staged: str) -> SmokeCheck:
         """A zone that does not offer the type should refuse, and create nothing."""

@@ -223,10 +223,6 @@ def delete(
 # -- the end of one run -------------------------------------------------------------------------------------------------
 
 
-def stopped(job: Job) -> Job:
-    return job if job.is_over else job.model_copy(update={"wanted": "stopped"})
-
-
 def stop(
     workdir: PurePath,
     provider: Provider,
@@ -243,12 +239,18 @@ def stop(
     """
     control, shown = Control(workdir), set[str]()
 
+    def stopped(job: Job) -> Job:
+        return job if job.is_over else job.model_copy(update={"wanted": "stopped"})
+
+    def never(job: Job, node: Node) -> NoReturn:
+        raise TpulmError("somebody launched the run again meanwhile; nothing was deleted")
+
     def log_once(line: str) -> None:
         if line not in shown:
             shown.add(line)
             log(line)
 
-    supervisor = Supervisor(control, provider, Policy(), _never, log=log_once, pause_seconds=pause_seconds)
+    supervisor = Supervisor(control, provider, Policy(), never, log=log_once, pause_seconds=pause_seconds)
     give_up_at = time.monotonic() + seconds
     while not (job := control.change(stopped)).is_over:
         try:
@@ -263,10 +265,6 @@ def stop(
         interrupt.check("the run was asked to stop, and its supervisor continues with that")
         wait(pause_seconds)
     return job
-
-
-def _never(job: Job, node: Node) -> NoReturn:
-    raise TpulmError("somebody launched the run again meanwhile; nothing was deleted")
 
 
 def list_remaining(api: TpuApi, workdir: PurePath, run: str | None, *, progress: Progress = SILENT) -> Listing:
@@ -331,10 +329,6 @@ def data_files(workdir: PurePath) -> Files:
     return Files(workdir, tuple(files), sum(file.size for file in files.values()))
 
 
-def bucket_of(workdir: PurePath) -> str:
-    return bucket_and_name(workdir)[0]
-
-
 def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
     """The names of the bucket's objects, except those in the work folder if that is deleted, too."""
     bucket, folder = bucket_and_name(workdir)
@@ -363,8 +357,8 @@ def unused(workdir: PurePath) -> Iterator[None]:
 def delete_files(files: Files, *, progress: Progress = SILENT) -> int:
     """Delete the files; returns how many."""
     progress.start(f"deleting {files.folder}", total=len(files.names), unit="object")
-    last = [name for name in files.names if name == "cloud/job.json"]
-    for names in ([name for name in files.names if name not in last], last):
+    for is_job in (False, True):
+        names = [name for name in files.names if (name == "cloud/job.json") is is_job]
         storage.remove_files(files.folder, names, done=lambda name: progress.advance(1))
     return len(files.names)
 
