@@ -69,29 +69,28 @@ def task_line(task: Task, width: int) -> Text:
     done = min(task.completed, task.completed if task.total is None else task.total)
     amount, gone = format_amount(done, None if task.finished else task.total, unit), f"{format_clock(seconds)} elapsed"
     time = gone if task.total is None or task.finished else f"{format_clock(task.time_remaining)} left"
-    told = [format_rate(task.completed, unit, seconds or 0.0), *task.fields["status"].split(_GAP)]
-    told = [part for part in told if part]
-    description, whole = task.description, cell_len(task.description)
-    unitless, short = amount.partition(" ")[0], 0 if width >= _ENOUGH else min(_SHORT, whole)
-    levels = [
-        (whole, [amount, time, *told, "" if time == gone else gone]),
-        *((whole, [amount, time, *told[:count]]) for count in range(len(told), 2, -1)),
-        *((min(_SHORT, whole), [some, time, *told[:2]]) for some in (amount, unitless)),
-        (short, [unitless, time, *told[:2]]),
-        *((least, [some, time, *told[:1]]) for least in (short, 0) for some in (amount, unitless)),
-    ]
+    reports = [part for part in (format_rate(task.completed, unit, seconds or 0.0), *task.fields["status"].split(_GAP)) if part]
+    whole = cell_len(task.description)
+    parts = [amount, time, *reports]
 
-    def room(parts: list[str]) -> int:
-        return width - sum(len(_GAP) + cell_len(part) for part in parts if part)
+    def room() -> int:
+        return width - sum(len(_GAP) + cell_len(part) for part in parts)
 
-    parts = next((parts for shortest, parts in levels if shortest <= room(parts)), levels[-1][1])
-    line = Text(description if room(parts) > 1 else "", "bold")
-    if (bar := room(parts) - max(whole, _DESCRIPTION) - len(_GAP)) >= _SHORTEST_BAR:
+    if time != gone and room() >= whole + len(_GAP) + cell_len(gone):
+        parts.append(gone)
+    while len(parts) > 4 and room() < whole:
+        parts.pop()
+    if room() < min(_SHORT, whole):
+        parts[0] = amount.partition(" ")[0]
+    if len(parts) > 3 and room() < (0 if width >= _ENOUGH else min(_SHORT, whole)):
+        parts.pop()
+    line = Text(task.description if room() > 1 else "", "bold")
+    if (bar := room() - max(whole, _DESCRIPTION) - len(_GAP)) >= _SHORTEST_BAR:
         line.append(" " * (_DESCRIPTION - whole) + _GAP).append_text(_bar(task, min(bar, _LONGEST_BAR)))
     elif line:
-        line.truncate(room(parts), overflow="ellipsis")
-    for part in filter(None, parts):
-        line.append(_GAP if line else "").append(part, "cyan" if part in told else "")
+        line.truncate(room(), overflow="ellipsis")
+    for part in parts:
+        line.append(_GAP if line else "").append(part, "cyan" if part in reports else "")
     line.truncate(width)
     return line
 

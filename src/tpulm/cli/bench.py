@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tpulm.cli.options import Encoding, TuningOverrides, argument, listed, option, path_argument, path_option, rates_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError
 from tpulm.storage import exists
-
-if TYPE_CHECKING:
-    from tpulm.finetuning.benchmark import BenchReport
 
 
 def bench(
@@ -98,7 +95,11 @@ def bench(
             settings=parse_overrides(overrides or []),
             progress=progress,
         )
-    _show(report)
+    header = [re.sub(r"(?<=[-/])", "\n", name) for name in report.header()]  # narrow columns
+    print_table(f"{report.title}, in percent: {report.model}", report.rows(), header=["", *header[1:]])
+    show()
+    for line in report.remarks():
+        show(f"- {line}", fold=True)
     show(f"\nThe table is {workdir / TABLE}")
     print_json(report.values())
 
@@ -134,11 +135,3 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
         pipeline.record_pairs(model, name, report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")
     print_json(report.values())
-
-
-def _show(report: BenchReport) -> None:
-    header = [re.sub(r"(?<=[-/])", "\n", name) for name in report.header()]  # narrow columns
-    print_table(f"{report.title}, in percent: {report.model}", report.rows(), header=["", *header[1:]])
-    show()
-    for line in report.remarks():
-        show(f"- {line}", fold=True)

@@ -231,8 +231,8 @@ def _show_counts(workdir: PurePath) -> None:
         summary = dataset.summarize(workdir, split)._asdict()
         counts = summary.pop("counts").model_dump(exclude={"character_lengths", "token_lengths"})
         found[split] = {**counts, **summary}
-    told = [label for label in found["train"] if any(found[split][label] for split in splits)]  # 0: it does not apply
-    rows = [(label.replace("_", " "), *(_format(label, found[split][label]) for split in splits)) for label in told]
+    shown = [label for label in found["train"] if any(found[split][label] for split in splits)]  # 0: it does not apply
+    rows = [(label.replace("_", " "), *(_format(label, found[split][label]) for split in splits)) for label in shown]
     print_table("Dataset", rows, header=("", *splits))
     print_json(found)
 

@@ -25,7 +25,7 @@ from tpulm.cli.options import (
 )
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note, wants_json
 from tpulm.cli.use import load, warn_of_unknown_text
-from tpulm.errors import ConfigError, suggest
+from tpulm.errors import ConfigError, shorten, suggest
 from tpulm.storage import exists, same_file
 
 if TYPE_CHECKING:
@@ -228,7 +228,11 @@ def _show(summary: FinetuneSummary) -> None:
     if wrong:
         kind, first = task.mistakes_are
         shown = [
-            (f"{m.confidence:.2f}", *(shown_label(one, m.text) for one in (m.label, m.predicted)), _shortened(m.text, m.pair))
+            (
+                f"{m.confidence:.2f}",
+                *(shown_label(one, m.text) for one in (m.label, m.predicted)),
+                shorten(" ".join(_joined(m.text, m.pair).split()), 79, quoted=False),
+            )
             for m in wrong[:_SHOWN_MISTAKES]
         ]
         title = f"{kind} on dev ({len(wrong):,}, all in mistakes.jsonl)"
@@ -269,11 +273,6 @@ def _show_classes(summary: FinetuneSummary, part: str) -> None:
 
 def _joined(text: str, pair: str | None) -> str:
     return text if pair is None else f"{text} | {pair}"
-
-
-def _shortened(text: str, pair: str | None) -> str:
-    whole = " ".join(_joined(text, pair).split())
-    return whole if len(whole) <= 80 else f"{whole[:79]}…"
 
 
 def classify(
@@ -355,7 +354,8 @@ def _classify(
         print_table("", lines, header=("label", "score", "text"))
         _say_cut(classifier.cut, classifier.max_length)
         keys = [{"text": text} | ({} if second is None else {"pair": second}) for text, second in both]
-        print_json([{**texts, **_values(one)} for texts, one in zip(keys, answers, strict=True)])
+        values = [{name: of for name, of in one._asdict().items() if (name, of) != ("labels", None)} for one in answers]
+        print_json([{**texts, **one} for texts, one in zip(keys, values, strict=True)])
         return
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
@@ -377,11 +377,6 @@ def _classify(
 def _scores(answer: Classified) -> list[float]:
     """The probabilities of the labels, where a text may have several."""
     return [(answer.probabilities or {})[label] for label in answer.labels or ()]
-
-
-def _values(answer: Classified) -> dict[str, Any]:
-    """For --json: `labels` stands there only where a text may have several."""
-    return {name: value for name, value in answer._asdict().items() if name != "labels" or value is not None}
 
 
 def _label_and_score(answer: Classified) -> tuple[str, str]:

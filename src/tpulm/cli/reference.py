@@ -76,7 +76,14 @@ def settings(
         )
     }
     wanted = " ".join(words or [])
-    chosen = {title: [one for one in some if _matches(one, wanted)] for title, some in found.items()}
+
+    def plain(text: str) -> str:
+        return text.casefold().replace("-", "_")
+
+    def matches(setting: Setting) -> bool:
+        return all(word in plain(f"{setting.name} {setting.meaning}") for word in plain(wanted).split())
+
+    chosen = {title: [one for one in some if matches(one)] for title, some in found.items()}
     if not any(chosen.values()):
         names = [one.name for some in found.values() for one in some]
         parts = {part for name in names for part in (name, *re.split(r"[._]", name))}
@@ -93,8 +100,3 @@ def settings(
                 if text:
                     terminal.results.print(Padding(text, (0, 0, 0, 4)))
     print_json({"settings": [{"of": title, **one._asdict()} for title, some in chosen.items() for one in some]})
-
-
-def _matches(setting: Setting, wanted: str) -> bool:
-    text = f"{setting.name} {setting.meaning}".casefold().replace("-", "_")
-    return all(word in text for word in wanted.casefold().replace("-", "_").split())

@@ -98,7 +98,10 @@ def show_summary(summary: Summary) -> None:
         f"{of} accuracy": f"{summary.eval_accuracy:.4f}",
         "… always the commonest token": f"{baseline:.4f}{times}",
         "bits per character": f"{summary.bits_per_character:.4f}",
-        **_detector_rows(scores),
+        "detector AUC": f"{scores['detection_auc']:.4f}   (0.5 is chance)" if "detection_auc" in scores else "",
+        "detector recall": f"{scores['detection_recall']:.4f}   of the {scores['replaced_fraction']:.1%} of tokens replaced"
+        if "detection_auc" in scores
+        else "",
         "unknown characters": f"{summary.unknown_fraction:.2%}" if summary.unknown_fraction else "",
         "speed": speed + ("" if summary.mfu is None else f", MFU {summary.mfu:.0%}"),
         "health": summary.health,
@@ -119,16 +122,6 @@ def _loss(loss: float, scores: Mapping[str, float]) -> str:
     }
     parts = [f"{label} {scores[name]:.4f}" for name, label in names.items() if name in scores]
     return f"{loss:.4f}" + (f"   ({', '.join(parts)})" if len(parts) > 1 else "")
-
-
-def _detector_rows(scores: Mapping[str, float]) -> dict[str, str]:
-    """Scores of ELECTRA's discriminator, the half that is fine-tuned."""
-    if "detection_auc" not in scores:
-        return {}
-    return {
-        "detector AUC": f"{scores['detection_auc']:.4f}   (0.5 is chance)",
-        "detector recall": f"{scores['detection_recall']:.4f}   of the {scores['replaced_fraction']:.1%} of tokens replaced",
-    }
 
 
 def show_curve(workdir: PurePath) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tpulm.cli.options import Lowercase, StripAccents, argument, option, path_argument, path_option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, say_note, write
@@ -109,10 +109,6 @@ def _shown(prompts: list[str], pieces: Iterable[GenerationChunk]) -> Iterator[Ge
 _TF1 = "A TF1 checkpoint"
 
 
-def _tf1(help: str, *names: str) -> Any:
-    return option(help, *names, panel=_TF1, show_default=False)
-
-
 _USES = {  # of an imported model, by its head
     "masked": 'fill-mask {} "… [MASK] …"',
     "next_sentence": 'fill-mask {} "… [MASK] …"',
@@ -139,7 +135,10 @@ def import_(
     vocab: Annotated[PurePath | None, path_option("Its vocab.txt, if not beside it.", panel=_TF1)] = None,
     lowercase: Lowercase = None,
     strip_accents: StripAccents = None,
-    kind: Annotated[Literal["bert", "electra"] | None, _tf1("What it must be; by default, what its names say.")] = None,
+    kind: Annotated[
+        Literal["bert", "electra"] | None,
+        option("What it must be; by default, what its names say.", panel=_TF1, show_default=False),
+    ] = None,
     config: Annotated[PurePath | None, path_option("Its bert_config.json, if not beside it.", panel=_TF1)] = None,
 ) -> None:
     """Somebody else's weights as a model of ours, every name, shape and checksum verified; without TensorFlow or torch.

@@ -242,17 +242,15 @@ def membership(
         )
     if num_hosts < 1 or not 0 <= host_index < num_hosts:
         raise ConfigError(f"--host-index {host_index} is not one of {num_hosts} hosts: count from 0 to --num-hosts minus one")
-    return _checked(Membership(coordinator, num_hosts, host_index)) if num_hosts > 1 else None
-
-
-def _checked(member: Membership) -> Membership:
-    host, colon, port = member.coordinator.rpartition(":")
+    if num_hosts == 1:
+        return None
+    host, colon, port = coordinator.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_535:
         raise ConfigError(
-            f"--coordinator {member.coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the "
-            "port after it is used, too"
+            f"--coordinator {coordinator}: give address:port of the first host, such as 10.0.0.2:{DEFAULT_PORT}; the port "
+            "after it is used, too"
         )
-    return member
+    return Membership(coordinator, num_hosts, host_index)
 
 
 def _from_environment() -> Membership | None:
@@ -266,7 +264,9 @@ def _from_environment() -> Membership | None:
 
 
 def _from_metadata() -> Membership | None:
-    if not _is_tpu_vm() or os.environ.get("TPU_SKIP_MDS_QUERY"):
+    # A metadata server named by hand counts, too, for rehearsals.
+    is_tpu_vm = "GCE_METADATA_HOST" in os.environ or Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()
+    if not is_tpu_vm or os.environ.get("TPU_SKIP_MDS_QUERY"):
         return None
     number, endpoints = _attribute("agent-worker-number"), _attribute("worker-network-endpoints")
     if number is None or endpoints is None:
@@ -281,11 +281,6 @@ def _from_metadata() -> Membership | None:
             "this is by --coordinator, --num-hosts and --host-index"
         )
     return Membership(f"{addresses[0]}:{DEFAULT_PORT}", len(addresses), int(number))
-
-
-def _is_tpu_vm() -> bool:
-    """A metadata server named by hand counts, too, for rehearsals."""
-    return "GCE_METADATA_HOST" in os.environ or Path("/dev/accel0").exists() or Path("/dev/vfio/0").exists()
 
 
 def _attribute(key: str) -> str | None:

@@ -139,7 +139,9 @@ class _Lease:
     def __init__(self, folder: PurePath, note: Callable[[str], None]):
         self.ended = threading.Event()
         self.lost_to: str | None = None
-        self._folder, self._path, self._owner = folder, folder / LEASE, _this_process()
+        process = os.getpid()
+        self._owner = {"id": uuid.uuid4().hex, "host": _host(), "process": process, "started_at": _started_at(process)}
+        self._folder, self._path = folder, folder / LEASE
         self._lock = threading.Lock()
         self._renewed_at = _now()
         self._version = self._acquire(note)
@@ -242,11 +244,6 @@ def _read(path: PurePath, content: bytes) -> dict[str, Any]:
 
 def _lease(owner: dict[str, Any], *, seconds: float | None = None) -> str:
     return json.dumps({**owner, "seconds": _LEASE_SECONDS if seconds is None else seconds}, indent=2, sort_keys=True) + "\n"
-
-
-def _this_process() -> dict[str, Any]:
-    process = os.getpid()
-    return {"id": uuid.uuid4().hex, "host": _host(), "process": process, "started_at": _started_at(process)}
 
 
 def _host() -> str:
