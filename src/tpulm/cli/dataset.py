@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tpulm.config import RunConfig
-    from tpulm.dataset import Removed, SampledRow
+    from tpulm.dataset import SampledRow
     from tpulm.tokenization import Tokenization
 
 app = Commands(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
@@ -132,12 +132,22 @@ def inspect(
     Of causal rows every token but the first is predicted; there the marks between texts stand out. With --removed: what the
     cleaning, the duplicates and the weights took away, how often, and a few texts of each kind.
     """
-    from tpulm import dataset, tokenization
+    from tpulm import dataset, storage, tokenization, workfolder
+    from tpulm.config import RunConfig
 
     if removed:
-        _show_removed(dataset.removed(workdir))
+        found = dataset.removed(workdir)
+        if not found:
+            show("nothing was left out, and nothing replaced")
+        for item in found:
+            reason = item.reason if item.reason.startswith("/") else item.reason.replace("_", " ")
+            show(f"  {item.times:,}", lead=f"\n{reason}", style="bold")
+            for text in item.samples:
+                show(f" {text}", lead="  ·", style="dim")
+        print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
         return
-    config = _settings(workdir)
+    has_run = storage.exists(workdir / "run.json") or not workfolder.is_imported(workdir)
+    config = workfolder.open_run(workdir) if has_run else RunConfig()
     _show_counts(workdir)
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
     if not sampled:
@@ -154,27 +164,6 @@ def inspect(
         show(f"{split} row {row.number} ({row.part}){note}", style="dim")
         show(_readable(made, row.tokens, masked))
         show()
-
-
-def _show_removed(found: list[Removed]) -> None:
-    if not found:
-        show("nothing was left out, and nothing replaced")
-    for item in found:
-        reason = item.reason if item.reason.startswith("/") else item.reason.replace("_", " ")
-        show(f"  {item.times:,}", lead=f"\n{reason}", style="bold")
-        for text in item.samples:
-            show(f" {text}", lead="  ·", style="dim")
-    print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
-
-
-def _settings(workdir: PurePath) -> RunConfig:
-    """Those of the run; an imported dataset may have no run yet."""
-    from tpulm import storage, workfolder
-    from tpulm.config import RunConfig
-
-    if workfolder.is_imported(workdir) and not storage.exists(workdir / "run.json"):
-        return RunConfig()
-    return workfolder.open_run(workdir)
 
 
 def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed: int) -> list[set[int]]:

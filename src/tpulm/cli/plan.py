@@ -17,7 +17,6 @@ from tpulm.readable import dollars, duration
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
     from tpulm.config import RunConfig
-    from tpulm.pipeline.pilots import Forecast
     from tpulm.plan import DoesNotFit, PhasePlan, Plan
     from tpulm.plan.analysis import Buffer
 
@@ -113,19 +112,15 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
         for name, loss in made.alternatives
     ]
     print_table("\nInstead", others, header=("", "held-out loss", "bits a character", "difference"))
-    show(f"\n{_advice(made)}", fold=True)
-    print_json(made.values())
-
-
-def _advice(made: Forecast) -> str:
-    """What the forecast says of the text, and how far it may be trusted."""
     losses = dict(made.alternatives)
     steps, text = made.loss - losses["twice the steps"], made.loss - losses["twice the text, as many steps"]
     enough = "more steps gain more than more text" if steps > text else "the text is what limits it: find more"
-    return (
-        f"The run reads its text {made.epochs:.1f} times; {enough}. The interval is from pilots that were predicted from "
-        "smaller ones; what none of them shows, such as a rate that is too high in a long run, is not in it."
+    show(
+        f"\nThe run reads its text {made.epochs:.1f} times; {enough}. The interval is from pilots that were predicted from "
+        "smaller ones; what none of them shows, such as a rate that is too high in a long run, is not in it.",
+        fold=True,
     )
+    print_json(made.values())
 
 
 def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:

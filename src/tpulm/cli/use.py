@@ -13,7 +13,6 @@ from tpulm.storage import exists
 
 if TYPE_CHECKING:
     from tpulm.convert.huggingface import LoadedModel
-    from tpulm.convert.importing import Imported
     from tpulm.predict.generate import GenerationChunk
     from tpulm.tokenization import Tokenization
 
@@ -150,11 +149,6 @@ def import_(
     from tpulm.convert.importing import import_model
 
     imported = import_model(source, to, vocab=vocab, lowercase=lowercase, strip_accents=strip_accents, kind=kind, config=config)
-    _show_imported(imported)
-    print_json(imported._asdict())
-
-
-def _show_imported(imported: Imported) -> None:
     rows = {
         "architecture": imported.architecture,
         "parameters": f"{imported.parameters:,}",
@@ -170,7 +164,6 @@ def _show_imported(imported: Imported) -> None:
     print_table("Imported", rows)
     for note in imported.notes:
         say(f"note: {note}")
-    if any("tokenizer was copied" in note for note in imported.notes):
-        return
-    use = _USES.get(imported.head or "", _FINETUNE).format(imported.folder)
-    say(f"Try: tpulm {use}")
+    if not any("tokenizer was copied" in note for note in imported.notes):
+        say(f"Try: tpulm {_USES.get(imported.head or '', _FINETUNE).format(imported.folder)}")
+    print_json(imported._asdict())

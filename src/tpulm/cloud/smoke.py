@@ -289,23 +289,19 @@ class Smoke:
         finally:
             for pending in self._pending.values():
                 self._count(pending)
-            self.log(self._remaining(removed))
+            commands = [
+                deletion_command(name, zone, self.settings.project, queued=pending.queued)
+                for (name, zone), pending in self._pending.items()
+            ]
+            if not removed:
+                commands.append(f"gcloud storage rm --recursive {self.workdir}")
+            found = f"maybe still there, and billing: {'; '.join(commands)}"
+            if not commands:
+                found = f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
+            self.log(SmokeCheck("nothing left", not commands, found))
 
     def _count(self, pending: _PendingRequest) -> None:
         self.spent += (self.clock() - pending.at) / 3600 * pending.dollars_per_hour
-
-    def _remaining(self, removed: bool) -> SmokeCheck:
-        commands = [
-            deletion_command(name, zone, self.settings.project, queued=pending.queued)
-            for (name, zone), pending in self._pending.items()
-        ]
-        if not removed:
-            commands.append(f"gcloud storage rm --recursive {self.workdir}")
-        if commands:
-            return SmokeCheck("nothing left", False, f"maybe still there, and billing: {'; '.join(commands)}")
-        return SmokeCheck(
-            "nothing left", True, f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
-        )
 
     def _state(self, zone: str) -> str | None:
         try:

@@ -181,8 +181,12 @@ class Supervisor:
         now = self.clock()
         observed = self.observe(job, now)
         action = decide(job, observed, now, self.policy)
-        if isinstance(action, GiveUp):
-            raise TpulmError(self._give_up_deleting(job, now))
+        if isinstance(action, GiveUp):  # the next supervisor, or pass, begins to try anew
+            names = [node.name for node in job.nodes if node.ending is not None]
+            since = min((self.memory.deletion_requested.pop(name, now) for name in names), default=now)
+            raise TpulmError(
+                f"{' and '.join(names)} could not be deleted for {duration(now - since)}\n{deletion_commands(job)}"
+            )
         self._log(in_words(job, action))
         changed = self._act(job, action, observed, now)
         if changed != job:
@@ -277,12 +281,6 @@ class Supervisor:
                 self.memory.deletion_requested.setdefault(node.name, now)
                 if why := self.provider.delete(node.name, node.zone):
                     self._log(f"{node.name} cannot be deleted yet, and is tried again: {why}")
-
-    def _give_up_deleting(self, job: Job, now: float) -> str:
-        """Why; the next supervisor, or pass, begins to try anew."""
-        names = [node.name for node in job.nodes if node.ending is not None]
-        since = min((self.memory.deletion_requested.pop(name, now) for name in names), default=now)
-        return f"{' and '.join(names)} could not be deleted for {duration(now - since)}\n{deletion_commands(job)}"
 
     def _when_interrupted(self) -> str:
         with contextlib.suppress(TpulmError):

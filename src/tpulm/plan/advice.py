@@ -62,11 +62,12 @@ def advise(
     length, batch_size = phases[0].config.data.sequence_length, phases[0].config.train.batch_size
     rows = batch_size / accelerator.devices
     unit = _UNITS.get(accelerator.generation, 128)
-    fill, size, tokens = _fill(config, unit), config.model.hidden_size, rows * length
+    model = config.model
+    fill, size, tokens = _fill(config, unit), model.hidden_size, rows * length
     # Operations per byte moved, for hidden size x hidden size in bfloat16: the narrowest product of a layer.
     intensity = 2 * tokens * size * size / (2 * (2 * tokens * size + size * size))
     balance = accelerator.peak_flops / accelerator.hbm_bytes_per_second
-    mfu = _USUAL_MFU * min(1.0, config.model.hidden_size / _WIDE) * fill * min(1.0, intensity / balance)
+    mfu = _USUAL_MFU * min(1.0, size / _WIDE) * fill * min(1.0, intensity / balance)
     needed, read = accelerator.peak_flops * mfu / per_row[0], rows_per_second(length, batch_size)
     findings = (
         AdviceItem(
@@ -75,7 +76,12 @@ def advise(
             f"{intensity:,.0f} operations a byte in the narrowest of a layer, {accelerator.name} can do {balance:,.0f}: "
             + ("limited by arithmetic, as it should be" if intensity >= balance else "limited by memory"),
         ),
-        AdviceItem(fill >= _FILLED, "widths", f"fill {fill:.0%} of the {unit} x {unit} units: {_widths(config)}"),
+        AdviceItem(
+            fill >= _FILLED,
+            "widths",
+            f"fill {fill:.0%} of the {unit} x {unit} units: hidden {size}, feed-forward {model.intermediate_size}, heads of "
+            f"{size // model.num_heads}{'' if model.generator is None else f', generator {model.generator_sizes[0]}'}",
+        ),
         AdviceItem(
             rows >= _SUBLANES and rows % _SUBLANES == 0,
             "batch",
@@ -114,16 +120,6 @@ def _fill(config: RunConfig, unit: int) -> float:
     size_share, inner_share = (width / (-(-width // unit) * unit) for width in (size, inner))
     used = attention * size_share**2 + feed_forward * size_share * inner_share
     return used / (attention + feed_forward)
-
-
-def _widths(config: RunConfig) -> str:
-    model = config.model
-    text = (
-        f"hidden {model.hidden_size}, feed-forward {model.intermediate_size}, heads of {model.hidden_size // model.num_heads}"
-    )
-    if model.generator is not None:
-        text += f", generator {model.generator_sizes[0]}"
-    return text
 
 
 def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:

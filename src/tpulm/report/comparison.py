@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -35,7 +36,11 @@ def write_comparison(workdirs: Sequence[PurePath], page: PurePath) -> PurePath:
 
 
 def render(workdirs: Sequence[PurePath]) -> str:
-    runs = [_read(workdir, label) for workdir, label in zip(workdirs, _labels(workdirs), strict=True)]
+    runs = list[_Run]()
+    for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
+        history, versioned_job = History.read(workdir), Control(workdir).read()
+        newest, job = history.newest("evaluation"), versioned_job[0] if versioned_job else None
+        runs.append(_Run(label, open_run(workdir), history, job, newest.values if newest else {}))
     scores = [name for name in _SCORES if any(name in run.scores for run in runs)]
     return pages.render(
         "report_comparison.html",
@@ -57,12 +62,6 @@ def _labels(workdirs: Sequence[PurePath]) -> list[str]:
     return [f"{number}: {path.name}" for number, path in enumerate(workdirs, start=1)]
 
 
-def _read(workdir: PurePath, label: str) -> _Run:
-    config, history, versioned_job = open_run(workdir), History.read(workdir), Control(workdir).read()
-    newest = history.newest("evaluation")
-    return _Run(label, config, history, versioned_job[0] if versioned_job else None, newest.values if newest else {})
-
-
 def _row(run: _Run, scores: Sequence[str]) -> tuple[str, ...]:
     step = run.history.last_step
     hours, tokens = run.history.hours(step), run.history.total("tokens", step)
@@ -76,11 +75,9 @@ def _row(run: _Run, scores: Sequence[str]) -> tuple[str, ...]:
 
 
 def _scales(run: _Run) -> dict[str, Scale]:
-    def total(unit: str) -> Scale:
-        return lambda step: run.history.total(unit, step)
-
-    scales = {"steps": float, "hours": run.history.hours, "tokens": total("tokens"), "FLOPs": total("flops")}
-    return scales if run.job is None else {**scales, "dollars": lambda step: _dollars(run, step)}
+    totals = {"tokens": partial(run.history.total, "tokens"), "FLOPs": partial(run.history.total, "flops")}
+    dollars = {} if run.job is None else {"dollars": partial(_dollars, run)}
+    return {"steps": float, "hours": run.history.hours, **totals, **dollars}
 
 
 def _dollars(run: _Run, step: int) -> float:

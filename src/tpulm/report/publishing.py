@@ -53,7 +53,10 @@ class Publication:
 
 def check_health(folder: PurePath) -> None:
     """Raise ConfigError for a model that its health check does not call all right."""
-    health = _health(folder, is_run=storage.exists(folder / "run.json"))
+    if storage.exists(folder / "run.json"):
+        health = (read_result(folder, "evaluation") or {}).get("health", "")
+    else:
+        health = storage.read_json(folder / SUMMARY)["health"] if storage.exists(folder / SUMMARY) else ""
     if health and not health.startswith("all right"):
         raise ConfigError(f"{folder} is not all right: {health}\nTo publish it as it is, add --anyway")
 
@@ -150,13 +153,6 @@ def push(publication: Publication, *, private: bool = True, progress: Progress =
         except OSError as error:  # of the network
             raise Unavailable(f"the Hub does not answer: {error}. Run the same command to continue") from error
     return address
-
-
-def _health(folder: PurePath, *, is_run: bool) -> str:
-    """The verdict of the run or the fine-tuning; "" if unknown."""
-    if is_run:
-        return (read_result(folder, "evaluation") or {}).get("health", "")
-    return storage.read_json(folder / SUMMARY)["health"] if storage.exists(folder / SUMMARY) else ""
 
 
 def _files(folder: PurePath, include: Sequence[str]) -> tuple[tuple[File, ...], tuple[str, ...]]:

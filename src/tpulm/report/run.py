@@ -62,7 +62,10 @@ def page_of(workdir: PurePath, *, with_samples: bool = True) -> str:
 def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = True) -> str:
     """HTML of a run. Raises ConfigError if `workdir` is not one."""
     config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
-    facts = _facts(config, workdir, history)
+    facts = None
+    if storage.exists(workdir / "tokenizer" / "manifest.json"):
+        tokenizer = tokenization.load(workdir / "tokenizer")
+        facts = gather(config, workdir, history, step=_step(workdir, history), tokenizer=tokenizer)
     job = versioned_job[0] if (versioned_job := Control(workdir).read()) else None
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
@@ -102,13 +105,6 @@ def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = 
         recipe=config.recipe,
         machine=[*history.machine, *([("computed in", dtype)] if dtype else [])],
     )
-
-
-def _facts(config: RunConfig, workdir: PurePath, history: History) -> CardFacts | None:
-    if not storage.exists(workdir / "tokenizer" / "manifest.json"):
-        return None
-    tokenizer = tokenization.load(workdir / "tokenizer")
-    return gather(config, workdir, history, step=_step(workdir, history), tokenizer=tokenizer)
 
 
 def _step(workdir: PurePath, history: History) -> int:
