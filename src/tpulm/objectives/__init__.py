@@ -11,12 +11,11 @@ from typing import Any
 
 from tpulm.config import OBJECTIVES, ModelConfig
 from tpulm.objectives.clm import CausalLanguageModel
-from tpulm.objectives.interface import Column, LossAndSums, Objective, Setup
+from tpulm.objectives.interface import Column, Objective, Setup, TrainingObjective
 from tpulm.objectives.mlm import MaskedLanguageModel, NextTokenOfEncoder
 from tpulm.objectives.rtd import ReplacedTokenDetection
-from tpulm.special_tokens import SpecialTokens
 
-__all__ = ["Column", "LossAndSums", "Objective", "Setup", "SpecialTokens", "make", "register"]
+__all__ = ["Column", "Objective", "Setup", "TrainingObjective", "make", "register"]
 
 _DEFAULTS = {"bert": "mlm", "modernbert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
 

@@ -17,7 +17,6 @@ from tpulm.models import bert
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.classification import Classification, LabelledInputs
-from tpulm.objectives.interface import Column
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.rows import encoder_input
 
@@ -30,11 +29,8 @@ class MultipleChoice(Classification):
     masked out. For prediction, rows are scored one by one.
     """
 
+    label_dtype = jnp.int32
     grouped_rows = True
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        return {"labels": Column((), jnp.int32), "weights": Column((), jnp.float32)}
 
     def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         questions, choices, length = batch["tokens"].shape
@@ -56,7 +52,3 @@ class MultipleChoice(Classification):
         logits = jnp.where(empty, jnp.finfo(jnp.float32).min, outputs[:, :, 0])
         entropy = cross_entropy(logits, inputs.labels, inputs.weights)
         return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
-
-    def label_counts(self, inputs: LabelledInputs) -> Array:
-        """The number of questions, [1]."""
-        return jnp.sum(inputs.weights)[None]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
@@ -46,12 +47,13 @@ class Classification:
 
     model: ModelConfig
     execution: Execution
-    sequence_length: int  # of the longest row; FLOPs are counted for it
+    sequence_length: int  # of the longest row
     vocab_size: int
     special: SpecialTokens
     num_classes: int | None
     pooling: classifier.Pooling = "cls"
 
+    label_dtype: ClassVar[DTypeLike | None] = None  # None: int32 for classes, float32 for numbers
     grouped_rows = False  # True: the rows of an example are trained on together, tokens [B, G, L]
 
     @property
@@ -66,22 +68,12 @@ class Classification:
 
     @property
     def columns(self) -> dict[str, Column]:
-        dtype = jnp.int32 if self.num_classes else jnp.float32
+        dtype = self.label_dtype or (jnp.int32 if self.num_classes else jnp.float32)
         return {"labels": Column(self.label_shape, dtype), "weights": Column((), jnp.float32)}
 
     @cached_property
     def spec(self) -> classifier.SequenceClassifier:
         return classifier.spec(self.model, vocab_size=self.vocab_size, num_outputs=self.num_classes or 1)
-
-    @property
-    def flops_per_row(self) -> float:
-        """FLOPs of one row of `sequence_length`, forward and backward."""
-        return self.flops_of_row(self.sequence_length)
-
-    def flops_of_row(self, length: int) -> float:
-        return 3.0 * bert.forward_flops(
-            self.model, sequence_length=length, predictions=0, vocab_size=self.vocab_size, next_sentence=True
-        )
 
     def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> LabelledInputs:
         tokens = encoder_input(batch["tokens"].astype(jnp.int32), row_kind="segments", special=self.special)
@@ -128,9 +120,3 @@ class Classification:
         """Means over rows: "loss" and, for classes, "accuracy"."""
         rows = max(float(sums["rows"]), 1.0)
         return {name: float(sums[key]) / rows for name, key in (("loss", "loss"), ("accuracy", "correct")) if key in sums}
-
-    def label_counts(self, inputs: LabelledInputs) -> Array:
-        """How often each class is a label, [C]; for a regression, the number of rows, [1]."""
-        if self.num_classes is None:
-            return jnp.sum(inputs.weights)[None]
-        return jnp.zeros((self.num_classes,), jnp.float32).at[inputs.labels].add(inputs.weights)

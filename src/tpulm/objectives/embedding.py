@@ -18,7 +18,6 @@ from tpulm.models import bert, classifier, embedding
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.classification import Classification, LabelledInputs
-from tpulm.objectives.interface import Column
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.rows import encoder_input
 
@@ -56,9 +55,6 @@ class Embedding(Classification):
         settings: Any = {"config": self.model, "execution": self.execution, "normalized": self.normalized}
         return embedding.vectors(params, tokens, texts=self.texts, pooling=self.pooling, randomness=randomness, **settings)
 
-    def label_counts(self, inputs: LabelledInputs) -> Array:
-        return jnp.sum(inputs.weights)[None]
-
 
 @dataclass(frozen=True)
 class ScoredPairs(Embedding):
@@ -87,14 +83,11 @@ class RankedTexts(Embedding):
     """
 
     texts: ClassVar[int] = 3
+    label_dtype = jnp.int32
 
     @property
     def label_shape(self) -> tuple[int, ...]:
         return (self.texts,)
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        return {**super().columns, "labels": Column(self.label_shape, jnp.int32)}
 
     def sums(self, outputs: Float[Array, "B E D"], inputs: LabelledInputs) -> dict[str, Array]:
         anchor, own, other = inputs.labels.T

@@ -11,6 +11,7 @@ from jax import Array
 
 from tpulm.config import ModelConfig, ObjectiveConfig
 from tpulm.errors import ConfigError
+from tpulm.models import bert
 from tpulm.nn.transformer import Execution
 from tpulm.special_tokens import SpecialTokens
 
@@ -39,6 +40,17 @@ class Setup:
                 "set a larger tokenizer.vocab_size, or use the tokenizer's own size"
             )
 
+    def flops(self, predictions: int) -> float:
+        """FLOPs of one row in an encoder or decoder: a product and its two gradients cost 2 * rows * inner * columns each."""
+        forward = bert.forward_flops(
+            self.model,
+            sequence_length=self.sequence_length,
+            predictions=predictions,
+            vocab_size=self.vocab_size,
+            next_sentence=self.next_sentence,
+        )
+        return 3.0 * forward
+
 
 class Column(NamedTuple):
     """A column that rows have besides their tokens."""
@@ -55,8 +67,8 @@ class LossAndSums(NamedTuple):
     sums: dict[str, Array]  # float32
 
 
-class Objective(Protocol):
-    """A training objective, computed on the device from rows of token ids.
+class TrainingObjective(Protocol):
+    """What a training step needs of an objective, computed on the device from rows of token ids.
 
     A step is `inputs = prepare(batch, row_keys)` for the global batch, `totals(inputs)`, then `loss` of each micro-batch (any
     split of the rows of `inputs`, all with the same totals and dropout key); losses, gradients and sums add up to those of the
@@ -73,11 +85,6 @@ class Objective(Protocol):
         """What `make_inputs` reads from a batch besides "tokens"."""
         ...
 
-    @property
-    def flops_per_row(self) -> float:
-        """FLOPs of one row's matrix products, forward and backward, without recomputation and vocabulary padding."""
-        ...
-
     def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> Any:
         """The inputs of `loss`, a pytree of arrays whose first axis is rows; `row_keys` are typed threefry keys [B]."""
         ...
@@ -91,6 +98,15 @@ class Objective(Protocol):
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Means, computed on the host from sums accumulated over any number of batches; always with "loss" and "accuracy", or
         with "mlm_loss" and "mlm_accuracy" where the loss is a sum of several."""
+        ...
+
+
+class Objective(TrainingObjective, Protocol):
+    """An objective of pretraining."""
+
+    @property
+    def flops_per_row(self) -> float:
+        """FLOPs of one row's matrix products, forward and backward, without recomputation and vocabulary padding."""
         ...
 
     def label_counts(self, inputs: Any) -> Array:

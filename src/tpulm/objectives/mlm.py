@@ -74,14 +74,7 @@ class MaskedLanguageModel(Setup):
 
     @property
     def flops_per_row(self) -> float:
-        """A product and its two gradients cost three times 2 * rows * inner * columns; all inputs need gradients."""
-        return 3.0 * bert.forward_flops(
-            self.model,
-            sequence_length=self.sequence_length,
-            predictions=self.predictions,
-            vocab_size=self.vocab_size,
-            next_sentence=self.next_sentence,
-        )
+        return self.flops(self.predictions)
 
     def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
         ids = batch["tokens"].astype(jnp.int32)

@@ -12,7 +12,6 @@ from jax import Array
 from jaxtyping import Float
 
 from tpulm.objectives.classification import Classification, LabelledInputs
-from tpulm.objectives.interface import Column
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,11 @@ class MultiLabelClassification(Classification):
     A row's labels are 0 or 1 for each class. "correct" counts rows with all labels right.
     """
 
+    label_dtype = jnp.float32
+
     @property
     def label_shape(self) -> tuple[int, ...]:
         return (self.num_classes or 1,)
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        return {**super().columns, "labels": Column(self.label_shape, jnp.float32)}
 
     def sums(self, outputs: Float[Array, "B C"], inputs: LabelledInputs) -> dict[str, Array]:
         entropy = jax.nn.softplus(outputs) - outputs * inputs.labels
@@ -38,6 +35,3 @@ class MultiLabelClassification(Classification):
             "correct": jnp.sum(correct * inputs.weights),
             "rows": jnp.sum(inputs.weights),
         }
-
-    def label_counts(self, inputs: LabelledInputs) -> Array:
-        return jnp.sum(inputs.labels * inputs.weights[:, None], axis=0)

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from tpulm.models import bert, classifier
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.classification import Classification, LabelledInputs
-from tpulm.objectives.interface import Column
 from tpulm.objectives.losses import cross_entropy
 
 
@@ -27,6 +26,8 @@ class SpanPrediction(Classification):
     nats, over a row's tokens without padding.
     """
 
+    label_dtype = jnp.int32
+
     @property
     def label_shape(self) -> tuple[int, ...]:
         return (3,)
@@ -34,10 +35,6 @@ class SpanPrediction(Classification):
     @property
     def output_shape(self) -> tuple[int, ...]:
         return (self.sequence_length, 2)
-
-    @property
-    def columns(self) -> dict[str, Column]:
-        return {"labels": Column(self.label_shape, jnp.int32), "weights": Column((), jnp.float32)}
 
     @cached_property
     def spec(self) -> Any:
@@ -54,7 +51,3 @@ class SpanPrediction(Classification):
         weights = jnp.stack([inputs.weights, inputs.weights], axis=1) / 2
         entropy = cross_entropy(shown.transpose(0, 2, 1), inputs.labels[:, :2], weights)
         return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
-
-    def label_counts(self, inputs: LabelledInputs) -> Array:
-        """The number of rows, [1]."""
-        return jnp.sum(inputs.weights)[None]

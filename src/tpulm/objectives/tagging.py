@@ -51,11 +51,6 @@ class TokenClassification(Classification):
         entropy = cross_entropy(outputs, labels, self._weights(inputs, length))
         return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
 
-    def label_counts(self, inputs: LabelledInputs) -> Array:
-        labels = jnp.maximum(inputs.labels[:, : self.sequence_length], 0) % (self.num_classes or 1)
-        weights = self._weights(inputs, self.sequence_length)
-        return jnp.zeros((self.num_classes or 1,), jnp.float32).at[labels].add(weights)
-
     @staticmethod
     def _weights(inputs: LabelledInputs, length: int) -> Float[Array, "B L"]:
         return (inputs.labels[:, :length] >= 0).astype(jnp.float32) * inputs.weights[:, None]

@@ -18,7 +18,7 @@ from tpulm.config import FinetuneConfig, ModelConfig
 from tpulm.labelled import Examples
 from tpulm.labelled.rows import Groups, PaddedBatch, Rows, epoch_batches, fixed_lengths, ordered_batches
 from tpulm.nn.params import is_spec
-from tpulm.objectives import Objective
+from tpulm.objectives import TrainingObjective
 from tpulm.objectives.classification import Classification
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.special_tokens import SpecialTokens
@@ -84,7 +84,7 @@ class FinetuningProgram(BaseProgram):
         program._seed, program._first_params = seed, params
         return program
 
-    def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
+    def batch_shapes(self, length: int, *, rows: int | None = None, objective: TrainingObjective | None = None) -> BatchShapes:
         batch = super().batch_shapes(length, rows=rows, objective=objective)
         (count, _), dtype = batch["tokens"]
         return batch if self.group is None else {**batch, "tokens": ((count, self.group, length), dtype)}

@@ -32,7 +32,7 @@ from tpulm.errors import ConfigError, StorageError
 from tpulm.nn.attention import has_kernels, kernels_agree
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
-from tpulm.objectives import Objective, Setup
+from tpulm.objectives import Objective, Setup, TrainingObjective
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
 from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, replicated, to_global_array
@@ -157,7 +157,7 @@ class BaseProgram:
 
     def __init__(
         self,
-        objective: Objective,
+        objective: TrainingObjective,
         train: TrainConfig,
         hardware: HardwareConfig,
         *,
@@ -168,7 +168,7 @@ class BaseProgram:
         self.mesh = make_mesh(hardware, devices)
         check_hosts(self.mesh)
         self.layout = layout_batch(train.batch_size, self.mesh, hardware.microbatch_size)
-        self.objective: Objective = objective
+        self.objective: TrainingObjective = objective
         self._token_dtype = token_dtype
         self.memory_bytes: int | None = None
         if hardware.remat == "auto" and (device := self.mesh.local_devices[0]).platform == "gpu":
@@ -281,7 +281,7 @@ class BaseProgram:
     def _scalar_shape(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(self.mesh))
 
-    def batch_shapes(self, length: int, *, rows: int | None = None, objective: Objective | None = None) -> BatchShapes:
+    def batch_shapes(self, length: int, *, rows: int | None = None, objective: TrainingObjective | None = None) -> BatchShapes:
         """The shapes of a batch of `rows` rows (by default `batch_size`), with the columns that the objective reads."""
         rows, columns = rows or self.layout.batch_size, (objective or self.objective).columns
         tokens = ((rows, length), self._token_dtype)
@@ -376,6 +376,8 @@ class PretrainingProgram(BaseProgram):
 
     Raises ConfigError where the batch or the model does not divide over the devices.
     """
+
+    objective: Objective  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: RunConfig, *, vocab_size: int, special: SpecialTokens, devices: Sequence[Any] | None = None):
         devices = list(devices if devices is not None else jax.devices())

@@ -19,7 +19,7 @@ import optax
 from jax.sharding import Mesh
 
 from tpulm.nn.params import initialize, shapes
-from tpulm.objectives import Objective
+from tpulm.objectives import Objective, TrainingObjective
 from tpulm.train.mesh import BatchLayout, parameter_shardings, replicated
 
 Batch = Mapping[str, jax.Array]
@@ -59,7 +59,7 @@ def row_keys(seed: int | jax.Array, cursor: jax.Array, rows: int) -> jax.Array:
     return jax.vmap(lambda *words: jax.random.fold_in(jax.random.fold_in(base, words[0]), words[1]))(high, low)
 
 
-def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[int, ...]]:
+def sum_shapes(objective: TrainingObjective, batch: Any, rows: int) -> dict[str, tuple[int, ...]]:
     """The shapes of the sums that the objective's loss returns, by name; `batch` may be of ShapeDtypeStructs."""
 
     def sums(params: Any, batch: Batch) -> dict[str, jax.Array]:
@@ -71,7 +71,7 @@ def sum_shapes(objective: Objective, batch: Any, rows: int) -> dict[str, tuple[i
 
 
 def make_initializer(
-    objective: Objective,
+    objective: TrainingObjective,
     optimizer: optax.GradientTransformation,
     *,
     sums: Mapping[str, tuple[int, ...]],
@@ -94,7 +94,7 @@ def make_initializer(
 
 
 def state_shardings(
-    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, abstract: TrainState
+    objective: TrainingObjective, optimizer: optax.GradientTransformation, mesh: Mesh, abstract: TrainState
 ) -> TrainState:
     """The state's shardings: parameters by their specs, the optimizer's moments like their parameters, the rest replicated."""
     whole = replicated(mesh)
@@ -118,7 +118,7 @@ def state_shardings(
 
 
 def make_step(
-    objective: Objective,
+    objective: TrainingObjective,
     optimizer: optax.GradientTransformation,
     layout: BatchLayout,
     *,
