@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from tpulm.config.schema import (
     MOST,
@@ -25,6 +26,7 @@ from tpulm.config.schema import (
 )
 from tpulm.errors import ConfigError
 
+_Key = TypeVar("_Key")
 # By task: the metrics that can select the best epoch, the default first, and whether their highest or lowest value is best.
 # tpulm.finetuning.register_task adds tasks.
 METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
@@ -92,15 +94,13 @@ class FinetuneConfig(Settings):
     hardware: HardwareConfig = HardwareConfig()
     track: TrackConfig = TrackConfig()
 
-    @model_validator(mode="after")
-    def _metric_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.metric is not None and self.metric not in METRICS[self.task]:
-            raise ValueError(f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}")
+            yield f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}"
         if self.pooling is not None and self.task in ("tag", "qa"):
-            raise ValueError(f"pooling is of tasks with one output per text, and the task is {self.task}; leave it out")
+            yield f"pooling is of tasks with one output per text, and the task is {self.task}; leave it out"
         if self.class_weights is not None and self.task != "classification":
-            raise ValueError(f"class_weights are of classification, and the task is {self.task}; leave them out")
-        return self
+            yield f"class_weights are of classification, and the task is {self.task}; leave them out"
 
     @property
     def chosen_by(self) -> str:
@@ -109,6 +109,13 @@ class FinetuneConfig(Settings):
 
     def is_better(self, value: float, than: float) -> bool:
         return value < than if METRICS[self.task][self.chosen_by] == "lowest" else value > than
+
+    def best_of(self, scores: Mapping[_Key, float]) -> _Key:
+        """The key of the best score, of equal ones the first."""
+        best = next(iter(scores))
+        for key, score in scores.items():
+            best = key if self.is_better(score, scores[best]) else best
+        return best
 
     def for_model(
         self, model: ModelConfig, *, classifier_length: int | None = None, pretrained_here: bool = False

@@ -19,11 +19,9 @@ class Layout(NamedTuple):
     needs: Mapping[str, Any]  # setting -> its value, or a range of values
 
 
+_PLAIN = {"norm": "layer", "biases": True, "feed_forward": "plain", "positions": "learned"}
 _AS_PUBLISHED = {
-    "norm": "layer",
-    "biases": True,
-    "feed_forward": "plain",
-    "positions": "learned",
+    **_PLAIN,
     "tied_output": True,
     "masked_head": "transform",
     "token_types": range(1, sys.maxsize),
@@ -39,18 +37,7 @@ LAYOUTS = (
         "EuroBertForMaskedLM",
         {"architecture": "bert", **_LLAMA_LIKE, "masked_head": "plain", "token_types": 0, "next_sentence": False},
     ),
-    Layout(
-        "gpt2",
-        "GPT2LMHeadModel",
-        {
-            "architecture": "decoder",
-            "norm_position": "pre",
-            "norm": "layer",
-            "biases": True,
-            "feed_forward": "plain",
-            "positions": "learned",
-        },
-    ),
+    Layout("gpt2", "GPT2LMHeadModel", {"architecture": "decoder", "norm_position": "pre", **_PLAIN}),
     Layout(
         "modernbert",
         "ModernBertForMaskedLM",

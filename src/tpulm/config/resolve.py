@@ -83,9 +83,7 @@ def load(
     try:
         return _writable(validated(RunConfig, values, origin), reference)
     except ConfigError as error:
-        raise ConfigError(
-            f"{error}\n[model] is that of {start.folder} and stays as it is: change the other settings"
-        ) from error
+        raise ConfigError(f"{error}\n[model] is that of {start.folder} and stays: change the other settings") from error
 
 
 def _writable(config: RunConfig, reference: str) -> RunConfig:
@@ -93,7 +91,7 @@ def _writable(config: RunConfig, reference: str) -> RunConfig:
     for line in canonical_json(config).splitlines():
         if (shown := pasteable(line)) != line:
             raise ConfigError(
-                f"{reference}: {shown.strip(' ,')} is not UTF-8, as run.json must be; rename it, or give ? for each \\x…"
+                f"{reference}: {shown.strip(' ,')} is not UTF-8, as run.json must be; rename it, or write ? for \\x…"
             )
     return config
 

@@ -78,6 +78,16 @@ class Settings(BaseModel):
         kept = {name: value for name, value in values.items() if name not in cls.removed}
         return {name: None if value == "none" and name in may_be_unset else value for name, value in kept.items()}
 
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        for message in self.contradictions():
+            raise ValueError(message)
+        return self
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings each of which is valid, the most important first."""
+        yield from ()
+
     def fingerprinted(self, exclude: set[str] | None = None) -> dict[str, Any]:
         """As JSON, for fingerprints: with removed settings at their defaults, as older versions have them."""
         dumped = self.model_dump(mode="json", exclude=exclude)
@@ -150,34 +160,24 @@ class SourceConfig(Settings):
         split = values.get("split")
         return {**values, "format": kind, "split": "train" if split in (None, "none") else split}
 
-    @model_validator(mode="after")
-    def _path_given(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if not self.path and self.format != "python":
-            raise ValueError("path is missing: name a file, a folder or a glob such as 'reviews/*.txt.gz'")
-        return self
-
-    @model_validator(mode="after")
-    def _settings_of_its_kind(self) -> Self:
+            yield "path is missing: name a file, a folder or a glob such as 'reviews/*.txt.gz'"
         wrong = [name for name, kinds in _OF_DATASETS.items() if self.format not in kinds and self.is_set(name)]
         if wrong:
             owners = " and ".join(f"{kind}:NAME" for kind in _OF_DATASETS[wrong[0]])
-            raise ValueError(f"{wrong[0]} is for datasets ({owners}), and '{self.path or self.format}' is none; leave it out")
+            yield f"{wrong[0]} is for datasets ({owners}), and '{self.path or self.format}' is none; leave it out"
         wrong = [name for name in ("documents", "encoding") if self.format in DATASETS and self.is_set(name)]
         if wrong:
-            raise ValueError(f"{wrong[0]} is for files, and '{self.path}' is a dataset; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _templates_of_a_wiki(self) -> Self:
+            yield f"{wrong[0]} is for files, and '{self.path}' is a dataset; leave it out"
         if self.templates and self.format not in ("auto", "wikipedia"):
-            raise ValueError(f"templates is for dumps of wikis, and '{self.path}' is read as {self.format}; leave it out")
+            yield f"templates is for dumps of wikis, and '{self.path}' is read as {self.format}; leave it out"
         for name, form in self.templates.items():
             if re.search(r"[{}\x00-\x1f]", re.sub(r"\{[^{}]+\}", "", form)):
-                raise ValueError(
+                yield (
                     f'templates.{name}: write an argument ("1", "label|1") or text with arguments in braces '
                     f"(\"{{1}} {{2}}\"), not '{form}'"
                 )
-        return self
 
     def is_set(self, name: str) -> bool:
         """Whether a setting differs from its default."""
@@ -242,11 +242,9 @@ class CorpusConfig(Settings):
     # fraction of the documents held out from training, for validation, chosen by hash
     holdout_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.01
 
-    @model_validator(mode="after")
-    def _near_needs_exact(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.near_duplicates is not None and not self.deduplicate:
-            raise ValueError("near_duplicates removes exact duplicates, too: leave deduplicate = true with it")
-        return self
+            yield "near_duplicates removes exact duplicates, too: leave deduplicate = true with it"
 
     @field_validator("sources", mode="before")
     @classmethod
@@ -278,11 +276,9 @@ class TokenizerConfig(Settings):
     # continue even if the vocabulary does not fit the text: 30 % or more of its characters are unknown
     allow_unknown: bool = False
 
-    @model_validator(mode="after")
-    def _morphemes_of_wordpiece(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.morphemes != "none" and (self.algorithm != "wordpiece" or self.strip_accents):
-            raise ValueError("morphemes go with algorithm = 'wordpiece' and strip_accents = false; set these, or leave it out")
-        return self
+            yield "morphemes go with algorithm = 'wordpiece' and strip_accents = false; set these, or leave it out"
 
 
 class DataConfig(Settings):
@@ -305,11 +301,9 @@ class DataConfig(Settings):
     dupe_factor: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: NonNegative = 0
 
-    @model_validator(mode="after")
-    def _combinations(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.next_sentence and self.rows != "segments":
-            raise ValueError(f"next_sentence needs rows = 'segments', not '{self.rows}'")
-        return self
+            yield f"next_sentence needs rows = 'segments', not '{self.rows}'"
 
 
 class GeneratorConfig(Settings):
@@ -326,11 +320,9 @@ class GeneratorConfig(Settings):
     # (gradient-disentangled embedding sharing, He et al. 2021, "DeBERTaV3", section 3.3); exported as one table
     disentangled_embeddings: bool = False
 
-    @model_validator(mode="after")
-    def _disentangled_from_its_own(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.disentangled_embeddings and (self.own_embeddings or not self.own_layers):
-            raise ValueError("disentangled_embeddings need own_embeddings = false and own_layers = true")
-        return self
+            yield "disentangled_embeddings need own_embeddings = false and own_layers = true"
 
 
 class RotaryScaling(Settings):
@@ -344,11 +336,9 @@ class RotaryScaling(Settings):
     high_freq_factor: PositiveFloat = 4.0  # llama3 only, more than low_freq_factor
     original_max_position_embeddings: Positive = 8192  # llama3 only
 
-    @model_validator(mode="after")
-    def _low_below_high(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(f"low_freq_factor {self.low_freq_factor} is not below high_freq_factor {self.high_freq_factor}")
-        return self
+            yield f"low_freq_factor {self.low_freq_factor} is not below high_freq_factor {self.high_freq_factor}"
 
 
 _MODERNBERT: dict[str, Any] = {
@@ -414,29 +404,23 @@ class ModelConfig(Settings):
             return {**values, "generator": {}}
         return values
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+            yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
         if self.architecture != "electra" and self.embedding_size not in (None, self.hidden_size):
-            raise ValueError(
-                f"{self.architecture} has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}"
-            )
+            yield f"{self.architecture} has embedding_size = hidden_size ({self.hidden_size}), not {self.embedding_size}"
         if self.architecture != "modernbert" and self.global_every > 1:
-            raise ValueError("windows of attention (global_every) are modernbert's: set architecture = 'modernbert'")
+            yield "windows of attention (global_every) are modernbert's: set architecture = 'modernbert'"
         if self.architecture == "modernbert" and self.attention_dropout:
-            raise ValueError("modernbert drops no attention weights: set attention_dropout = 0.0 (dropout is of the branches)")
+            yield "modernbert drops no attention weights: set attention_dropout = 0.0 (dropout is of the branches)"
         if self.architecture != "electra" and self.generator is not None:
-            raise ValueError(
-                f"{self.architecture} has no generator: leave model.generator out, or set architecture = 'electra'"
-            )
+            yield f"{self.architecture} has no generator: leave model.generator out, or set architecture = 'electra'"
         if self.generator is not None:
             self._check_electra(self.generator)
         if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
-            raise ValueError(
+            yield (
                 f"rotary positions turn pairs: hidden_size / num_heads is {self.hidden_size // self.num_heads}, an odd number"
             )
-        return self
 
     def _check_electra(self, generator: GeneratorConfig) -> None:
         if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
@@ -534,11 +518,9 @@ class CheckpointConfig(Settings):
     # 2018, arXiv 1803.05407); None: the last one
     average_last: Annotated[int, Field(ge=2, le=MOST)] | None = None
 
-    @model_validator(mode="after")
-    def _average_of_steps(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.average_last is not None and self.every_steps is None:
-            raise ValueError("average_last needs every_steps: which checkpoints the clock makes differs from run to run")
-        return self
+            yield "average_last needs every_steps: which checkpoints the clock makes differs from run to run"
 
     def averaged_steps(self, steps: int) -> tuple[int, ...]:
         """The steps whose checkpoints make up the model of a run of `steps` steps, ascending; one: no mean is taken."""
@@ -566,19 +548,17 @@ class TrainConfig(Settings):
     # a logged loss above this many times the lowest so far is treated like NaN; None: never
     spike_factor: Annotated[float, Field(gt=1.0)] | None = 3.0
 
-    @model_validator(mode="after")
-    def _start_and_average(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.start_optimizer and self.start_from is None:
-            raise ValueError("start_optimizer needs start_from: the model whose optimizer is meant")
+            yield "start_optimizer needs start_from: the model whose optimizer is meant"
         if (number := self.checkpoint.average_last) and len(self.checkpoint.averaged_steps(self.steps)) < number:
             every = self.checkpoint.every_steps
-            raise ValueError(
+            yield (
                 f"checkpoint.average_last = {number} needs more than {number - 1} x every_steps = {(number - 1) * (every or 1)}"
                 f" steps; this run has {self.steps}"
             )
         if self.start_optimizer and self.optimizer.name == "muon":
-            raise ValueError("start_optimizer takes Adam's moments, which optimizer.name = 'muon' does not have for matrices")
-        return self
+            yield "start_optimizer takes Adam's moments, which optimizer.name = 'muon' does not have for matrices"
 
 
 class HardwareConfig(Settings):
@@ -633,20 +613,51 @@ class RunConfig(Settings):
     track: TrackConfig = TrackConfig()
     phases: tuple[PhaseConfig, ...] = ()  # []: a single phase; short rows first and long rows last cost least
 
-    @model_validator(mode="after")
-    def _phases_add_up(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         total = sum(phase.share for phase in self.phases)
         if self.phases and abs(total - 1.0) > 1e-6:
-            raise ValueError(f"the shares of the phases add up to {total:g}; they must make 1")
+            yield f"the shares of the phases add up to {total:g}; they must make 1"
         for number, phase in enumerate(self.phases, start=1):
             if (phase.sequence_length or 0) > self.model.max_positions:
-                raise ValueError(
+                yield (
                     f"phase {number} has sequence_length {phase.sequence_length}, which exceeds model.max_positions "
                     f"{self.model.max_positions}; raise the latter"
                 )
             self._trainable(f"phase {number} has objective", phase.objective)
         self._trainable("train.objective.name is", self.train.objective.name)
-        return self
+
+        length, positions = self.data.sequence_length, self.model.max_positions
+        if length > positions:
+            yield f"data.sequence_length {length} exceeds model.max_positions {positions}; raise the latter"
+        if self.data.rows == "segments" and self.model.token_types < 2:
+            yield "rows = 'segments' need model.token_types = 2"
+        if (self.data.rows == "causal") != (self.model.architecture == "decoder"):
+            yield (
+                f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
+                "needs rows = 'causal', which nothing else can use"
+            )
+        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # raises if it could not be exported
+        warmup_steps = self.train.optimizer.warmup_steps or 0
+        if warmup_steps > self.train.steps:
+            yield (
+                f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}; lower it, or leave it out"
+            )
+        # Whole-word masking and morphemes need one source of word boundaries, and no decoder.
+        decoder, morphemes = self.model.architecture == "decoder", self.tokenizer.morphemes != "none"
+        if self.train.objective.whole_words and decoder:
+            yield "train.objective.whole_words is for masked models; a decoder predicts every token: leave it out"
+        if self.data.word_boundaries != "none":
+            if self.data.rows == "causal":
+                yield "data.word_boundaries are for masking whole words, which causal rows do not; leave it out"
+            if not self.train.objective.whole_words:
+                yield (
+                    f"data.word_boundaries = '{self.data.word_boundaries}' is read only where whole words are masked: set "
+                    "train.objective.whole_words = true, or leave it out"
+                )
+            if morphemes:
+                yield "with tokenizer.morphemes the tokenizer's words are morphemes already; leave data.word_boundaries out"
+        if morphemes and decoder:
+            yield "tokenizer.morphemes is for encoders: a decoder would write a space between morphemes"
 
     def _trainable(self, where: str, objective: str | None) -> None:
         """Raise unless a built-in objective can train the model's parameters; registered objectives check this themselves."""
@@ -656,48 +667,6 @@ class RunConfig(Settings):
                 f"{where} '{objective}', which cannot train model.architecture = '{self.model.architecture}'; "
                 f"use {' or '.join(fitting)}, or leave it out"
             )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        length, positions = self.data.sequence_length, self.model.max_positions
-        if length > positions:
-            raise ValueError(f"data.sequence_length {length} exceeds model.max_positions {positions}; raise the latter")
-        if self.data.rows == "segments" and self.model.token_types < 2:
-            raise ValueError("rows = 'segments' need model.token_types = 2")
-        if (self.data.rows == "causal") != (self.model.architecture == "decoder"):
-            raise ValueError(
-                f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
-                "needs rows = 'causal', which nothing else can use"
-            )
-        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # raises if it could not be exported
-        warmup_steps = self.train.optimizer.warmup_steps or 0
-        if warmup_steps > self.train.steps:
-            raise ValueError(
-                f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}; lower it, or leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _words(self) -> Self:
-        """Check what whole-word masking and morphemes need: one source of word boundaries, and no decoder."""
-        decoder, morphemes = self.model.architecture == "decoder", self.tokenizer.morphemes != "none"
-        if self.train.objective.whole_words and decoder:
-            raise ValueError("train.objective.whole_words is for masked models; a decoder predicts every token: leave it out")
-        if self.data.word_boundaries != "none":
-            if self.data.rows == "causal":
-                raise ValueError("data.word_boundaries are for masking whole words, which causal rows do not; leave it out")
-            if not self.train.objective.whole_words:
-                raise ValueError(
-                    f"data.word_boundaries = '{self.data.word_boundaries}' is read only where whole words are masked: set "
-                    "train.objective.whole_words = true, or leave it out"
-                )
-            if morphemes:
-                raise ValueError(
-                    "with tokenizer.morphemes the tokenizer's words are morphemes already; leave data.word_boundaries out"
-                )
-        if morphemes and decoder:
-            raise ValueError("tokenizer.morphemes is for encoders: a decoder would write a space between morphemes")
-        return self
 
 
 class Phase(NamedTuple):
