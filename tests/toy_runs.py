@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tfrecord_files import frame, serialize
 from tpulm.config import RunConfig
-from tpulm.dataset.example import serialize
-from tpulm.dataset.tfrecord import frame
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt
 from tpulm.train.metrics import VOLATILE, read_metrics

@@ -6,6 +6,7 @@
 a saved model without any of this.
 """
 
+from tpulm.config.finetune import METRICS
 from tpulm.finetuning.benchmark import BenchReport, bench
 from tpulm.finetuning.choices import ChoiceOfAnswers
 from tpulm.finetuning.classifier import Classifier
@@ -15,19 +16,13 @@ from tpulm.finetuning.questions import QuestionAnswering
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.finetuning.tagging import EntityTagging
-from tpulm.finetuning.tasks import Mistake, Task, register_task
+from tpulm.finetuning.tasks import Task, register_task
 
 __all__ = [
     "BenchReport",
-    "ChoiceOfAnswers",
     "Classifier",
-    "EntityTagging",
     "FinetuneSummary",
-    "LabelSets",
-    "Mistake",
-    "QuestionAnswering",
     "Retrieval",
-    "ScoredSimilarity",
     "SeedResult",
     "Task",
     "bench",
@@ -35,3 +30,13 @@ __all__ = [
     "read_mistakes",
     "register_task",
 ]
+
+for _name, _task in {
+    "choice": ChoiceOfAnswers(),
+    "embed": ScoredSimilarity(),
+    "multilabel": LabelSets(),
+    "qa": QuestionAnswering(),
+    "retrieve": Retrieval(),
+    "tag": EntityTagging(),
+}.items():
+    register_task(_name, _task, metrics=METRICS[_name])

@@ -71,6 +71,11 @@ class TaskResult:
     notes: list[str] = field(default_factory=list)
     health: str = ""
 
+    def means(self) -> dict[str, dict[str, float]]:
+        summaries = {metric: summarize(values)._asdict() for metric, values in self.scores.items()}
+        names = {"means": "mean", "deviations": "deviation"}
+        return {key: {metric: one[name] for metric, one in summaries.items()} for key, name in names.items()}
+
 
 @dataclass(frozen=True)
 class BenchReport:
@@ -91,7 +96,8 @@ class BenchReport:
             name = one.title.partition(",")[0]
             for number, metric in enumerate(self.described.tasks[one.name].metrics):
                 score = percent(one.scores[metric]) if one.state == "done" else one.state
-                others = [_published(base.scores.get(one.name, ()), number) for base in bases]
+                published = [[*base.scores.get(one.name, ())][number : number + 1] for base in bases]
+                others = [f"{value[0]:.2f}" if value else "" for value in published]
                 table.append([f"{name}, {_format_metric(metric)}", score, *others])
             for part, scores in one.also.items():
                 table += [
@@ -127,7 +133,7 @@ class BenchReport:
             "suite": self.suite,
             "model": self.model,
             "select": self.select,
-            "tasks": {one.name: asdict(one) | _means(one) for one in self.results},
+            "tasks": {one.name: asdict(one) | one.means() for one in self.results},
             "published": [one.model_dump(mode="json") for one in self.described.baselines],
             "source": self.described.source,
         }
@@ -215,7 +221,9 @@ class _Bench(NamedTuple):
             if len(read_results(output)) < self.seeds:
                 parts = parts or read_parts(task, find_task(config), files.files, self.encoding)
                 self.progress.note(f"{task.title}, learning rate {rate:g}")
-                self._finetune(parts, output, config.model_copy(update={"learning_rate": rate}))
+                dev, test = (parts["dev"], None) if self.select == "dev" else (None, parts["dev"])
+                at_rate = config.model_copy(update={"learning_rate": rate})
+                finetune(self.model, parts["train"], output, dev=dev, test=test, config=at_rate, progress=self.progress)
             results[rate] = read_results(output)
         best, tried = compare_rates(results, config)
         summary = storage.read_json(self._output(name, best) / SUMMARY)
@@ -237,11 +245,6 @@ class _Bench(NamedTuple):
             notes=[*notes, *([files.note] if files.note else []), *skipped],
             health=summary["health"],
         )
-
-    def _finetune(self, parts: dict[str, Examples], output: PurePath, config: FinetuneConfig) -> None:
-        on_dev = self.select == "dev"
-        dev, test = (parts["dev"], None) if on_dev else (None, parts["dev"])
-        finetune(self.model, parts["train"], output, dev=dev, test=test, config=config, progress=self.progress)
 
     def _config(self, task: BenchTask) -> tuple[FinetuneConfig, list[str]]:
         """The settings, and where they differ from the published ones."""
@@ -308,20 +311,12 @@ def micro_f1(confusion: np.ndarray, classes: Sequence[int]) -> float:
 
     Like scikit-learn's f1_score with average="micro" and these labels; for one class the plain F1.
     """
-    said_or_true = confusion[classes].sum() + confusion[:, classes].sum()
-    return float(2 * np.diagonal(confusion)[classes].sum() / said_or_true) if said_or_true else 0.0
+    predicted_or_true = confusion[classes].sum() + confusion[:, classes].sum()
+    return float(2 * np.diagonal(confusion)[classes].sum() / predicted_or_true) if predicted_or_true else 0.0
 
 
 def _format_metric(metric: str) -> str:
     return _SHOWN.get(metric, metric.replace("_", " "))
-
-
-def _means(result: TaskResult) -> dict[str, Any]:
-    summaries = {metric: summarize(values) for metric, values in result.scores.items()}
-    return {
-        "means": {metric: one.mean for metric, one in summaries.items()},
-        "deviations": {m: one.deviation for m, one in summaries.items()},
-    }
 
 
 def _named(examples: dict[str, int], select: Select) -> dict[str, int]:
@@ -333,7 +328,3 @@ def _named(examples: dict[str, int], select: Select) -> dict[str, int]:
 def percent(values: Sequence[float]) -> str:
     mean, deviation = summarize([100 * value for value in values])
     return f"{mean:.2f} ± {deviation:.2f}" if len(values) > 1 else f"{mean:.2f}"
-
-
-def _published(scores: Sequence[float], number: int) -> str:
-    return f"{scores[number]:.2f}" if number < len(scores) else ""

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.labels import labels_of
@@ -139,6 +138,3 @@ def _chances(outputs: np.ndarray, rows: Rows) -> np.ndarray:
     table = np.full((len(groups), groups.most), -np.inf)
     table[rows.of, np.arange(len(rows)) - groups.starts[rows.of]] = outputs[:, 0]
     return log_probabilities(table)
-
-
-register_task("choice", ChoiceOfAnswers(), metrics=METRICS["choice"])

@@ -22,7 +22,8 @@ from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.notebook import shown
-from tpulm.predict.classify import Outputs, check_paired
+from tpulm.objectives.classification import Classification
+from tpulm.predict.classify import Outputs, check_paired, make_objective
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
@@ -296,15 +297,13 @@ class Classifier:
 
     def _ready_outputs(self) -> Outputs:
         if self._outputs is None:
-            self._outputs = Outputs(
-                self.model, self._config_of_rows, num_classes=self.head_config.num_classes, objective=self.task.objective
-            )
+            self._outputs = Outputs(self._objective(self.config), self.config.hardware, self.model.tokenization)
         return self._outputs
 
-    @property
-    def _config_of_rows(self) -> FinetuneConfig:
-        """The settings with the length of whole rows, if these hold several texts."""
-        return self.config.model_copy(update={"max_length": (self.config.max_length or 0) * self.task.objective.texts})
+    def _objective(self, config: FinetuneConfig) -> Classification:
+        """The task's objective, for rows that may hold several texts."""
+        config = config.model_copy(update={"max_length": (config.max_length or 0) * self.task.objective.texts})
+        return make_objective(self.task.objective, self.model, config, num_classes=self.head_config.num_classes)
 
     def _unlabelled(self, texts: Any, pairs: Sequence[Any] | None) -> Examples:
         if isinstance(texts, str):
@@ -356,16 +355,8 @@ class Classifier:
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
         key = (num_rows, group, dtype)
         if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != key:
-            self._tuning = FinetuningProgram(
-                self.model.config,
-                self._config_of_rows.model_copy(update={"compute_dtype": dtype}),
-                num_rows=num_rows,
-                group=group,
-                num_classes=self.head_config.num_classes,
-                vocab_size=self.model.vocab_size,
-                special=self.model.tokenization.special,
-                objective=self.task.objective,
-            )
+            config = self.config.model_copy(update={"compute_dtype": dtype})
+            self._tuning = FinetuningProgram(self._objective(config), config, num_rows=num_rows, group=group)
         return self._tuning
 
 
@@ -382,6 +373,4 @@ def _check_replaceable(folder: PurePath) -> None:
             "folder"
         )
     if CONFIG in names and WEIGHTS not in names:
-        raise ConfigError(
-            f"{folder} holds {CONFIG} without {WEIGHTS}: this is not a model, and saving would replace it; name a new folder"
-        )
+        raise ConfigError(f"{folder} holds {CONFIG} without {WEIGHTS}, which saving would replace; name a new folder")

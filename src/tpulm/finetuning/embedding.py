@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpulm.config.finetune import METRICS
 from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
-from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes, register_task
+from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes
 from tpulm.labelled import (
     Columns,
     Examples,
@@ -184,7 +183,3 @@ def _ranked(outputs: np.ndarray, labels: np.ndarray) -> _Ranked:
         near[known] = -np.inf
         parts.append((anchor, rank, numbers_of[near.argmax(axis=1)], near.max(axis=1) - mine))
     return _Ranked(row, *(np.concatenate(part) for part in zip(*parts, strict=True)))
-
-
-register_task("embed", ScoredSimilarity(), metrics=METRICS["embed"])
-register_task("retrieve", Retrieval(), metrics=METRICS["retrieve"])

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tpulm.config.finetune import METRICS
 from tpulm.convert.config_json import HeadConfig
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
 from tpulm.labelled import Columns, Examples, LabelSet, label_fault, label_set_scores, read_examples
 from tpulm.labelled.labels import label_name, labels_of
 from tpulm.labelled.rows import Rows
@@ -154,6 +153,3 @@ def _flat(examples: Examples) -> Examples:
 
 def _listed(labels: np.ndarray, names: tuple[str, ...]) -> str:
     return ", ".join(names[index] for index in np.flatnonzero(labels))
-
-
-register_task("multilabel", LabelSets(), metrics=METRICS["multilabel"])

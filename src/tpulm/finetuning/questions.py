@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Fault
 from tpulm.errors import DataError
-from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, register_task, score_text
+from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.answers import (
     AnswerSpan,
@@ -154,6 +153,3 @@ class QuestionAnswering(Task):
     def _true(data: Labelled) -> list[list[str]]:
         assert data.examples is not None
         return [[answer.text for answer in answers_of(label)] for label in labels_of(data.examples)]
-
-
-register_task("qa", QuestionAnswering(), metrics=METRICS["qa"])

@@ -14,11 +14,11 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -102,18 +102,10 @@ def finetune(
         return _Finetuning(model, paths, output, reading, by_file, config, hosts, reporter, overwrite=overwrite).run()
 
 
-class TriedRates(NamedTuple):
-    best: float
-    scores: dict[str, float]  # the mean over the seeds of the score that selects, on dev, by rate
-
-
-def compare_rates(results: Mapping[float, Sequence[SeedResult]], config: FinetuneConfig) -> TriedRates:
-    """The learning rate that is best on dev, of equal ones the first."""
+def compare_rates(results: Mapping[float, Sequence[SeedResult]], config: FinetuneConfig) -> tuple[float, dict[str, float]]:
+    """The learning rate that is best on dev, and by rate the mean over the seeds of the score that selects."""
     scores = {rate: summarize([one.dev[config.chosen_by] for one in seeds]).mean for rate, seeds in results.items()}
-    best = next(iter(scores))
-    for rate, score in scores.items():
-        best = rate if config.is_better(score, scores[best]) else best
-    return TriedRates(best, {f"{rate:g}": score for rate, score in scores.items()})
+    return config.best_of(scores), {f"{rate:g}": score for rate, score in scores.items()}
 
 
 def _finetune_at_rates(
@@ -134,12 +126,11 @@ def _finetune_at_rates(
     for rate, folder in folders.items():
         progress.note(f"learning rate {rate:g}")
         summaries[rate] = train_at(folder, config=config.model_copy(update={"learning_rate": rate}))
-    tried = compare_rates({rate: one.seeds for rate, one in summaries.items()}, config)
-    best, path = folders[tried.best], output / SUMMARY
-    complete = storage.exists(path) and storage.read_json(path).get("learning_rates") == tried.scores
+    rate, scores = compare_rates({rate: one.seeds for rate, one in summaries.items()}, config)
+    best, path = folders[rate], output / SUMMARY
+    complete = storage.exists(path) and storage.read_json(path).get("learning_rates") == scores
     complete = complete and all(one.nothing_to_do for one in summaries.values())
-    named = {"output": str(output), "learning_rates": tried.scores, "nothing_to_do": complete}
-    summary = dataclasses.replace(summaries[tried.best], **named)
+    summary = dataclasses.replace(summaries[rate], output=str(output), learning_rates=scores, nothing_to_do=complete)
     if not complete:
         for seed in summary.seeds:
             storage.copy_files(best / WORK / f"seed-{seed.seed}", work / f"seed-{seed.seed}")
@@ -189,7 +180,9 @@ class _Finetuning:
         self._report = Reporter(self._output, progress)
 
     def run(self) -> FinetuneSummary:
-        with self._held():
+        if self._hosts.is_first:
+            storage.make_folder(self._work)
+        with interrupt.handled(), held(self._work, _STAGE, self._hosts, self._progress):
             data = self._read()
             names = self._classifier.head_config.names
             inputs = _describe_inputs(
@@ -256,9 +249,7 @@ class _Finetuning:
         warnings, trained_on = label_warnings(self._task, examples["train"]), set(_texts_of(examples["train"]))
         for name in [name for name in examples if name != "train"]:
             if again := sum(text in trained_on for text in _texts_of(examples[name])):
-                warnings.append(
-                    f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too: scores on them say little"
-                )
+                warnings.append(f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too")
         warnings += text_warnings(
             self._task,
             rows["train"].rows,
@@ -348,21 +339,11 @@ class _Finetuning:
         return SeedResult(**storage.read_json(path)) if storage.exists(path) else None
 
     def _best(self, results: dict[int, SeedResult]) -> int:
-        """The seed that is best on dev; the first of equal ones."""
-        name, best = self._config.chosen_by, min(results)
-        for seed in sorted(results):
-            if self._config.is_better(results[seed].dev[name], results[best].dev[name]):
-                best = seed
-        return best
+        """The seed that is best on dev."""
+        return self._config.best_of({seed: results[seed].dev[self._config.chosen_by] for seed in sorted(results)})
 
-    # -- the folder -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        if self._hosts.is_first:
-            storage.make_folder(self._work)
-        with interrupt.handled(), held(self._work, _STAGE, self._hosts, self._progress):
-            yield
+# -- the folder -----------------------------------------------------------------------------------------------------------
 
 
 def _check_output(output: PurePath) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tpulm.config.finetune import METRICS
 from tpulm.corpus.documents import Fault
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import DataError, suggest
-from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes, register_task
+from tpulm.finetuning.tasks import Mistake, Task, ordered_mistakes
 from tpulm.labelled import Columns, Examples, LabelSet, example_fault
 from tpulm.labelled.entities import (
     NO_CLASS,
@@ -161,6 +160,3 @@ def _check_types(spans: list[Span], types: Sequence[str], place: str) -> None:
     if unknown is not None:
         known = ", ".join(types)
         raise DataError(f"its type '{unknown}' is none of those learnt: {known}.{suggest(unknown, types)}", location=place)
-
-
-register_task("tag", EntityTagging(), metrics=METRICS["tag"])

@@ -282,9 +282,7 @@ class TextRegression(Task):
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         labels = numbers(examples)
         if learn and np.all(labels == labels[0]):
-            raise DataError(
-                f"all {len(examples):,} examples are labelled {labels[0]:g}; to learn numbers takes at least two of them"
-            )
+            raise DataError(f"all {len(examples):,} examples are labelled {labels[0]:g}; there is nothing to learn")
         return labels
 
     def scaled(self, params: Any, training: Labelled) -> Any:
@@ -367,9 +365,7 @@ def model_warnings(
     warnings = task.warnings(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
     if not task.config.is_better(value, before):
-        warnings.append(
-            f"training did not help: its {score_text(name, value)} is no better than before the first step ({before:.4f})"
-        )
+        warnings.append(f"training did not help: its {score_text(name, value)} is no better than before it ({before:.4f})")
     return warnings
 
 

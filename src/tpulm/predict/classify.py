@@ -2,67 +2,111 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from tpulm.config import FinetuneConfig
+from tpulm.config import FinetuneConfig, HardwareConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import text_fault
-from tpulm.labelled.rows import Rows, encode_rows, fixed_lengths
+from tpulm.labelled.rows import PaddedBatch, Rows, encode_rows, fixed_lengths, ordered_batches
+from tpulm.nn.params import shapes
 from tpulm.objectives.classification import Classification
 from tpulm.runtime.memory import naming_shortage
-from tpulm.train.finetuning_program import Forward, make_objective
-from tpulm.train.mesh import make_mesh, parameter_shardings, to_global_array
+from tpulm.tokenization import Tokenization
+from tpulm.train.distributed import check_alone
+from tpulm.train.mesh import batch_sharding, make_mesh, parameter_shardings, replicated, to_global_array
+from tpulm.train.program import execution_on
+from tpulm.train.step import with_shardings
+
+BATCH_SIZE = 64  # rows, or the next multiple of the devices that share a batch
+_IN_FLIGHT = 4  # batches the host may be ahead of the devices
+
+
+def make_objective(
+    kind: Callable[..., Classification], model: LoadedModel, config: FinetuneConfig, *, num_classes: int | None
+) -> Classification:
+    """The objective of `kind` for a model and this machine's devices; `config` is complete (`FinetuneConfig.for_model`)."""
+    of_model = model.config
+    if config.dropout is not None:
+        of_weights = {} if of_model.architecture == "modernbert" else {"attention_dropout": config.dropout}
+        of_model = of_model.model_copy(update={"dropout": config.dropout, **of_weights})
+    pooled: dict[str, Any] = {} if config.pooling is None else {"pooling": config.pooling}
+    return kind(
+        **pooled,
+        model=of_model,
+        execution=execution_on(jax.devices(), config.hardware, config.compute_dtype),
+        sequence_length=config.max_length,
+        vocab_size=model.vocab_size,
+        special=model.tokenization.special,
+        num_classes=num_classes,
+    )
 
 
 class Outputs:
-    """Outputs of a fine-tuned model; `config` is complete (`FinetuneConfig.for_model`)."""
+    """Computes the outputs of rows without dropout, in batches on all devices; the same on every host."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        config: FinetuneConfig,
-        *,
-        num_classes: int | None,
-        objective: Callable[..., Classification] = Classification,
-    ):
-        assert config.max_length is not None
-        devices = jax.devices()
-        self.objective = make_objective(
-            objective,
-            model.config,
-            config,
-            num_classes=num_classes,
-            vocab_size=model.vocab_size,
-            special=model.tokenization.special,
-            devices=devices,
-        )
-        self._mesh = make_mesh(config.hardware, devices)
-        self._forward = Forward(self.objective, self._mesh, fixed_lengths(config.max_length))
-        self._tokenization, self._max_length = model.tokenization, config.max_length
+    def __init__(self, objective: Classification, hardware: HardwareConfig, tokenization: Tokenization):
+        self.objective, self._tokenization = objective, tokenization
+        self._mesh = make_mesh(hardware)
+        shards = self._mesh.shape["data"] * self._mesh.shape["fsdp"]
+        self._batch_size = -(-BATCH_SIZE // shards) * shards
+        self._shardings = parameter_shardings(objective.spec, self._mesh)
+        self._compiled: dict[int, Callable[[Any, jax.Array], jax.Array]] = {}  # by row length
 
     def rows(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Rows:
-        return encode_rows(self._tokenization, texts, pairs, max_length=self._max_length)
+        return encode_rows(self._tokenization, texts, pairs, max_length=self.objective.sequence_length)
 
     @naming_shortage()
     def place(self, params: Any) -> Any:
         """Put parameters on the devices, as `of` takes them."""
-        return jax.tree.map(to_global_array, params, parameter_shardings(self.objective.spec, self._mesh))
+        return jax.tree.map(to_global_array, params, self._shardings)
 
     @naming_shortage()
     def compile(self, rows: Rows) -> None:
         """What `of` needs for these rows, ahead."""
-        self._forward.compile(rows)
+        for batch in self._batches(rows):
+            self._at(batch.length)
 
     @naming_shortage()
     def of(self, params: Any, rows: Rows, *, advance: Callable[[float], None] = lambda rows: None) -> np.ndarray:
-        """float32 [N, *output_shape]: logits [N, C], or for a regression the number [N, 1]."""
-        return self._forward(params, rows, advance=advance)
+        """float32 [N, *output_shape], in row order: logits [N, C], or for a regression the number [N, 1]."""
+        result = np.zeros((len(rows), *self.objective.output_shape), np.float32)
+        waiting: deque[tuple[np.ndarray, jax.Array]] = deque()
+
+        def collect() -> None:
+            indices, outputs = waiting.popleft()
+            result[indices, : outputs.shape[1]] = np.asarray(outputs)[: len(indices)]
+            advance(len(indices))
+            check_alone()
+
+        for batch in self._batches(rows):
+            tokens = rows.padded(batch.indices, rows=self._batch_size, length=batch.length, pad=self.objective.special.pad)
+            placed = to_global_array(tokens, batch_sharding(self._mesh))
+            waiting.append((batch.indices, self._at(batch.length)(params, placed)))
+            if len(waiting) > _IN_FLIGHT:
+                collect()
+        while waiting:
+            collect()
+        return result
+
+    def _batches(self, rows: Rows) -> list[PaddedBatch]:
+        lengths = fixed_lengths(self.objective.sequence_length)
+        return ordered_batches(rows.lengths, lengths, batch_size=self._batch_size)
+
+    def _at(self, length: int) -> Callable[[Any, jax.Array], jax.Array]:
+        if length not in self._compiled:
+            tokens = jax.ShapeDtypeStruct((self._batch_size, length), jnp.int32, sharding=batch_sharding(self._mesh))
+            params = with_shardings(shapes(self.objective.spec), self._shardings)
+            jitted = jax.jit(self.objective.outputs, out_shardings=replicated(self._mesh))
+            self._compiled[length] = jitted.lower(params, tokens).compile()
+        return self._compiled[length]
 
 
 def log_probabilities(outputs: np.ndarray) -> np.ndarray:
@@ -103,7 +147,8 @@ class ClassifierForUse:
         settings = settings.model_copy(update={"pooling": model.head_config.pooling})
         self._columns = model.columns
         self._names, self._several = model.head_config.names, model.head_config.several
-        self._outputs = Outputs(model, settings, num_classes=model.head_config.num_classes)
+        objective = make_objective(Classification, model, settings, num_classes=model.head_config.num_classes)
+        self._outputs = Outputs(objective, settings.hardware, model.tokenization)
         self._params = self._outputs.place(model.params)
         self.cut = 0  # texts truncated so far
 

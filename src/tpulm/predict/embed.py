@@ -15,7 +15,7 @@ from tpulm.errors import ConfigError
 from tpulm.models.decoder import Decoder
 from tpulm.models.embedding import without_head
 from tpulm.objectives.embedding import Embedding
-from tpulm.predict.classify import Outputs, check_texts, listed
+from tpulm.predict.classify import Outputs, check_texts, listed, make_objective
 
 
 class Embedder:
@@ -35,7 +35,8 @@ class Embedder:
         self.max_length = model.max_length or model.config.max_positions  # tokens of a text
         settings = FinetuneConfig(task="embed", pooling=own.pooling, max_length=self.max_length)
         settings = settings.for_model(model.config)
-        self._outputs = Outputs(model, settings, num_classes=None, objective=partial(Embedding, normalized=own.normalized))
+        objective = make_objective(partial(Embedding, normalized=own.normalized), model, settings, num_classes=None)
+        self._outputs = Outputs(objective, settings.hardware, model.tokenization)
         self._params = self._outputs.place(without_head(model.params))
         self.cut = 0  # texts truncated so far
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
@@ -106,7 +106,7 @@ def _answer(model: LoadedModel, params: MaskedModel, batch: Sequence[_Encoded], 
     places = np.zeros((2, power_of_two(len(rows), least=4)), np.int32)
     places[:, : len(rows)] = rows, np.concatenate([one.masks for one in batch])
     best = _best_tokens(params, ids, segments, places, config=model.config, vocab_size=tokenization.vocab_size, top=top)
-    scores, tokens = np.asarray(best.scores), np.asarray(best.tokens)
+    scores, tokens = map(np.asarray, best)
     answers: list[list[Prediction]] = []
     place = 0
     for one in batch:
@@ -119,11 +119,6 @@ def _answer(model: LoadedModel, params: MaskedModel, batch: Sequence[_Encoded], 
     return answers
 
 
-class _Best(NamedTuple):
-    scores: Float[Array, "P top"]
-    tokens: Int[Array, "P top"]
-
-
 @partial(jax.jit, static_argnames=("config", "vocab_size", "top"))
 def _best_tokens(
     params: MaskedModel,
@@ -134,12 +129,12 @@ def _best_tokens(
     config: ModelConfig,
     vocab_size: int,
     top: int,
-) -> _Best:
+) -> list[Array]:
     """Probabilities and ids of the `top` tokens at each (row, position) of `places`."""
     tokens = Tokens(ids, segments, types=jnp.zeros_like(ids), positions=None)
     hidden = encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
     logits = masked_logits(params, hidden[places[0], places[1]], config=config, execution=EXECUTION, vocab_size=vocab_size)
-    return _Best(*jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top))
+    return jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top)
 
 
 def fill(tokenization: Tokenization, text: str, mask: int, token_id: int) -> str:

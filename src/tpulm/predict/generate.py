@@ -159,11 +159,6 @@ class Generation(NamedTuple):
     ending: Ending  # why nothing follows
 
 
-class _Prompt(NamedTuple):
-    number: int
-    ids: list[int]
-
-
 def generate(
     model: LoadedModel,
     prompts: str | Sequence[str],
@@ -208,10 +203,10 @@ def stream(
     with naming_shortage():
         params = jax.device_put(Unstacked.of(model.params))
         for start in range(0, len(encoded), BATCH_SIZE):
-            yield from _continue(model, params, encoded[start : start + BATCH_SIZE], max_tokens, sampling)
+            yield from _continue(model, params, start, encoded[start : start + BATCH_SIZE], max_tokens, sampling)
 
 
-def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:
+def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     tokenization, most = model.tokenization.causal(), model.config.max_positions
     encoded = []
     for number, prompt in enumerate(prompts):
@@ -222,22 +217,23 @@ def _encode(model: LoadedModel, prompts: Sequence[str]) -> list[_Prompt]:
                 "follows needs room; shorten the prompt to its end",
                 location=f"prompt {number + 1} of {len(prompts)}" if len(prompts) > 1 else None,
             )
-        encoded.append(_Prompt(number, ids))
+        encoded.append(ids)
     return encoded
 
 
 def _continue(
-    model: LoadedModel, params: Unstacked, prompts: Sequence[_Prompt], max_tokens: int, sampling: Sampling
+    model: LoadedModel, params: Unstacked, number: int, prompts: Sequence[list[int]], max_tokens: int, sampling: Sampling
 ) -> Iterator[GenerationChunk]:
-    lengths = np.array([len(prompt.ids) for prompt in prompts], np.int32)
+    """The texts of some prompts, of which the first has this number."""
+    lengths = np.array(list(map(len, prompts)), np.int32)
     most, ends = model.config.max_positions, model.tokenization.ends
     places = min(rounded(int(lengths.max()) + max_tokens), most)
     ids = np.full((len(prompts), min(rounded(int(lengths.max())), places)), model.tokenization.special.pad, np.int32)
     for row, prompt in zip(ids, prompts, strict=True):
-        row[: len(prompt.ids)] = prompt.ids
+        row[: len(prompt)] = prompt
     cache = empty_cache(model.config, rows=len(prompts), places=places, execution=EXECUTION)
-    writers = [Writer(model.tokenization, prompt.ids) for prompt in prompts]
-    numbers = np.array([prompt.number for prompt in prompts], np.int32)
+    writers = [Writer(model.tokenization, prompt) for prompt in prompts]
+    numbers = np.arange(number, number + len(prompts), dtype=np.int32)
     going_on = set(range(len(prompts)))
     first, last = np.zeros_like(lengths), lengths - 1
     for step in range(max_tokens):
@@ -267,7 +263,7 @@ def _continue(
             text += "" if ending is None else writers[row].end()
             if ending is not None:
                 going_on.remove(row)
-            yield GenerationChunk(prompts[row].number, text, None if ended else int(chosen[row]), ending)
+            yield GenerationChunk(number + row, text, None if ended else int(chosen[row]), ending)
         if not going_on:
             return
         first, last = lengths + np.int32(step), np.zeros_like(lengths)

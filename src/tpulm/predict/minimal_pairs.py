@@ -53,7 +53,7 @@ class MinimalPair(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Of `pairs`, `right` have a likelier good sentence, and in `ties` both are exactly as likely, which is not right."""
+    """`right` of the `pairs` have a likelier good sentence; in `ties` both are exactly as likely, which is not right."""
 
     pairs: int
     right: int

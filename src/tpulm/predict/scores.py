@@ -68,9 +68,7 @@ def sentence_scores(
     """
     sentences = [sentences] if isinstance(sentences, str) else list(sentences)
     if not isinstance(model.params, Decoder) and not hasattr(model.params, "masked_head"):
-        raise ConfigError(
-            f"a model with the head '{model.head}' says nothing of the words of a sentence; name a causal or a masked one"
-        )
+        raise ConfigError(f"a model with the head '{model.head}' scores no sentences; name a causal or a masked one")
     of_each = _encode(model, sentences)
     encoded = list(dict.fromkeys(of_each))  # sentences that read alike are as likely, to the last bit
     copies = (
@@ -178,7 +176,7 @@ def _log_probabilities(
     config: ModelConfig,
     vocab_size: int,
 ) -> Float[Array, " P"]:
-    """Of the third row's tokens, at the rows and positions that the others name."""
+    """Log-probabilities of the third row's tokens, at the rows and positions that the others name."""
     rows, columns, targets = places
     tokens = bert.Tokens(ids, segments, types=jnp.zeros_like(ids), positions=positions)
     hidden = bert.encode(params, tokens, config=config, execution=EXECUTION, randomness=None)[rows, columns]
