@@ -14,7 +14,7 @@ import tpulm
 from command_line import Done, invoke
 from encoders import build_encoder, built, reviews, write_tsv
 from tpulm.errors import ConfigError
-from tpulm.labelled import read_records
+from tpulm.labelled.records import read_file, record_file
 
 SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
 
@@ -82,7 +82,7 @@ def test_a_file_is_classified(classifier: Path, place: Path, output: str | None)
     if output is None:
         rows = [json.loads(line) for line in done.stdout.splitlines()]
     else:
-        rows = [record.values for record in read_records(place / output, skipped=Counter())]
+        rows = [record.values for record in read_file(record_file(str(place / output)), on_error="stop", skipped=Counter())]
     assert [row["document"] for row in rows] == [text for text, _ in reviews(64, seed=2)]
     assert sum(row["predicted"] == row["label"] for row in rows) > 58
     assert "64 texts" in (done.stderr if output is None else done.stdout)

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.corpus.readers import tables
 from tpulm.errors import ConfigError, DataError
-from tpulm.labelled import Columns, read_records, read_texts
-from tpulm.labelled.records import find_record_files, read_file, writing_rows
+from tpulm.labelled import Columns, read_texts
+from tpulm.labelled.records import Row, find_record_files, read_file, writing_rows
 
 ROWS_OF_KOREAN = [{"text": "비가 온다", "label": "1"}, {"text": "a\u3000b", "label": "눈"}]
 ROWS = [{"id": "a", "text": "fine, «really»", "label": "1"}, {"id": "b", "text": "좋아요 ♥", "label": "0"}]
+
+
+def read_records(path: Any, *, format: Any = "auto", on_error: Any = "stop", skipped: Counter[str]) -> Iterator[Row]:
+    for file in find_record_files(path, format):
+        yield from read_file(file, on_error=on_error, skipped=skipped)
 
 
 def values_and_skipped(path: Path, **settings: Any) -> tuple[list[list[Any]], dict[str, int]]:

@@ -6,7 +6,6 @@ set, `rows` encodes. `scores`, `entities` and `answers` score predictions of cla
 
 from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
 from tpulm.labelled.labels import LabelSet, label_name, number_fault, numbers
-from tpulm.labelled.records import read_records
 from tpulm.labelled.scores import average_auprc, class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
 from tpulm.labelled.split import Split, hold_out
 
@@ -26,7 +25,6 @@ __all__ = [
     "number_fault",
     "numbers",
     "read_examples",
-    "read_records",
     "read_texts",
     "regression_scores",
     "retrieval_scores",

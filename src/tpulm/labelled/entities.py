@@ -297,9 +297,7 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     if len(rows) < 2:
         return sentences
     if any(len(row) < 3 or not row[1] for row in rows):
-        raise DataError(
-            "its first column counts the words, and no other column holds the words themselves", location=sentences[0].place
-        )
+        raise DataError("its first column counts the words, and no other column holds them", location=sentences[0].place)
     if all(len(row) > 3 and _tag(row[-2]) for row in rows) and any(_tag(row[-2]) != OUTSIDE for row in rows):
         raise DataError(
             "its last two columns are both tags, and one is learnt; keep one of them (GermEval's outer entities: cut -f 1-3)",

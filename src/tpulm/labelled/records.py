@@ -23,7 +23,7 @@ from tpulm.corpus.documents import UNDECODABLE, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import parse_lines, read_values, show
 from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, decoded, find_codec, read_lines
-from tpulm.corpus.readers.parquet import not_utf8, read_stretches, values_of
+from tpulm.corpus.readers.parquet import not_utf8, read_batches, values_of
 from tpulm.corpus.readers.tables import read_rows
 from tpulm.corpus.sources import FORMATS, refuse_unread, suffixes
 from tpulm.errors import ConfigError, DataError, suggest
@@ -63,25 +63,11 @@ class RecordFile(NamedTuple):
     compression: Compression | None
 
 
-def read_records(
-    path: str | os.PathLike[str],
-    *,
-    format: RowFormat | Literal["auto"] = "auto",
-    on_error: OnError = "stop",
-    skipped: Counter[str],
-) -> Iterator[Row]:
-    """The rows of a file, or of the files of a folder or glob in the order of their names, local or gs://, one at a time.
-
-    An invalid row raises DataError with its place or, with on_error "skip", is skipped and counted in `skipped` by reason; but
-    an unclosed quote in a csv, which would swallow all later rows, always raises. Blank lines are counted as "empty" either
-    way. Raises ConfigError if there is no such file, or none of rows.
-    """
-    for file in find_record_files(path, format):
-        yield from read_file(file, on_error=on_error, skipped=skipped)
-
-
 def find_record_files(path: str | os.PathLike[str], format: RowFormat | Literal["auto"] = "auto") -> list[RecordFile]:
-    """The files to read. Raises ConfigError if there is none, or if a name does not say its format."""
+    """A file, or the files of a folder or glob in the order of their names.
+
+    Raises ConfigError if there is none, or if a name does not say its format.
+    """
     if format != "auto" and format not in _ROW_FORMATS:
         raise ConfigError(
             f"format '{format}' is not known.{suggest(format, _ROW_FORMATS)} Known: auto, {', '.join(_ROW_FORMATS)}"
@@ -105,9 +91,7 @@ def record_file(path: str, format: RowFormat | Literal["auto"] = "auto") -> Reco
         )
     form = cast("RowFormat", form)
     if form == "parquet" and compression:
-        raise ConfigError(
-            f"{path}: Parquet compresses by itself and is not read through {compression}; decompress the file first"
-        )
+        raise ConfigError(f"{path}: Parquet compresses by itself and is not read through {compression}; decompress it first")
     return RecordFile(path, form, compression)
 
 
@@ -119,7 +103,12 @@ def _beginning(path: str, compression: Compression | None) -> bytes:
 def read_file(
     file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True, encoding: str = "utf-8"
 ) -> Iterator[Row]:
-    """Like `read_records`. All records of a tsv, csv or Parquet file have the same columns; without a header "1", "2", …"""
+    """The rows of a file, local or gs://, one at a time; those of a tsv, csv or Parquet file have the same columns, without a
+    header "1", "2", …
+
+    An invalid row raises DataError with its place or, with on_error "skip", is skipped and counted in `skipped` by reason; but
+    an unclosed quote in a csv, which would swallow all later rows, always raises. Blank lines are always counted as "empty".
+    """
     if not header and file.format not in ("csv", "tsv"):
         raise ConfigError(f"{file.path} is {file.format}, which names its columns itself: --no-header is for tsv and csv")
     codec = find_codec(encoding)
@@ -213,10 +202,10 @@ def _parquet_records(stream: ByteStream, faults: Faults) -> Iterator[Row]:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
         classes.update({name: feature for name, feature in features.items() if "ClassLabel" in json.dumps(feature)})
 
-    for first, stretch in read_stretches(stream, choose, faults):
+    for first, rows in read_batches(stream, choose, faults):
         columns = [
             [_named(value, classes.get(name)) for value in values_of(column)]
-            for name, column in zip(names, stretch.columns, strict=True)
+            for name, column in zip(names, rows.columns, strict=True)
         ]
         for number, cells in enumerate(zip(*columns, strict=True), first):
             values = dict(zip(names, cells, strict=True))
@@ -293,9 +282,7 @@ class RowWriter:
             return
         bad = next((cell for cell in cells if "\t" in cell or "\n" in cell or "\r" in cell), None)
         if bad is not None:
-            raise DataError(
-                f"{bad[:60]!r} holds a tab or a line end, which no tsv can; write to a .csv or .jsonl", location=place
-            )
+            raise DataError(f"{bad[:60]!r} holds a tab or a line end, as no tsv can; write to a .csv or .jsonl", location=place)
         self._stream.write("\t".join(cells) + "\n")
 
 
@@ -304,9 +291,7 @@ def check_form(path: PurePath) -> str:
     name = path.name.removesuffix(".gz")
     form = next((suffix for suffix in _WRITTEN if name.endswith(suffix)), None)
     if form is None:
-        raise ConfigError(
-            f"{path}: results are written as {', '.join(_WRITTEN)}, and .gz may follow; give the file such a name"
-        )
+        raise ConfigError(f"{path}: results are written as {', '.join(_WRITTEN)} (.gz may follow); name the file so")
     return form
 
 

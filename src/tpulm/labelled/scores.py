@@ -62,12 +62,12 @@ def class_scores(gold: np.ndarray, predicted: np.ndarray, num_classes: int) -> C
     flat = gold.astype(np.int64) * num_classes + predicted.astype(np.int64)
     confusion = np.bincount(flat, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
     right = np.diagonal(confusion).astype(np.float64)
-    is_class, said_class = confusion.sum(axis=1).astype(np.float64), confusion.sum(axis=0).astype(np.float64)
-    occurs = is_class + said_class > 0
+    is_class, predicted_class = confusion.sum(axis=1).astype(np.float64), confusion.sum(axis=0).astype(np.float64)
+    occurs = is_class + predicted_class > 0
     return ClassScores(
         accuracy=float(right.sum() / len(gold)),
-        macro_f1=float((2 * right[occurs] / (is_class + said_class)[occurs]).mean()),
-        matthews=_matthews(right.sum(), is_class, said_class),
+        macro_f1=float((2 * right[occurs] / (is_class + predicted_class)[occurs]).mean()),
+        matthews=_matthews(right.sum(), is_class, predicted_class),
         confusion=confusion,
     )
 
@@ -139,10 +139,10 @@ def _check(gold: np.ndarray, predicted: np.ndarray) -> None:
         raise DataError("there are no examples to score.")
 
 
-def _matthews(right: float, is_class: np.ndarray, said_class: np.ndarray) -> float:
+def _matthews(right: float, is_class: np.ndarray, predicted_class: np.ndarray) -> float:
     total = is_class.sum()
-    covariance = right * total - is_class @ said_class
-    spread = np.sqrt((total**2 - is_class @ is_class) * (total**2 - said_class @ said_class))
+    covariance = right * total - is_class @ predicted_class
+    spread = np.sqrt((total**2 - is_class @ is_class) * (total**2 - predicted_class @ predicted_class))
     return float(np.clip(covariance / spread, -1.0, 1.0)) if spread > 0 else 0.0
 
 

@@ -43,9 +43,7 @@ def hold_out(examples: Examples, classes: np.ndarray | None, *, fraction: float)
     for stratum in _strata(keys, classes):
         held_out.update(sorted(stratum)[: _quota(len(stratum), fraction)])
     if not held_out:
-        raise DataError(
-            f"of {len(keys)} examples none can be held out: no class has two different texts. Give a file to evaluate on."
-        )
+        raise DataError(f"of {len(keys)} examples none can be held out: no class has two different texts. Give a dev file.")
     chosen = np.fromiter((key in held_out for key in keys), np.bool_, len(keys))
     return Split(np.flatnonzero(~chosen), np.flatnonzero(chosen))
 
