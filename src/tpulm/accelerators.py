@@ -86,9 +86,7 @@ def find(name: str) -> Accelerator:
             return _accelerator(entry, int(number))
     for entry in _catalogue()["gpu"]:
         if name.strip() and set(re.split(r"[\s-]+", name.strip().lower())) >= set(entry["words"]):
-            raise ConfigError(
-                f"'{name}' is a GPU: its figures are known, but only for TPUs is there a compiler without the device"
-            )
+            raise ConfigError(f"'{name}' is a GPU, and only for TPUs is there a compiler without the device")
     known = names()
     of_generation = [item for item in known if item.startswith(f"{prefix}-")]
     smallest = [f"{entry['prefix']}-{entry['sizes'][0]}" for entry in _catalogue()["tpu"] if entry["sizes"]]

@@ -27,28 +27,20 @@ class Axis(NamedTuple):
 
 def text_environment(**filters: Any) -> Environment:
     """For files that are not HTML, such as Markdown and YAML: nothing is escaped."""
-    templates = Environment(
-        loader=PackageLoader("tpulm"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.filters |= filters
-    return templates
+    return _environment(filters, keep_trailing_newline=True)
 
 
 def environment() -> Environment:
     """For HTML."""
-    templates = Environment(
-        loader=PackageLoader("tpulm"),
-        autoescape=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # the output of a macro is Markup
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters |= {"percent": percent, "size": size}
+    # The output of a macro is Markup.
+    shown = {"autoescape": True, "finalize": lambda value: visible(value) if type(value) is str else value}
+    return _environment({"percent": percent, "size": size}, **shown)
+
+
+def _environment(filters: dict[str, Any], **options: Any) -> Environment:
+    loader = PackageLoader("tpulm")
+    templates = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options)
+    templates.filters |= filters
     return templates
 
 

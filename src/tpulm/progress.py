@@ -42,20 +42,8 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
+class Silent(Progress):
     """Reports nothing."""
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        pass
-
-    def advance(self, amount: float) -> None:
-        pass
-
-    def status(self, text: str) -> None:
-        pass
-
-    def note(self, message: str) -> None:
-        pass
 
 
 SILENT: Progress = Silent()

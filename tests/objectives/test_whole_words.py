@@ -59,7 +59,7 @@ def number_of(ids: np.ndarray, law: MaskingConfig) -> int:
 
 @partial(jax.jit, static_argnames="budget")
 def drawn(starts: jax.Array, candidate: jax.Array, number: jax.Array, lottery: jax.Array, budget: int) -> jax.Array:
-    return draw_words(starts, candidate, number, lottery, budget=budget).chosen
+    return draw_words(starts, candidate, number, lottery, budget=budget)[0]
 
 
 @given(data=st.data(), marks=st.sets(st.integers(0, L - 1), max_size=8), number=st.integers(0, 9))

@@ -86,11 +86,6 @@ class Unstacked(NamedTuple):
         return cls(replace(params, layers=jax.tree.map(lambda leaf: leaf[:0], params.layers)), layers)
 
 
-class Extended(NamedTuple):
-    hidden: Float[Array, "B L D"]
-    cache: Cache
-
-
 def extend(
     params: Unstacked,
     ids: Int[Array, "B L"],
@@ -99,7 +94,7 @@ def extend(
     *,
     config: ModelConfig,
     execution: Execution,
-) -> Extended:
+) -> tuple[Float[Array, "B L D"], Cache]:
     """The last layer's hidden states of tokens that follow those in the cache, and the cache with these tokens added.
 
     A token sees all positions up to its own. Rows may be at different positions: an entry written too early (by padding on a
@@ -119,4 +114,4 @@ def extend(
         x = x + feed_forward(layer, branch, config=config, dtype=execution.dtype)
     x = normalize(params.decoder.final_norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     keys, values = zip(*grown, strict=True)
-    return Extended(x.reshape(rows, length, -1), Cache(keys, values))
+    return x.reshape(rows, length, -1), Cache(keys, values)

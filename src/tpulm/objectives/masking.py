@@ -106,8 +106,7 @@ def _mask_row(ids: Int[Array, " L"], word_start: Array | None, key: Array, confi
 
     lottery = (jax.random.bits(choice_key, (length,), jnp.uint32) >> jnp.uint32(1)).astype(jnp.int32)
     if word_start is not None:
-        words = draw_words(word_start, candidate, number, lottery, budget=budget)
-        number, candidate = words.number, words.chosen  # all remaining candidates are drawn
+        candidate, number = draw_words(word_start, candidate, number, lottery, budget=budget)  # all of these are drawn
     lottery = jnp.where(candidate, lottery, -1)
     _, drawn = jax.lax.top_k(lottery, budget)
     used = jnp.arange(budget) < number
@@ -131,11 +130,6 @@ def _ordinary_tokens(key: Array, number: int, config: MaskingConfig) -> Int[Arra
     return tokens
 
 
-class DrawnWords(NamedTuple):
-    chosen: Bool[Array, " L"]
-    number: Int[Array, ""]  # how many tokens are chosen
-
-
 def draw_words(
     word_start: Bool[Array, " L"],
     candidate: Bool[Array, " L"],
@@ -143,8 +137,8 @@ def draw_words(
     lottery: Int[Array, " L"],
     *,
     budget: int,
-) -> DrawnWords:
-    """Draw whole words of at most `number` tokens in total; `number` is at most `budget`.
+) -> tuple[Bool[Array, " L"], Int[Array, ""]]:
+    """Draw whole words of at most `number` tokens in total: which tokens, and how many. `number` is at most `budget`.
 
     Words are visited in descending order of the `lottery` at their first token; its entries are not negative.
 
@@ -174,7 +168,7 @@ def draw_words(
     _, sizes, order = jax.lax.sort((ticket, size, place), num_keys=1)
     taken = _take_what_fits(sizes, number, budget)
     taken = jnp.zeros_like(taken).at[order].set(taken, unique_indices=True)
-    return DrawnWords(candidate & taken[first], jnp.sum(jnp.where(taken, size, 0)))
+    return candidate & taken[first], jnp.sum(jnp.where(taken, size, 0))
 
 
 def _first_of_word(word_start: Array, candidate: Array, longest: Array) -> Int[Array, " L"]:

@@ -21,22 +21,20 @@ from tpulm.tokenization.files import (
     vocab_size_of,
 )
 from tpulm.tokenization.offsets import Aligned
-from tpulm.tokenization.report import Comparison, TokenizerReport, compare, report
+from tpulm.tokenization.report import TokenizerReport, compare, report
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
-from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, Unknowns, count_unknown, vocabulary_warnings
+from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, count_unknown, vocabulary_warnings
 
 __all__ = [
     "UNKNOWN_REFUSED",
     "UNKNOWN_WARNING",
     "Aligned",
     "CausalTokenization",
-    "Comparison",
     "Encoded",
     "SpecialTokens",
     "Tokenization",
     "TokenizerReport",
-    "Unknowns",
     "Vocabulary",
     "analysers",
     "compare",

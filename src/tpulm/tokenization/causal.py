@@ -149,7 +149,7 @@ def _read_gpt2_files(folder: PurePath, settings: HfSettings) -> Tokenizer:
         raise DataError(wrong, location=str(folder / GPT2_VOCABULARY))
     if not storage.exists(folder / GPT2_MERGES):
         raise DataError(
-            f"{GPT2_MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or a tokenizer.json", location=str(folder)
+            f"{GPT2_MERGES} is missing beside {GPT2_VOCABULARY}; copy both, or tokenizer.json", location=str(folder)
         )
     merges = _read_merges(folder / GPT2_MERGES)
     with guarded(str(folder), f"{GPT2_MERGES} does not go with {GPT2_VOCABULARY} (copy both again)"):

@@ -77,9 +77,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     manifest = storage.read_json(path)
     version = manifest.get("format_version")
     if version != _FORMAT_VERSION:
-        raise StorageError(
-            f"{path} has format version {version}, and this program reads {_FORMAT_VERSION}; delete the folder and run again"
-        )
+        raise StorageError(f"{path} has format version {version}, not {_FORMAT_VERSION}; delete the folder and run again")
     if not isinstance(manifest.get("fingerprint"), str) or type(manifest.get("vocab_size")) is not int:
         raise StorageError(f"{path} has no fingerprint or no vocab_size, so it was edited; delete the folder and run again")
     return manifest
@@ -372,9 +370,7 @@ def _read_vocabulary(path: PurePath) -> dict[str, int]:
     try:
         lines = storage.read_bytes(path).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"not UTF-8 (byte {error.start:,}): a vocabulary is a text file with a token a line", location=str(path)
-        ) from error
+        raise DataError(f"not UTF-8 (byte {error.start:,}): a vocabulary has a token a line", location=str(path)) from error
     tokens = [line.rstrip() or line for line in (line.removesuffix("\r") for line in lines)]
     while tokens and not tokens[-1]:
         tokens.pop()

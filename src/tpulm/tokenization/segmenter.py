@@ -67,7 +67,7 @@ class Segmenter(NamedTuple):
 
     def _joined(self, texts: list[str]) -> list[str]:
         analyser = analysers.load(self.analyser)
-        words = _surfaces(texts, analyser) if self.analyser == "mecab" else _stretches(texts, analyser)
+        words = _surfaces(texts, analyser) if self.analyser == "mecab" else _between_words(texts, analyser)
         # Split again: some white space of Python, at which transformers splits, is a symbol to MeCab.
         return [" ".join(" ".join(some).split()) for some in words]
 
@@ -125,6 +125,6 @@ def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[s
         yield [morpheme.text for _ in some for morpheme in next(morphemes)]
 
 
-def _stretches(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
+def _between_words(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
     for text, offsets in zip(texts, analysers.word_offsets(texts, analyser), strict=True):
         yield [text[first:last] for first, last in pairwise([*offsets.tolist(), len(text)])]

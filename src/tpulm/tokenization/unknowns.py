@@ -74,21 +74,19 @@ def vocabulary_warnings(tokenization: Tokenization, texts: Sequence[str], name: 
     return [f"{name}: {unknown}: the model's vocabulary does not fit it"] if unknown.fraction >= UNKNOWN_WARNING else []
 
 
-class Hidden(NamedTuple):
-    sizes: np.ndarray  # int64, characters within each unknown token that was measured
-    each: float  # how many unknown tokens a measured one stands for
-
-
-def hidden_characters(tokenization: Tokenization, texts: list[str], encoded: Encoded, at_most: int = _MEASURED) -> Hidden:
-    """How many characters unknown tokens hide, measured in about `at_most` characters of the texts that have such tokens."""
+def hidden_characters(
+    tokenization: Tokenization, texts: list[str], encoded: Encoded, at_most: int = _MEASURED
+) -> tuple[np.ndarray, float]:
+    """How many characters each unknown token hides, int64, measured in about `at_most` characters of the texts that have such
+    tokens; and how many of them a measured one stands for."""
     unknown = tokenization.special.unknown
     owners = np.repeat(np.arange(len(texts)), encoded.lengths)[encoded.ids == unknown]
     if not owners.size:
-        return Hidden(np.zeros(0, np.int64), 0.0)
+        return np.zeros(0, np.int64), 0.0
     some = next(slices([texts[index] for index in np.unique(owners).tolist()], at_most))
     ids, _, spans = tokenization.encode_with_offsets(some)
     sizes = np.diff(spans[ids == unknown], axis=1).reshape(-1)
-    return Hidden(sizes, owners.size / max(1, sizes.size))
+    return sizes, owners.size / max(1, sizes.size)
 
 
 def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:

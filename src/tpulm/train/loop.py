@@ -156,16 +156,15 @@ def train(run: Run) -> TrainResult:
             watchdog.report("restore")
             progress.start("Loading the checkpoint")
         start = _restore(run, checkpoints)
-        state, step, cursor, skipped, lowest = start.state, start.step, start.cursor, start.skipped, start.lowest_loss
-        best, history, unscored = start.best, start.history, start.unscored
+        state, step, cursor, skipped, lowest, train_loss, history, best, unscored = start
         if step < first_step or (selection is not None and selection.is_over(history)):
             return _as_restored(start)
         log = NoMetrics()
         if workdir is not None and hosts.is_first:
             log = closing.enter_context(MetricsLog(workdir, first_step=step, tracking=run.tracking))
         in_flight: collections.deque[jax.Array] = collections.deque()
-        values, rate = {"loss": start.train_loss}, Rate(0.0, None)
-        if step == last_step and not start.unscored:  # nothing is left to do but to say what came of it
+        values, rate = {"loss": train_loss}, Rate(0.0, None)
+        if step == last_step and not unscored:  # nothing is left to do but to say what came of it
             values = _window_values(program, state, step)
         batches = stream.iterate(cursor, skipped=skipped)
         cursors: dict[int, int] = {}  # by step, in this log window
@@ -195,8 +194,8 @@ def train(run: Run) -> TrainResult:
                 progress.advance(1)
 
             last, stopping, was_unscored = step == last_step, stop_requested(hosts), unscored
-            scores_due = unscored or ((_every(step, evaluate_every) or step == judged) and (selection is not None or not last))
-            log_due = not unscored and (_every(step, config.log_every_steps) or last or (scores_due and selection is not None))
+            scores_due = unscored or ((step % evaluate_every == 0 or step == judged) and (selection is not None or not last))
+            log_due = not unscored and (step % config.log_every_steps == 0 or last or (scores_due and selection is not None))
             save_due = not unscored and (
                 last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
             )
@@ -209,19 +208,12 @@ def train(run: Run) -> TrainResult:
                     if start.step < first_step:
                         return _as_restored(start)
                     progress.advance(start.step - step)
-                    state, step, cursor, skipped, lowest = (
-                        start.state,
-                        start.step,
-                        start.cursor,
-                        start.skipped,
-                        start.lowest_loss,
-                    )
-                    best, history, unscored = start.best, start.history, start.unscored
+                    state, step, cursor, skipped, lowest, _, history, best, unscored = start
                     cursors.clear()
                     in_flight.clear()
                     batches = stream.iterate(cursor, skipped=skipped)
                     continue
-                if _every(step, config.log_every_steps):
+                if step % config.log_every_steps == 0:
                     cursors.clear()
             if log_due:
                 rate = meter.close_window()
@@ -420,10 +412,6 @@ def _check_skipping(
 
 def _name(checkpoints: Checkpoints | NoCheckpoints) -> str:
     return "the beginning" if checkpoints.last_step is None else f"checkpoint {checkpoints.last_step}"
-
-
-def _every(step: int, steps: int) -> bool:
-    return step % steps == 0
 
 
 def _window_values(program: BaseProgram, state: TrainState, step: int) -> dict[str, float]:
