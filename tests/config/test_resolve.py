@@ -105,7 +105,7 @@ class TestPaths:
         assert older != config.canonical_json(run) and config.from_json(older) == run
 
     def test_run_json_is_utf8(self):
-        with pytest.raises(ConfigError, match=r'"path": "\$\'/caf\\xe9.txt\'" is not UTF-8'):
+        with pytest.raises(ConfigError, match=r"caf\\xe9\.txt"):
             config.load("bert-tiny", {"corpus.sources": "/caf\udce9.txt"})
 
 

@@ -76,7 +76,7 @@ def test_another_vocabulary_is_the_run_s(tmp_path: Path):
 
 
 def test_a_recipe_for_another_architecture_is_refused():
-    with pytest.raises(ConfigError, match=r'electra-small is for model.architecture = "electra", not for "bert"'):
+    with pytest.raises(ConfigError, match='"electra", not for "bert"'):
         config.load("electra-small", start=start())
 
 
@@ -98,5 +98,5 @@ def test_an_electra_s_generator_is_compared_setting_by_setting(tmp_path: Path):
     begin = start(**model, generator=generator, next_sentence=False)
     found = config.load("electra-small", start=begin)
     assert found.model.generator is not None and found.model.generator.width == 0.5
-    with pytest.raises(ConfigError, match=r"model.generator.width is 0.25, and 0.5 there"):
+    with pytest.raises(ConfigError, match=r"model.generator.width is 0.25"):
         config.load(run_file(tmp_path, base="electra-small"), ["model.generator.width=0.25"], start=begin)

@@ -204,7 +204,7 @@ def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier,
         kept = tmp_path / "saved" / name
         kept.parent.mkdir(exist_ok=True)
         kept.write_text("mine")
-        with pytest.raises(ConfigError, match=rf"no part of a saved classifier \({name.split('/')[0]}\)"):
+        with pytest.raises(ConfigError, match=rf"\({name.split('/')[0]}\)"):
             fitted.save_pretrained(tmp_path / "saved")
         assert kept.read_text() == "mine"
         shutil.rmtree(kept.parent) if "/" in name else kept.unlink()

@@ -85,7 +85,7 @@ def test_entries_fit_the_tasks_of_fine_tuning(name: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no suite is named 'klu'\. Did you mean 'klue'"):
+    with pytest.raises(ConfigError, match=r"'klu'.*'klue'"):
         find_suite("klu")
     with pytest.raises(ConfigError, match="'nil'"):
         find_suite("klue").chosen_tasks(["sts", "nil"])

@@ -327,7 +327,7 @@ def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:
     found = read_columns(tmp_path / "b.tsv")
     assert found.texts == ["4일 현"] and found.labels == [[(0, 2, "DT")]]
     (tmp_path / "c.tsv").write_text("good\tPER\n\nfilm\tO\n")
-    with pytest.raises(DataError, match=r"c.tsv, line 1: its tag is \"PER\"; tags are O, B-TYPE"):
+    with pytest.raises(DataError, match=r'c.tsv, line 1: .*"PER"'):
         read_columns(tmp_path / "c.tsv")
     assert read_columns(tmp_path / "c.tsv", on_error="skip").skipped == {"no_label": 1}
 

@@ -64,5 +64,5 @@ def test_state_that_does_not_fit_is_split(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_fits_nowhere_is_told_with_all_that_was_tried(monkeypatch: pytest.MonkeyPatch):
     Compiler(monkeypatch, per_row={"dots": 100 * GIB, "full": 100 * GIB})
-    with pytest.raises(ConfigError, match=r"no settings of microbatch_size, remat and fsdp fit v3-8(.|\n)*remat full"):
+    with pytest.raises(ConfigError, match=r"v3-8(.|\n)*remat full"):
         fit(run_of(), V3, **WORDS)

@@ -207,7 +207,7 @@ def test_what_is_refused(model: LoadedModel, vocabulary: Path):
         settings: Any = {name: value}
         with pytest.raises(ConfigError, match=f"{name} is {value}"):
             generate(model, "the", **settings)
-    with pytest.raises(DataError, match=r"prompt 2 of 2: the prompt has 64 tokens.* reads at most 64"):
+    with pytest.raises(DataError, match=r"prompt 2 of 2: .*64"):
         generate(model, ["the", "the " * 63])
     config = ModelConfig.model_validate(TINY)
     params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), bert.spec(config, vocab_size=60, next_sentence=False))

@@ -82,10 +82,7 @@ def test_whole_slices_of_the_batch_lie_on_each_host(hosts: int, devices: int, si
 
 @pytest.mark.parametrize(("hosts", "devices", "tensor"), [(2, 4, 8), (2, 1, 2), (2, 3, 2), (3, 4, 6)])
 def test_rows_split_between_hosts_are_refused(hosts: int, devices: int, tensor: int) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=rf"hardware.tensor {tensor} does not divide the {devices} devices of a host: .* choose a divisor of {devices}",
-    ):
+    with pytest.raises(ConfigError, match=f"tensor {tensor}.* divisor of {devices}"):
         check_hosts(mesh_of(hosts, devices, tensor=tensor))
 
 
