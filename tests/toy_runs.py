@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tfrecord_files import frame, serialize
@@ -86,10 +86,14 @@ class Notes(Silent):
         self.notes.append(message)
 
 
+def logged(workdir: PurePath) -> list[Any]:
+    """The metrics without what says when and how fast."""
+    return [(r.kind, r.step, {k: v for k, v in r.values.items() if k not in VOLATILE}) for r in read_metrics(workdir)]
+
+
 def outcome(workdir: Path) -> Any:
-    """What a run logged, but for times, and the weights it exported."""
-    records = [(r.kind, r.step, {k: v for k, v in r.values.items() if k not in VOLATILE}) for r in read_metrics(workdir)]
-    return records, (workdir / "export" / "model.safetensors").read_bytes()
+    """What a run logged, and the weights it exported."""
+    return logged(workdir), (workdir / "export" / "model.safetensors").read_bytes()
 
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import toy
 
-from toy_runs import Notes
+from toy_runs import Notes, logged
 from tpulm import storage
 from tpulm.errors import ConfigError, Stopped, TrainingDiverged
 from tpulm.runtime import interrupt, watchdog
@@ -26,7 +26,7 @@ from tpulm.train.checkpoint import checksums, newest_weights
 from tpulm.train.distributed import stop_requested
 from tpulm.train.evaluate import Evaluation
 from tpulm.train.loop import TrainResult
-from tpulm.train.metrics import VOLATILE, read_metrics
+from tpulm.train.metrics import read_metrics
 
 SETTINGS = toy.config()
 Outcome = tuple[TrainResult, Path]
@@ -59,16 +59,8 @@ class Stopping(toy.Rows):
         return super().batch(cursor)
 
 
-def lasting(workdir: Path) -> list[Any]:
-    """The metrics without what says when and how fast."""
-    return [
-        (record.kind, record.step, {k: v for k, v in record.values.items() if k not in VOLATILE})
-        for record in read_metrics(workdir)
-    ]
-
-
 def same_outcome(result: TrainResult, workdir: Path, whole: Outcome) -> bool:
-    return checksums(result.state) == checksums(whole[0].state) and lasting(workdir) == lasting(whole[1])
+    return checksums(result.state) == checksums(whole[0].state) and logged(workdir) == logged(whole[1])
 
 
 def test_logs_evaluates_and_saves_when_due(whole: Outcome) -> None:
