@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,11 @@ def test_again_nothing_is_trained(encoder: Path, glue: Path, finished: tuple[Pat
 def test_stopped_and_continued_the_table_is_the_same(
     encoder: Path, glue: Path, finished: tuple[Path, BenchReport], tmp_path: Path
 ) -> None:
-    """In the second seed of the second learning rate."""
-    with pytest.raises(Stopped, match="after saving step"):
-        run(encoder, glue, tmp_path / "w", progress=StopAt(18))
-    assert (tmp_path / "w" / "cola" / "lr-1e-06" / "finetune.json").exists()
+    """In the second seed of the second learning rate, after the first."""
+    shutil.copytree(finished[0], tmp_path / "w")
+    shutil.rmtree(tmp_path / "w" / "cola" / "lr-0.005")
+    with pytest.raises(Stopped):
+        run(encoder, glue, tmp_path / "w", progress=StopAt(8))
     assert not (tmp_path / "w" / "cola" / "lr-0.005" / "finetune.json").exists()
     continued = run(encoder, glue, tmp_path / "w")
     assert continued.rows() == finished[1].rows()
@@ -133,7 +135,7 @@ def test_more_parts_are_scored_by_the_best_model(encoder: Path, glue: Path, tmp_
 
 @pytest.mark.slow
 def test_another_start_is_refused(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
-    with pytest.raises(WorkFolderMismatch, match=r"cola was begun with other inputs .*\n.*settings.epochs: 1 -> 3"):
+    with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs: 1 -> 3"):
         run(encoder, glue, finished[0], settings=SETTINGS | {"epochs": 3})
     with pytest.raises(ConfigError, match="has no files"):
         run(encoder, glue / "nowhere", finished[0])

@@ -1,4 +1,4 @@
-"""kill -9 in the third epoch of each task: the same command goes on, and scores and weights are equal bit for bit."""
+"""kill -9 in the third epoch: the same command goes on, and scores and weights are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from task_examples import FIELDS, examples_of, write_jsonl
+from task_examples import examples_of, write_jsonl
 
 import tpulm
 
@@ -34,7 +34,7 @@ tpulm.finetune(progress=KillAt(), columns=tpulm.Columns(negative=sys.argv[3] or 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", FIELDS)
+@pytest.mark.parametrize("task", ["qa", "retrieve"])  # in windows of texts; with negative texts
 def test_a_killed_fine_tuning_ends_as_if_nothing_had_happened(task: str, encoder: Path, tmp_path: Path) -> None:
     for name, count, seed in (("train", 64, 0), ("dev", 32, 1)):
         write_jsonl(tmp_path / f"{name}.jsonl", task, examples_of(task, count, seed=seed))

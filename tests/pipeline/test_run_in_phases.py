@@ -19,20 +19,16 @@ SIZES = {"num_layers": 1, "hidden_size": 32, "num_heads": 2}
 TRAIN = {"steps": 8, "batch_size": 8, "log_every_steps": 1, "checkpoint": {"every_steps": 3}}
 
 
-def two_phases(folder: Path) -> RunConfig:
-    return toy_config(
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("phases")
+    config = toy_config(
         write_corpus(folder / "corpus.txt.gz"),
         phases=PHASES,
         hardware={"fsdp": 2},
         model=SIZES | {"intermediate_size": 64, "max_positions": 64},
         train=TRAIN,
     )
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("phases")
-    config = two_phases(folder)
     return config, folder / "w", pipeline.run(config, folder / "w")
 
 
@@ -48,22 +44,13 @@ def test_each_phase_has_rows_of_its_own_length(whole: Run) -> None:
 
 @pytest.mark.slow
 def test_stopped_in_any_phase_it_ends_the_same(whole: Run, tmp_path: Path) -> None:
-    """In the first, at the end of the second and in the third."""
+    """In the first, at the end of the second and in the third, of which a damaged checkpoint leads back into the second."""
     config, workdir, _ = whole
     for stop in (1, 4, 6):
-        with pytest.raises(Stopped, match=f"after saving step {stop} of 8"):
+        with pytest.raises(Stopped, match=f"step {stop} of 8"):
             pipeline.run(config, tmp_path / "w", progress=Notes(stop))
-    pipeline.run(config, tmp_path / "w")
-    assert outcome(tmp_path / "w") == outcome(workdir)
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_at_the_boundary_goes_back_into_an_earlier_phase(whole: Run, tmp_path: Path) -> None:
-    config, workdir, _ = whole
-    with pytest.raises(Stopped):
-        pipeline.run(config, tmp_path / "w", progress=Notes(4))
-    checkpoint = tmp_path / "w" / "checkpoints" / "4" / "state"
-    shutil.rmtree(checkpoint)
+    for step in (4, 6):
+        shutil.rmtree(tmp_path / "w" / "checkpoints" / str(step) / "state")
     pipeline.run(config, tmp_path / "w")
     assert outcome(tmp_path / "w") == outcome(workdir)
 
@@ -85,20 +72,16 @@ def test_a_run_can_start_from_the_weights_of_another(whole: Run, tmp_path: Path)
     assert metrics["loss"] == pytest.approx(summary.train_loss, abs=0.3)
     assert int(state.step) == 1
     other = again.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocab_size": 61})})
-    with pytest.raises(
-        ConfigError, match=r"another vocabulary than this run; set tokenizer\.path = '.*export/tokenizer\.json'"
-    ):
+    with pytest.raises(ConfigError, match=r"tokenizer\.path = '.*export/tokenizer\.json'"):
         next(pipeline.training_steps(other, tmp_path / "other"))
     model = config.model.model_copy(update={"num_layers": 2})
-    with pytest.raises(
-        ConfigError, match=r"is not the one this run trains: .* is \[1, 32, 2, 16\] there and \[2, 32, 2, 16\] here"
-    ):
+    with pytest.raises(ConfigError, match=r"\[1, 32, 2, 16\].*\[2, 32, 2, 16\]"):
         next(pipeline.training_steps(again.model_copy(update={"model": model}), tmp_path / "larger"))
 
 
 @pytest.mark.slow
 def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path) -> None:
-    """A ModernBERT with Muon on two devices, stopped in the second phase."""
+    """A ModernBERT with Muon on two devices."""
     config = toy_config(
         write_corpus(tmp_path / "corpus.txt.gz"),
         phases=[{"share": 0.5, "objective": "clm"}, {"share": 0.25, "mask_fraction": 0.3}, {"share": 0.25}],
@@ -106,14 +89,7 @@ def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path
         model=SIZES | {"architecture": "modernbert", "num_layers": 4, "intermediate_size": 48, "local_window": 8},
         train=TRAIN | {"optimizer": {"name": "muon", "learning_rate": 2e-3, "warmup_steps": 2}},
     )
-    pipeline.run(config, tmp_path / "whole")
-    shutil.copytree(
-        tmp_path / "whole", tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints", "results", "metrics", "export")
-    )
-    with pytest.raises(Stopped):
-        pipeline.run(config, tmp_path / "w", progress=Notes(5))
     pipeline.run(config, tmp_path / "w")
-    assert outcome(tmp_path / "w") == outcome(tmp_path / "whole")
     losses = {r.step: r.values for r in read_metrics(tmp_path / "w") if r.kind == "train"}
     assert ["mlm_loss" in losses[step] for step in range(1, 9)] == [False] * 4 + [True] * 4
     assert losses[1]["loss"] == pytest.approx(losses[5]["loss"], abs=1.0) and losses[8]["mlm_loss"] > 0

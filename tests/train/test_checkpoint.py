@@ -92,13 +92,6 @@ def test_when_one_is_due():
     assert not is_due_by_time(CheckpointConfig(every_minutes=None, every_steps=1), seconds_since_last=1e9)
 
 
-def test_the_newest_comes_back_bit_for_bit(folder: PurePath):
-    save(folder, 1, 2)
-    assert restored_step(folder) == 2
-    save(folder, 3)
-    assert restored_step(folder) == 3
-
-
 @pytest.mark.parametrize("name", ["a [x]%20#?*\t", "\udcbf", "a.__lock", "../link/../w", "gs://runs/a {x}%20#?*\\\t"])
 def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, name: str):
     """Where the files lie is the operating system's to say: below `os.path.realpath`."""
@@ -180,7 +173,7 @@ def test_one_of_another_format_is_refused_and_left_alone(folder: PurePath):
     sealed = storage.read_json(folder / "2" / "objects.json")
     del sealed["format_version"]
     storage.write_json(folder / "2" / "objects.json", sealed)
-    with pytest.raises(CheckpointError, match=r"format None, .* reads 2"):
+    with pytest.raises(CheckpointError, match="format None"):
         restored_step(folder)
     assert storage.walk(folder / "2") and not storage.exists(folder.parent / "damaged")
 
@@ -278,22 +271,15 @@ def test_what_a_seal_promises_is_on_disk_before_it_and_all_of_a_checkpoint_at_it
     assert not [path for path in not_synced() if path.is_file() or path.is_relative_to(tmp_path / "w" / "checkpoints" / "2")]
 
 
-class TestCopies:
-    """Copied by whatever tool, a checkpoint is as good as the original."""
-
-    CLOUD = "gs://runs/w/checkpoints"
-
-    @pytest.mark.parametrize(("source", "target"), [("disk", CLOUD), (CLOUD, "disk")])
-    def test_it_is_restored_bit_for_bit(self, gcs: Emulator, tmp_path: Path, source: str, target: str):
-        source_folder, target_folder = (
-            tmp_path / "w" / "checkpoints" if place == "disk" else storage.as_path(place) for place in (source, target)
-        )
-        save(source_folder, 1, 2)
-        copy_all(source_folder, target_folder)
-        storage.remove(source_folder)
-        assert restored_step(target_folder) == 2
-        save(target_folder, 3)
-        assert restored_step(target_folder) == 3
+def test_copied_by_whatever_tool_it_is_as_good_as_the_original(gcs: Emulator, tmp_path: Path):
+    here, there, back = tmp_path / "w" / "checkpoints", storage.as_path("gs://runs/w/checkpoints"), tmp_path / "back"
+    save(here, 1, 2)
+    for source, target, step in ((here, there, 3), (there, back, 4)):
+        copy_all(source, target)
+        storage.remove(source)
+        assert restored_step(target) == step - 1
+        save(target, step)
+        assert restored_step(target) == step
 
 
 def test_a_bucket_that_may_not_be_written_to(gcs: Emulator):

@@ -48,17 +48,6 @@ def losses(workdir: PurePath) -> list[tuple[int, float]]:
 SERIES = [(2, 102.0), (4, 104.0), (6, 206.0), (8, 208.0), (10, 210.0)]
 
 
-def two_attempts(workdir: PurePath) -> None:
-    log(workdir, 0, 8, 100.0)
-    log(workdir, 4, 10, 200.0)
-
-
-def test_the_union_of_attempts(workdir: PurePath):
-    two_attempts(workdir)
-    assert losses(workdir) == SERIES
-    assert [path.name for path in storage.list_folder(workdir / "metrics")] == ["0001.jsonl", "0002.jsonl"]
-
-
 def test_attempts_that_begin_at_once_get_numbers_of_their_own(workdir: PurePath):
     def attempt(number: int) -> int:
         with MetricsLog(workdir, first_step=0) as made:
@@ -101,9 +90,11 @@ def scalars(logdir: str, tag: str) -> list[tuple[int, float]]:
         return [(event.step, event.tensor_proto.float_val[0]) for event in multiplexer.Tensors(".", tag)]
 
 
-def test_tensorboard_draws_one_line_through_all_attempts(workdir: PurePath):
-    two_attempts(workdir)
-    assert scalars(str(workdir / "tensorboard"), "train/loss") == SERIES
+def test_the_union_of_attempts_is_one_line_in_tensorboard(workdir: PurePath):
+    log(workdir, 0, 8, 100.0)
+    log(workdir, 4, 10, 200.0)
+    assert losses(workdir) == scalars(str(workdir / "tensorboard"), "train/loss") == SERIES
+    assert [path.name for path in storage.list_folder(workdir / "metrics")] == ["0001.jsonl", "0002.jsonl"]
 
 
 FOLLOW = f"""

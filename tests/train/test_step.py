@@ -50,9 +50,8 @@ def reference(kind: str) -> list[float]:
 @pytest.mark.parametrize(
     ("kind", "hardware"),
     [
-        *(("masked", {axis: 2}) for axis in ("data", "fsdp", "tensor")),
         ("replaced", {"fsdp": 2, "microbatch_size": 4}),
-        *((kind, {"tensor": 2, "microbatch_size": 2}) for kind in ("segments", "modern", "causal")),
+        *((kind, {"tensor": 2, "microbatch_size": 2}) for kind in ("modern", "causal")),
     ],
     indirect=["kind"],
 )

@@ -26,7 +26,6 @@ SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 # What differs from a packed masked run, by objective.
 KINDS: dict[str, dict[str, Any]] = {
     "masked": {},
-    "segments": {"data": {"rows": "segments"}},
     "modern": {"model": {"architecture": "modernbert", "num_layers": 4, "local_window": 4, "dropout": 0.1}},
     "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
     "causal": {
