@@ -42,19 +42,8 @@ class Case:
 CASES = {
     "masked, with next sentence": Case("segments", next_sentence=True),
     "masked, packed": Case("packed"),
-    "masked, modern": Case("packed", {"norm_position": "pre", "token_types": 0, "masked_head": "plain", **LLAMA_LIKE}),
     "masked, ModernBERT": Case("packed", {"architecture": "modernbert", "num_layers": 4, "local_window": 4}),
     "next token, of an encoder": Case("packed", {"norm_position": "pre"}, objective="clm"),
-    "replaced, disentangled": Case(
-        "segments",
-        {
-            "architecture": "electra",
-            "activation": "gelu",
-            "embedding_size": 8,
-            "hidden_size": 32,
-            "generator": {"disentangled_embeddings": True},
-        },
-    ),
     "replaced": Case("segments", {"architecture": "electra", "activation": "gelu", "embedding_size": 8, "hidden_size": 32}),
     "causal, as GPT-2": Case("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False}),
     "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE}),

@@ -16,10 +16,8 @@ from cases import CASES, VOCAB_SIZE, Case, L
 from tpulm.errors import ConfigError
 from tpulm.nn.params import initialize
 
-SLOW = ("masked, modern", "replaced, disentangled")  # to compile; others have the same parts
 
-
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
+@pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
@@ -33,11 +31,7 @@ def assert_same_tree(ours: Any, theirs: Any, atol: float) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol), ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "case",
-    ["masked, with next sentence", "replaced", "causal, as GPT-2"],
-    indirect=True,
-)
+@pytest.mark.parametrize("case", ["masked, with next sentence", "replaced", "causal, as GPT-2"], indirect=True)
 def test_micro_batches_add_up_to_the_whole(case: Case):
     """Dropout included: masks belong to rows, not to micro-batches."""
     objective = case.make()
@@ -81,6 +75,6 @@ def test_bfloat16_is_near_float32(case: Case):
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))
 
 
-def test_special_tokens_outside_the_vocabulary_are_refused(case: Case):
+def test_special_tokens_outside_the_vocabulary_are_refused():
     with pytest.raises(ConfigError, match="'mask'"):
-        case.make(special=dataclasses.replace(cases.SPECIAL, mask=50))
+        cases.make(special=dataclasses.replace(cases.SPECIAL, mask=50))
