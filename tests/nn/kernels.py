@@ -1,4 +1,4 @@
-"""What the tests of both kernels for attention share."""
+"""What the tests of attention share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from jax.sharding import NamedSharding
 
 import devices
 from tpulm.config import HardwareConfig
+from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.train.mesh import batch_sharding, make_mesh
 
 Mixing = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]  # queries, keys and values [B, H, L, K]
+
+
+def weight_seeds(rows: int, length: int) -> DropoutSeeds:
+    """Of the dropout of attention weights [rows, H, length, length]."""
+    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), rows)), length)
+    return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (rows, 1, length, 1))
 
 
 def on_devices(count: int) -> NamedSharding:

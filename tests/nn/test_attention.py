@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernels import weight_seeds
 
 from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attend, attention, attention_spec
-from tpulm.nn.dropout import DropoutSeeds, dropout, row_seeds, seeds_at, site_seeds, token_seeds
+from tpulm.nn.dropout import DropoutSeeds, dropout
 from tpulm.nn.params import TruncatedNormal, initialize
 
 B, H, L, K = 3, 2, 8, 4
@@ -17,11 +18,6 @@ SEGMENTS = jnp.asarray([[0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2], [0, 
 
 def normal(seed: int, *shape: int) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
-
-
-def some_seeds() -> DropoutSeeds:
-    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
-    return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
 
 
 def plain(
@@ -48,7 +44,7 @@ def plain(
     ],
 )
 def test_value_and_gradients_are_those_of_the_formula(rate: float, window: AttentionWindow, keep_weights: bool):
-    seeds = some_seeds() if rate else None
+    seeds = weight_seeds(B, L) if rate else None
     arrays = [normal(i, B, H, L, K) for i in range(3)]
     g = normal(3, B, H, L, K)
 

@@ -9,33 +9,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from kernels import check_values_and_gradients, on_devices
+from kernels import check_values_and_gradients, on_devices, weight_seeds
 
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
 from tpulm.nn import flash
 from tpulm.nn.attention import CAUSAL, EVERYTHING, attention, has_kernels, kernels_agree
-from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
+from tpulm.nn.dropout import DropoutSeeds
 from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
 
 B, H, L, K = 2, 2, 1024, 16
 
 
-@pytest.fixture(scope="module")
-def seeds() -> DropoutSeeds:
-    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
-    return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
-
-
 @pytest.mark.parametrize(("causal", "rate", "devices"), [(False, 0.1, 2), (True, 0.0, 1)])
-def test_values_and_gradients_are_those_of_plain_attention(
-    causal: bool, rate: float, devices: int, seeds: DropoutSeeds
-) -> None:
+def test_values_and_gradients_are_those_of_plain_attention(causal: bool, rate: float, devices: int) -> None:
     """Rows of several blocks of queries, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[700], [L]]), place // 300, -1)
-    settings: dict[str, Any] = {"seeds": seeds if rate else None, "dropout_rate": rate}
+    settings: dict[str, Any] = {"seeds": weight_seeds(B, L) if rate else None, "dropout_rate": rate}
     of_kernel = {**settings, "causal": causal, "rows": on_devices(devices), "interpret": True}
 
     def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:

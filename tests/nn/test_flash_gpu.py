@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from kernels import check_values_and_gradients, on_devices
+from kernels import check_values_and_gradients, on_devices, weight_seeds
 
 from tpulm.nn import flash_gpu
 from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attention, has_kernels, kernels_agree
-from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
+from tpulm.nn.dropout import DropoutSeeds
 
 B, H, L, K = 2, 2, 384, 16
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
@@ -25,9 +25,7 @@ def test_values_and_gradients_are_those_of_plain_attention(window: AttentionWind
     """Rows of several blocks, with segments and padding, over devices."""
     place = jnp.arange(L, dtype=jnp.int32)[None]
     segments = jnp.where(place < jnp.asarray([[250], [L]]), place // 100, -1)
-    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), B)), L)
-    seeds = seeds_at(site_seeds(jax.random.key(1), ()), tokens, (B, 1, L, 1))
-    settings: dict[str, Any] = {"seeds": seeds if rate else None, "dropout_rate": rate}
+    settings: dict[str, Any] = {"seeds": weight_seeds(B, L) if rate else None, "dropout_rate": rate}
     of_kernel = {**settings, "before": window.before, "after": window.after, "rows": on_devices(devices), "interpret": True}
 
     def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
