@@ -55,10 +55,10 @@ def test_which_phase_goes_on_after_a_step():
 @pytest.mark.parametrize(
     ("phases", "message"),
     [
-        ([{"share": 0.9}], "shares of the phases add up to 0.9; they must make 1"),
-        ([{"share": 1.0, "sequence_length": 1024}], "phase 1 has sequence_length 1024, which exceeds model.max_positions 512"),
+        ([{"share": 0.9}], r"0\.9"),
+        ([{"share": 1.0, "sequence_length": 1024}], "phase 1 .*1024.*512"),
         ([{"share": 0.0}, {"share": 1.0}], "greater than 0"),
-        ([{"objective": "rtd"}], "phase 1 has objective 'rtd', which cannot train .* 'bert'; use mlm or clm, or leave it out"),
+        ([{"objective": "rtd"}], "phase 1 .*'rtd'.*'bert'.*mlm or clm"),
     ],
 )
 def test_what_does_not_add_up_is_refused(phases: list[dict[str, Any]], message: str):

@@ -131,47 +131,30 @@ class TestOverrides:
         assert config.load("bert-tiny", ["corpus.cleaning.unicode_form=none"]).corpus.cleaning.unicode_form == "none"
         assert "train.steps" in message_of("bert-tiny", ["train.steps=none"])
 
-    @pytest.mark.parametrize(
-        ("overrides", "said"),
-        [
-            (["train.steps"], "--set name.of.field=value"),
-            (["=5"], "--set name.of.field=value"),
-            ([" = 5"], "--set name.of.field=value"),
-            (["train.steps=5", "seed=1", " train.steps = 6"], "train.steps is set twice"),
-            (["train.steps.more=5"], "'steps' is a value"),
-        ],
-    )
-    def test_what_is_no_assignment(self, overrides: list[str], said: str):
-        assert said in message_of("bert-tiny", overrides)
-
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("override", "hint"),
+        ("overrides", "said"),
         [
-            ("train.stpes=5", "'train.stpes'. Did you mean 'train.steps'?"),
-            ("model.zzz=1", "Known: architecture, num_layers"),
-            ('corpus.sources=[{path="x", weigth=2}]', "'corpus.sources.0.weigth'. Did you mean 'corpus.sources.0.weight'?"),
-            ("train.warmup_steps=5", "Did you mean 'train.optimizer.warmup_steps'?"),
+            (["train.steps"], "name.of.field=value"),
+            (["=5"], "name.of.field=value"),
+            (["train.steps=5", "seed=1", " train.steps = 6"], "train.steps is set twice"),
+            (["train.steps.more=5"], "'steps' is a value"),
+            (["train.stpes=5"], "'train.stpes'. Did you mean 'train.steps'?"),
+            (["model.zzz=1"], "Known: architecture, num_layers"),
+            (['corpus.sources=[{path="x", weigth=2}]'], "'corpus.sources.0.weigth'. Did you mean 'corpus.sources.0.weight'?"),
+            (["train.warmup_steps=5"], "Did you mean 'train.optimizer.warmup_steps'?"),
+            (["train.steps=0"], "(given: 0)"),
+            (["data.rows=sideways"], "'segments', 'packed' or 'causal' (given: 'sideways')"),
+            (["train.optimizer.learning_rate=inf"], "train.optimizer.learning_rate"),
+            (["model.hidden_size=100"], "hidden_size 100 is not a multiple of num_heads 12"),
+            (["data.sequence_length=1024"], "max_positions 512"),
+            (['corpus.sources=[{format="jsonl"}]'], "path is missing"),
+            (["data.rows=packed"], "next_sentence needs rows = 'segments'"),
         ],
     )
-    def test_an_unknown_setting_gets_the_nearest_name(self, override: str, hint: str):
-        assert hint in message_of("bert-tiny", [override])
-
-    @pytest.mark.parametrize(
-        ("override", "expected"),
-        [
-            ("train.steps=0", "(given: 0)"),
-            ("data.rows=sideways", "'segments', 'packed' or 'causal' (given: 'sideways')"),
-            ("train.optimizer.learning_rate=inf", "train.optimizer.learning_rate"),
-            ("model.hidden_size=100", "hidden_size 100 is not a multiple of num_heads 12"),
-            ("data.sequence_length=1024", "max_positions 512"),
-            ('corpus.sources=[{format="jsonl"}]', "path is missing"),
-            ("data.rows=packed", "next_sentence needs rows = 'segments'"),
-        ],
-    )
-    def test_a_wrong_value_is_shown_with_what_was_expected(self, override: str, expected: str):
-        assert expected in message_of("bert-base", [override])
+    def test_a_wrong_setting_is_shown_with_what_was_expected(self, overrides: list[str], said: str):
+        assert said in message_of("bert-base", overrides)
 
     def test_all_mistakes_are_told_at_once(self):
         found = message_of("bert-tiny", ["train.steps=0", "train.sed=1", "data.rows=x"])

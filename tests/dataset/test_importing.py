@@ -124,6 +124,7 @@ def test_names_places_and_workers_do_not_matter(
     assert digests(tmp_path / "wa") == digests(tmp_path / "wb")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     tmp_path: Path, tokenizer: Tokenization, user_environment: dict[str, str]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorstore
 
+from toy_runs import Notes
 from tpulm import corpus, storage, tokenization
 from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
 from tpulm.corpus import CorpusManifest
@@ -31,7 +32,6 @@ from tpulm.dataset import (
 )
 from tpulm.dataset.manifest import Encoding, rounded_up
 from tpulm.errors import Damaged, DataError, StorageError, WorkFolderMismatch
-from tpulm.progress import Silent
 from tpulm.runtime.workers import run_tasks
 from tpulm.tokenization import encode
 
@@ -41,14 +41,6 @@ CONFIG = DataConfig(sequence_length=32, block_rows=8, part_bytes=10_000)
 SEGMENTS = CONFIG.model_copy(update={"next_sentence": True})
 PACKED = CONFIG.model_copy(update={"rows": "packed"})
 REDRAWN = SEGMENTS.model_copy(update={"dupe_factor": 2})
-
-
-class Noted(Silent):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 class Scattered(NamedTuple):
@@ -358,7 +350,7 @@ def test_an_empty_holdout_is_refused(tmp_path: Path) -> None:
 def test_a_holdout_too_small_to_score_is_noted(tmp_path: Path) -> None:
     """The fraction that is proposed holds out enough."""
     texts = [f"the cat sat on the mat {number} times." for number in range(3_000)]
-    notes = Noted()
+    notes = Notes()
     few = scattered_at(tmp_path / "few", texts).prepare(PACKED, progress=notes)
     (said,) = [note for note in notes.notes if note.startswith("warning: the holdout is ")]
     assert f"with {few.holdout.counts.tokens:,} tokens" in said
@@ -409,7 +401,7 @@ def test_rows_of_single_sentences_are_warned_of_before_and_after(tmp_path: Path,
     documents = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(300)]
     documents += [". ".join(map(str.capitalize, pair)) + "." for pair in zip(documents[:40], documents[40:80], strict=True)]
     corpus_ = scattered_at(tmp_path / "w", documents)
-    heard = Noted()
+    heard = Notes()
     manifest = corpus_.prepare(CONFIG.model_copy(update={"next_sentence": next_sentence}), progress=heard)
     counts = manifest.train.counts
     assert 0.85 < counts.one_sentence_documents / counts.documents < 0.92

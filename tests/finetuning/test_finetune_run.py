@@ -104,19 +104,6 @@ def test_again_there_is_nothing_to_do(encoder: Path, files: Path, finished: Fine
 
 
 @pytest.mark.slow
-def test_stopped_and_continued_it_is_the_same(encoder: Path, files: Path, finished: FinetuneSummary, tmp_path: Path) -> None:
-    """With the second seed; the parameters are equal bit for bit."""
-    with pytest.raises(Stopped, match="of 27"):
-        run(encoder, files, tmp_path / "clf", seeds=2, progress=StopAt(30))
-    summary = run(encoder, files, tmp_path / "clf", seeds=2)
-    assert not summary.nothing_to_do
-    assert [(seed.dev, seed.test, seed.history) for seed in summary.seeds] == [
-        (seed.dev, seed.test, seed.history) for seed in finished.seeds
-    ]
-    assert same_model(summary.output, finished.output)
-
-
-@pytest.mark.slow
 def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: Path) -> None:
     one = run(encoder, files, tmp_path / "clf", epochs=1)
     two = run(encoder, files, tmp_path / "clf", epochs=1, seeds=2)

@@ -27,10 +27,10 @@ CLASSES: dict[str, str] = {
 KINDS = {
     "classification": ("bert", "electra", "megatron", "eurobert", "modernbert"),
     "regression": ("bert",),
-    "multilabel": ("bert", "eurobert"),
+    "multilabel": ("bert",),
     "tag": ("bert", "electra", "eurobert", "modernbert"),
-    "qa": ("bert", "electra", "megatron", "modernbert"),
-    "choice": ("bert", "electra", "megatron", "modernbert"),
+    "qa": ("bert", "electra", "modernbert"),
+    "choice": ("bert", "electra", "modernbert"),
 }
 
 

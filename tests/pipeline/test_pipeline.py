@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import math
@@ -51,10 +50,10 @@ def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hardware": {"fsdp": 3}}, "fsdp 3 x tensor 1 does not make the 2 device"),
-        ({"hardware": {"data": 2}, "train": {"batch_size": 7}}, "batch_size 7 does not divide over 2 devices"),
-        ({"hardware": {"microbatch_size": 3}}, "microbatch_size 3 does not divide"),
-        ({"tokenizer": {"path": "/absent/vocab.txt"}}, "tokenizer.path /absent/vocab.txt is not there"),
+        ({"hardware": {"fsdp": 3}}, "fsdp 3 x tensor 1"),
+        ({"hardware": {"data": 2}, "train": {"batch_size": 7}}, "batch_size 7"),
+        ({"hardware": {"microbatch_size": 3}}, "microbatch_size 3"),
+        ({"tokenizer": {"path": "/absent/vocab.txt"}}, "/absent/vocab.txt"),
     ],
 )
 def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -170,10 +169,10 @@ def test_a_loop_of_ones_own(toy_run: Run, tmp_path: Path) -> None:
 def test_what_the_settings_name_is_looked_for_first_and_can_be_corrected(tmp_path: Path) -> None:
     config = toy_config(write_corpus(tmp_path / "corpus.txt.gz", documents=40))
     for group, setting, message in (
-        ("tokenizer", {"path": "gone/vocab.txt"}, r"tokenizer\.path gone/vocab\.txt is not there"),
-        ("tokenizer", {"path": "/"}, r"tokenizer\.path / is a folder; name the vocab\.txt"),
-        ("train", {"start_from": "gone"}, r"train\.start_from gone is not there"),
-        ("corpus", {"sources": (SourceConfig(path="gone.txt"),)}, "there is no file or folder"),
+        ("tokenizer", {"path": "gone/vocab.txt"}, r"gone/vocab\.txt"),
+        ("tokenizer", {"path": "/"}, r"tokenizer\.path / "),
+        ("train", {"start_from": "gone"}, r"train\.start_from gone"),
+        ("corpus", {"sources": (SourceConfig(path="gone.txt"),)}, r"gone\.txt"),
     ):
         wrong = config.model_copy(update={group: getattr(config, group).model_copy(update=setting)})
         with pytest.raises(ConfigError, match=message), workfolder.working_in(wrong, tmp_path / "w") as folder:
@@ -260,15 +259,12 @@ def trained(config: RunConfig, workdir: Path, progress: Progress = SILENT) -> di
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("schedule", "planned", "stopped"), [("constant", 6, None), ("wsd", 10, 6)])
-def test_a_run_whose_end_moves_is_as_if_it_had_been_planned_so(
-    toy_run: Run, tmp_path: Path, schedule: str, planned: int, stopped: int | None
-) -> None:
+def test_a_run_whose_end_moves_is_as_if_it_had_been_planned_so(toy_run: Run, tmp_path: Path) -> None:
     """Bit for bit; though it logs, evaluates and saves at other steps from there on, too."""
     made = ("checkpoints", "results", "export")  # the dataset is that of other training settings, which it has nothing of
 
     def config(steps: int, **changes: Any) -> RunConfig:
-        optimizer = {"schedule": schedule, "warmup_steps": 2, "decay_steps": 4}
+        optimizer = {"schedule": "wsd", "warmup_steps": 2, "decay_steps": 4}
         values = toy_run[0].model_dump()
         return RunConfig.model_validate(
             {**values, "train": {**values["train"], "steps": steps, "optimizer": optimizer, **changes}}
@@ -276,8 +272,8 @@ def test_a_run_whose_end_moves_is_as_if_it_had_been_planned_so(
 
     at_once = trained(config(12), copied(toy_run, tmp_path / "a", *made))
     workdir = copied(toy_run, tmp_path / "b", *made)
-    with contextlib.nullcontext() if stopped is None else pytest.raises(Stopped):
-        trained(config(planned), workdir, SILENT if stopped is None else Notes(stopped))
+    with pytest.raises(Stopped):
+        trained(config(10), workdir, Notes(6))
     other = {"log_every_steps": 5, "evaluate_every_steps": 4, "evaluation_rows": 16, "checkpoint": {"every_steps": 5}}
     assert trained(config(12, **other), workdir) == at_once
     steps = [record.step for record in read_metrics(workdir) if record.kind == "train"]

@@ -56,13 +56,6 @@ def test_stopped_in_any_phase_it_ends_the_same(whole: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_goes_through_both(whole: Run, tmp_path: Path) -> None:
-    config, workdir, _ = whole
-    losses = [metrics["loss"] for _, _, metrics in pipeline.training_steps(config, tmp_path / "own")]
-    assert losses == pytest.approx([r.values["loss"] for r in read_metrics(workdir) if r.kind == "train"], abs=1e-5)
-
-
-@pytest.mark.slow
 def test_a_run_can_start_from_the_weights_of_another(whole: Run, tmp_path: Path) -> None:
     config, workdir, summary = whole
     tokenizer = config.tokenizer.model_copy(update={"path": str(workdir / "tokenizer" / "tokenizer.json")})

@@ -33,9 +33,7 @@ PUBLISHED = {
 def test_the_published_run_is_all_right():
     checks = judge(5_000, PUBLISHED)
     assert len(checks) == 6
-    assert verdict(checks, 5_000).startswith(
-        "all right: generator token loss 7.100 (at most 7.30); detector AUC 0.680 (at least 0.60); detector recall 0.050"
-    )
+    assert verdict(checks, 5_000).startswith("all right: generator token loss 7.100 (at most 7.30)")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +66,7 @@ def test_other_models_are_held_to_the_law_alone(architecture: Any):
         (7.74, True),
         (7.42, True),
         (6.68, False),
-    ],  # measured of bert-mini on Korean reviews: 45 and 450 steps, and settings that work
+    ],  # bert-mini on Korean reviews: 45 and 450 steps, other settings
 )
 def test_the_plateau_of_word_frequencies_is_recognized(loss: float, at_unigrams: bool):
     scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
@@ -103,7 +101,7 @@ def test_a_shortened_recipe_wants_its_steps_back(recipe: str, settings: dict[str
     steps = config.train.steps
     said = verdict(judge(steps, {"loss": 8.0, "unigram_entropy": 7.4}), steps, advice=advice_for(config))
     if helps is None:
-        assert said == f"{steps} steps are too few to tell (token loss 8.000 (at most 7.30)). More steps or more text may help"
+        assert said.startswith(f"{steps} steps") and "8.000 (at most 7.30)" in said and "train." not in said
     else:
         assert said.startswith(f"outside after {steps} steps: ") and said.endswith(", ".join(helps))
 
@@ -165,7 +163,7 @@ def test_a_vocabulary_that_does_not_fit_comes_before_more_steps():
 def test_losses_that_are_not_the_same_quantity_are_explained():
     electra = load("electra-small", {"train.steps": 6_000, "train.objective.mask_fraction": 0.25})
     assert loss_formula(electra) == "generator + 50 x detector"
-    assert why_losses_differ(electra) == "training has dropout; training masks 25% of the tokens, held-out text 15%"
+    assert all(part in why_losses_differ(electra) for part in ("dropout", "25%", "15%"))
     assert loss_formula(run()) == "tokens + next sentence"
     same = load("lm1b", {"model.dropout": 0.0, "model.attention_dropout": 0.0, "train.log_every_steps": 10})
     assert why_losses_differ(same) == loss_formula(same) == ""
