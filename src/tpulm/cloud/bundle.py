@@ -26,8 +26,9 @@ from urllib.parse import quote
 
 from tpulm import storage
 from tpulm.cloud.vm.digest import digest
-from tpulm.errors import MissingExtra, TpulmError, installing
+from tpulm.errors import TpulmError
 from tpulm.progress import SILENT, Progress
+from tpulm.storage.causes import needing_extra
 from tpulm.storage.paths import bucket_and_name
 
 if TYPE_CHECKING:
@@ -205,10 +206,8 @@ def fetch_interpreter(folder: Path) -> Path:
 
 
 def _uv() -> Path:
-    try:
+    with needing_extra("launching needs uv", "cloud"):
         from uv import find_uv_bin
-    except ImportError as error:
-        raise MissingExtra(f"launching needs uv: {installing('cloud')}") from error
     return Path(find_uv_bin())
 
 

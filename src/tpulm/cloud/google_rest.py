@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpulm.cloud.provider import is_rate_limit
 from tpulm.cloud.settings import CloudSettings
-from tpulm.errors import CloudRefused, MissingExtra, Unavailable, installing
-from tpulm.storage.causes import expired, no_login, passes, words
+from tpulm.errors import CloudRefused, Unavailable
+from tpulm.storage.causes import expired, needing_extra, no_login, passes, words
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -157,7 +157,7 @@ class GoogleRest:
     @cached_property
     def credentials(self) -> Credentials:
         """Application Default Credentials, with the project as quota project. Raises CloudRefused if there are none."""
-        with needing_extra():
+        with needing_extra("Google Cloud needs more packages", "cloud"):
             import google.auth
             from google.auth import exceptions
         try:
@@ -189,7 +189,7 @@ class GoogleRest:
         raise raised
 
     def _session(self, service: Service) -> Session:
-        with needing_extra():
+        with needing_extra("Google Cloud needs more packages", "cloud"):
             from google.auth.credentials import AnonymousCredentials
             from google.auth.transport.requests import AuthorizedSession
         anonymous = is_anonymous(service)
@@ -208,15 +208,6 @@ def address(service: Service) -> str:
 
 def is_anonymous(service: Service) -> bool:
     return address(service).startswith("http://")
-
-
-@contextlib.contextmanager
-def needing_extra() -> Iterator[None]:
-    """Turn ImportError into MissingExtra."""
-    try:
-        yield
-    except ImportError as error:
-        raise MissingExtra(f"Google Cloud needs more packages: {installing('cloud')}") from error
 
 
 def _error(service: str, answer: Response) -> GoogleError:

@@ -91,12 +91,12 @@ def no_login() -> str:
 
 
 @contextlib.contextmanager
-def needing_extra() -> Iterator[None]:
+def needing_extra(what: str = f"paths that begin with {REMOTE} need a package more", extra: str = "gcs") -> Iterator[None]:
     """Guard imports that need the extra."""
     try:
         yield
     except ImportError as error:
-        raise MissingExtra(f"paths that begin with {REMOTE} need a package more: {installing('gcs')}") from error
+        raise MissingExtra(f"{what}: {installing(extra)}") from error
 
 
 @functools.cache
