@@ -85,10 +85,10 @@ def test_files_go_with_the_job_last(gcs: Emulator):
     for name in ("dataset/a", "dataset/b", "corpus/c", "export/model", "run.json"):
         storage.write_atomic(WORKDIR_PATH / name, b"12345")
     storage.write_atomic("gs://runs/toy-two/run.json", b"1")
-    data = teardown.data_files(WORKDIR_PATH)
+    data = teardown.files_of(WORKDIR_PATH, data_only=True)
     assert sorted(data.names) == ["corpus/c", "dataset/a", "dataset/b"] and data.bytes == 15
     assert teardown.delete_files(data) == 3
-    work = teardown.work_files(WORKDIR_PATH)
+    work = teardown.files_of(WORKDIR_PATH)
     assert work.names[-1] == "cloud/job.json" and not {"corpus/c", "dataset/a"} & set(work.names)
     assert teardown.strangers(WORKDIR_PATH, deleted=True) == ["toy-two/run.json"]
     teardown.delete_files(work)

@@ -512,7 +512,7 @@ def down(
         raise ConfigError(f"{bucket} holds more than {workdir}: {some_of(others)}; nothing was stopped or deleted")
 
     def files() -> cloud.teardown.Files | None:
-        return teardown.work_files(workdir) if delete_work else teardown.data_files(workdir) if delete_data else None
+        return teardown.files_of(workdir, data_only=not delete_work) if delete_work or delete_data else None
 
     if not yes and (doomed := files()) is not None:
         if not is_asked():

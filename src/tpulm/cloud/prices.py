@@ -15,7 +15,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any
@@ -40,7 +40,7 @@ _FILE = "prices.json"  # in the CONTROL folder of a run: the prices of its launc
 
 @dataclass(frozen=True)
 class Price:
-    dollars_per_hour: float  # of the whole slice
+    dollars_per_hour: float  # of the whole slice, or of one chip below
     zone: str
     spot: bool
     source: str
@@ -100,14 +100,14 @@ def of_type(
         return {zone: Price(own, zone, spot, str(accelerators.user_file()), as_of) for zone in zones}
     pod = kind.generation == "v4" or (kind.generation in ("v2", "v3") and kind.hosts > 1)
     family = kind.generation + " pod" * pod
-    rates: dict[str, _Rate] = dict(_table())
+    rates = dict(_table())
     try:
         rates |= _catalog(_CLOUD_TPU if kind.generation in _IN_CLOUD_TPU else _COMPUTE_ENGINE, rest)
     except (GoogleError, CloudRefused) as error:
         note(f"the {CATALOG} could not be read ({error}); the prices are those that come with tpulm, of the dates given")
     by_zone = {zone: rates.get(_key(family, region_of(zone), spot)) for zone in zones}
     return {
-        zone: Price(kind.chips * rate.dollars, zone, spot, rate.source, rate.as_of)
+        zone: replace(rate, dollars_per_hour=kind.chips * rate.dollars_per_hour, zone=zone, spot=spot)
         for zone, rate in by_zone.items()
         if rate is not None
     }
@@ -129,13 +129,6 @@ def saved(folder: PurePath) -> dict[str, Price] | None:
 # -- per chip-hour ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Rate:
-    dollars: float  # per chip-hour
-    source: str
-    as_of: str
-
-
 def _key(family: str, region: str, spot: bool) -> str:
     return f"{family} in {region}, {'spot' if spot else 'on demand'}"
 
@@ -147,9 +140,9 @@ def table() -> dict[str, Any]:
 
 
 @functools.cache
-def _table() -> dict[str, _Rate]:
+def _table() -> dict[str, Price]:
     return {
-        _key(family, region, name == "spot"): _Rate(value, part["source"], part["as_of"])
+        _key(family, region, name == "spot"): Price(value, region, name == "spot", part["source"], part["as_of"])
         for part in table()["tpu"]
         for name in ("on_demand", "spot")
         for family, regions in part.get(name, {}).items()
@@ -157,8 +150,8 @@ def _table() -> dict[str, _Rate]:
     }
 
 
-def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
-    """The rates of a Google service, cached for a day. Raises GoogleError and CloudRefused if they cannot be read."""
+def _catalog(service: str, rest: GoogleRest) -> dict[str, Price]:
+    """The prices of a Google service, cached for a day. Raises GoogleError and CloudRefused if they cannot be read."""
     root = os.environ.get("XDG_CACHE_HOME")
     file = (Path(root) if root else Path.home() / ".cache") / "tpulm" / "prices" / f"{service}.json"
     keep = not is_anonymous("cloudbilling")  # an emulator's prices are not Google's
@@ -177,9 +170,9 @@ def _catalog(service: str, rest: GoogleRest) -> dict[str, _Rate]:
     return _dated(prices, now)
 
 
-def _dated(prices: Mapping[str, float], at: float) -> dict[str, _Rate]:
+def _dated(prices: Mapping[str, float], at: float) -> dict[str, Price]:
     as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
-    return {key: _Rate(value, CATALOG, as_of) for key, value in prices.items()}
+    return {key: Price(value, "", False, CATALOG, as_of) for key, value in prices.items()}
 
 
 def _read(sku: Mapping[str, Any], service: str) -> dict[str, float]:

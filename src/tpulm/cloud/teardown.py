@@ -315,18 +315,16 @@ class Files:
         return f"{len(self.names):,} objects, {self.bytes / 1e9:,.2f} GB"
 
 
-def work_files(workdir: PurePath) -> Files:
-    """The whole work folder; the job last, so that an interrupted deletion can be continued."""
-    files = storage.walk(workdir)
-    files.pop(f"cloud/{LEASE}", None)  # see `unused`
+def files_of(workdir: PurePath, *, data_only: bool = False) -> Files:
+    """The whole work folder, the job last, so that an interrupted deletion can be continued; or what was prepared from the
+    text."""
+    files = {
+        name: file
+        for name, file in storage.walk(workdir).items()
+        if (name.partition("/")[0] in DATA if data_only else name != f"cloud/{LEASE}")  # see `unused`
+    }
     names = sorted(files, key=lambda name: (name.startswith("cloud/"), name == "cloud/job.json", name))
     return Files(workdir, tuple(names), sum(file.size for file in files.values()))
-
-
-def data_files(workdir: PurePath) -> Files:
-    """What was prepared from the text."""
-    files = {name: file for name, file in storage.walk(workdir).items() if name.partition("/")[0] in DATA}
-    return Files(workdir, tuple(files), sum(file.size for file in files.values()))
 
 
 def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
