@@ -11,7 +11,7 @@ import pytest
 from tpulm import storage
 from tpulm.dataset.layouts import Tokens, lay_packed
 from tpulm.dataset.manifest import Counts, RowFormat, SplitManifest, split_manifest
-from tpulm.dataset.parts import Version, write_part
+from tpulm.dataset.parts import SplitRows, Version, write_part
 from tpulm.special_tokens import SpecialTokens
 
 FIRST_ID = 10
@@ -43,9 +43,7 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
             layout = lay_packed(tokens, sequence_length=sequence_length)
             assert layout.num_rows == count
             counts = Counts(documents=count, tokens=size, characters=size)
-            parts.append(
-                write_part(folder, number=number, inputs="x", versions=[Version(layout, ids)], counts=counts, rows=rows)
-            )
+            parts.append(write_part(folder, number, "x", SplitRows("train", [Version(layout, ids)], counts), rows))
         manifest: SplitManifest = split_manifest("train", {}, rows, parts)
         storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
         return folder

@@ -4,7 +4,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from tpulm.dataset.example import NotAnExample, floats, integers, parse, serialize
+from tfrecord_files import serialize
+from tpulm.dataset.example import NotAnExample, floats, integers, parse
 
 values = strategies.lists(strategies.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=5) | strategies.lists(
     strategies.floats(width=32, allow_nan=False), min_size=1, max_size=5

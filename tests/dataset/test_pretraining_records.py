@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Row, bert, electra, random_rows
 
-from tpulm.dataset.example import serialize
+from tfrecord_files import serialize
 from tpulm.dataset.layouts import SpecialIds, fill
-from tpulm.dataset.pretraining_records import Kind, Rows, layout_of, read_rows, shape_of
+from tpulm.dataset.pretraining_records import Kind, layout_of, read_rows, shape_of
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.objectives.rows import encoder_input
@@ -23,7 +23,7 @@ SPECIAL = SpecialTokens(pad=PAD, unknown=UNK, cls=CLS, sep=SEP, mask=MASK)
 ROW = Row((5, 6, 7), (8, 9), 1)
 
 
-def read(records: list[Features], kind: Kind = "bert") -> Rows:
+def read(records: list[Features], kind: Kind = "bert") -> tuple[np.ndarray, np.ndarray]:
     found = [Record(number, 100 * number, serialize(features)) for number, features in enumerate(records, 1)]
     return read_rows(found, "a.tfrecord", shape_of(found[0], "a.tfrecord", kind), Vocabulary(VOCAB_SIZE, SPECIAL))
 
@@ -31,22 +31,22 @@ def read(records: list[Features], kind: Kind = "bert") -> Rows:
 @pytest.mark.parametrize("new_names", [False, True])
 def test_static_masks_are_undone(new_names: bool) -> None:
     rows = random_rows(200, single=0.2)
-    found = read([bert(row, seed, new_names=new_names) for seed, row in enumerate(rows)])
-    assert found.tokens.tolist() == [row.tokens for row in rows]
-    assert found.random_next.tolist() == [row.random_next for row in rows]
+    tokens, random_next = read([bert(row, seed, new_names=new_names) for seed, row in enumerate(rows)])
+    assert tokens.tolist() == [row.tokens for row in rows]
+    assert random_next.tolist() == [row.random_next for row in rows]
 
 
 def test_electras_records_are_rows_as_they_are() -> None:
     rows = random_rows(50, single=0.3)
-    found = read([electra(row) for row in rows], "electra")
-    assert found.tokens.tolist() == [row.tokens for row in rows]
-    assert not found.random_next.any()
+    tokens, random_next = read([electra(row) for row in rows], "electra")
+    assert tokens.tolist() == [row.tokens for row in rows]
+    assert not random_next.any()
 
 
 def test_records_without_next_sentence() -> None:
     features = bert(ROW)
     del features["next_sentence_labels"]
-    assert read([features]).tokens.tolist() == [ROW.tokens]
+    assert read([features])[0].tolist() == [ROW.tokens]
     with pytest.raises(DataError, match="next_sentence_labels"):
         read([features, bert(ROW)])
 
@@ -66,7 +66,7 @@ def test_layouts_give_the_rows_back() -> None:
 def test_mask_and_types_are_what_the_objective_derives() -> None:
     """What `read_rows` accepts is what `encoder_input` makes of the row."""
     records = [electra(row) for row in random_rows(50, single=0.3)]
-    ids = jnp.asarray(read(records, "electra").tokens.astype(np.int32))
+    ids = jnp.asarray(read(records, "electra")[0].astype(np.int32))
     tokens = encoder_input(ids, row_kind="segments", special=SpecialTokens(PAD, UNK, CLS, SEP, MASK))
     np.testing.assert_array_equal(tokens.types, [features["segment_ids"] for features in records])
     np.testing.assert_array_equal(np.asarray(tokens.segments) == 0, [features["input_mask"] for features in records])

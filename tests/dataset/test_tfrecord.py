@@ -10,7 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from tpulm.dataset.tfrecord import frame, masked_crc32c, read_records, survey
+from tfrecord_files import frame
+from tpulm.dataset.tfrecord import masked_crc32c, read_records, survey
 from tpulm.errors import DataError, StorageError
 
 records_of_bytes = strategies.lists(strategies.binary(max_size=40), max_size=6)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tpulm.dataset.example import serialize
-from tpulm.dataset.tfrecord import frame
+from tfrecord_files import frame, serialize
 
 LENGTH = 16
 PREDICTIONS = 3

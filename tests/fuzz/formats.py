@@ -24,6 +24,7 @@ from mutations import Kind
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import bundles
+from tfrecord_files import frame, serialize
 from tpulm import corpus, storage, tokenization, workfolder
 from tpulm.cloud import settings as cloud_settings
 from tpulm.config import CorpusConfig, ModelConfig, RunConfig, SourceConfig, canonical_json, load
@@ -32,10 +33,9 @@ from tpulm.convert.huggingface import load_model, save_model
 from tpulm.convert.importing import import_model
 from tpulm.convert.sstable import read_table
 from tpulm.dataset import load_manifest
-from tpulm.dataset.example import serialize
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.pretraining_records import read_rows, shape_of
-from tpulm.dataset.tfrecord import frame, read_records, survey
+from tpulm.dataset.tfrecord import read_records, survey
 from tpulm.labelled import LabelSet, read_examples
 from tpulm.nn.params import ParamSpec, map_specs
 from tpulm.special_tokens import SpecialTokens

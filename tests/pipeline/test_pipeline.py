@@ -210,7 +210,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: 
     assert [note for note in notes.notes if "of the text's characters are unknown" in note]
     words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
     unknown = sum(len(word) for word in words if word in WORDS[len(WORDS) // 2 :]) / sum(map(len, words))
-    assert made.train.unknown_fraction == pytest.approx(unknown, abs=0.01)
+    assert made.train.counts.unknown_fraction == pytest.approx(unknown, abs=0.01)
 
 
 def test_a_tokenizer_that_does_not_normalize_as_the_corpus_was_is_noted(tmp_path: Path) -> None:

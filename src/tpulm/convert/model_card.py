@@ -118,7 +118,7 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
     count = num_parameters(facts.model, facts.head, facts.vocab_size)
-    unknown = facts.dataset.train.unknown_fraction if facts.dataset else 0.0
+    unknown = facts.dataset.train.counts.unknown_fraction if facts.dataset else 0.0
     return card(
         "model_card.md",
         facts=facts,
@@ -181,7 +181,7 @@ def data_rows(facts: CardFacts) -> list[Row]:
         ("tokens of a document", _quantiles(counts.length_quantiles(counts.token_lengths))),
         ("tokens of text in a row", f"{tokens_per_row:,.1f}" if counts.tokens else ""),
         ("padding", percent(dataset.train.padding_fraction, 2)),
-        ("unknown characters", percent(dataset.train.unknown_fraction, 2)),
+        ("unknown characters", percent(dataset.train.counts.unknown_fraction, 2)),
         ("tokens per character", f"{dataset.train.tokens_per_character:.3f}" if counts.characters else ""),
         ("passes over the rows", f"{facts.steps * batch / counts.rows:.2f}" if counts.rows else ""),
     ]

@@ -6,20 +6,16 @@ which order training sees them. `importing` is not imported here, so that worker
 """
 
 from tpulm.dataset.batches import Batches, evaluation_batches, token_counts, with_columns
-from tpulm.dataset.inspect import Removed, SampledRow, Summary, removed, sample_rows, summarize
-from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest, load_manifest, load_split
+from tpulm.dataset.inspect import Removed, SampledRow, removed, sample_rows, summarize
+from tpulm.dataset.manifest import DatasetManifest, load_manifest, load_split
 from tpulm.dataset.prepare import MODULES, prepare, prepare_texts, warm_up, write_random_rows
 
 __all__ = [
     "MODULES",
     "Batches",
-    "Counts",
     "DatasetManifest",
     "Removed",
-    "RowFormat",
     "SampledRow",
-    "SplitManifest",
-    "Summary",
     "evaluation_batches",
     "load_manifest",
     "load_split",

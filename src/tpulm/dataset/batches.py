@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import NamedTuple
 
 import numpy as np
 
@@ -108,8 +107,7 @@ class Batches:
         steps = _Steps(self, start_cursor, _windows(skipped, start_cursor))
         iterator = iter(grain.MapDataset.source(steps).to_iter_dataset(options))
         try:
-            for step in iterator:
-                yield step.cursor, step.batch
+            yield from iterator
         finally:
             iterator.close()
 
@@ -124,11 +122,6 @@ def with_columns(rows: dict[str, np.ndarray], of_tokens: Mapping[str, np.ndarray
     return {name: table[rows["tokens"]] for name, table in of_tokens.items() if name not in rows} | rows
 
 
-class _Step(NamedTuple):
-    cursor: int
-    batch: dict[str, np.ndarray]
-
-
 class _Steps:
     """A Grain data source whose elements are this host's batches, one per step."""
 
@@ -140,13 +133,13 @@ class _Steps:
     def __len__(self) -> int:
         return _FOREVER
 
-    def __getitem__(self, index: int) -> _Step:
+    def __getitem__(self, index: int) -> tuple[int, dict[str, np.ndarray]]:
         cursor = self._start_cursor + int(index) * self._batches.batch_size
         for first, last in self._windows:
             if cursor >= first:
                 cursor += last - first
         self._batches.read_ahead(cursor)
-        return _Step(cursor, self._batches.batch(cursor))
+        return cursor, self._batches.batch(cursor)
 
     def __repr__(self) -> str:
         return f"_Steps(start_cursor={self._start_cursor})"

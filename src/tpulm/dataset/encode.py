@@ -31,11 +31,6 @@ _WORD_CHARACTERS_AT_ONCE: Final = 1 << 17  # encodings with offsets take several
 _IS_BLANK: Final = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # the last is for all codes above
 
 
-class EncodedDocuments(NamedTuple):
-    tokens: Tokens
-    counts: Counts  # of text and tokens, not of rows
-
-
 def encode_documents(
     documents: list[str],
     tokenization: Tokenization,
@@ -45,8 +40,8 @@ def encode_documents(
     words: WordEncoder | None = None,
     at_once: int | None = None,
     advance: Callable[[int, int], None] = lambda text_bytes, documents: None,
-) -> EncodedDocuments:
-    """Tokenize the documents, in order; with `sentences` each is split into sentences, else it counts as one.
+) -> tuple[Tokens, Counts]:
+    """Tokenize the documents, in order, and count text and tokens; with `sentences` each is split into sentences.
 
     `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the numbers of bytes
     and documents done, after about every `at_once` characters.
@@ -91,7 +86,7 @@ def encode_documents(
         character_lengths=rounded_up(characters),
         token_lengths=rounded_up(np.diff(document_ends, prepend=0)),
     )
-    return EncodedDocuments(tokens, counted)
+    return tokens, counted
 
 
 def _in_sentences(documents: list[str]) -> tuple[list[str], np.ndarray]:

@@ -23,18 +23,9 @@ class NotAnExample(ValueError):
 def parse(data: bytes) -> Mapping[str, Any]:
     """The features by name, for `integers` and `floats`. Raises NotAnExample."""
     try:
-        return _Example.FromString(data).features.feature
+        return Example.FromString(data).features.feature
     except DecodeError as error:
         raise NotAnExample(str(error)) from error
-
-
-def serialize(features: Mapping[str, Sequence[int] | Sequence[float]]) -> bytes:
-    """An Example of these features: floats where the first value is one, else int64s. Equal features give equal bytes."""
-    example = _Example()
-    for name, values in features.items():
-        feature = example.features.feature[name]
-        (feature.float_list if isinstance(values[0], float) else feature.int64_list).value.extend(values)
-    return example.SerializeToString(deterministic=True)
 
 
 def integers(feature: Any) -> Sequence[int]:
@@ -73,4 +64,4 @@ def _message_class() -> Any:
     return message_class(file, "Example")
 
 
-_Example: Final = _message_class()
+Example: Final = _message_class()

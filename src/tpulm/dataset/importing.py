@@ -44,7 +44,7 @@ from tpulm.runtime import interrupt, stage
 from tpulm.runtime.workers import Runner, WorkerPool, run_here
 from tpulm.tokenization import Tokenization, Vocabulary
 
-STRETCH_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
+RANGE_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
 PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that
 _BLOCK_ROWS: Final = DataConfig().block_rows
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # two seconds' work on one core
@@ -54,11 +54,6 @@ _ROWS_AT_ONCE: Final = 4096
 _GRAMS: Final = 4 << 20  # compared per split, at most
 
 HoldOut = Literal["files", "rows"]
-
-
-class ImportedFile(NamedTuple):
-    path: str
-    survey: Survey
 
 
 def import_tfrecords(
@@ -87,8 +82,8 @@ def import_tfrecords(
         return complete
     folder = dataset_folder(workdir)
     pieces = folder / "pieces"
-    tasks = _stretch_tasks(files, shape, rows, digest(inputs), pieces, held)
-    num_records = sum(file.survey.records for file in files)
+    tasks = _range_tasks(files, shape, rows, digest(inputs), pieces, held)
+    num_records = sum(file.records for file in files)
     size = sum(task.span.bytes for task in tasks)
     with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(run_here) as runner:
         threshold = _read(tasks, holdout_fraction, runner, progress)
@@ -192,9 +187,7 @@ def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[Ro
         shape = shape_of(record, path, kind)
         shortest, longest = 8, 65_536  # as data.sequence_length allows
         if not shortest <= shape.sequence_length <= longest:
-            raise DataError(
-                f"its rows have {shape.sequence_length} tokens; {shortest} to {longest:,} can be used", location=path
-            )
+            raise DataError(f"its rows have {shape.sequence_length} tokens, not {shortest} to {longest:,}", location=path)
         config = DataConfig(
             sequence_length=shape.sequence_length, next_sentence=shape.next_sentence, block_rows=_BLOCK_ROWS, rows="segments"
         )
@@ -204,7 +197,7 @@ def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[Ro
     raise DataError("no file holds a record: all are empty", location=", ".join(paths[:3]) + (" …" if len(paths) > 3 else ""))
 
 
-def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
+def _survey(paths: Sequence[str], progress: Progress) -> list[Survey]:
     """All files, sorted by fingerprint, so that a piece's number does not depend on file names."""
     sizes = 0
     for path in paths:
@@ -213,22 +206,22 @@ def _survey(paths: Sequence[str], progress: Progress) -> list[ImportedFile]:
     progress.start("Looking through the records", sizes, "B")
     files = []
     for path in paths:
-        files.append(ImportedFile(path, survey(path, range_bytes=STRETCH_BYTES, advance=progress.advance)))
+        files.append(survey(path, range_bytes=RANGE_BYTES, advance=progress.advance))
         interrupt.check("nothing was begun")
-    if empty := sum(not file.survey.records for file in files):
+    if empty := sum(not file.records for file in files):
         progress.note(f"{empty:,} of {len(files):,} files hold no record")
-    return sorted(files, key=lambda file: file.survey.fingerprint)
+    return sorted(files, key=lambda file: file.fingerprint)
 
 
-def _held_files(files: Sequence[ImportedFile], fraction: float) -> list[str]:
+def _held_files(files: Sequence[Survey], fraction: float) -> list[str]:
     """Fingerprints of the held-out files: at most `fraction` of the rows, or the smallest file; none if there is a single file.
 
     The files come sorted by fingerprint, which is a random order.
     """
     rows: dict[str, int] = {}  # copies of a file share a fingerprint
     for file in files:
-        if file.survey.records:
-            rows[file.survey.fingerprint] = rows.get(file.survey.fingerprint, 0) + file.survey.records
+        if file.records:
+            rows[file.fingerprint] = rows.get(file.fingerprint, 0) + file.records
     if len(rows) < 2:
         return []
     held, room = [], fraction * sum(rows.values())
@@ -240,7 +233,7 @@ def _held_files(files: Sequence[ImportedFile], fraction: float) -> list[str]:
 
 
 def _inputs(
-    files: Sequence[ImportedFile], shape: Shape, tokenizer: Tokenization, holdout_fraction: float, held: Sequence[str]
+    files: Sequence[Survey], shape: Shape, tokenizer: Tokenization, holdout_fraction: float, held: Sequence[str]
 ) -> dict[str, Any]:
     """What the dataset is made from. `workfolder` recognizes an import by "imported"."""
     return {
@@ -249,25 +242,26 @@ def _inputs(
         "imported": shape.kind,
         "holdout_fraction": holdout_fraction,
         "held_out": digest(list(held)) if held else "rows",
-        "sizes": {"range_bytes": STRETCH_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
+        "sizes": {"range_bytes": RANGE_BYTES, "part_bytes": PART_BYTES, "block_rows": _BLOCK_ROWS},
         "tokenizer": tokenizer.fingerprint,
         "files": {
             "count": len(files),
-            "records": sum(file.survey.records for file in files),
-            "sha256": digest([file.survey.fingerprint for file in files]),
+            "records": sum(file.records for file in files),
+            "sha256": digest([file.fingerprint for file in files]),
         },
     }
 
 
-def _stretch_tasks(
-    files: Sequence[ImportedFile], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath, held: Sequence[str]
+def _range_tasks(
+    files: Sequence[Survey], shape: Shape, rows: RowFormat, inputs: str, pieces: PurePath, held: Sequence[str]
 ) -> list[RangeTask]:
-    ranges = [(file, span) for file in files for span in file.survey.ranges]
+    ranges = [(file, span) for file in files for span in file.ranges]
     num_parts = -(-sum(span.bytes for _, span in ranges) // PART_BYTES)
     return [
-        RangeTask(str(pieces), number, file.path, name, span, shape, rows, num_parts, inputs, name in held)
+        RangeTask(
+            str(pieces), number, file.path, file.fingerprint, span, shape, rows, num_parts, inputs, file.fingerprint in held
+        )
         for number, (file, span) in enumerate(ranges)
-        for name in (file.survey.fingerprint,)
     ]
 
 
@@ -304,11 +298,11 @@ def _report(manifest: DatasetManifest, progress: Progress) -> None:
     progress.note(manifest.notes[0])
 
 
-def _holdout_note(files: Sequence[ImportedFile], held: Sequence[str], shared: float) -> str:
-    count = len({file.survey.fingerprint for file in files if file.survey.records})
+def _holdout_note(files: Sequence[Survey], held: Sequence[str], shared: float) -> str:
+    count = len({file.fingerprint for file in files if file.records})
     if held:
-        share = sum(file.survey.records for file in files if file.survey.fingerprint in held)
-        share /= sum(file.survey.records for file in files)
+        share = sum(file.records for file in files if file.fingerprint in held)
+        share /= sum(file.records for file in files)
         how = f"{len(held):,} of {count:,} files are held out, {share:.1%} of the records"
     else:
         how = "single rows are held out, not files"

@@ -164,10 +164,6 @@ class SplitManifest(Record):
         return 1.0 - self.padding_fraction
 
     @property
-    def unknown_fraction(self) -> float:
-        return self.counts.unknown_fraction
-
-    @property
     def num_versions(self) -> int:
         return len(self.parts[0].version_rows)
 

@@ -95,15 +95,7 @@ class PartTask(NamedTuple):
     def build(self) -> dict[str, PartRecord]:
         with _without_cycle_search():
             return {
-                batch.split: write_part(
-                    storage.as_path(self.folder) / batch.split,
-                    number=self.number,
-                    inputs=self.inputs,
-                    versions=batch.versions,
-                    counts=batch.counts,
-                    rows=self.rows,
-                    removed=batch.removed,
-                )
+                batch.split: write_part(storage.as_path(self.folder) / batch.split, self.number, self.inputs, batch, self.rows)
                 for batch in self.source.read(self.number, self.rows)
             }
 
@@ -154,29 +146,20 @@ def build_splits(
     return Splits(*(split_manifest(split, inputs, rows, [part[split] for part in parts]) for split in SPLITS))
 
 
-def write_part(
-    split_folder: PurePath,
-    *,
-    number: int,
-    inputs: str,
-    versions: Iterable[Version],
-    counts: Counts,
-    rows: RowFormat,
-    removed: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-) -> PartRecord:
+def write_part(split_folder: PurePath, number: int, inputs: str, batch: SplitRows, rows: RowFormat) -> PartRecord:
     """Write the rows, in one or more versions, and their record into a temporary folder, then move it into place.
 
-    Memory: one version, a shard of its rows, and TensorStore's copy of the shard. `counts` are those of the text.
+    Memory: one version, a shard of its rows, and TensorStore's copy of the shard.
     """
     with storage.built_aside(split_folder / part_name(number), last=_RECORD) as temporary:
         storage.make_folder(temporary)
         written, checksums = list[Counts](), dict[str, str]()
-        for version in versions:
+        for version in batch.versions:
             if version.layout.num_rows:
                 for column in rows.columns:
                     path = array_path(column, len(written))
                     checksums[path] = _write_column(temporary / path, column, version, rows)
-            written.append(with_rows(counts, version.layout, rows.sequence_length))
+            written.append(with_rows(batch.counts, version.layout, rows.sequence_length))
         record = PartRecord(
             inputs=inputs,
             number=number,
@@ -185,7 +168,7 @@ def write_part(
                 name: ObjectRecord(bytes=info.size, sha256=storage.sha256(temporary / name))
                 for name, info in storage.walk(temporary).items()
             },
-            removed=dict(removed),
+            removed=dict(batch.removed),
             checksums=checksums,
             redrawn_rows=tuple(drawn.rows for drawn in written[1:]),
         )

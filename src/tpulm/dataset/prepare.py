@@ -125,8 +125,7 @@ def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConf
         sentences = config.rows == "segments"
         tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
         layout = _lay(tokens, config, RandomStream(config.seed, StreamPurpose.LAYOUT, number, SPLITS.index("holdout")))
-        versions = [Version(layout, tokens.ids)]
-        records.append(write_part(folder, number=number, inputs="", versions=versions, counts=counts, rows=rows))
+        records.append(write_part(folder, number, "", SplitRows("holdout", [Version(layout, tokens.ids)], counts), rows))
     manifest = split_manifest("holdout", {}, rows, records)
     write_split(folder, manifest)
     return manifest
@@ -153,7 +152,7 @@ def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, blo
         layout = lay_packed(Tokens(ids, ends, ends), sequence_length=sequence_length)
         layout = reorder(layout, draws.permutation(layout.num_rows))
         counts = Counts(documents=ends.size, tokens=size, characters=size)
-        records.append(write_part(folder, number=number, inputs="", versions=[Version(layout, ids)], counts=counts, rows=rows))
+        records.append(write_part(folder, number, "", SplitRows("train", [Version(layout, ids)], counts), rows))
     write_split(folder, split_manifest("train", {}, rows, records))
 
 

@@ -37,11 +37,6 @@ class Shape(NamedTuple):
     next_sentence: bool
 
 
-class Rows(NamedTuple):
-    tokens: np.ndarray  # int64 [N, L], without masks
-    random_next: np.ndarray  # int8 [N]; 0 if the records have no label
-
-
 class _Batch(NamedTuple):
     """N records as arrays, with G predictions in all."""
 
@@ -76,13 +71,15 @@ def shape_of(record: Record, path: str, kind: Kind) -> Shape:
     return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in features)
 
 
-def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vocabulary) -> Rows:
-    """The rows of records of one file. Raises DataError naming file, record and byte, the value found, and the fix."""
+def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of records of one file, int64 [N, L] without masks, and int8 [N]: 1 where the second segment is random.
+
+    Raises DataError naming file, record and byte, the value found, and the fix."""
     batch = _gather(records, path, shape)
     _check_values(batch, vocabulary)
     tokens = _unmask(batch, vocabulary)
     _check_rows(batch, tokens, vocabulary.special)
-    return Rows(tokens, batch.labels.astype(np.int8))
+    return tokens, batch.labels.astype(np.int8)
 
 
 def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: SpecialTokens) -> RowLayout:

@@ -1,4 +1,4 @@
-"""Stretches of TFRecord files, read, checked and sorted by part: the unit of restart when records are imported.
+"""Ranges of TFRecord files, read, checked and sorted by part: the unit of restart when records are imported.
 
 PIECES/000000.npy    the rows, sorted by the hash of their ids, and so by part
 PIECES/000000.json   what it was made from and where its parts end, written last
@@ -69,9 +69,9 @@ class RangeTask(NamedTuple):
         records = read_records(self.path, self.span)
         done, at_once = 0, max(1, _TOKENS_AT_ONCE // self.rows.sequence_length)
         while batch := list(islice(records, at_once)):
-            parsed = read_rows(batch, self.path, self.shape, vocabulary)
+            tokens, random_next = read_rows(batch, self.path, self.shape, vocabulary)
             some = rows[done : done + len(batch)]
-            some["tokens"], some["random_next"] = parsed.tokens, parsed.random_next
+            some["tokens"], some["random_next"] = tokens, random_next
             some["high"], some["low"] = keys_of([row.tobytes() for row in some["tokens"]])
             done += len(batch)
         if done != len(rows):
@@ -115,13 +115,8 @@ def row_dtype(rows: RowFormat) -> np.dtype:
     return np.dtype([("high", "<u8"), ("low", "<u8"), ("random_next", "i1"), ("tokens", tokens, (rows.sequence_length,))])
 
 
-class PartRows(NamedTuple):
-    rows: np.ndarray  # `row_dtype` [N], sorted by key
-    of_held_file: np.ndarray  # bool [N]
-
-
-def rows_of_part(pieces: Iterator[tuple[PurePath, ImportedRange]], part: int, dtype: np.dtype) -> PartRows:
-    """The rows of a part from all pieces."""
+def rows_of_part(pieces: Iterator[tuple[PurePath, ImportedRange]], part: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a part from all pieces, `row_dtype` [N] sorted by key, and which are of a held-out file, bool [N]."""
     arrays, held = [np.empty(0, dtype)], [np.empty(0, bool)]
     for path, record in pieces:
         first, last = (record.part_ends[part - 1] if part else 0), record.part_ends[part]
@@ -132,7 +127,7 @@ def rows_of_part(pieces: Iterator[tuple[PurePath, ImportedRange]], part: int, dt
             held.append(np.full(last - first, record.held_out))
     rows = np.concatenate(arrays)
     order = order_of(rows)
-    return PartRows(rows[order], np.concatenate(held)[order])
+    return rows[order], np.concatenate(held)[order]
 
 
 def keys_in(rows: np.ndarray) -> Keys:

@@ -48,6 +48,7 @@ class RecordRange(NamedTuple):
 class Survey(NamedTuple):
     """What the frames alone say about a file."""
 
+    path: str
     fingerprint: str  # sha256 of all lengths and checksums, and through these of the file
     ranges: tuple[RecordRange, ...]
 
@@ -76,12 +77,6 @@ def check_crc32c(data: bytes, recorded: int, what: str, where: str, *, because: 
             f"{what} the checksum {actual:#010x} (masked crc32c), and {recorded:#010x} is recorded: {because}. {AGAIN}",
             location=where,
         )
-
-
-def frame(data: bytes) -> bytes:
-    """The data framed as one record of a file."""
-    length = struct.pack("<Q", len(data))
-    return b"".join([length, _TAIL.pack(masked_crc32c(length)), data, _TAIL.pack(masked_crc32c(data))])
 
 
 def place(path: str, number: int, offset: int) -> str:
@@ -124,7 +119,7 @@ def survey(path: str, *, range_bytes: int, advance: Callable[[float], None] = la
     if records:
         ranges.append(RecordRange(first, offset, records, size))
         advance(size)
-    return Survey(digest.hexdigest(), tuple(ranges))
+    return Survey(path, digest.hexdigest(), tuple(ranges))
 
 
 def _frames(stream: BinaryIO, path: str, span: RecordRange | None) -> Iterator[_Frame]:

@@ -132,7 +132,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         tokens_per_second=trained["tokens_per_second"],
         text_fraction=text.text_fraction,
         mfu=trained["mfu"],
-        unknown_fraction=text.unknown_fraction,
+        unknown_fraction=text.counts.unknown_fraction,
         health=scores["health"],
         export=str(exported),
         stages=states,
@@ -367,7 +367,7 @@ class Stages:
 
     def _advice(self, phase: Phase) -> str:
         """What to change if the run does no better than unigrams."""
-        unknown_fraction = self._dataset(phase).train.unknown_fraction
+        unknown_fraction = self._dataset(phase).train.counts.unknown_fraction
         return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
 
     def _begun(self, phase: Phase) -> PretrainingProgram:
@@ -603,9 +603,7 @@ class Stages:
         for phase in self.phases if thresholds else ():
             counts = self._dataset(phase).train.counts
             if not counts.blanks:
-                raise ConfigError(
-                    "train.checkpoint.keep_at_words needs a text whose words white space parts: there is none in it"
-                )
+                raise ConfigError("train.checkpoint.keep_at_words needs a text with white space between words")
             per_step = (counts.blanks + counts.documents) / counts.rows * phase.config.train.batch_size
             for words in thresholds:
                 step = phase.first_step + math.ceil((words - read) / per_step)
