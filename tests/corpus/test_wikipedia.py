@@ -216,7 +216,7 @@ def test_a_large_dump_is_read_in_stretches(tmp_path: Path, scattered: Callable, 
     path = tmp_path / "dewiki-pages-articles-multistream.xml.bz2"
     path.write_bytes(dump)
     whole = scattered(path)
-    monkeypatch.setattr(sources, "_STRETCH_BYTES", 2_000)
+    monkeypatch.setattr(sources, "_RANGE_BYTES", 2_000)
     found = scattered(path)
     inputs = found.manifest.inputs
     assert 4 < len(inputs) < 40 and sum(item.bytes for item in inputs) == len(dump)
@@ -225,7 +225,7 @@ def test_a_large_dump_is_read_in_stretches(tmp_path: Path, scattered: Callable, 
 
 
 def test_a_dump_of_one_stream_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "_STRETCH_BYTES", 500)
+    monkeypatch.setattr(sources, "_RANGE_BYTES", 500)
     path = tmp_path / "a.xml.bz2"
     path.write_bytes(bz2.compress((HEAD + "".join(page(f"T{n}", f"{n * 7919}") for n in range(300)) + "</mediawiki>").encode()))
     assert len(sources.find_files([SourceConfig(path=str(path))])) == 1

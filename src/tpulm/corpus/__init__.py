@@ -5,19 +5,16 @@ in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decid
 """
 
 from tpulm.corpus.documents import merge_samples
-from tpulm.corpus.manifest import CorpusManifest, Counts, InputRecord, load_manifest, load_removed, verify
+from tpulm.corpus.manifest import CorpusManifest, load_manifest, load_removed, verify
 from tpulm.corpus.parts import Part, read_part, sample_texts, some_texts
-from tpulm.corpus.scatter import has_spill, remove_spill, scatter
+from tpulm.corpus.scatter import remove_spill, scatter
 from tpulm.corpus.sentences import split_sentences
 from tpulm.corpus.sources import find_files, read_texts
 
 __all__ = [
     "CorpusManifest",
-    "Counts",
-    "InputRecord",
     "Part",
     "find_files",
-    "has_spill",
     "load_manifest",
     "load_removed",
     "merge_samples",

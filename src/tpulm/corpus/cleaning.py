@@ -68,7 +68,8 @@ class Cleaner:
         self._config = config
         repeats = config.max_repeats
         self._keep = repeats or 0
-        self._languages = LanguageFilter(config.languages) if config.languages else None
+        if config.languages:
+            _check_languages(config.languages)
         self.replaced: Counter[str] = Counter()  # in all batches, by kind
         self.removed_matches: Counter[str] = Counter()  # in all batches, by pattern
         self.removed_characters: Counter[str] = Counter()
@@ -94,8 +95,8 @@ class Cleaner:
         data = (text + separator).encode()
         sizes, characters = _lengths(data, separator)
         keep = self._by_length(text, separator, characters, skipped)
-        if self._languages is not None:
-            keep &= self._by_language(text, separator, keep, self._languages, skipped)
+        if self._config.languages:
+            keep &= self._by_language(text, separator, keep, skipped)
         documents = data.split(separator.encode())[:-1]
         if keep.all():
             return Cleaned(documents, text.replace(separator, "\0"), sizes, characters)
@@ -137,21 +138,22 @@ class Cleaner:
                     self.samples.add(reason, (documents[index] for index in selected.tolist()))
         return keep
 
-    def _by_language(
-        self, text: str, separator: str, keep: np.ndarray, languages: LanguageFilter, skipped: Counter[str]
-    ) -> np.ndarray:
-        """Which documents are in a wanted or uncertain language, bool [N]; only those in `keep` are examined."""
+    def _by_language(self, text: str, separator: str, keep: np.ndarray, skipped: Counter[str]) -> np.ndarray:
+        """Which documents are in one of the languages or an uncertain one, bool [N]; only those in `keep` are examined.
+
+        A document that is too short to tell, or has no words, is uncertain.
+        """
         reason: Reason = "other_language"
-        documents, is_wanted = text.split(separator), np.ones(len(keep), bool)
+        documents, matches = text.split(separator), np.ones(len(keep), bool)
         for index in np.flatnonzero(keep).tolist():
-            recognized = languages.recognized(documents[index])
-            certain = recognized.probability >= _CERTAIN
-            self.languages[recognized.language if certain else _UNCERTAIN] += 1
-            if certain and recognized.language not in self._config.languages:
-                is_wanted[index] = False
+            language, probability = _identifier().classify(documents[index][:_CHARACTERS])
+            certain = probability >= _CERTAIN
+            self.languages[language if certain else _UNCERTAIN] += 1
+            if certain and language not in self._config.languages:
+                matches[index] = False
                 skipped[reason] += 1
-                self.samples.add(reason, [f"{recognized.language} {recognized.probability:.2f}: {documents[index]}"])
-        return is_wanted
+                self.samples.add(reason, [f"{language} {probability:.2f}: {documents[index]}"])
+        return matches
 
 
 def _normalized(text: str, separator: str, form: _Form) -> str:
@@ -239,31 +241,16 @@ _CERTAIN: Final = 0.5  # of the probability
 _UNCERTAIN: Final = "uncertain"
 
 
-class Recognized(NamedTuple):
-    language: str  # ISO 639
-    probability: float
-
-
-class LanguageFilter:
-    """Recognizes the languages of documents, with py3langid (Lui and Baldwin 2012; Barbaresi).
-
-    Documents that are too short to tell, or have no words, are kept. Raises ConfigError for a language that cannot be
-    recognized, and MissingExtra without the package.
-    """
-
-    def __init__(self, languages: Sequence[str]):
-        _package()
-        self._identifier = _load()
-        known = self._identifier.labels
-        for language in languages:
-            if language not in known:
-                raise ConfigError(
-                    f"corpus.cleaning.languages: '{language}' is not among the {len(known)} languages that can be "
-                    f"recognized, by codes of ISO 639.{suggest(language, known)}"
-                )
-
-    def recognized(self, document: str) -> Recognized:
-        return Recognized(*self._identifier.classify(document[:_CHARACTERS]))
+def _check_languages(languages: Sequence[str]) -> None:
+    """Raise ConfigError for a language that cannot be recognized, and MissingExtra without the package."""
+    _package()
+    known = _identifier().labels
+    for language in languages:
+        if language not in known:
+            raise ConfigError(
+                f"corpus.cleaning.languages: '{language}' is not among the {len(known)} languages that can be "
+                f"recognized, by codes of ISO 639.{suggest(language, known)}"
+            )
 
 
 def languages_version() -> str:
@@ -272,7 +259,8 @@ def languages_version() -> str:
 
 
 @lru_cache(maxsize=1)
-def _load() -> Any:
+def _identifier() -> Any:
+    """py3langid (Lui and Baldwin 2012; Barbaresi): `classify` gives a language, by its code of ISO 639, and its probability."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -269,7 +269,7 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(points))
     is_word = kinds[first] != _APART
-    word_hashes = _hash_stretches(points, first[is_word], last[is_word])
+    word_hashes = _hash_words(points, first[is_word], last[is_word])
     ends = np.searchsorted(first[is_word], np.cumsum(sizes))
     counts = np.diff(ends, prepend=0)
 
@@ -286,7 +286,7 @@ def _shingles(documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return mix(hashes[is_last]), np.cumsum(np.where(counts > 0, np.maximum(1, counts - SHINGLE_WORDS + 1), 0))
 
 
-def _hash_stretches(points: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _hash_words(points: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """A hash of points[first:last] for each pair: differences of a running polynomial modulo 2^64, shifted to one degree."""
     powers, inverses = _powers(1 << max(10, (len(points) + 1).bit_length()))
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(points.astype(np.uint64)) * powers[: len(points)])])

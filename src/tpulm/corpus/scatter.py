@@ -68,10 +68,10 @@ def scatter(
 ) -> CorpusManifest:
     """Write W/corpus; if it is complete already, only check that nothing has changed since.
 
-    A complete corpus is not read again if `remove_spill` has deleted its documents (see `has_spill`), since the dataset has
-    them. Raises ConfigError for missing sources, DataError for unusable input or an empty corpus, and WorkFolderMismatch if the
-    folder holds another corpus. `workers`, `runner` (by default a pool of `workers` processes) and `hosts`, which share the
-    pieces, do not change the result.
+    A complete corpus is not read again if `remove_spill` has deleted its documents, since the dataset has them. Raises
+    ConfigError for missing sources, DataError for unusable input or an empty corpus, and WorkFolderMismatch if the folder holds
+    another corpus. `workers`, `runner` (by default a pool of `workers` processes) and `hosts`, which share the pieces, do not
+    change the result.
     """
     manifest = load_manifest(workdir)
     if manifest is not None:
@@ -172,11 +172,6 @@ def _without_places(config: CorpusConfig) -> CorpusConfig:
         source.model_copy(update={"path": printable(PurePath(source.path).name), "data_dir": None}) for source in config.sources
     ]
     return config.model_copy(update={"sources": tuple(sources)})
-
-
-def has_spill(workdir: str | os.PathLike[str], manifest: CorpusManifest) -> bool:
-    """Whether the documents still exist."""
-    return all(storage.exists(spill_path(workdir, index)) for index in range(len(manifest.pieces)))
 
 
 def remove_spill(workdir: str | os.PathLike[str]) -> None:

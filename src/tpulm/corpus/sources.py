@@ -28,7 +28,7 @@ from tpulm.errors import ConfigError, MissingExtra, Unavailable
 from tpulm.storage.paths import printable
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
-_STRETCH_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
+_RANGE_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _UNREAD: Final = {
     **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), "is an archive; unpack it (tar -xf {}) and name the files in it"),
     **dict.fromkeys((".zip", ".7z", ".rar"), "is an archive; unpack it (7z x {}, or unzip) and name the files in it"),
@@ -70,7 +70,7 @@ def find_files(
                 other = reached.setdefault(f"{where} {source.split}" if source.format in DATASETS else where, file)
                 if other is not file:
                     raise ConfigError(_reached_twice(other, file, sources))
-            files.extend(_stretches(file))
+            files.extend(_byte_ranges(file))
     return files
 
 
@@ -91,16 +91,14 @@ def refuse_unused_settings(sources: Sequence[SourceConfig], files: Sequence[Inpu
         formats = sorted({file.format for file in files if file.source == index})
         for name in ("documents", "text_field", "templates"):
             if source.is_set(name) and not any(name in READERS[form].settings for form in formats):
-                raise ConfigError(
-                    f"{name} does not apply to '{printable(source.path)}', read as {' and '.join(formats)}; leave it out"
-                )
+                raise ConfigError(f"{name} does not apply to '{printable(source.path)}', read as {' and '.join(formats)}")
 
 
-def _stretches(file: InputFile) -> list[InputFile]:
+def _byte_ranges(file: InputFile) -> list[InputFile]:
     """The file itself, or byte ranges of a large dump that several processes can read at once."""
     if file.format != "wikipedia" or file.compression != "bzip2":
         return [file]
-    edges = [0, *stream_offsets(file.path, file.bytes, _STRETCH_BYTES), file.bytes]
+    edges = [0, *stream_offsets(file.path, file.bytes, _RANGE_BYTES), file.bytes]
     return [
         file._replace(offset=first, bytes=last - first, length=None if last == file.bytes else last - first)
         for first, last in itertools.pairwise(edges)

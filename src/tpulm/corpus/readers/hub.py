@@ -271,9 +271,7 @@ def explained(source: SourceConfig, error: BaseException) -> TpulmError:
     kinds = {kind.__name__ for kind in classes}
     text = next(iter(str(error).strip().splitlines()), "")[:300]
     if "GatedRepoError" in kinds:
-        return ConfigError(
-            f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then run 'hf auth login' or set HF_TOKEN"
-        )
+        return ConfigError(f"{source.path} is gated: accept its terms on {_PAGE}/{name}, then 'hf auth login' or set HF_TOKEN")
     if "RevisionNotFoundError" in kinds:
         return ConfigError(f"{source.path} has no revision '{source.revision}'; {_PAGE}/{name}/commits/main lists them")
     if {"RepositoryNotFoundError", "HFValidationError"} & kinds:

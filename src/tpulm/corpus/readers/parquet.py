@@ -26,7 +26,7 @@ def read_parquet(opened: Input) -> Iterator[DocumentBatch]:
         return [text_field]
 
     batcher = Batcher(faults, place=lambda row: f"row {row}")
-    for first, rows in read_stretches(opened.stream, choose, faults):
+    for first, rows in read_batches(opened.stream, choose, faults):
         yield from add_texts(rows.column(0), path[1:], first, text_field, batcher, faults)
     yield from batcher.flush()
 
@@ -59,7 +59,7 @@ def add_texts(
     yield from batcher.full()
 
 
-def read_stretches(
+def read_batches(
     stream: ByteStream, choose: Callable[[pa.Schema], list[str] | None], faults: Faults
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Up to 16 rows at a time, with the number of the first one, from 0. `choose` names the columns to read; None: all."""

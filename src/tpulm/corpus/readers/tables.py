@@ -39,7 +39,7 @@ def read_table(opened: Input) -> Iterator[DocumentBatch]:
 
 
 def read_rows(
-    stretches: Iterable[Lines],
+    chunks: Iterable[Lines],
     kind: Literal["csv", "tsv"],
     faults: Faults,
     *,
@@ -52,7 +52,7 @@ def read_rows(
     An unclosed quote in a CSV file swallows all rows after it: with `open_quote` "error" it raises DataError, whatever
     `on_error` is, unless the file itself is truncated.
     """
-    rows = _csv_rows(stretches, faults, open_quote) if kind == "csv" else _tsv_rows(stretches)
+    rows = _csv_rows(chunks, faults, open_quote) if kind == "csv" else _tsv_rows(chunks)
     first = next((row for row in rows if row[1]), None)
     if first is None:
         return
@@ -71,10 +71,10 @@ def read_rows(
             faults.add("malformed_row", f"{len(cells)} fields ({shown}), but the header has {width}.", f"line {row[0]}")
 
 
-def _csv_rows(stretches: Iterable[Lines], faults: Faults, open_quote: OpenQuote) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(chunks: Iterable[Lines], faults: Faults, open_quote: OpenQuote) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     torn_before = faults.skipped["broken_file"]
-    lines = _RowLines(stretches)
+    lines = _RowLines(chunks)
     reader = csv.reader(lines, strict=True)
     while True:
         number, lines.characters = reader.line_num + 1, 0
@@ -102,8 +102,8 @@ def _is_open_quote(error: csv.Error, *, lines: int) -> bool:
 class _RowLines:
     """Iterates over lines with their ends; raises csv.Error if a row is larger than a document may be."""
 
-    def __init__(self, stretches: Iterable[Lines]):
-        self._lines = _with_ends(stretches)
+    def __init__(self, chunks: Iterable[Lines]):
+        self._lines = _with_ends(chunks)
         self.characters = 0  # of the current row
 
     def __iter__(self) -> Iterator[str]:
@@ -117,8 +117,8 @@ class _RowLines:
         return line
 
 
-def _with_ends(stretches: Iterable[Lines]) -> Iterator[str]:
-    for lines in stretches:
+def _with_ends(chunks: Iterable[Lines]) -> Iterator[str]:
+    for lines in chunks:
         *whole, last = lines.text.split("\n")
         for line in whole:
             yield f"{line}\n"
@@ -126,8 +126,8 @@ def _with_ends(stretches: Iterable[Lines]) -> Iterator[str]:
             yield last
 
 
-def _tsv_rows(stretches: Iterable[Lines]) -> Iterator[tuple[int, list[str]]]:
-    for lines in stretches:
+def _tsv_rows(chunks: Iterable[Lines]) -> Iterator[tuple[int, list[str]]]:
+    for lines in chunks:
         for number, line in enumerate(lines.split(), lines.first):
             yield number, line.split("\t", _MOST_CELLS) if line else []
 

@@ -150,9 +150,7 @@ def described(folder: PurePath) -> Iterator[Any]:
             with deprecations_ignored():
                 builder = tfds.builder_from_directory(str(here))
         except Exception as error:
-            raise ConfigError(
-                f"{folder} is no TensorFlow dataset ({type(error).__name__}: {error}); prepare it again"
-            ) from error
+            raise ConfigError(f"{folder} is not a dataset ({type(error).__name__}: {error}); prepare it again") from error
         yield builder
 
 
