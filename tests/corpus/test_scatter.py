@@ -132,6 +132,26 @@ def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Ca
     assert heard.notes == ["3,400 documents kept; left out: 2 empty, 1 too short"]
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("first line<br>second line", "HTML tags"),
+        ('<p class="c">a paragraph</P>', "HTML tags"),
+        ("Smith &amp; Sons&nbsp;Ltd.", "HTML entities"),
+        ("［＃８字下げ］一　吾輩《わがはい》は猫である", "Aozora"),
+        ("a < b and b > c, x<y>z, R&D; AT&T", ""),
+    ],
+)
+def test_documents_that_are_no_plain_text_are_noted(tmp_path: Path, write: Callable, line: str, named: str):
+    """Of a hundred, one is noted; of more, one may be a text about markup."""
+    for plain, expected in ((99, named), (100, "")):
+        heard, lines = Heard(), [f"plain line {number}" for number in range(plain)]
+        config = CorpusConfig.model_validate({"sources": [str(write(f"{plain}.txt", "\n".join([line, *lines])))]})
+        manifest = scatter(config, tmp_path / f"w{plain}", part_bytes=10_000, workers=1, progress=heard)
+        assert manifest.counts.documents == plain + 1
+        assert [note.partition(" contain ")[2].startswith(expected) for note in heard.notes] == ([True] if expected else [])
+
+
 def test_near_copies_are_held_out_together(scattered: Callable, write: Callable):
     texts = [f"{first} {number}{last}" for number in range(400) for first in ("Text", "text,", "TEXT -") for last in ("", "!")]
     corpus = scattered(write("a.txt", "\n".join(texts)), holdout_fraction=0.2)

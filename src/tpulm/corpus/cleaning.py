@@ -54,6 +54,29 @@ _TOO_SLOW: Final = (
 _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
+class Markup(NamedTuple):
+    """What shows that a document is no plain text yet."""
+
+    begins: str  # with this, which is found fast
+    pattern: re.Pattern[str]
+    remedy: str
+
+
+MARKUP: Final = {
+    "HTML tags": Markup(
+        "<",
+        re.compile(r"</?(?:a|b|br|div|em|font|h[1-6]|hr|i|img|li|p|span|strong|table|td|tr|ul)(?:\s[^<>]*)?/?>", re.IGNORECASE),
+        "corpus.cleaning.remove = ['<[^<>]+>'] deletes them",
+    ),
+    "HTML entities such as &amp;": Markup(
+        "&", re.compile(r"&(?:amp|apos|gt|lt|nbsp|quot|#\d+|#x[0-9A-Fa-f]+);"), "decode them first: Python's html.unescape does"
+    ),
+    "Aozora Bunko's notes ［＃…］": Markup(
+        "［＃", re.compile("［＃"), "corpus.cleaning.remove = ['aozora'] deletes them and ruby"
+    ),
+}
+
+
 class Cleaned(NamedTuple):
     documents: list[bytes]  # UTF-8
     text: str  # the same, separated by NUL
@@ -73,6 +96,7 @@ class Cleaner:
         self.replaced: Counter[str] = Counter()  # in all batches, by kind
         self.removed_matches: Counter[str] = Counter()  # in all batches, by pattern
         self.removed_characters: Counter[str] = Counter()
+        self.markup: Counter[str] = Counter()  # of documents, by name in MARKUP
         self.languages: Counter[str] = Counter()  # of documents that pass the length limits, if languages are filtered
         self.samples = Samples()  # of what is left out, deleted or replaced
         self._remove = [re.compile(one) for pattern in config.remove for one in PATTERNS.get(pattern, (pattern,))]
@@ -92,6 +116,9 @@ class Cleaner:
             text = replaced(text, self._config.replace, self.replaced, self.samples)
         if self._keep:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
+        for name, markup in MARKUP.items():
+            if markup.begins in text:
+                self.markup[name] += sum(map(bool, map(markup.pattern.search, text.split(separator))))
         data = (text + separator).encode()
         sizes, characters = _lengths(data, separator)
         keep = self._by_length(text, separator, characters, skipped)

@@ -68,6 +68,7 @@ class Counts(Sums):
     removed_matches: dict[str, int] = {}
     removed_characters: dict[str, int] = {}
     removed_templates: dict[str, int] = {}
+    markup: dict[str, int] = {}  # documents that are no plain text yet, by what shows it
     languages: dict[str, int] = {}  # of documents as recognized, including those left out; empty without a language filter
 
 
@@ -151,7 +152,9 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
             for record in inputs
         ],
         "settings": config.fingerprinted(exclude={"sources"}),
-        "counts": counts.model_dump(mode="json", exclude={"languages", "removed_templates"}),  # their effect is in others
+        "counts": counts.model_dump(
+            mode="json", exclude={"languages", "removed_templates", "markup"}
+        ),  # their effect is in others
     }
     return hash_json(value)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
-from tpulm.corpus.cleaning import CONTROL_CHARACTERS, Cleaner, languages_version
+from tpulm.corpus.cleaning import CONTROL_CHARACTERS, MARKUP, Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, draw, holdout_threshold, keys_of_texts
 from tpulm.corpus.manifest import (
@@ -53,6 +53,7 @@ from tpulm.storage.paths import printable
 _PIECE_BYTES: Final = 64 << 20  # of text; small files share a piece, a large file is one piece
 _SHARED_PARTS: Final = 8
 _WORTH_SHARING_BYTES: Final = 2_000_000
+_MUCH_MARKUP: Final = 0.01  # of the documents
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # of text; takes one core a second, as long as starting a pool
 
 
@@ -189,6 +190,9 @@ def _report(counts: Counts, progress: Progress) -> None:
     for pattern, matches in counts.removed_matches.items():
         hint = "; if they are many, the encoding may be another one" if pattern == CONTROL_CHARACTERS else ""
         progress.note(f"deleted: {matches:,} matches of {pattern}, {counts.removed_characters[pattern]:,} characters{hint}")
+    for name, count in counts.markup.items():
+        if count >= _MUCH_MARKUP * counts.documents:
+            progress.note(f"{count:,} of {counts.documents:,} documents contain {name}: {MARKUP[name].remedy}")
     if counts.removed_templates:
         commonest = Counter(counts.removed_templates).most_common(5)
         progress.note(
@@ -372,6 +376,7 @@ class _PieceWriter:
                 removed_matches=dict(self._cleaner.removed_matches),
                 removed_characters=dict(self._cleaner.removed_characters),
                 removed_templates=dict(self._faults.removed_templates),
+                markup=dict(+self._cleaner.markup),
                 languages=dict(self._cleaner.languages),
             ),
             runs=tuple(self._spill.runs),
