@@ -375,7 +375,7 @@ def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> Non
     cloud.launch({"seconds": 3.0}, budget=0.25)  # less than what the VM keeps for saving and deleting
     supervisor = cloud.supervisor()
     until(lambda: supervisor.step() and cloud.tpu.nodes())
-    until(lambda: not cloud.tpu.nodes(), PATIENCE)
+    until(lambda: not cloud.tpu.nodes(), seconds=PATIENCE)
     assert cloud.newest_step() < trainer.STEPS  # it saved and stopped, or was stopped before it began
     job = cloud.begin(dataclasses.replace(QUICK, budget=0.25))()
     assert (job.status, len(job.attempts)) == ("stopped", 1)
@@ -424,6 +424,6 @@ def test_an_agent_that_is_killed_and_nobody_supervises(cloud: Cloud) -> None:
         if b"agent.py" in Path(f"/proc/{process}/cmdline").read_bytes():
             os.kill(process, signal.SIGKILL)
     until(lambda: "it is started again" in cloud.consoles())
-    until(lambda: not cloud.tpu.nodes(), PATIENCE)
+    until(lambda: not cloud.tpu.nodes(), seconds=PATIENCE)
     job = cloud.begin()()
     assert (job.status, endings(job)) == ("done", ["done"])
