@@ -118,12 +118,8 @@ _OF_DATASETS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _one_name(path: str) -> str:
-    """However a file is named: a run resumes although its run.json, of an older version too, has `..` in a path."""
-    return str(absolute(path)) if path.startswith("/") else path
-
-
-FilePath = Annotated[str, AfterValidator(_one_name)]
+# One name of a file: a run resumes although its run.json, of an older version too, has `..` in a path.
+FilePath = Annotated[str, AfterValidator(lambda path: str(absolute(path)) if path.startswith("/") else path)]
 
 
 class SourceConfig(Settings):

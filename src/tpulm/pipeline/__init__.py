@@ -92,7 +92,8 @@ def run(
 def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress) -> Summary:
     _initialize(hosts)
     programs, states = Programs(workdir, progress), dict[str, str]()
-    if read_result(workdir, "train") is None:  # better now than after hours of preparing
+    is_trained = read_result(workdir, "train") is not None
+    if not is_trained:  # better now than after hours of preparing
         _check_platform(config)
         check_trackers(config.track)
         if corpus.load_manifest(workdir) is None and not is_imported(workdir):
@@ -104,7 +105,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         programs.check()
         # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
         # ("AST constructor recursion depth mismatch").
-        if stage == "corpus" and read_result(workdir, "train") is None:
+        if stage == "corpus" and not is_trained:
             programs.begin(phase_at(phases_of(config), newest_step(workdir) or 0))
 
     data = prepare(config, workdir, hosts=hosts, progress=progress, ended=ended)

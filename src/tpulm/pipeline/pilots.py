@@ -179,7 +179,8 @@ def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, tim
     folder, kept = workdir / _FOLDER / rung.name, workdir / _FOLDER / f"{rung.name}.json"
     if storage.exists(kept):
         return Outcome(**storage.read_json(kept))
-    progress.note(f"pilot {timing.rungs.index(rung) + 1} of {len(timing.rungs)}: {rung.steps:,} steps, {_width(rung.width)}")
+    width = "of the run's own model" if rung.width == 1 else f"with layers {rung.width:g} times as wide and many"
+    progress.note(f"pilot {timing.rungs.index(rung) + 1} of {len(timing.rungs)}: {rung.steps:,} steps, {width}")
     small = in_small(config, rung)
     begin(small, storage.make_folder(folder), SILENT)
     stages = _Pilot(small, folder, ALONE, progress, data, Programs(folder, progress))
@@ -197,10 +198,6 @@ def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, tim
     storage.write_json(kept, outcome._asdict(), sealed=True)
     storage.remove(folder)  # its checkpoints
     return outcome
-
-
-def _width(width: float) -> str:
-    return "of the run's own model" if width == 1 else f"with layers {width:g} times as wide and many"
 
 
 def _tokens(config: RunConfig, data: Prepared) -> float:

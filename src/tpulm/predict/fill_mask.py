@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
@@ -129,12 +129,13 @@ def _best_tokens(
     config: ModelConfig,
     vocab_size: int,
     top: int,
-) -> list[Array]:
+) -> tuple[Float[Array, "P top"], Int[Array, "P top"]]:
     """Probabilities and ids of the `top` tokens at each (row, position) of `places`."""
     tokens = Tokens(ids, segments, types=jnp.zeros_like(ids), positions=None)
     hidden = encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
     logits = masked_logits(params, hidden[places[0], places[1]], config=config, execution=EXECUTION, vocab_size=vocab_size)
-    return jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top)
+    scores, best = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top)
+    return scores, best
 
 
 def fill(tokenization: Tokenization, text: str, mask: int, token_id: int) -> str:

@@ -54,7 +54,7 @@ def save(
     storage.write_json(target / "special_tokens_map.json", names)
     storage.write_json(target / TOKENIZER_CONFIG, _tokenizer_config(tokenization, names, model_max_length))
     if tokenization.algorithm == "WordPiece":
-        storage.write_atomic(target / VOCABULARY, _vocabulary_file(tokenization))
+        storage.write_atomic(target / VOCABULARY, "".join(f"{token}\n" for token in tokenization.vocabulary()))
     else:
         storage.remove(target / VOCABULARY)
     manifest = {
@@ -115,10 +115,6 @@ def _bert_settings(tokenization: Tokenization) -> dict[str, bool]:
         "strip_accents": lowercase if strip_accents is None else strip_accents,
         "tokenize_chinese_chars": bert["handle_chinese_chars"],
     }
-
-
-def _vocabulary_file(tokenization: Tokenization) -> str:
-    return "".join(f"{token}\n" for token in tokenization.vocabulary())
 
 
 # -- loading --

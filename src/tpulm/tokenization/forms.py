@@ -27,7 +27,7 @@ def forms(tokenization: Tokenization) -> dict[int, Form]:
     """Id -> form, for all tokens except special tokens and unused slots."""
     specification = json.loads(tokenization.canonical_json)
     special = {token["id"] for token in specification["added_tokens"] if token["special"]} | set(tokenization.special)
-    byte_level = _is_byte_level(specification)
+    byte_level = '"ByteLevel"' in json.dumps([specification.get("pre_tokenizer"), specification.get("decoder")])
     sign = specification["model"].get("continuing_subword_prefix") or CONTINUATION
     wordpiece = tokenization.algorithm == "WordPiece"
     forms_by_id: dict[int, Form] = {}
@@ -42,10 +42,6 @@ def forms(tokenization: Tokenization) -> dict[int, Form]:
         else:
             forms_by_id[index] = _of_pieces(token)
     return forms_by_id
-
-
-def _is_byte_level(specification: dict) -> bool:
-    return '"ByteLevel"' in json.dumps([specification.get("pre_tokenizer"), specification.get("decoder")])
 
 
 def _of_bytes(token: str) -> Form:

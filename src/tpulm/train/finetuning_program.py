@@ -42,7 +42,7 @@ class FinetuningProgram(BaseProgram):
     """
 
     def __init__(self, objective: Classification, config: FinetuneConfig, *, num_rows: int, group: int | None = None):
-        devices = jax.devices()
+        devices: Sequence[Any] = jax.devices()
         self.config = config.model_copy(update={"max_length": objective.sequence_length})  # a row may hold several texts
         self.num_rows, self.group, self._pad = num_rows, group, objective.special.pad
         batch_size = _batch_size(config, num_rows, devices)

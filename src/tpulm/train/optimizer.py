@@ -235,7 +235,8 @@ def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformati
             powers = np.arange(leaf.shape[0], 0, -1)
         else:
             deepest = max((other.shape[0] for other in stacks(path)), default=0)
-            powers = np.array([deepest + 1 if _is_below(path) else 0])
+            is_below = not {"embeddings", "projection"}.isdisjoint(path_name(path).split("/"))
+            powers = np.array([deepest + 1 if is_below else 0])
         return np.float32(layer_decay) ** powers.reshape(-1, *[1] * (len(leaf.shape) - 1)).astype(np.float32)
 
     def stacks(path: tuple[Any, ...]) -> list[Any]:
@@ -250,8 +251,3 @@ def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformati
         return jax.tree.map(lambda update, scale: update * scale, updates, factors), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
-
-
-def _is_below(path: tuple[Any, ...]) -> bool:
-    """Whether a parameter outside the layers comes before them."""
-    return any(name in ("embeddings", "projection") for name in path_name(path).split("/"))
