@@ -120,10 +120,9 @@ def test_there_must_be_a_run(gcs: Emulator, command: str) -> None:
 
 
 @pytest.mark.slow
-def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulator) -> None:
+def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulator, ready: None) -> None:
     """However busy machine and network are: the VM installs nothing, and the process in the background ends by itself."""
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
-    assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
     options = ("--set", "train.steps=50", "--no-plan", "--yes", "--python", sys.executable)
     launch = ("cloud", "launch", "toy.toml", *WHERE, *options)
     begun = tpulm(*launch, "--detach")
@@ -136,11 +135,11 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(found[1]), signal.SIGTERM)
     assert "the run is complete" in Path(found[2]).read_text()
-    assert told(tpulm("cloud", "status", "--workdir", "gs://runs/toy", "--json"))["status"] == "done"
+    assert json.loads(invoke("cloud", "status", "--workdir", "gs://runs/toy", "--json").stdout)["status"] == "done"
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
     again = tpulm(*launch)
     assert again.returncode == 0 and "gs://runs/toy/export" in again.stdout
-    assert tpulm("cloud", "supervise", "--workdir", "gs://runs/toy").returncode == 0
+    assert invoke("cloud", "supervise", "--workdir", "gs://runs/toy").returncode == 0
 
 
 @pytest.mark.slow
