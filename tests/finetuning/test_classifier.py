@@ -181,18 +181,23 @@ def test_a_training_computes_to_its_end_as_it_began(encoder: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hardware", "rows"), [({"data": 2}, 42), ({"microbatch_size": 4}, 48)])
-def test_a_batch_is_no_larger_than_all_rows(
-    encoder: Path, monkeypatch: pytest.MonkeyPatch, hardware: dict[str, Any], rows: int
-) -> None:
+def test_a_batch_is_no_larger_than_all_rows(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of it would weigh nothing and take memory; what is learned is the same without."""
-    settings = {**QUICK, "epochs": 2, "dropout": 0.1, "batch_size": 256, "hardware": hardware}
-    small = tpulm.Classifier(encoder, **settings).fit(reviews(41), reviews(16, seed=1))
-    assert small.tuning_of(small.encode(reviews(41))).layout.batch_size == rows
+    settings = {**QUICK, "epochs": 2, "dropout": 0.1, "batch_size": 256}
+
+    def layout(**hardware: int) -> Any:
+        classifier = tpulm.Classifier(encoder, **settings, hardware=hardware)
+        return classifier.tuning_of(classifier.encode(reviews(41), learn=True)).layout
+
+    def fitted() -> dict[str, np.ndarray]:
+        classifier = tpulm.Classifier(encoder, **settings, hardware={"data": 2})
+        return named_leaves(classifier.fit(reviews(41), reviews(16, seed=1)).params)
+
+    assert (layout(data=2).batch_size, layout(microbatch_size=4).batch_size) == (42, 48)
+    small = fitted()
     monkeypatch.setattr(finetuning_program, "_batch_size", lambda config, *_: config.batch_size)
-    whole = tpulm.Classifier(encoder, **settings).fit(reviews(41), reviews(16, seed=1))
-    for name, leaf in named_leaves(whole.params).items():
-        np.testing.assert_allclose(named_leaves(small.params)[name], leaf, atol=1e-5, err_msg=name)
+    for name, leaf in fitted().items():
+        np.testing.assert_allclose(small[name], leaf, atol=1e-5, err_msg=name)
 
 
 def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier, tmp_path: Path) -> None:
