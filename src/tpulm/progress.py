@@ -42,8 +42,20 @@ class Progress(Protocol):
         ...
 
 
-class Silent(Progress):
+class Silent:
     """Reports nothing."""
+
+    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
+        pass
+
+    def advance(self, amount: float) -> None:
+        pass
+
+    def status(self, text: str) -> None:
+        pass
+
+    def note(self, message: str) -> None:
+        pass
 
 
 SILENT: Progress = Silent()

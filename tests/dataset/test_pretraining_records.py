@@ -52,7 +52,8 @@ def test_records_without_next_sentence() -> None:
 
 
 def test_a_prediction_without_weight_is_padding() -> None:
-    assert read([bert(ROW) | {"masked_lm_positions": [0] * 3, "masked_lm_weights": [0.0] * 3, "input_ids": ROW.tokens}])
+    unweighted = {"masked_lm_positions": [0] * 3, "masked_lm_weights": [0.0] * 3, "input_ids": ROW.tokens}
+    assert read([bert(ROW) | unweighted])[0].tolist() == [ROW.tokens]
 
 
 def test_layouts_give_the_rows_back() -> None:

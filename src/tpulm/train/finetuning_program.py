@@ -42,10 +42,9 @@ class FinetuningProgram(BaseProgram):
     """
 
     def __init__(self, objective: Classification, config: FinetuneConfig, *, num_rows: int, group: int | None = None):
-        devices: Sequence[Any] = jax.devices()
         self.config = config.model_copy(update={"max_length": objective.sequence_length})  # a row may hold several texts
         self.num_rows, self.group, self._pad = num_rows, group, objective.special.pad
-        batch_size = _batch_size(config, num_rows, devices)
+        batch_size = _batch_size(config, num_rows, jax.devices())
         self.steps_per_epoch = -(-num_rows // config.batch_size)
         steps = self.steps_per_epoch * config.epochs
         self.settings = config.training(steps, batch_size=batch_size, steps_per_epoch=self.steps_per_epoch)
@@ -55,7 +54,7 @@ class FinetuningProgram(BaseProgram):
             config.hardware,
             sequence_length=objective.sequence_length,
             token_dtype=jnp.int32,
-            devices=devices,
+            devices=jax.devices(),
         )
         self._seed = config.seed
 
