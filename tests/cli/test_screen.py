@@ -124,7 +124,13 @@ def rows(summary: Summary, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_a_baseline_of_nothing_is_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    for changes, ratio in (({}, " (2.4 times better)"), ({"eval_baseline_accuracy": 0.0}, ""), ({"eval_accuracy": 0.0}, "")):
+    for changes, ratio in (
+        ({}, " (2.4 times better)"),
+        ({"eval_baseline_accuracy": ELECTRA.eval_accuracy}, " (no better)"),
+        ({"eval_baseline_accuracy": 2 * ELECTRA.eval_accuracy}, " (no better)"),
+        ({"eval_baseline_accuracy": 0.0}, ""),
+        ({"eval_accuracy": 0.0}, ""),
+    ):
         summary = replace(ELECTRA, **changes)
         assert f"… always the commonest token {summary.eval_baseline_accuracy:.4f}{ratio}" in rows(summary, capsys)
 
