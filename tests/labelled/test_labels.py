@@ -81,6 +81,10 @@ def test_a_label_unseen_in_training():
         found.encode(labelled(["negative", "postive", "neutral", "postive"]))
     with pytest.raises(DataError, match="its label '0' is none"):
         found.encode(labelled([0, 1]))
+    with pytest.raises(DataError, match=r"its label '2.6' is none .*'5.0'\. Numbers to predict.* need --regression\."):
+        LabelSet.of(labelled(["5.0", "2.4"])).encode(labelled(["2.4", "2.6"]))
+    with pytest.raises(DataError, match=r"'1', '2'\.$"):
+        LabelSet.of(labelled([1, 2])).encode(labelled([7]))
 
 
 def test_given_labels_keep_their_order_and_may_be_ids():

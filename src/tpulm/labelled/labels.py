@@ -99,7 +99,10 @@ class LabelSet:
             others = len(set(names)) - 1
             more = f" So have {len(names) - 1} more examples{f', with {others} other unknown labels' if others else ''}."
         ids = f" Numbers 0 to {len(self) - 1} may stand for them, where all labels are numbers." if self.ids_known else ""
-        return f"its label '{names[0]}' is none of the classes: {known}.{suggest(names[0], self.names)}{ids}{more}"
+        values = [as_number(name) for name in (*self.names, *names)]
+        amounts = None not in values and any(value and value % 1 for value in values)
+        advice = " Numbers to predict, not classes, need --regression." if amounts else suggest(names[0], self.names)
+        return f"its label '{names[0]}' is none of the classes: {known}.{advice}{ids}{more}"
 
 
 def number_fault(label: Any, task: str = "a regression") -> Fault:
