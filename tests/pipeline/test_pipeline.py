@@ -64,7 +64,7 @@ def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path, chan
 
 def test_a_single_document_trains_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("the cat sat on the mat\nthe cat sat on the mat\n")
-    with pytest.raises(DataError, match="a single document"):
+    with pytest.raises(DataError, match=r"a single document.*another --workdir"):
         pipeline.run(toy_config(tmp_path / "one.txt"), tmp_path / "w")
     assert not (tmp_path / "w" / "tokenizer").exists()
 

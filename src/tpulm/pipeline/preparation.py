@@ -44,7 +44,8 @@ def prepare_corpus(
         times = f", {text.counts.documents:,} times" if text.counts.documents > 1 else ""
         raise DataError(
             f"the corpus is a single document{times}, so the holdout would be empty: at least two different documents are "
-            "needed. Should the source's documents be 'line' or 'paragraph'?"
+            "needed. Should the source's documents be 'line' or 'paragraph'? Such a change needs another --workdir, or this "
+            "one without its folder corpus"
         )
     return text
 
