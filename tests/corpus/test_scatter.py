@@ -152,6 +152,18 @@ def test_documents_that_are_no_plain_text_are_noted(tmp_path: Path, write: Calla
         assert [note.partition(" contain ")[2].startswith(expected) for note in heard.notes] == ([True] if expected else [])
 
 
+@pytest.mark.parametrize(("documents", "said"), [("line", 1), ("paragraph", 1), ("file", 0)])
+def test_aozoras_header_that_stays_in_lines_is_said(tmp_path: Path, write: Callable, documents: str, said: int):
+    rule = "-" * 55
+    write("in/a.txt", f"吾輩は猫である\n\n{rule}\n【記号について】\n\n《》：ルビ\n{rule}\n\n名前はまだ無い。\n")
+    write("in/b.txt", "竹青\n\n魚容という名の貧書生がいた。\n")
+    heard = Heard()
+    source = {"path": str(tmp_path / "in"), "documents": documents}
+    config = CorpusConfig.model_validate({"sources": [source], "cleaning": {"remove": ["aozora"]}})
+    scatter(config, tmp_path / "w", part_bytes=10_000, workers=1, progress=heard)
+    assert sum("headers and footers of Aozora's files" in note for note in heard.notes) == said, heard.notes
+
+
 def test_near_copies_are_held_out_together(scattered: Callable, write: Callable):
     texts = [f"{first} {number}{last}" for number in range(400) for first in ("Text", "text,", "TEXT -") for last in ("", "!")]
     corpus = scattered(write("a.txt", "\n".join(texts)), holdout_fraction=0.2)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import CorpusConfig
+from tpulm.config.schema import PATTERNS
 from tpulm.corpus.cleaning import CONTROL_CHARACTERS, MARKUP, Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
 from tpulm.corpus.identity import RANGE, Purpose, draw, holdout_threshold, keys_of_texts
@@ -138,6 +139,7 @@ def _write_manifest(
 ) -> None:
     counts = sum((record.counts for record in records), Counts())
     _report(counts, progress)
+    _report_aozora(config, counts, progress)
     if not counts.documents:
         raise DataError(_empty(config, counts))
     inputs = tuple(file for record in records for file in record.inputs)
@@ -178,6 +180,14 @@ def _without_places(config: CorpusConfig) -> CorpusConfig:
 def remove_spill(workdir: str | os.PathLike[str]) -> None:
     """Delete the documents, which are not needed once the dataset is complete; the manifest stays."""
     storage.remove(pieces_folder(workdir))
+
+
+def _report_aozora(config: CorpusConfig, counts: Counts, progress: Progress) -> None:
+    if counts.removed_matches.get(PATTERNS["aozora"][0]) and any(one.documents != "file" for one in config.sources):
+        progress.note(
+            "the lines of dashes are deleted, but headers and footers of Aozora's files only where a document is a file: other "
+            'documents keep them. Give the source documents = "file", or for a single book delete both from the file'
+        )
 
 
 def _report(counts: Counts, progress: Progress) -> None:
