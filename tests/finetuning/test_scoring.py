@@ -188,6 +188,12 @@ def test_a_doubtful_class_and_imbalance_are_told() -> None:
     assert '97% of the training labels are pos: class_weights = "balanced" and metric = "macro_f1" may help' in said
 
 
+def test_amounts_that_are_learned_as_classes_are_told() -> None:
+    labels = ["0.0"] * 60 + ["5.0"] * 39 + ["2.4"]
+    (doubt,) = label_warnings(find_task(FinetuneConfig()), Examples(["a"] * 100, None, labels, [""] * 100))
+    assert doubt.startswith("the 3 different labels are numbers") and doubt.endswith("need --regression")
+
+
 def test_mistakes_are_shown_by_their_words() -> None:
     text = "Kim lives in Seoul"
     assert shown_label([[0, 3, "PS"], [13, 18, "LC"]], text) == "PS 'Kim', LC 'Seoul'"

@@ -37,7 +37,7 @@ from tpulm.labelled import (
     read_examples,
     regression_scores,
 )
-from tpulm.labelled.labels import labels_of
+from tpulm.labelled.labels import are_amounts, labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
@@ -389,6 +389,11 @@ def label_warnings(task: Task, examples: Examples) -> list[str]:
     alone = [f"'{name}' ({at[0]}){suggest(name, places.keys() - {name})}" for name, at in places.items() if len(at) == 1]
     if not alone or len(examples) < _FEW_EXAMPLES:
         return []
+    if are_amounts(places):
+        return [
+            f"the {len(places)} different labels are numbers, each learned as a class of its own ({len(alone)} have a single "
+            "training example): numbers to predict need --regression"
+        ]
     return [
         f"{len(alone)} of {len(places)} classes have a single training example, as a misspelt label would: {some_of(alone)}"
     ]

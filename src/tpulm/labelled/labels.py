@@ -99,8 +99,7 @@ class LabelSet:
             others = len(set(names)) - 1
             more = f" So have {len(names) - 1} more examples{f', with {others} other unknown labels' if others else ''}."
         ids = f" Numbers 0 to {len(self) - 1} may stand for them, where all labels are numbers." if self.ids_known else ""
-        values = [as_number(name) for name in (*self.names, *names)]
-        amounts = None not in values and any(value and value % 1 for value in values)
+        amounts = are_amounts((*self.names, *names))
         advice = " Numbers to predict, not classes, need --regression." if amounts else suggest(names[0], self.names)
         return f"its label '{names[0]}' is none of the classes: {known}.{advice}{ids}{more}"
 
@@ -123,6 +122,12 @@ def labels_of(examples: Examples) -> list[Any]:
     if examples.labels is None:
         raise DataError("these examples were read without labels; read them with labelled=True.")
     return examples.labels
+
+
+def are_amounts(names: Iterable[str]) -> bool:
+    """Whether all are numbers, and some are no whole ones."""
+    values = [as_number(name) for name in names]
+    return None not in values and any(value and value % 1 for value in values)
 
 
 def as_number(name: str) -> float | None:
