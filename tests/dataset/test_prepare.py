@@ -352,7 +352,7 @@ def test_a_holdout_too_small_to_score_is_noted(tmp_path: Path) -> None:
     texts = [f"the cat sat on the mat {number} times." for number in range(3_000)]
     notes = Notes()
     few = scattered_at(tmp_path / "few", texts).prepare(PACKED, progress=notes)
-    (said,) = [note for note in notes.notes if note.startswith("warning: the holdout is ")]
+    (said,) = [note for note in notes.notes if note.startswith("the holdout is ")]
     assert f"with {few.holdout.counts.tokens:,} tokens" in said
     fraction = float(said.rpartition("corpus.holdout_fraction = ")[2])
     assert 5_000 < fraction * (few.train.counts.tokens + few.holdout.counts.tokens) < 6_000
@@ -410,7 +410,7 @@ def test_rows_of_single_sentences_are_warned_of_before_and_after(tmp_path: Path,
     text = 1 - np.isin(rows, [special.pad, special.cls, special.sep]).mean()
     (warning,) = manifest.notes
     assert f"{text:.0%}" in warning and ("of the pairs are random" in warning) == next_sentence
-    assert f"warning: {warning}" in heard.notes and heard.notes[0].startswith("warning, by a sample: 8")
+    assert warning in heard.notes and heard.notes[0].startswith("warning, by a sample: 8")
 
 
 def test_longer_documents_and_packed_rows_are_not_warned_of(segments: Scattered, packed: Scattered) -> None:

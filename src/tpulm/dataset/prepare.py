@@ -106,7 +106,7 @@ def prepare(
         for split in splits:
             _refuse_empty(split, splits.train.counts.documents + splits.holdout.counts.documents)
         if small := _small_holdout(*splits):
-            progress.note(f"warning: {small}")
+            progress.note(small)
         warning = _one_sentence_warning(splits.train.counts, rows)
         _report(splits.train, warning, progress)
         counts, notes = corpus_manifest.counts.model_dump(mode="json"), (warning,) if warning else ()
@@ -381,4 +381,4 @@ def _report(train: SplitManifest, warning: str, progress: Progress) -> None:
     if counts.empty_documents:
         progress.note(f"{counts.empty_documents:,} documents hold no token and are in no row")
     if warning:
-        progress.note(f"warning: {warning}")
+        progress.note(warning)

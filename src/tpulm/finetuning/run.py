@@ -49,6 +49,7 @@ OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _STAGE = "finetune"
 _BEGIN_AGAIN = "Use another --output, or begin again with --overwrite (overwrite=True in Python)."
 _UNTRAINED = "nothing was trained yet"
+_MANY_KNOWN = 0.01  # of dev or test, of texts that are in train, too: so many make scores doubtful
 
 
 def finetune(
@@ -249,7 +250,11 @@ class _Finetuning:
         warnings, trained_on = label_warnings(self._task, examples["train"]), set(_texts_of(examples["train"]))
         for name in [name for name in examples if name != "train"]:
             if again := sum(text in trained_on for text in _texts_of(examples[name])):
-                warnings.append(f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too")
+                said = f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too"
+                if again >= _MANY_KNOWN * len(examples[name]):
+                    warnings.append(f"{said}: scores on them say little")
+                else:
+                    self._progress.note(said)
         warnings += text_warnings(
             self._task,
             rows["train"].rows,

@@ -73,7 +73,7 @@ class FinetuneSummary:
         several = len(self.seeds) > 1
         of_models = [f"seed {seed.seed}: {doubt}" if several else doubt for seed in self.seeds for doubt in seed.doubts]
         advice = [f"a higher learning_rate (now {self.settings.learning_rate:g}), more epochs or more pretraining may help"]
-        return "; ".join([*self.doubts, *of_models, *(advice if of_models else [])]) or "all right"
+        return "; ".join([*of_models, *(advice if of_models else []), *self.doubts]) or "all right"
 
     def shown(self, part: str, name: str) -> str:
         """A score of a part, with its deviation if there are several seeds."""
