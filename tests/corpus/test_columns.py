@@ -65,7 +65,8 @@ def test_a_bad_item_is_an_error_with_its_number(faulty: Callable, content: str, 
 @pytest.mark.parametrize(
     ("line", "reason", "message"),
     [
-        ('{"txt": "x", "id": 3}', "no_field", r"no 'text'.*'txt'\?.* txt, id"),
+        ('{"txt": "x", "id": 3}', "no_field", r"no 'text'.*'txt'\?.* txt, id.* text_field = \"txt\""),
+        ('{"id": "7", "data": {"by": "A", "본문": "가 나 다"}}', "no_field", r" id, data.* text_field = \"data\.본문\""),
         ('["text"]', "no_field", r"\[\"text\"\]"),
         ('{"text": null}', "not_text", "'text' is null"),
         ('{"text": ["a", "b"]}', "not_text", r"\[\"a\", \"b\"\]"),

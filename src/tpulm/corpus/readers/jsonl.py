@@ -100,7 +100,19 @@ class UnusableRecord(Exception):
         self.message = message
 
 
-def find_value(record: Any, field: str, advice: str = "Set text_field.") -> Any:
+def _longest_text(record: Any) -> str:
+    """The field, with dots, that holds the longest text of a record, or "…"."""
+    found, pending = ("…", ""), [("", record)]
+    while pending:
+        prefix, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{prefix}.{name}" if prefix else name, inner) for name, inner in value.items()]
+        elif isinstance(value, str):
+            found = max(found, (prefix, value), key=lambda one: len(one[1]))
+    return found[0]
+
+
+def find_value(record: Any, field: str, advice: str = "") -> Any:
     """The value of `field` in `record`; dots descend, unless `field` is itself a key. Raises UnusableRecord."""
     place, value = "the record", record
     path = [field] if isinstance(record, dict) and field in record else field.split(".")
@@ -109,6 +121,7 @@ def find_value(record: Any, field: str, advice: str = "Set text_field.") -> Any:
             raise UnusableRecord("no_field", f"{place} is {show(value)}, not an object with the key '{name}'.")
         if name not in value:
             keys = shorten(", ".join(value), 200, quoted=False) if value else "none"
+            advice = advice or f'Name it: {{path = "…", text_field = "{_longest_text(record)}"}}.'
             raise UnusableRecord("no_field", f"{place} has no '{name}'.{suggest(name, value)} Its keys: {keys}. {advice}")
         place, value = f"'{name}'", value[name]
     return value
