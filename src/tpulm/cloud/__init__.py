@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpulm.cloud import (
+    from tpulm.cloud import (  # noqa: F401
         control,
         export,
         google_rest,

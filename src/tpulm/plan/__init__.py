@@ -6,3 +6,17 @@ takes, `estimate` makes steps, hours and dollars of it and looks for a batch tha
 
 from tpulm.plan.analysis import Analysis, DoesNotFit, Memory, compiler_version
 from tpulm.plan.estimate import Fitting, PhasePlan, Plan, collectives_by_kind, dominating, fit, plan
+
+__all__ = [
+    "Analysis",
+    "DoesNotFit",
+    "Fitting",
+    "Memory",
+    "PhasePlan",
+    "Plan",
+    "collectives_by_kind",
+    "compiler_version",
+    "dominating",
+    "fit",
+    "plan",
+]

@@ -14,6 +14,8 @@ from tpulm.report.comparison import write_comparison
 from tpulm.report.finetuning import is_finetuning
 from tpulm.report.run import PAGE, Reporter, page_of, write
 
+__all__ = ["PAGE", "Report", "Reporter", "is_finetuning", "write", "write_comparison"]
+
 
 class Report:
     """The page about a run or a fine-tuning, or about several runs side by side, shown as the value of a notebook cell."""
