@@ -251,7 +251,7 @@ class TestShortenedRuns:
         )
         file = write(tmp_path, "run.toml", 'extends = "laptop-bert"\n[train]\nsteps = 500\noptimizer.warmup_steps = 100\n')
         assert config.load(file).train.optimizer.warmup_steps == 100
-        assert config.load("laptop-bert", ["train.steps=12000"]).train.optimizer.warmup_steps == 100  # longer: as it is
+        assert config.load("laptop-bert", ["train.steps=12000"]).train.optimizer.warmup_steps == 50  # longer: as it is
 
     def test_a_misspelt_base_is_suggested(self, tmp_path: Path):
         assert "Did you mean 'laptop-bert'?" in message_of(write(tmp_path, "run.toml", 'extends = "laptop_bert"\n'))

@@ -37,6 +37,7 @@ def test_transformers_trained_on_the_same_batches_has_the_same_losses(
         "train.log_every_steps": 1,
         "train.compute_dtype": "float32",
         "train.optimizer.name": optimizer,
+        "train.optimizer.learning_rate": 1.5e-3,
         "train.optimizer.warmup_steps": 2,
     }
     config = tpulm.load_config(recipe, changes)

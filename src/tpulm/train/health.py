@@ -125,8 +125,11 @@ def helpful_settings(config: RunConfig, *, imported: bool = False) -> list[str]:
         advice["train.steps"] = str(tried.train.steps)
     if optimizer.warmup(steps) > steps // 4:
         advice["train.optimizer.warmup_steps"] = str(steps // 10)
-    if optimizer.name == "adamw" and optimizer.learning_rate <= rate / 2:
-        advice["train.optimizer.learning_rate"] = f"{rate:g}"
+    usual = rate if optimizer.name == "adamw" else 0.0
+    if tried is not None and tried.train.optimizer.name == optimizer.name:
+        usual = tried.train.optimizer.learning_rate
+    if optimizer.learning_rate <= usual / 2:
+        advice["train.optimizer.learning_rate"] = f"{usual:g}"
     if fresh and width < 768 and model.initializer_range < 0.75 * spread:
         advice["model.initializer_range"] = f"{spread:g}"
     if not optimizer.bias_correction:
