@@ -184,7 +184,7 @@ def test_a_deletion_in_provisioning_is_refused_without_an_error(api: TpuApi, gcs
     """FAILED_PRECONDITION arrives with HTTP 400, of which google.api_core makes BadRequest."""
     gcs.tpu.set(create_seconds=60.0)
     api.create(QUEUED)
-    assert gcs.tpu.queued_resources() == {"reviews-a1": "PROVISIONING"}
+    until(lambda: gcs.tpu.queued_resources() == {"reviews-a1": "PROVISIONING"})
     assert "not supported when state is PROVISIONING" in api.delete("reviews-a1", ZONE)
     gcs.tpu.advance(60.0)
     assert api.delete("reviews-a1", ZONE) == ""
