@@ -246,3 +246,14 @@ def test_what_google_api_python_client_and_skypilot_send(rig: Rig, api: str):
     for mask, fields in (("runtimeVersion", node), ("labels", {"labels": {"A": "b"}})):
         assert patch(mask, fields).json()["error"]["status"] == "INVALID_ARGUMENT"
     assert requests.patch(f"{url}/{rig.place}/nodes/two?updateMask=labels", json={}, timeout=20).status_code == 404
+
+
+def test_dstack_attaches_a_disk(rig: Rig):
+    rig.create()
+    node = rig.get()
+    node.data_disks.append(tpu_v2.AttachedDisk(source_disk="projects/tpulm-emulator/zones/us-central1-a/disks/one"))
+    rig.client.update_node(tpu_v2.UpdateNodeRequest(node=node, update_mask="dataDisks")).result(timeout=20, polling=POLL)
+    assert [disk.source_disk.rpartition("/")[2] for disk in rig.get().data_disks] == ["one"]
+    rig.tpu.kill("run-a1")
+    with pytest.raises(refusals.BadRequest, match="update is not supported while in state PREEMPTED"):
+        rig.client.update_node(tpu_v2.UpdateNodeRequest(node=node, update_mask="labels"))
