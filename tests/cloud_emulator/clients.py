@@ -2,7 +2,7 @@
 
 pytest does not collect this. In an environment of its own, with this repository's src in PYTHONPATH:
 
-pip install starlette uvicorn pydantic google-crc32c google-cloud-tpu google-cloud-common google-api-python-client \
+pip install starlette uvicorn pydantic jinja2 google-crc32c google-cloud-tpu google-cloud-common google-api-python-client \
     'skypilot[gcp]' 'dstack[gcp]'; python tests/cloud_emulator/clients.py [CLIENT …]
 
 gcloud, which no package index has, is the Google Cloud CLI in PATH.
