@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import requests
 
 from cloud_emulator.server import environment_for
 from command_line import invoke
+from waiting import until
 
 COMMAND = [sys.executable, "-m", "tpulm", "cloud", "emulator"]
 
@@ -81,7 +81,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.slow
 def test_what_was_acknowledged_survives_a_kill(user_environment: dict[str, str], tmp_path: Path):
     arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--json")
-    acknowledged: dict[str, str] = {}
+    acknowledged, answers = dict[str, str](), list[str]()
 
     def url_of(child: subprocess.Popen[str]) -> str:
         assert child.stdout is not None
@@ -94,14 +94,15 @@ def test_what_was_acknowledged_survives_a_kill(user_environment: dict[str, str],
                 parameters = {"uploadType": "media", "name": name}
                 answer = requests.post(f"{url}/upload/storage/v1/b/runs/o", params=parameters, data=b"x" * number, timeout=30)
                 acknowledged[name] = answer.json()["generation"]
+                answers.append(name)
 
-    for _ in range(3):
+    for killed in range(1, 4):
         with running(user_environment, *arguments) as child:
             url = url_of(child)
             writers = [threading.Thread(target=write_until_it_dies, args=(url, writer)) for writer in range(4)]
             for writer in writers:
                 writer.start()
-            time.sleep(0.5)
+            until(lambda enough=100 * killed: len(answers) > enough)
             child.kill()
             for writer in writers:
                 writer.join()

@@ -58,7 +58,7 @@ def test_killed_in_the_middle_and_sent_again(workdir: Path, hub: ModelHub, tmp_p
     hub.stalled = threading.Event()
     command = [sys.executable, "-m", "tpulm", "push", str(workdir), "user/toy", "--anyway"]
     with subprocess.Popen(command, env=environment(hub, tmp_path / "home")) as broken:
-        assert hub.stalled.wait(60)
+        assert hub.stalled.wait(300)
         broken.kill()
     assert hub.files == {"user/toy": {}}
     hub.stalled = None
