@@ -96,14 +96,17 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
         starts, several = tokenization.word_starts(), tokenization.encode(sentences)
         ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
         encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
-    around = 1 if isinstance(model.params, Decoder) else 2
+    around, most = 1 if isinstance(model.params, Decoder) else 2, model.config.max_positions
+    too_long = sum(len(ids) + around > most for ids, _ in encoded)
     for number, (sentence, (ids, _)) in enumerate(zip(sentences, encoded, strict=True), start=1):
         location = f"sentence {number} of {len(sentences)}"
         if not ids:
             raise DataError(f"no tokens in {sentence!r}", location=location)
-        if len(ids) + around > model.config.max_positions:
+        if len(ids) + around > most:
+            others = f" {too_long:,} are too long." if too_long > 1 else ""
             raise DataError(
-                f"{len(ids) + around} tokens, but the model reads at most {model.config.max_positions}: {shorten(sentence)}",
+                f"{len(ids) + around} tokens, but the model reads at most {most}: {shorten(sentence)}.{others} Leave out what "
+                "is too long, or take a model with more model.max_positions",
                 location=location,
             )
     return encoded
