@@ -211,8 +211,8 @@ def test_doubts_are_in_the_result_and_on_the_card() -> None:
     summary = FinetuneSummary(
         "m", "o", "classification", ("neg", "pos"), examples, {}, 0, settings, seeds, best=0, doubts=("38% were cut",)
     )
-    said = "38% were cut; seed 1: it answers pos to everything; a higher learning_rate (now 5e-05)"
-    assert summary.health.startswith(said) and summary.values()["health"] == summary.health
-    assert said in card_text(summary)
+    said = "seed 1: it answers pos to everything; a higher learning_rate (now 5e-05)"
+    assert summary.health.startswith(said) and summary.health.endswith("; 38% were cut")
+    assert summary.values()["health"] == summary.health and summary.health in card_text(summary)
     fine = replace(summary, seeds=seeds[:1], doubts=())
     assert fine.health == "all right" and "Not all right" not in card_text(fine)
