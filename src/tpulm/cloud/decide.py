@@ -16,48 +16,44 @@ from tpulm.cloud.provider import Refusal
 from tpulm.readable import dollars, duration
 
 
-class Action:
-    """What a supervisor does next."""
-
-
 @dataclass(frozen=True)
-class Wait(Action):
+class Wait:
     """Nothing to do yet."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class RecordAttempt(Action):
+class RecordAttempt:
     """Record a new attempt."""
 
 
 @dataclass(frozen=True)
-class Create(Action):
+class Create:
     """Request the recorded node; requesting an existing one does nothing."""
 
 
 @dataclass(frozen=True)
-class Adopt(Action):
+class Adopt:
     """Record a node that exists without a recorded request: an earlier supervisor created it."""
 
 
 @dataclass(frozen=True)
-class RecordNodeState(Action):
+class RecordNodeState:
     """Record the node's new state."""
 
     state: str
 
 
 @dataclass(frozen=True)
-class AskToStop(Action):
+class AskToStop:
     """Ask the trainer to save and stop."""
 
     because: Ending
 
 
 @dataclass(frozen=True)
-class MarkForDeletion(Action):
+class MarkForDeletion:
     """Record that the node is to be deleted, and why."""
 
     why: Ending
@@ -66,39 +62,39 @@ class MarkForDeletion(Action):
 
 
 @dataclass(frozen=True)
-class Promote(Action):
+class Promote:
     """Make a spare node the one that counts."""
 
     node: str
 
 
 @dataclass(frozen=True)
-class ForSpareNode(Action):
+class ForSpareNode:
     """An action for a spare node."""
 
     node: str
-    action: Action
+    action: RecordAttempt | Create | Adopt | RecordNodeState | MarkForDeletion | RecordEnd
 
 
 @dataclass(frozen=True)
-class Delete(Action):
+class Delete:
     """Request the deletion of all nodes that are given up; requesting it again does nothing."""
 
 
 @dataclass(frozen=True)
-class GiveUp(Action):
+class GiveUp:
     """Report that a node cannot be deleted, and leave it recorded."""
 
 
 @dataclass(frozen=True)
-class RecordEnd(Action):
+class RecordEnd:
     """The node is gone: record the end of its attempt."""
 
     pause: float  # before the next one
 
 
 @dataclass(frozen=True)
-class Close(Action):
+class Close:
     """The run is over, and nothing of it is left."""
 
     status: Status
@@ -106,8 +102,26 @@ class Close(Action):
 
 
 @dataclass(frozen=True)
-class Finished(Action):
+class Finished:
     """The run was already over."""
+
+
+Action = (
+    Wait
+    | RecordAttempt
+    | Create
+    | Adopt
+    | RecordNodeState
+    | AskToStop
+    | MarkForDeletion
+    | Promote
+    | ForSpareNode
+    | Delete
+    | GiveUp
+    | RecordEnd
+    | Close
+    | Finished
+)
 
 
 @dataclass(frozen=True)
@@ -242,7 +256,7 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
         case Close(status, message):
             assert not job.nodes
             return job.model_copy(update={"status": status, "message": message})
-        case _:
+        case Wait() | Delete() | GiveUp() | Finished():
             return job
 
 
