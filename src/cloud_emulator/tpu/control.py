@@ -225,11 +225,13 @@ class Tpu:
 
     def nodes(self) -> dict[str, str]:
         """State by id (by full name if two nodes have the same id)."""
-        return {shortest(name, self.node_table): each.node.state.name for name, each in self.node_table.items()}
+        states = {each.name: each.node.state.name for each in list(self.node_table.values())}
+        return {shortest(name, states): state for name, state in states.items()}
 
     def queued_resources(self) -> dict[str, str]:
         """State by id."""
-        return {shortest(name, self.queue): each.state.name for name, each in self.queue.items()}
+        states = {each.name: each.state.name for each in list(self.queue.values())}
+        return {shortest(name, states): state for name, state in states.items()}
 
     def machine(self, node: str, worker: int = 0) -> Machine:
         """One worker: its `folder`, `home`, `console()`, `processes()` and `metadata`."""
