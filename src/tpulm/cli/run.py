@@ -84,8 +84,10 @@ def show_summary(summary: Summary) -> None:
     if summary.nothing_to_do:
         say(f"Nothing to do: {summary.workdir} is complete. Its results:")
     baseline = summary.eval_baseline_accuracy
-    ratio = f"{summary.eval_accuracy / baseline:.1f}" if baseline and summary.eval_accuracy else ""
-    times = f"   ({ratio} times better)" if float(ratio or 0) > 1 else "   (no better)" if ratio else ""
+    times = ""
+    if baseline and summary.eval_accuracy:
+        ratio = round(summary.eval_accuracy / baseline, 1)
+        times = f"   ({ratio} times better)" if ratio > 1 else "   (no better)"
     scores = summary.eval_scores
     of = "generator" if "detection_auc" in scores else "held-out"
     speed = shown_speed(summary.tokens_per_second, summary.text_fraction)

@@ -181,7 +181,7 @@ class Supervisor:
         now = self.clock()
         observed = self.observe(job, now)
         action = decide(job, observed, now, self.policy)
-        if isinstance(action, GiveUp):  # the next supervisor, or pass, begins to try anew
+        if isinstance(action, GiveUp):  # the next supervisor or pass tries again
             names = [node.name for node in job.nodes if node.ending is not None]
             since = min((self.memory.deletion_requested.pop(name, now) for name in names), default=now)
             raise TpulmError(

@@ -57,23 +57,19 @@ _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 class Markup(NamedTuple):
     """What shows that a document is no plain text yet."""
 
-    begins: str  # with this, which is found fast
     pattern: re.Pattern[str]
     remedy: str
 
 
 MARKUP: Final = {
     "HTML tags": Markup(
-        "<",
         re.compile(r"</?(?:a|b|br|div|em|font|h[1-6]|hr|i|img|li|p|span|strong|table|td|tr|ul)(?:\s[^<>]*)?/?>", re.IGNORECASE),
         "corpus.cleaning.remove = ['<[^<>]+>'] deletes them",
     ),
     "HTML entities such as &amp;": Markup(
-        "&", re.compile(r"&(?:amp|apos|gt|lt|nbsp|quot|#\d+|#x[0-9A-Fa-f]+);"), "decode them first: Python's html.unescape does"
+        re.compile(r"&(?:amp|apos|gt|lt|nbsp|quot|#\d+|#x[0-9A-Fa-f]+);"), "decode them first: Python's html.unescape does"
     ),
-    "Aozora Bunko's notes ［＃…］": Markup(
-        "［＃", re.compile("［＃"), "corpus.cleaning.remove = ['aozora'] deletes them and ruby"
-    ),
+    "Aozora Bunko's notes ［＃…］": Markup(re.compile("［＃"), "corpus.cleaning.remove = ['aozora'] deletes them and ruby"),
 }
 
 
@@ -117,7 +113,7 @@ class Cleaner:
         if self._keep:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
         for name, markup in MARKUP.items():
-            if markup.begins in text:
+            if markup.pattern.search(text):
                 self.markup[name] += sum(map(bool, map(markup.pattern.search, text.split(separator))))
         data = (text + separator).encode()
         sizes, characters = _lengths(data, separator)

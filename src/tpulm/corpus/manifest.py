@@ -144,6 +144,9 @@ def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     return recorded(CorpusManifest, value, path)
 
 
+_OF_OTHERS = {"languages", "removed_templates", "markup"}  # counts that follow from the text and the settings
+
+
 def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts: Counts) -> str:
     value = {
         "format_version": FORMAT_VERSION,
@@ -152,9 +155,7 @@ def fingerprint_of(config: CorpusConfig, inputs: tuple[InputRecord, ...], counts
             for record in inputs
         ],
         "settings": config.fingerprinted(exclude={"sources"}),
-        "counts": counts.model_dump(
-            mode="json", exclude={"languages", "removed_templates", "markup"}
-        ),  # their effect is in others
+        "counts": counts.model_dump(mode="json", exclude=_OF_OTHERS),
     }
     return hash_json(value)
 

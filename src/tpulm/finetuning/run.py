@@ -250,11 +250,11 @@ class _Finetuning:
         warnings, trained_on = label_warnings(self._task, examples["train"]), set(_texts_of(examples["train"]))
         for name in [name for name in examples if name != "train"]:
             if again := sum(text in trained_on for text in _texts_of(examples[name])):
-                said = f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too"
+                overlap = f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too"
                 if again >= _MANY_KNOWN * len(examples[name]):
-                    warnings.append(f"{said}: scores on them say little")
+                    warnings.append(f"{overlap}: scores on them say little")
                 else:
-                    self._progress.note(said)
+                    self._progress.note(overlap)
         warnings += text_warnings(
             self._task,
             rows["train"].rows,

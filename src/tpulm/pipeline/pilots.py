@@ -171,7 +171,7 @@ class _Pilot(Stages):
         """None: the run's own report shows what its pilots said."""
 
     def _advice(self, phase: Phase) -> str:
-        return ""  # what a pilot has not learned is told once, of all
+        return ""  # the forecast says once what the pilots have not learned
 
 
 def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, timing: _Timing, progress: Progress) -> Outcome:
