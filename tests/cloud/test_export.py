@@ -196,6 +196,8 @@ def test_the_commands_prepare_and_stage(place: Path):
     assert storage.sha256(staged) == checksum and checksum in task["setup"]
     manifest = yaml.safe_load(exported("jobset", "toy.toml", "--accelerator", "tpu7x-8").stdout)
     assert pod_of(manifest)["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu7x"
+    of_cloud_toml = yaml.safe_load(exported("jobset", "toy.toml").stdout)
+    assert pod_of(of_cloud_toml)["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu-v6e-slice"
 
 
 @pytest.mark.parametrize("place_of", ["node", "spare"])
