@@ -18,7 +18,7 @@ from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Finished, Outcome, Policy, RecordEnd
 from tpulm.cloud.job import Job, Node, intended, with_node
 from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request
-from tpulm.cloud.supervise import Supervisor
+from tpulm.cloud.supervise import StepProgress, Supervisor
 from tpulm.errors import CloudRefused, StorageError, TpulmError
 
 
@@ -177,6 +177,11 @@ def test_what_a_vm_wrote_and_cannot_be_read(run: Run, content: bytes):
         storage.write_atomic(run.control.attempt(1) / name, content)
     assert run.control.heartbeats(1) == [] and set(run.control.heard(1)) == {0}
     assert run.control.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read")
+
+
+@pytest.mark.parametrize(("first", "newest", "pace"), [(None, None, 0.0), (3, 3, 0.0), (None, 1, 8.0), (3, 7, 2.0)])
+def test_seconds_a_step(first: int | None, newest: int | None, pace: float):
+    assert StepProgress(first=first, begun=1.0, newest=newest, since=9.0).seconds_per_step == pace
 
 
 def test_silence_is_measured_by_one_clock(run: Run):
