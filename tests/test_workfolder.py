@@ -141,6 +141,7 @@ def schedule(steps: int, name: str = "constant", warmup: int | None = 2, decay: 
         ),
         (schedule(20, "wsd", decay=5), 15, schedule(20, "wsd", decay=6), "beyond step 14,"),
         (schedule(20, "wsd"), 18, schedule(40, "wsd"), None),  # the last tenth: of 20 and of 40
+        (schedule(20, "rsqrt"), 20, schedule(40, "rsqrt"), None),
         (schedule(20, "linear"), 5, schedule(40, "linear"), "was planned for 20 steps (train.optimizer.schedule is 'linear')"),
         (schedule(20), 5, schedule(40, "linear"), ""),  # another schedule, which needs no more words
         (

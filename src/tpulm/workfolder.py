@@ -18,6 +18,7 @@ from typing import Any
 
 from tpulm import storage
 from tpulm.config import Change, RunConfig, canonical_json, changes, from_json, listed, phases_of
+from tpulm.config.schema import OPEN_ENDED
 from tpulm.errors import ConfigError, Damaged, PeerLost, Stopped, StorageError, WorkFolderMismatch, some_of
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt
@@ -159,7 +160,7 @@ def reason_end_cannot_move(before: RunConfig, now: RunConfig, bound: Sequence[Ch
         return "There is no checkpoint to go on from.\n"
     if len(now.phases) > 1 and steps != planned:
         return "The phases are shares of train.steps.\n"
-    if first.schedule not in ("constant", "rsqrt", "wsd") and steps != planned:
+    if first.schedule not in OPEN_ENDED and steps != planned:
         return (
             f"The learning rate was planned for {steps:,} steps (train.optimizer.schedule is '{first.schedule}'). To train a "
             f"finished model further, begin another run with --init and its folder.\n"

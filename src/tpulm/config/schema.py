@@ -191,6 +191,8 @@ BatchSize = Annotated[int, Field(ge=1, le=1_048_576)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
 SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train.optimizer.register_schedule adds others
+# Those whose rates, up to wsd's decay, do not depend on the number of steps, so that a run may end later than planned.
+OPEN_ENDED: Final = ("rsqrt", "constant", "wsd")
 
 
 PATTERNS: Final = {  # of corpus.cleaning.remove, by name
