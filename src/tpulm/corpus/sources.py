@@ -136,9 +136,10 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
         form = "text" if plain else "wikipedia" if suffix.startswith(".xml") else FORMATS.get(suffix)
         if form is None:
             refuse_unread(path, _or_leave_out(path, source))
+            others = ", ".join(name for name, reader in READERS.items() if reader.find is None and name != "text")
             raise ConfigError(
-                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' (jsonl, csv, tsv, parquet, "
-                "wikipedia) for this source, or use a glob that leaves the file out. "
+                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' ({others}) "
+                "for this source, or use a glob that leaves the file out. "
                 f"Known suffixes: {', '.join(FORMATS)}, .xml."
             )
     else:

@@ -35,24 +35,21 @@ class Reader(NamedTuple):
     read: Callable[[Input], Iterator[DocumentBatch]]
     settings: frozenset[str] = frozenset({"text_field"})  # source settings that affect the documents
     find: Callable[[SourceConfig, int, bool], list[InputFile]] | None = None  # a dataset's files; None: the files at the path
+    suffixes: tuple[str, ...] = ()  # of the names of its files, for format = "auto"
 
 
 READERS: Final[dict[str, Reader]] = {
-    "text": Reader(read_text, frozenset({"documents"})),
-    "jsonl": Reader(read_jsonl),
-    "csv": Reader(read_table),
-    "tsv": Reader(read_table),
-    "parquet": Reader(read_parquet),
-    "wikipedia": Reader(read_wikipedia, frozenset({"templates"})),
+    "text": Reader(read_text, frozenset({"documents"}), suffixes=(".txt", ".text", ".md", ".rst", ".raw", ".tokens")),
+    "jsonl": Reader(read_jsonl, suffixes=(".jsonl", ".ndjson", ".jl", ".json")),
+    "csv": Reader(read_table, suffixes=(".csv",)),
+    "tsv": Reader(read_table, suffixes=(".tsv", ".tab")),
+    "parquet": Reader(read_parquet, suffixes=(".parquet", ".pq")),
+    "wikipedia": Reader(read_wikipedia, frozenset({"templates"})),  # .xml and .xml-p1p1000: `sources` says
     "python": Reader(python_text.read_python_text, frozenset(), python_text.find_text),
     "tfds": Reader(tfds.read_tfds, frozenset({"text_field", "split"}), tfds.find_shards),
     "hub": Reader(hub.read_hub, frozenset({"text_field", "split", "config", "streaming"}), hub.find_data_files),
 }
-FORMATS: Final[dict[str, str]] = {
-    ".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".raw": "text", ".tokens": "text",
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".json": "jsonl",
-    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
-}  # fmt: skip
+FORMATS: Final[dict[str, str]] = {suffix: name for name, reader in READERS.items() for suffix in reader.suffixes}
 
 
 def register(
@@ -68,8 +65,8 @@ def register(
     importable: worker processes import it.
     """
     CORPUS_FORMATS.add(name)
-    READERS[name] = Reader(read, frozenset(settings))
-    FORMATS.update(dict.fromkeys(suffixes, name))
+    READERS[name] = Reader(read, frozenset(settings), suffixes=tuple(suffixes))
+    FORMATS.update(dict.fromkeys(READERS[name].suffixes, name))
 
 
 def read_documents(
