@@ -214,7 +214,11 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("task", "labels", "outputs"),
-    [("grades", [0, 2, 1, 1], [[0, 1, 0]] * 4), ("subsets", [[1, 0], [1, 0]], [[1.0, -1.0]] * 2)],
+    [
+        ("grades", [0, 2, 1, 1], [[0, 1, 0]] * 4),
+        ("grades", [0, 1, 1, 1, 1], [[0, 1, 0]] * 5),  # class_weights would be refused, and is not advised
+        ("subsets", [[1, 0], [1, 0]], [[1.0, -1.0]] * 2),
+    ],
 )
 def test_a_constant_answer_is_scored_by_the_tasks_own_metric(
     registered: None, task: str, labels: list[Any], outputs: list[list[float]]

@@ -263,7 +263,8 @@ class TextClassification(Task):
                 f"its {score_text(name, scores[name])} is no better than that of always answering {names[commonest]} "
                 f"({of_constant:.4f})"
             )
-        if warnings and self.config.class_weights is None and (share := np.mean(training.labels == commonest)) >= _IMBALANCED:
+        share, can_weigh = np.mean(training.labels == commonest), self.config.task == "classification"
+        if warnings and can_weigh and self.config.class_weights is None and share >= _IMBALANCED:
             metric = ' and metric = "macro_f1"' if name == "accuracy" else ""
             warnings.append(
                 f'{share:.0%} of the training labels are {names[commonest]}: class_weights = "balanced"{metric} may help'
