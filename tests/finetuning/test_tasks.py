@@ -46,6 +46,10 @@ LEARNT: dict[str, tuple[str, float, list[Any], Any]] = {  # of a task: a score a
 }
 
 
+# Tasks of which a saved model has the head of another: they are named when it is loaded.
+NAMED_TO_LOAD = ("retrieve",)
+
+
 def test_every_task_is_here() -> None:
     assert set(LEARNT) == set(FIELDS) == set(TASKS)
 
@@ -63,7 +67,7 @@ def test_it_learns_and_is_loaded_as_it_was_saved(task: str, encoder: Path, tmp_p
     assert classifier.evaluate(unseen)[metric] > least
     assert [plain(answer) for answer in classifier.predict(asked)] == answers
     classifier.save_pretrained(tmp_path / "out")
-    kind: dict[str, Any] = {"task": task} if task == "retrieve" else {}
+    kind: dict[str, Any] = {"task": task} if task in NAMED_TO_LOAD else {}
     again = tpulm.Classifier(tmp_path / "out", **kind)
     assert again.config.task == task and names_of(again) == names_of(classifier)
     assert same(again.params, classifier.params) and again.evaluate(unseen) == classifier.evaluate(unseen)

@@ -16,7 +16,7 @@ from tpulm.finetuning.questions import QuestionAnswering
 from tpulm.finetuning.run import finetune, read_mistakes
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult
 from tpulm.finetuning.tagging import EntityTagging
-from tpulm.finetuning.tasks import Task, register_task
+from tpulm.finetuning.tasks import Task, TextClassification, TextRegression, register_task
 
 __all__ = [
     "BenchReport",
@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 for _name, _task in {
+    "classification": TextClassification(),
+    "regression": TextRegression(),
     "choice": ChoiceOfAnswers(),
     "embed": ScoredSimilarity(),
     "multilabel": LabelSets(),

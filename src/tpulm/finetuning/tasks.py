@@ -327,7 +327,7 @@ class TextRegression(Task):
         return warnings
 
 
-_REGISTRY: dict[str, Task] = {"classification": TextClassification(), "regression": TextRegression()}
+_REGISTRY: dict[str, Task] = {}  # those of tpulm are registered in `finetuning`
 
 
 def register_task(name: str, task: Task, *, metrics: Mapping[str, Literal["highest", "lowest"]]) -> None:
