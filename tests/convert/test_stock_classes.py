@@ -15,7 +15,7 @@ from outputs import EXECUTION, ours
 
 from tpulm import storage
 from tpulm.config import RunConfig
-from tpulm.config.layouts import LAYOUTS
+from tpulm.config.stock_classes import STOCK_CLASSES
 from tpulm.convert.huggingface import load_model, save_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert
@@ -69,8 +69,8 @@ def test_logits_and_ids_equal_those_of_transformers(torch, transformers, exporte
     if model.config.architecture != "decoder":
         rows[1, 12:] = rows[2, 3:] = 0  # padding
     theirs = their_model(transformers, exported)
-    layout = next(layout for layout in LAYOUTS if layout.model_type == described["model_type"])
-    assert described["architectures"] == [layout.class_name] == [type(theirs).__name__]
+    stock = next(stock for stock in STOCK_CLASSES if stock.model_type == described["model_type"])
+    assert described["architectures"] == [stock.class_name] == [type(theirs).__name__]
     with torch.no_grad():
         expected = theirs(input_ids=torch.tensor(rows).long(), attention_mask=torch.tensor(rows != 0).long()).logits.numpy()
     found = ours(model, rows, rows != 0)

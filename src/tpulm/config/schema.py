@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, T
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from tpulm.config.layouts import layout_of
+from tpulm.config.stock_classes import stock_class_of
 from tpulm.errors import suggest
 from tpulm.storage.paths import absolute
 
@@ -634,7 +634,8 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
-        layout_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})  # raises if it could not be exported
+        # Raises if the model could not be exported.
+        stock_class_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             yield (

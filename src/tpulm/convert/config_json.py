@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from tpulm.config import ModelConfig
-from tpulm.config.layouts import LAYOUTS, layout_of
+from tpulm.config.stock_classes import STOCK_CLASSES, stock_class_of
 from tpulm.convert.heads import Head
 from tpulm.convert.relatives import RELATIVES
 from tpulm.errors import ConfigError, DataError, brief, suggest
@@ -176,7 +176,7 @@ class Described(NamedTuple):
 def model_type_of(config: ModelConfig, head: Head) -> str:
     """The `model_type` of config.json. Raises ConfigError if no class of transformers has the model's settings."""
     try:
-        model_type = layout_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
+        model_type = stock_class_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
     except ValueError as error:
         raise ConfigError(f"this model cannot be exported: {error}") from error
     if model_type == "eurobert" and head in ("spans", "choice"):
@@ -186,7 +186,7 @@ def model_type_of(config: ModelConfig, head: Head) -> str:
 
 def class_name(model_type: str, head: Head) -> str:
     """The transformers class. BERT with a next-sentence head is …ForPreTraining, which …ForMaskedLM can load too."""
-    name = next(layout.class_name for layout in LAYOUTS if layout.model_type == model_type)
+    name = next(stock.class_name for stock in STOCK_CLASSES if stock.model_type == model_type)
     prefix, separator, _ = name.partition("For")
     return prefix + _CLASS_SUFFIXES[head] if separator else name  # GPT2LMHeadModel
 
@@ -237,16 +237,16 @@ def from_config_json(values: Any, *, origin: str) -> Described:
     if not isinstance(values, Mapping):
         raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     model_type = _get(values, "model_type", origin)
-    layout = next((layout for layout in LAYOUTS if layout.model_type == model_type), None)
-    if layout is None:
-        known = ", ".join(map(repr, (*(layout.model_type for layout in LAYOUTS), *RELATIVES)))
+    stock = next((stock for stock in STOCK_CLASSES if stock.model_type == model_type), None)
+    if stock is None:
+        known = ", ".join(map(repr, (*(stock.model_type for stock in STOCK_CLASSES), *RELATIVES)))
         raise DataError(f"model_type {brief(model_type)} is not supported; known: {known}", location=origin)
-    form = _FORMATS[layout.model_type]
+    form = _FORMATS[stock.model_type]
     values = {**form.defaults, **values}
     for key, expected in form.required.items():
         if values.get(key, expected) != expected:
             raise DataError(f"{key} is {brief(values[key])}; only {expected!r} is supported", location=origin)
-    fields = {name: value for name, value in layout.needs.items() if name != "next_sentence"}
+    fields = {name: value for name, value in stock.needs.items() if name != "next_sentence"}
     fields |= {ours: _get(values, theirs, origin) for ours, theirs in form.fields.items()}
     if model_type == "gpt2" and fields["intermediate_size"] is None and type(fields["hidden_size"]) is int:
         fields["intermediate_size"] = 4 * fields["hidden_size"]
@@ -327,7 +327,7 @@ def _validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) 
 
     try:
         config = ModelConfig.model_validate(fields)
-        layout_of(config.model_dump())
+        stock_class_of(config.model_dump())
     except ValidationError as error:
         raise DataError("; ".join(map(line, error.errors(include_url=False))), location=origin) from error
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Which class of Hugging Face's transformers fits a model's settings.
+"""The stock classes of Hugging Face's transformers: which one fits a model's settings.
 
 Only models with such a class are trained: transformers loads the folder that a run exports with its own code, and computes the
 same values.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Layout(NamedTuple):
+class StockClass(NamedTuple):
     """One class of transformers, and the settings that it requires; all others are free."""
 
     model_type: str  # theirs, in config.json
@@ -28,17 +28,17 @@ _AS_PUBLISHED = {
 }
 _LLAMA_LIKE = {"norm_position": "pre", "norm": "rms", "feed_forward": "gated", "positions": "rotary"}
 
-LAYOUTS = (
-    Layout("bert", "BertForMaskedLM", {"architecture": "bert", "norm_position": "post", **_AS_PUBLISHED}),
-    Layout("megatron-bert", "MegatronBertForMaskedLM", {"architecture": "bert", "norm_position": "pre", **_AS_PUBLISHED}),
-    Layout("electra", "ElectraForPreTraining", {"architecture": "electra", "norm_position": "post", **_AS_PUBLISHED}),
-    Layout(
+STOCK_CLASSES = (
+    StockClass("bert", "BertForMaskedLM", {"architecture": "bert", "norm_position": "post", **_AS_PUBLISHED}),
+    StockClass("megatron-bert", "MegatronBertForMaskedLM", {"architecture": "bert", "norm_position": "pre", **_AS_PUBLISHED}),
+    StockClass("electra", "ElectraForPreTraining", {"architecture": "electra", "norm_position": "post", **_AS_PUBLISHED}),
+    StockClass(
         "eurobert",
         "EuroBertForMaskedLM",
         {"architecture": "bert", **_LLAMA_LIKE, "masked_head": "plain", "token_types": 0, "next_sentence": False},
     ),
-    Layout("gpt2", "GPT2LMHeadModel", {"architecture": "decoder", "norm_position": "pre", **_PLAIN}),
-    Layout(
+    StockClass("gpt2", "GPT2LMHeadModel", {"architecture": "decoder", "norm_position": "pre", **_PLAIN}),
+    StockClass(
         "modernbert",
         "ModernBertForMaskedLM",
         {
@@ -54,17 +54,17 @@ LAYOUTS = (
             "next_sentence": False,
         },
     ),
-    Layout("llama", "LlamaForCausalLM", {"architecture": "decoder", **_LLAMA_LIKE}),
+    StockClass("llama", "LlamaForCausalLM", {"architecture": "decoder", **_LLAMA_LIKE}),
 )
 
 
-def layout_of(settings: Mapping[str, Any]) -> Layout:
-    """The layout that fits the settings: those of `ModelConfig`, and "next_sentence" if known.
+def stock_class_of(settings: Mapping[str, Any]) -> StockClass:
+    """The class that fits the settings: those of `ModelConfig`, and "next_sentence" if known.
 
-    Raises ValueError naming the nearest layout and the settings that differ from it.
+    Raises ValueError naming the nearest class and the settings that differ from it.
     """
-    candidates = [layout for layout in LAYOUTS if layout.needs["architecture"] == settings["architecture"]]
-    nearest = min(candidates, key=lambda layout: len(_misfits(layout, settings)))
+    candidates = [one for one in STOCK_CLASSES if one.needs["architecture"] == settings["architecture"]]
+    nearest = min(candidates, key=lambda one: len(_misfits(one, settings)))
     if wrong := _misfits(nearest, settings):
         raise ValueError(
             f"no class of transformers has these settings of the model. The nearest, {nearest.class_name}, needs "
@@ -73,11 +73,11 @@ def layout_of(settings: Mapping[str, Any]) -> Layout:
     return nearest
 
 
-def _misfits(layout: Layout, settings: Mapping[str, Any]) -> list[str]:
+def _misfits(stock: StockClass, settings: Mapping[str, Any]) -> list[str]:
     def fits(value: Any, required: Any) -> bool:
         return value in required if isinstance(required, range) else value == required
 
-    return [name for name, required in layout.needs.items() if name in settings and not fits(settings[name], required)]
+    return [name for name, required in stock.needs.items() if name in settings and not fits(settings[name], required)]
 
 
 def _text(value: Any) -> str:
