@@ -1,4 +1,4 @@
-"""The special tokens of a tokenizer, as later stages see them."""
+"""The special tokens of a tokenizer, as later stages see them; `tokenization.special` finds them in a vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of readers, by the name of their corpus format."""
+"""The table of corpus formats: `READERS` by name, `FORMATS` by the suffix of a file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ READERS: Final[dict[str, Reader]] = {
     "tfds": Reader(tfds.read_tfds, frozenset({"text_field", "split"}), tfds.find_shards),
     "hub": Reader(hub.read_hub, frozenset({"text_field", "split", "config", "streaming"}), hub.find_data_files),
 }
-FORMATS: Final[dict[str, str]] = {suffix: name for name, reader in READERS.items() for suffix in reader.suffixes}
+FORMATS: Final[dict[str, str]] = {suffix: name for name, reader in READERS.items() for suffix in reader.suffixes}  # by suffix
 
 
 def register(
