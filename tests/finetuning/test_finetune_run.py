@@ -93,7 +93,10 @@ def test_the_folder_is_tidy(finished: FinetuneSummary) -> None:
     assert not list(output.glob("finetuning/seed-*/checkpoints"))
     card, page = (output / "README.md").read_text(), (output / "report" / "index.html").read_text()
     assert "never on test" in card and accuracy in card
-    assert all(part in page for part in ("Confusion", "Mistakes on dev", "Accuracy on dev", "seed 1", f"{accuracy} ± "))
+    assert all(
+        part in page
+        for part in ("Confusion", "Mistakes on dev", "Training loss", "Accuracy on dev", "seed 1", f"{accuracy} ± ")
+    )
     assert "<iframe" in (HTMLFormatter()(finished) or "")  # as a notebook shows it
 
 
