@@ -594,7 +594,7 @@ def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
                 config.model,
                 vocab_size=tokenizer.vocab_size,
                 tokenization_folder=run / "tokenizer",
-                pad_token_id=tokenizer.special.pad,
+                tokenizer=tokenizer,
             )
         objective: Any = program.objective
         causal, made = getattr(objective, "causal", False), jax.jit(partial(_inputs, objective, own.train))

@@ -65,7 +65,7 @@ def built(kind: str) -> Path:
         config,
         vocab_size=tokenizer.vocab_size,
         tokenization_folder=tokenizer_folder,
-        pad_token_id=tokenizer.special.pad,
+        tokenizer=tokenizer,
     )
     return folder / kind
 

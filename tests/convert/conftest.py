@@ -42,7 +42,7 @@ class Small(NamedTuple):
         return {
             "vocab_size": self.tokenizer.vocab_size,
             "tokenization_folder": self.tokenizer_folder,
-            "pad_token_id": self.tokenizer.special.pad,
+            "tokenizer": self.tokenizer,
         }
 
 

@@ -9,13 +9,14 @@ import pytest
 from tpulm.config import ModelConfig
 from tpulm.convert.config_json import from_config_json, to_config_json
 from tpulm.errors import DataError
+from tpulm.special_tokens import SpecialTokens
 
 SIZES: dict[str, Any] = {"num_layers": 3, "hidden_size": 24, "num_heads": 2, "intermediate_size": 40, "max_positions": 77}
 CONFIG = ModelConfig(**SIZES, dropout=0.05, attention_dropout=0.2, norm_epsilon=1e-6, initializer_range=0.03)
 
 
 def described(**changes: Any) -> dict[str, Any]:
-    values = to_config_json(CONFIG, "masked", vocab_size=100, pad_token_id=0)
+    values = to_config_json(CONFIG, "masked", vocab_size=100, special=SpecialTokens(0, 1, 2, 3, 4))
     return {key: value for key, value in {**values, **changes}.items() if value is not ...}
 
 
@@ -35,7 +36,7 @@ ELECTRA = {"architecture": "electra", "embedding_size": 10}
 )
 def test_there_and_back_under_the_name_of_the_class(settings, head, named):
     config = ModelConfig.model_validate(CONFIG.model_dump() | settings)
-    values = to_config_json(config, head, vocab_size=100, pad_token_id=3)
+    values = to_config_json(config, head, vocab_size=100, special=SpecialTokens(3, 1, 2, 0, 4))
     found = from_config_json(values, origin="config.json")
     assert (found.config, found.vocab_size) == (config, 100)
     assert (values["architectures"], values["pad_token_id"]) == ([named], 3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from outputs import ours
 
+from tpulm import tokenization
 from tpulm.config import DataConfig, ModelConfig, RunConfig
 from tpulm.convert.huggingface import LoadedModel, load_model, save_parts
 from tpulm.convert.model_card import CardFacts
@@ -42,7 +43,8 @@ def trained(
         electra.spec(config, vocab_size=60),
     )
     card = CardFacts(RunConfig(name="small", model=config, data=DataConfig(sequence_length=16)), 60, "[MASK]", steps=7)
-    given: dict[str, Any] = {"vocab_size": 60, "tokenization_folder": tokenizer_folder, "pad_token_id": 0}
+    tokenizer = tokenization.load(tokenizer_folder)
+    given: dict[str, Any] = {"vocab_size": 60, "tokenization_folder": tokenizer_folder, "tokenizer": tokenizer}
     return params, config, save_parts(tmp_path_factory.mktemp("electra") / "export", params, config, **given, card=card)
 
 

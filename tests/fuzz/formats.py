@@ -206,7 +206,7 @@ def _save_model(folder: Path, name: str, *, head: Head = "masked", **settings: A
     saved = folder.parent / f"{folder.name}.{name}"
     tokenizer = folder.parent / f"{folder.name}.tokenizer"
     tokenization.save(made, tokenizer)
-    arguments: dict[str, Any] = {"tokenization_folder": tokenizer, "pad_token_id": made.special.pad}
+    arguments: dict[str, Any] = {"tokenization_folder": tokenizer, "tokenizer": made}
     save_model(saved, _params(config, head), config, vocab_size=made.vocab_size, **arguments)
     for file in ("config.json", "model.safetensors"):
         (folder / file).write_bytes((saved / file).read_bytes())

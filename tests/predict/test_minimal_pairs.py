@@ -92,7 +92,7 @@ def test_two_hundred_pairs_of_blimp_are_scored_as_by_transformers(torch: ModuleT
         config,
         vocab_size=tokenizer.vocab_size,
         tokenization_folder=tmp_path / "tokenizer",
-        pad_token_id=tokenizer.special.pad,
+        tokenizer=tokenizer,
     )
     with tarfile.open(real_data / "en" / "blimp_dev.tar.gz") as archive:
         archive.extractall(tmp_path / "blimp", filter="data")

@@ -191,13 +191,10 @@ def class_name(model_type: str, head: Head) -> str:
     return prefix + _CLASS_SUFFIXES[head] if separator else name  # GPT2LMHeadModel
 
 
-def to_config_json(
-    config: ModelConfig, head: Head, *, vocab_size: int, pad_token_id: int, special: SpecialTokens | None = None
-) -> dict[str, Any]:
+def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, special: SpecialTokens) -> dict[str, Any]:
     """The contents of config.json.
 
-    `special` is needed for EuroBERT, ModernBERT and causal models. A causal model's [SEP] is both the token that ends a text,
-    where `generate` stops, and the one that begins it.
+    A causal model's [SEP] is both the token that ends a text, where `generate` stops, and the one that begins it.
     """
     model_type = model_type_of(config, head)
     form = _FORMATS[model_type]
@@ -206,11 +203,10 @@ def to_config_json(
     values = {"architectures": [class_name(model_type, head)], "model_type": model_type}
     if model_type == "electra":
         values["embedding_size"] = config.embedding_size or config.hidden_size
-    values |= {"vocab_size": vocab_size, "pad_token_id": pad_token_id}
+    values |= {"vocab_size": vocab_size, "pad_token_id": special.pad}
     if model_type not in FOREIGN_TYPES:
         fixed = {"position_embedding_type": "absolute", "tie_word_embeddings": True, "dtype": "float32"}
         return values | activation | fixed | own
-    assert special is not None
     is_encoder = model_type in FOREIGN_ENCODERS
     values |= {"bos_token_id": special.cls if is_encoder else special.sep, "eos_token_id": special.sep}
     values |= activation | {"dtype": "float32"} | own

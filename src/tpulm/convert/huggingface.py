@@ -18,7 +18,6 @@ from tpulm import storage, tokenization
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.config.finetune import LEAST_LENGTH
 from tpulm.convert.config_json import (
-    FOREIGN_TYPES,
     HeadConfig,
     class_name,
     from_config_json,
@@ -102,7 +101,7 @@ def save_model(
     *,
     vocab_size: int,
     tokenization_folder: str | PurePath,
-    pad_token_id: int,
+    tokenizer: Tokenization,
     card: CardFacts | None = None,
     head: Head | None = None,
     head_config: HeadConfig | None = None,
@@ -113,18 +112,18 @@ def save_model(
     """Write the folder under a temporary name and move it into place; an existing folder is replaced.
 
     `params` may be on devices; `head` is needed for a head with the parameters of another; `vocab_size` is the tokenizer's, to
-    which the padded vocabulary is cut. Tied tensors (the decoder) are not stored, as transformers expects. A classifier needs
-    `head_config`; `max_length` is the truncation of its texts, if shorter than the model's input. Raises TpulmError if a
-    parameter is not finite, ConfigError if no class of transformers has the model's settings.
+    which the padded vocabulary is cut. `tokenizer` is what lies in `tokenization_folder`. Tied tensors (the decoder) are not
+    stored, as transformers expects. A classifier needs `head_config`; `max_length` is the truncation of its texts, if shorter
+    than the model's input. Raises TpulmError if a parameter is not finite, ConfigError if no class of transformers has the
+    model's settings.
     """
     target, tokenizer_folder = storage.as_path(folder), storage.as_path(tokenization_folder)
     head = head or head_of(params)
     model_type = model_type_of(config, head)
     weights = encode_weights(params, config, vocab_size=vocab_size, head=head)
     with storage.built_aside(target, last=CONFIG) as temporary:
-        _copy_tokenizer(tokenizer_folder, temporary, config, max_length)
-        special = tokenization.load(tokenizer_folder).special if model_type in FOREIGN_TYPES else None
-        description = to_config_json(config, head, vocab_size=vocab_size, pad_token_id=pad_token_id, special=special)
+        _copy_tokenizer(tokenizer_folder, temporary, tokenizer, config, max_length)
+        description = to_config_json(config, head, vocab_size=vocab_size, special=tokenizer.special)
         description |= {PRETRAINED: True} if pretrained_here else {}
         if head_config is not None:
             description |= head_to_json(head_config, model_type, head) | ({COLUMNS: columns} if columns else {})
@@ -143,8 +142,7 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
     with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         rest = {name: value for name, value in model._asdict().items() if name not in ("tokenization", "dropped")}
-        pad_token_id = model.tokenization.special.pad
-        return save_model(folder, **rest, tokenization_folder=tokenizer_folder, pad_token_id=pad_token_id)
+        return save_model(folder, **rest, tokenization_folder=tokenizer_folder, tokenizer=model.tokenization)
 
 
 def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head | None = None) -> bytes:
@@ -337,7 +335,9 @@ def read_tensors(path: PurePath, *, remedy: str = "copy or export it again") -> 
         raise DataError(f"not a whole safetensors file ({error}); {remedy}", location=str(path)) from error
 
 
-def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max_length: int | None) -> None:
+def _copy_tokenizer(
+    source: PurePath, target: PurePath, tokenizer: Tokenization, config: ModelConfig, max_length: int | None
+) -> None:
     """Copy all tokenizer files, and add the model's longest input and its input names for transformers.
 
     A causal model's texts begin with [SEP] and are padded on the left, so that a continuation follows immediately.
@@ -356,6 +356,6 @@ def _copy_tokenizer(source: PurePath, target: PurePath, config: ModelConfig, max
                 changes |= {"bos_token": values["sep_token"], "eos_token": values["sep_token"], "padding_side": "left"}
             storage.write_json(target / file.name, {**values, **changes})
         elif file.name == TOKENIZER and causal:
-            storage.write_atomic(target / file.name, tokenization.load(source).causal().canonical_json)
+            storage.write_atomic(target / file.name, tokenizer.causal().canonical_json)
         else:
             storage.write_atomic(target / file.name, storage.read_bytes(file))

@@ -536,7 +536,7 @@ class Stages:
             self.config.model,
             vocab_size=tokenizer.vocab_size,
             tokenization_folder=self.workdir / "tokenizer",
-            pad_token_id=tokenizer.special.pad,
+            tokenizer=tokenizer,
             pretrained_here=start is None or is_pretrained_here(start),
             card=card,
         )
