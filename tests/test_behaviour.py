@@ -20,10 +20,10 @@ import safetensors.numpy
 from typer.testing import CliRunner
 
 from encoders import build_encoder, reviews
-from toy_runs import toy_config, write_corpus
+from toy_runs import VOLATILE, toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.cli.app import app
-from tpulm.train.metrics import VOLATILE, read_metrics
+from tpulm.train.metrics import read_metrics
 
 GOLDEN = Path(__file__).parent / "golden" / "behaviour.json"
 SIZES = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}

@@ -12,8 +12,9 @@ from tfrecord_files import frame, serialize
 from tpulm.config import RunConfig
 from tpulm.progress import Silent
 from tpulm.runtime import interrupt
-from tpulm.train.metrics import VOLATILE, read_metrics
+from tpulm.train.metrics import read_metrics
 
+VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")  # metrics that differ between attempts
 WORDS = re.findall(
     r"\w+",
     "the cat sat on a mat while dogs ran home to eat their red food and birds sang over old trees by still water",

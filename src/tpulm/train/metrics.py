@@ -75,10 +75,6 @@ class Board:
         self._file.write_event(event)
 
 
-# Fields of time and speed, which differ between attempts.
-VOLATILE = ("time", "tokens_per_second", "texts_per_second", "mfu", "seconds")
-
-
 START = ".start.json"  # suffix of a file next to an attempt's log: time of its first step, compilation, device
 
 
