@@ -225,7 +225,7 @@ def test_a_tokenizer_that_does_not_normalize_as_the_corpus_was_is_noted(tmp_path
     specification = json.loads(made.canonical_json)
     specification["normalizer"] = specification["normalizer"]["normalizers"][-1]  # BERT's alone
     older = tokenization.Tokenization(Tokenizer.from_str(json.dumps(specification)), made.special)
-    tokenization.save(older, folder, inputs=manifest["inputs"])
+    tokenization.save(older, folder, inputs=manifest.inputs)
     for made_of_it in ("dataset", "corpus"):
         shutil.rmtree(tmp_path / "w" / made_of_it)
     (note,) = preparation_notes(config, tmp_path / "w")

@@ -48,7 +48,13 @@ def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Confi
 
 
 def recorded(kind: type[_Config], values: Mapping[str, Any], path: PurePath) -> _Config:
-    """Validate a file that tpulm wrote. Raises StorageError."""
+    """Validate a file that tpulm wrote, in the format version that `kind` has, if any. Raises StorageError."""
+    version = kind.model_fields.get("format_version")
+    if version is not None and (found := values.get("format_version")) != version.default:
+        raise StorageError(
+            f"{path} has format version {found}, this tpulm reads {version.default}; begin in a new work folder, or continue "
+            "with the tpulm version that began this one"
+        )
     try:
         return kind.model_validate(values)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import RootModel
 
 from tpulm import storage
 from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, listed
@@ -20,13 +20,10 @@ from tpulm.corpus.readers.hub import is_folder
 from tpulm.corpus.readers.lines import InputFile
 from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import Run
-from tpulm.errors import ConfigError, StorageError, WorkFolderMismatch
+from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.runtime.stage import Record, read_record
 
 FORMAT_VERSION: Final = 4  # 4: the holdout split depends only on letters and digits
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Sums(Record):
@@ -95,7 +92,7 @@ class PieceSpill(Record):
 
 
 class CorpusManifest(Record):
-    format_version: int
+    format_version: int = FORMAT_VERSION
     config: CorpusConfig
     part_bytes: int
     inputs: tuple[InputRecord, ...]
@@ -131,17 +128,7 @@ def load_removed(workdir: str | os.PathLike[str]) -> Removed:
 
 def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:
     """The manifest, or None if the corpus stage has not finished."""
-    path = manifest_path(workdir)
-    if not storage.exists(path):
-        return None
-    value = storage.read_json(path)
-    version = value.get("format_version")
-    if version != FORMAT_VERSION:
-        raise StorageError(
-            f"{path} has format version {version}, this tpulm reads {FORMAT_VERSION} and would hold out other documents; "
-            "begin in a new work folder, or continue with the tpulm version that began this one"
-        )
-    return recorded(CorpusManifest, value, path)
+    return read_record(CorpusManifest, manifest_path(workdir))
 
 
 _OF_OTHERS = {"languages", "removed_templates", "markup"}  # counts that follow from the text and the settings

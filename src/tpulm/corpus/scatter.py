@@ -144,7 +144,6 @@ def _write_manifest(
         raise DataError(_empty(config, counts))
     inputs = tuple(file for record in records for file in record.inputs)
     manifest = CorpusManifest(
-        format_version=FORMAT_VERSION,
         config=_without_places(config),
         part_bytes=part_bytes,
         inputs=inputs,
@@ -160,7 +159,7 @@ def _write_manifest(
         fingerprint=fingerprint_of(config, inputs, counts),
     )
     storage.write_json(removed_path(workdir), merge_samples(record.removed for record in records))
-    storage.write_json(manifest_path(workdir), manifest.model_dump(mode="json"), sealed=True)
+    manifest.write(manifest_path(workdir))
 
 
 def _number_of_parts(text_bytes: int, part_bytes: int) -> int:
@@ -302,7 +301,7 @@ class Piece(NamedTuple):
                 if writer.limit_reached:
                     break
         record = writer.record(tuple(inputs))
-        storage.write_json(self.record, record.model_dump(mode="json"), sealed=True)
+        record.write(self.record)
         return record
 
 

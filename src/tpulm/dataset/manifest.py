@@ -16,12 +16,13 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from tpulm import storage
 from tpulm.config.validation import recorded
 from tpulm.corpus.manifest import Sums
-from tpulm.errors import Damaged, StorageError
+from tpulm.errors import Damaged
+from tpulm.runtime.stage import Record
 from tpulm.special_tokens import SpecialTokens
 
 FORMAT_VERSION = 1
@@ -31,11 +32,7 @@ READ_ROWS = 512  # or fewer, in whole blocks
 _SHARES = (0.1, 0.5, 0.9, 1.0)  # quantiles of document lengths that are reported
 
 
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class Counts(Sums, Record):
+class Counts(Sums):
     """Counts of a part or a split; with several versions (data.dupe_factor), of the first. Content tokens are those of the
     text, without [CLS], [SEP] and [PAD], each counted once.
     """
@@ -149,6 +146,7 @@ class RowFormat(Record):
 
 
 class SplitManifest(Record):
+    folder: str = Field(default="", exclude=True)  # that holds the parts; not in the file
     format_version: int = FORMAT_VERSION
     split: Literal["train", "holdout"]
     inputs: dict[str, Any]
@@ -259,8 +257,7 @@ def write_manifest(
         train=train,
         holdout=holdout,
     )
-    whole = manifest.model_dump(mode="json", exclude={"train": {"parts"}, "holdout": {"parts"}})
-    storage.write_json(folder / "manifest.json", whole, sealed=True)
+    manifest.write(folder / "manifest.json", exclude={"train": {"parts"}, "holdout": {"parts"}})
     return manifest
 
 
@@ -272,7 +269,7 @@ def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:
     whole = storage.read_json(path)
     for split in SPLITS:
         whole[split] = load_split(path.parent / split)
-    manifest: DatasetManifest = parse(DatasetManifest, whole, path)
+    manifest = recorded(DatasetManifest, whole, path)
     if manifest.fingerprint != _fingerprint(manifest.inputs, (manifest.train, manifest.holdout)):
         raise Damaged(f"{path} is not of the parts in {' and '.join(SPLITS)}: they are of another dataset")
     return manifest
@@ -281,11 +278,4 @@ def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:
 def load_split(folder: str | PurePath) -> SplitManifest:
     """The manifest of W/dataset/train or W/dataset/holdout."""
     path = storage.as_path(folder) / "manifest.json"
-    return parse(SplitManifest, storage.read_json(path), path)
-
-
-def parse(record: type[Any], value: Any, path: PurePath) -> Any:
-    version = value.get("format_version")
-    if version != FORMAT_VERSION:
-        raise StorageError(f"{path} has format version {version}, not {FORMAT_VERSION}; prepare again in a new work folder")
-    return recorded(record, value, path)
+    return recorded(SplitManifest, storage.read_json(path) | {"folder": str(path.parent)}, path)

@@ -172,7 +172,7 @@ def write_part(split_folder: PurePath, number: int, inputs: str, batch: SplitRow
             checksums=checksums,
             redrawn_rows=tuple(drawn.rows for drawn in written[1:]),
         )
-        storage.write_json(temporary / _RECORD, record.model_dump(mode="json"), sealed=True)
+        record.write(temporary / _RECORD)
     return record
 
 

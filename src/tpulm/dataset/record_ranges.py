@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
+from tpulm.config.validation import recorded
 from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
-from tpulm.dataset.manifest import FORMAT_VERSION, Record, RowFormat
+from tpulm.dataset.manifest import FORMAT_VERSION, RowFormat
 from tpulm.dataset.pretraining_records import Shape, read_rows
 from tpulm.dataset.tfrecord import RecordRange, read_records
 from tpulm.errors import DataError
@@ -96,11 +97,11 @@ class RangeTask(NamedTuple):
             smallest_draw=min(draws, default=RANGE - 1),
             largest_draw=max(draws, default=0),
         )
-        storage.write_json(self.files[1], record.model_dump(mode="json"), sealed=True)
+        record.write(self.files[1])
         return record
 
 
-class ImportedRange(Record):
+class ImportedRange(stage.Record):
     format_version: int = FORMAT_VERSION
     identity: dict[str, object]
     held_out: bool
@@ -139,7 +140,7 @@ def order_of(rows: np.ndarray) -> np.ndarray:
     return np.lexsort((rows["random_next"], rows["low"], rows["high"]))
 
 
-class PieceIndex(Record):
+class PieceIndex(stage.Record):
     """The records of all ranges in one file, so that a part need not open each of them."""
 
     format_version: int = FORMAT_VERSION
@@ -147,8 +148,8 @@ class PieceIndex(Record):
 
 
 def write_index(folder: PurePath, pieces: list[tuple[str, ImportedRange]]) -> None:
-    storage.write_json(folder / _INDEX, PieceIndex(pieces=tuple(pieces)).model_dump(mode="json"), sealed=True)
+    PieceIndex(pieces=tuple(pieces)).write(folder / _INDEX)
 
 
 def read_index(folder: PurePath) -> PieceIndex:
-    return PieceIndex.model_validate(storage.read_json(folder / _INDEX))
+    return recorded(PieceIndex, storage.read_json(folder / _INDEX), folder / _INDEX)

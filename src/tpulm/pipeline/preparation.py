@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -96,9 +96,13 @@ def prepare_tokenizer(
             "corpus.cleaning.max_repeats: this tokenizer is exported as transformers' BertJapaneseTokenizer, which cuts no "
             "repeats; give it texts in which they are cut"
         )
-    is_done = _is_done("the tokenizer", recorded, inputs)
+    if recorded and (changed := [name for name in sorted(inputs) if recorded.inputs.get(name) != inputs[name]]):
+        raise WorkFolderMismatch(
+            f"the tokenizer of this work folder was made from something else: {', '.join(changed)} changed since. "
+            "Use another --workdir."
+        )
     hosts.barrier("tokenizer begun")
-    if not is_done and hosts.is_first:
+    if not recorded and hosts.is_first:
         if text is not None:
             sample = corpus.sample_texts(workdir, text, settings.sample_bytes)
             trained = tokenization.train(sample, settings, cleaning=config.corpus.cleaning, progress=progress)
@@ -216,16 +220,3 @@ def _check_vocabulary(
     if unknown.fraction >= tokenization.UNKNOWN_REFUSED and not config.tokenizer.allow_unknown:
         raise ConfigError(f"{message}. set tokenizer.allow_unknown = true to continue")
     progress.note(message)
-
-
-def _is_done(what: str, manifest: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
-    """Whether a stage's manifest is there and was made from these inputs; raises WorkFolderMismatch for other inputs."""
-    if manifest is None:
-        return False
-    changed = [name for name in sorted(inputs) if manifest["inputs"].get(name) != inputs[name]]
-    if changed:
-        raise WorkFolderMismatch(
-            f"{what} of this work folder was made from something else: {', '.join(changed)} changed since. "
-            "Use another --workdir."
-        )
-    return True

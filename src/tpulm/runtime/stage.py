@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tpulm import storage
 from tpulm.config.validation import recorded
@@ -21,6 +21,15 @@ from tpulm.runtime.workers import Runner, TaskProgress, run_here
 Result = TypeVar("Result")
 Of = TypeVar("Of", covariant=True)
 Kind = TypeVar("Kind", bound=BaseModel)
+
+
+class Record(BaseModel):
+    """A sealed file of a work folder: a manifest, or what is recorded of a unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def write(self, path: PurePath, **given: Any) -> None:
+        storage.write_json(path, self.model_dump(mode="json", **given), sealed=True)
 
 
 class Unit(Protocol[Of]):

@@ -7,7 +7,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from tpulm import storage
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError, StorageError, brief
 from tpulm.progress import SILENT, Progress
+from tpulm.runtime.stage import Record, read_record
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, add_hf_tokens, check_growth, check_usable, guarded, read_settings
@@ -26,13 +26,24 @@ from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
-_FORMAT_VERSION = 1
 _MANY = 0.01  # of the words: strays in published vocabularies are fewer
 _NORMALIZATION = (
     "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), in a model's folder "
     f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}, or the normalizer in tokenizer.json; tpulm import has options"
 )
 _UNLIMITED = int(1e30)  # what transformers writes for "no limit"
+
+
+class Manifest(Record):
+    """Of a folder that `save` wrote."""
+
+    format_version: int = 1
+    fingerprint: str
+    algorithm: str
+    vocab_size: int
+    special: SpecialTokens
+    inputs: dict[str, Any]
+    files: dict[str, dict[str, Any]] | None = None  # older ones list none
 
 
 def save(
@@ -49,7 +60,6 @@ def save(
     """
     target = storage.make_folder(folder)
     storage.remove(target / MANIFEST)
-    storage.write_atomic(target / TOKENIZER, tokenization.canonical_json)
     names = {key: tokenization.token(getattr(tokenization.special, role)) for role, key in special.CONFIG_KEYS.items()}
     storage.write_json(target / "special_tokens_map.json", names)
     storage.write_json(target / TOKENIZER_CONFIG, _tokenizer_config(tokenization, names, model_max_length))
@@ -57,30 +67,21 @@ def save(
         storage.write_atomic(target / VOCABULARY, "".join(f"{token}\n" for token in tokenization.vocabulary()))
     else:
         storage.remove(target / VOCABULARY)
-    manifest = {
-        "format_version": _FORMAT_VERSION,
-        "fingerprint": tokenization.fingerprint,
-        "algorithm": tokenization.algorithm,
-        "vocab_size": tokenization.vocab_size,
-        "special": asdict(tokenization.special),
-        "inputs": dict(inputs or {}),
-        "files": {name: digest for name, digest in storage.listing(target).items() if name != TOKENIZER},
-    }
-    storage.write_json(target / MANIFEST, manifest, sealed=True)
+    manifest = Manifest(
+        fingerprint=tokenization.fingerprint,
+        algorithm=tokenization.algorithm,
+        vocab_size=tokenization.vocab_size,
+        special=tokenization.special,
+        inputs=dict(inputs or {}),
+        files={name: digest for name, digest in storage.listing(target).items() if name != TOKENIZER},
+    )
+    storage.write_atomic(target / TOKENIZER, tokenization.canonical_json)  # listing would read it, and the fingerprint has it
+    manifest.write(target / MANIFEST)
 
 
-def load_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The manifest (format_version, fingerprint, algorithm, vocab_size, special, inputs), or None if there is none."""
-    path = storage.as_path(folder) / MANIFEST
-    if not storage.exists(path):
-        return None
-    manifest = storage.read_json(path)
-    version = manifest.get("format_version")
-    if version != _FORMAT_VERSION:
-        raise StorageError(f"{path} has format version {version}, not {_FORMAT_VERSION}; delete the folder and run again")
-    if not isinstance(manifest.get("fingerprint"), str) or type(manifest.get("vocab_size")) is not int:
-        raise StorageError(f"{path} has no fingerprint or no vocab_size, so it was edited; delete the folder and run again")
-    return manifest
+def load_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
+    """What is recorded of a folder that `save` wrote; None of any other."""
+    return read_record(Manifest, storage.as_path(folder) / MANIFEST)
 
 
 def _tokenizer_config(tokenization: Tokenization, names: Mapping[str, str], model_max_length: int | None) -> dict[str, Any]:
@@ -259,9 +260,9 @@ def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
     return tokenization
 
 
-def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mapping[str, Any], source: PurePath) -> None:
+def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Manifest, source: PurePath) -> None:
     """Raise StorageError if a file in a folder written by `save` has changed since."""
-    recorded = manifest["fingerprint"]
+    recorded = manifest.fingerprint
     if hashlib.sha256(content).hexdigest() == recorded:
         tokenization.fingerprint = recorded  # saves computing it
     if tokenization.fingerprint != recorded:
@@ -269,7 +270,7 @@ def _check_unchanged(tokenization: Tokenization, content: bytes, manifest: Mappi
             f"{source} was changed after it was written: its fingerprint is {tokenization.fingerprint[:16]}…, the manifest has "
             f"{recorded[:16]}…. Restore it, or delete the folder and run again."
         )
-    for name, wrong in storage.differences(source.parent, manifest.get("files", {})):  # exports contain copies of all of them
+    for name, wrong in storage.differences(source.parent, manifest.files or {}):  # exports contain copies of all of them
         raise StorageError(f"{source.with_name(name)} {wrong}. Restore it; the run's export has a copy.")
 
 
