@@ -19,7 +19,7 @@ from typing import Any
 
 from corpora import in_batches, read
 
-from tpulm import corpus
+from tpulm import corpus, tokenization
 from tpulm.config import CorpusConfig, DataConfig, SourceConfig
 from tpulm.dataset import MODULES, prepare, warm_up
 from tpulm.runtime.workers import WorkerPool
@@ -65,7 +65,8 @@ def preparation(job: Job) -> dict[str, Any]:
             warm_up(pool, job.tokenizer)
             scattered = corpus.scatter(sources, workdir, part_bytes=config.part_bytes, runner=pool)
             scattered_at = time.perf_counter()
-            manifest = prepare(config, workdir, tokenization_path=Path(job.tokenizer), corpus_manifest=scattered, runner=pool)
+            given = {"tokenizer": tokenization.load(job.tokenizer), "tokenization_path": job.tokenizer}
+            manifest = prepare(config, workdir, **given, corpus_manifest=scattered, runner=pool)
         seconds = time.perf_counter() - started_at
         counts = (manifest.train.counts, manifest.holdout.counts)
         tokens = sum(one.tokens for one in counts)

@@ -18,15 +18,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 from cloud_stand_in import emulator
 
 from tpulm import storage
-from tpulm.dataset import write_random_rows
+from tpulm.dataset import load_split, write_random_rows
 from tpulm.dataset.batches import Batches
+from tpulm.dataset.manifest import SplitManifest
 
 LAYERS, HIDDEN, FEED_FORWARD, VOCABULARY, MASKED = 4, 256, 1024, 8000, 0.15  # bert-mini
 REQUIRED = 5.0
@@ -42,21 +42,17 @@ def main() -> None:
     arguments = parse()
     with tempfile.TemporaryDirectory(prefix="tpulm-input-") as temporary, contextlib.ExitStack() as cloud:
         if arguments.workdir:
-            folder = arguments.workdir / "dataset" / "train"
+            split = load_split(arguments.workdir / "dataset" / "train")
         else:
             place = temporary
             if arguments.cloud_latency is not None:
                 place = cloud.enter_context(emulator(latency_seconds=arguments.cloud_latency))
             folder = storage.as_path(place) / "train"
-            write_random_rows(folder, arguments.dataset_rows, arguments.sequence_length, arguments.block_rows)
-        results = [deliver(folder, arguments) for _ in range(arguments.repeats)]
-        step = (
-            None
-            if arguments.rows_per_second
-            else stand_in(arguments.batch_size, Batches(folder, batch_size=1, seed=0).sequence_length)
-        )
+            split = write_random_rows(folder, arguments.dataset_rows, arguments.sequence_length, arguments.block_rows)
+        results = [deliver(split, arguments) for _ in range(arguments.repeats)]
+        step = None if arguments.rows_per_second else stand_in(arguments.batch_size, split.rows.sequence_length)
         consumed = arguments.rows_per_second / arguments.batch_size if step is None else steps_per_second(step)
-        waiting = None if step is None else waiting_share(folder, arguments, step)
+        waiting = None if step is None else waiting_share(split, arguments, step)
     delivered = statistics.median(result.batches_per_second for result in results)
     report = {
         "batch_size": arguments.batch_size,
@@ -91,13 +87,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def open_batches(folder: PurePath, arguments: argparse.Namespace) -> Batches:
-    return Batches(folder, batch_size=arguments.batch_size * arguments.num_hosts, seed=0, num_hosts=arguments.num_hosts)
+def open_batches(split: SplitManifest, arguments: argparse.Namespace) -> Batches:
+    return Batches(split, batch_size=arguments.batch_size * arguments.num_hosts, seed=0, num_hosts=arguments.num_hosts)
 
 
-def deliver(folder: PurePath, arguments: argparse.Namespace) -> Delivery:
+def deliver(split: SplitManifest, arguments: argparse.Namespace) -> Delivery:
     """The whole pipeline, with nobody doing anything with the batches."""
-    batches = open_batches(folder, arguments)
+    batches = open_batches(split, arguments)
     started_at = time.perf_counter()
     iterator = batches.iterate(0)
     next(iterator)
@@ -136,9 +132,9 @@ def steps_per_second(step: Callable[[], None]) -> float:
     return 1 / statistics.median(times)
 
 
-def waiting_share(folder: PurePath, arguments: argparse.Namespace, step: Callable[[], None], num_steps: int = 50) -> float:
+def waiting_share(split: SplitManifest, arguments: argparse.Namespace, step: Callable[[], None], num_steps: int = 50) -> float:
     """The share of its time that the stand-in waits for batches."""
-    iterator = open_batches(folder, arguments).iterate(0)
+    iterator = open_batches(split, arguments).iterate(0)
     next(iterator)
     waited = 0.0
     started_at = time.perf_counter()

@@ -599,7 +599,7 @@ def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
         objective: Any = program.objective
         causal, made = getattr(objective, "causal", False), jax.jit(partial(_inputs, objective, own.train))
         rows = dataset.Batches(
-            run / phase.folder / "dataset" / "train",
+            prepared.datasets[phase.number - 1].train,
             batch_size=own.train.batch_size,
             seed=own.train.seed,
             first_cursor=phase.first_cursor,

@@ -1,7 +1,7 @@
 """The work folder as a whole: its configuration, who may work in it, and the results of the stages.
 
 W/run.json           the run's configuration
-W/results/NAME.json  the results of training, evaluation, export, samples and report, each with its own checksum
+W/results/NAME.json  the results of training, evaluation, export, samples, report and pairs, each with its own checksum
 W/failures/          a record of each failure
 
 A work folder may start with an imported dataset and its tokenizer (see W/dataset/inputs.json); runs continue from there.
@@ -51,16 +51,17 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
     other changes.
     """
     folder = storage.as_path(workdir)
-    if is_imported(folder):
+    if imported := is_imported(folder):
         if config.corpus.sources and not storage.exists(folder / "dataset" / "manifest.json"):  # an import that failed
             for name in ("dataset", "tokenizer"):
                 storage.remove(folder / name)
+            imported = False
         else:
             _agree_with_import(config, folder)
     if storage.exists(folder / _RUN_FILE):
         before, made = open_run(folder), _existing_stages(folder)
         found = changes(before.model_dump(mode="json"), config.model_dump(mode="json"))
-        depend = [_stages_depending_on(change, before, made, imported=is_imported(folder)) for change in found]
+        depend = [_stages_depending_on(change, before, made, imported=imported) for change in found]
         bound = [change for change, names in zip(found, depend, strict=True) if names]
         newest = max(storage.committed_steps(folder / "checkpoints"), default=None)
         if bound and (reason := reason_end_cannot_move(before, config, bound, newest)) is not None:
@@ -78,7 +79,7 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
                 storage.remove(folder / name)
         if found and made:
             progress.note(f"changed since the last attempt: {some_of([str(change) for change in found], most=10)}")
-    elif not is_imported(folder) and (foreign := [name for name in _STAGES if storage.exists(folder / name)]):
+    elif not imported and (foreign := [name for name in _STAGES if storage.exists(folder / name)]):
         raise WorkFolderMismatch(f"{folder} has no {_RUN_FILE} but holds {', '.join(foreign)}; use an empty folder")
     storage.write_atomic(folder / _RUN_FILE, canonical_json(config))
     _forget_what_is_gone(config, folder, progress)
@@ -305,6 +306,12 @@ def read_result(workdir: PurePath, name: str) -> dict[str, Any] | None:
     """The result of a stage, or None if it has not finished. Raises Damaged, but not after `begin`."""
     path = _result_path(workdir, name)
     return storage.read_json(path) if storage.exists(path) else None
+
+
+def read_results(workdir: PurePath) -> dict[str, dict[str, Any]]:
+    """The results that there are, by name. Raises like `read_result`."""
+    found = {name: read_result(workdir, name) for name in (*_RESULTS, "pairs")}
+    return {name: result for name, result in found.items() if result is not None}
 
 
 def write_result(workdir: PurePath, name: str, values: dict[str, Any], *, product: PurePath | None = None) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpulm import storage
 from tpulm.dataset.layouts import Tokens, lay_packed
-from tpulm.dataset.manifest import Counts, RowFormat, SplitManifest, split_manifest
+from tpulm.dataset.manifest import Counts, RowFormat, split_manifest
 from tpulm.dataset.parts import SplitRows, Version, write_part
 from tpulm.special_tokens import SpecialTokens
 
@@ -44,8 +43,7 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
             assert layout.num_rows == count
             counts = Counts(documents=count, tokens=size, characters=size)
             parts.append(write_part(folder, number, "x", SplitRows("train", [Version(layout, ids)], counts), rows))
-        manifest: SplitManifest = split_manifest("train", {}, rows, parts)
-        storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+        split_manifest(folder, "train", {}, rows, parts).write(folder / "manifest.json")
         return folder
 
     return write

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpulm.dataset.batches import Batches, evaluation_batches
+from tpulm.dataset import Batches, evaluation_batches, load_split
 from tpulm.errors import ConfigError, DataError, StorageError
 
 WriteSplit = Callable[..., Path]
@@ -19,16 +19,16 @@ FIRST_ID = 10  # of the rows' tokens, of which each row has six
 
 
 def all_rows(folder: Path) -> np.ndarray:
-    return np.concatenate([batch["tokens"] for batch in evaluation_batches(folder, batch_size=1)])
+    return np.concatenate([batch["tokens"] for batch in evaluation_batches(load_split(folder), batch_size=1)])
 
 
 def test_a_batch_holds_the_rows_it_names(write_split: WriteSplit) -> None:
     folder = write_split(PART_ROWS)
     rows = all_rows(folder)
     assert rows.shape == (22, 8) and np.unique(rows[:, 1]).size == 22
-    batches = Batches(folder, batch_size=5, seed=3)
-    assert (batches.num_rows, batches.sequence_length, batches.columns) == (22, 8, ("tokens",))
-    seen, iterator = [], Batches(folder, batch_size=5, seed=3).iterate(0)
+    batches = Batches(load_split(folder), batch_size=5, seed=3)
+    assert batches.sequence_length == 8
+    seen, iterator = [], Batches(load_split(folder), batch_size=5, seed=3).iterate(0)
     for cursor, (at, iterated) in zip(range(0, 45, 5), iterator, strict=False):  # two epochs and a bit; some batches span two
         batch = batches.batch(cursor)
         np.testing.assert_array_equal(iterated["tokens"], batch["tokens"])
@@ -42,7 +42,7 @@ def test_a_batch_holds_the_rows_it_names(write_split: WriteSplit) -> None:
 
 
 def test_a_batch_may_be_larger_than_the_dataset(write_split: WriteSplit) -> None:
-    batches = Batches(write_split([3]), batch_size=7, seed=0)
+    batches = Batches(load_split(write_split([3])), batch_size=7, seed=0)
     assert np.bincount(batches.row_indices(0)).tolist() in ([3, 2, 2], [2, 3, 2], [2, 2, 3])
     assert batches.batch(7)["tokens"].shape == (7, 8)
 
@@ -50,8 +50,8 @@ def test_a_batch_may_be_larger_than_the_dataset(write_split: WriteSplit) -> None
 def test_where_words_begin_is_looked_up_by_token(write_split: WriteSplit) -> None:
     folder = write_split(PART_ROWS)
     starts = (np.arange(1_000_000) % 3 == 0).astype(np.int8)
-    plain = Batches(folder, batch_size=5, seed=3)
-    batches = Batches(folder, batch_size=5, seed=3, of_tokens={"word_start": starts})
+    plain = Batches(load_split(folder), batch_size=5, seed=3)
+    batches = Batches(load_split(folder), batch_size=5, seed=3, of_tokens={"word_start": starts})
     for (_, before), (_, batch), _ in zip(plain.iterate(0), batches.iterate(0), range(3), strict=False):
         assert set(before) == {"tokens"} and batch["word_start"].dtype == np.int8
         np.testing.assert_array_equal(batch["tokens"], before["tokens"])
@@ -61,8 +61,10 @@ def test_where_words_begin_is_looked_up_by_token(write_split: WriteSplit) -> Non
 @pytest.mark.parametrize("num_hosts", [2, 6])
 def test_hosts_joined_equal_one_host(write_split: WriteSplit, num_hosts: int) -> None:
     folder = write_split([20_000, 3, 700, 18_000], block_rows=64)
-    alone = Batches(folder, batch_size=6, seed=1)
-    hosts = [Batches(folder, batch_size=6, seed=1, host_index=host, num_hosts=num_hosts) for host in range(num_hosts)]
+    alone = Batches(load_split(folder), batch_size=6, seed=1)
+    hosts = [
+        Batches(load_split(folder), batch_size=6, seed=1, host_index=host, num_hosts=num_hosts) for host in range(num_hosts)
+    ]
     for cursor in (0, 6, 16_380, 38_700, 60_000):  # windows, parts and epochs meet somewhere in these
         joined = np.concatenate([host.batch(cursor)["tokens"] for host in hosts])
         np.testing.assert_array_equal(joined, alone.batch(cursor)["tokens"])
@@ -72,8 +74,8 @@ def test_hosts_joined_equal_one_host(write_split: WriteSplit, num_hosts: int) ->
 def test_a_cursor_says_the_same_rows_whatever_the_batch(write_split: WriteSplit) -> None:
     """After 10 batches of 6 rows, batches of 16: every row once in the epoch; and a dataset may begin later in the run."""
     folder = write_split([100, 30, 70])
-    small, large = Batches(folder, batch_size=6, seed=1), Batches(folder, batch_size=20, seed=1)
-    later = Batches(folder, batch_size=20, seed=1, first_cursor=1000)
+    small, large = Batches(load_split(folder), batch_size=6, seed=1), Batches(load_split(folder), batch_size=20, seed=1)
+    later = Batches(load_split(folder), batch_size=20, seed=1, first_cursor=1000)
     rows = [small.row_indices(cursor) for cursor in range(0, 60, 6)]
     rows += [large.row_indices(cursor) for cursor in range(60, 200, 20)]
     assert sorted(np.concatenate(rows).tolist()) == list(range(200))
@@ -92,10 +94,10 @@ def delivered(batches: Batches, start_cursor: int, count: int) -> list[int]:
 def test_blocks_are_read_once_an_epoch_and_by_each_host(write_split: WriteSplit) -> None:
     """Windows are read ahead and kept while they last; a host reads the blocks that its rows come from."""
     folder = write_split([60_000, 40_000], block_rows=64)
-    alone = Batches(folder, batch_size=500, seed=1)
+    alone = Batches(load_split(folder), batch_size=500, seed=1)
     assert sorted(delivered(alone, 0, 200)) == list(range(100_000))
     assert 1.0 <= alone.read_amplification <= 1.4  # 1.2 of an epoch, a window and what is under way, are read ahead
-    host = Batches(folder, batch_size=500, seed=1, host_index=1, num_hosts=4)
+    host = Batches(load_split(folder), batch_size=500, seed=1, host_index=1, num_hosts=4)
     assert len(delivered(host, 0, 200)) == 25_000
     assert 4.0 <= host.read_amplification <= 5.6
 
@@ -111,14 +113,14 @@ def test_blocks_are_read_once_an_epoch_and_by_each_host(write_split: WriteSplit)
     ],
 )
 def test_skipped_rows_are_left_out(write_split: WriteSplit, skipped: list[tuple[int, int]], expected: list[int]) -> None:
-    iterator = Batches(write_split(PART_ROWS), batch_size=4, seed=2).iterate(12, skipped=skipped)
+    iterator = Batches(load_split(write_split(PART_ROWS)), batch_size=4, seed=2).iterate(12, skipped=skipped)
     assert [cursor for cursor, _ in itertools.islice(iterator, 5)] == expected
     iterator.close()
 
 
 def test_closing_stops_the_threads(write_split: WriteSplit) -> None:
     before = set(threading.enumerate())
-    iterator = Batches(write_split(PART_ROWS), batch_size=4, seed=2).iterate(0)
+    iterator = Batches(load_split(write_split(PART_ROWS)), batch_size=4, seed=2).iterate(0)
     next(iterator)
     iterator.close()
     left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
@@ -129,8 +131,8 @@ def test_closing_stops_the_threads(write_split: WriteSplit) -> None:
 
 def test_a_process_that_forgets_to_close_still_ends(write_split: WriteSplit, user_environment: dict[str, str]) -> None:
     code = (
-        "import sys; from tpulm.dataset.batches import Batches\n"
-        "iterator = Batches(sys.argv[1], batch_size=4, seed=0).iterate(0)\n"
+        "import sys; from tpulm.dataset import Batches, load_split\n"
+        "iterator = Batches(load_split(sys.argv[1]), batch_size=4, seed=0).iterate(0)\n"
         "print(next(iterator)[0])\n"
     )
     command = [sys.executable, "-c", code, str(write_split(PART_ROWS))]
@@ -144,13 +146,13 @@ def test_damage_is_noticed_and_named(write_split: WriteSplit) -> None:
     data = bytearray(shard.read_bytes())
     data[20] ^= 1
     shard.write_bytes(data)
-    batches = Batches(folder, batch_size=16, seed=0)
+    batches = Batches(load_split(folder), batch_size=16, seed=0)
     with pytest.raises(StorageError, match="part-00001"):
         batches.batch(0)
     with pytest.raises(StorageError, match="part-00001"):
         list(batches.iterate(0))
     with pytest.raises(StorageError, match="part-00001"):
-        list(evaluation_batches(folder, batch_size=4))
+        list(evaluation_batches(load_split(folder), batch_size=4))
 
 
 @pytest.mark.parametrize("lost", ["tokens.zarr/c.0.0", "tokens.zarr/zarr.json", "tokens.zarr"])
@@ -159,7 +161,7 @@ def test_a_lost_file_is_not_read_as_padding(write_split: WriteSplit, lost: str) 
     path = folder / "part-00000" / lost
     path.rename(path.with_name("elsewhere"))
     with pytest.raises(StorageError, match="part-00000"):
-        Batches(folder, batch_size=4, seed=0).batch(0)
+        Batches(load_split(folder), batch_size=4, seed=0).batch(0)
 
 
 def test_an_array_of_another_dataset_is_noticed(write_split: WriteSplit) -> None:
@@ -167,17 +169,17 @@ def test_an_array_of_another_dataset_is_noticed(write_split: WriteSplit) -> None
     (folder / "part-00000" / "tokens.zarr").rename(folder / "aside")
     (other / "part-00000" / "tokens.zarr").rename(folder / "part-00000" / "tokens.zarr")
     with pytest.raises(StorageError, match=r"\(8, 8\).*\(10, 8\)"):
-        Batches(folder, batch_size=4, seed=0).batch(0)
+        Batches(load_split(folder), batch_size=4, seed=0).batch(0)
 
 
 def test_impossible_settings_are_refused(write_split: WriteSplit) -> None:
     folder = write_split([4])
     with pytest.raises(ConfigError, match="multiple of 3"):
-        Batches(folder, batch_size=4, seed=0, num_hosts=3)
+        Batches(load_split(folder), batch_size=4, seed=0, num_hosts=3)
     with pytest.raises(ConfigError, match="host_index 2"):
-        Batches(folder, batch_size=4, seed=0, host_index=2, num_hosts=2)
+        Batches(load_split(folder), batch_size=4, seed=0, host_index=2, num_hosts=2)
     with pytest.raises(DataError, match="no rows"):
-        Batches(write_split([0], name="dataset/holdout"), batch_size=4, seed=0)
+        Batches(load_split(write_split([0], name="dataset/holdout")), batch_size=4, seed=0)
 
 
 @pytest.mark.parametrize("max_rows", [None, 1, 7, 8, 22, 100])
@@ -186,7 +188,7 @@ def test_evaluation_gives_each_row_once_and_fills_up(write_split: WriteSplit, ma
     folder = write_split(PART_ROWS)
     expected = all_rows(folder)[:max_rows]
     hosts = [
-        list(evaluation_batches(folder, batch_size=8, max_rows=max_rows, host_index=host, num_hosts=num_hosts))
+        list(evaluation_batches(load_split(folder), batch_size=8, max_rows=max_rows, host_index=host, num_hosts=num_hosts))
         for host in range(num_hosts)
     ]
     joined = np.concatenate([host[step]["tokens"] for step in range(len(hosts[0])) for host in hosts])

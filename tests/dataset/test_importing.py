@@ -18,7 +18,7 @@ from tfrecords import LENGTH, Features, Row, bert, electra, random_rows, write_r
 
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
-from tpulm.dataset import DatasetManifest, evaluation_batches, importing, load_manifest, sample_rows
+from tpulm.dataset import DatasetManifest, evaluation_batches, importing, load_manifest, load_split, sample_rows
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.tfrecord import read_records
 from tpulm.errors import ConfigError, DataError, WorkFolderMismatch
@@ -46,7 +46,7 @@ def write_files(folder: Path, files: Sequence[Sequence[Features]]) -> list[str]:
 
 
 def rows_in(workdir: Path, split: str) -> list[tuple[tuple[int, ...], int]]:
-    batches = evaluation_batches(workdir / "dataset" / split, batch_size=1)
+    batches = evaluation_batches(load_split(workdir / "dataset" / split), batch_size=1)
     return [(tuple(batch["tokens"][0].tolist()), int(batch.get("next_sentence", [0])[0])) for batch in batches]
 
 

@@ -51,7 +51,8 @@ class Scattered(NamedTuple):
     documents: list[str]
 
     def prepare(self, config: DataConfig, workers: int = 1, **given: Any) -> DatasetManifest:
-        given |= {"tokenization_path": self.workdir / "tokenizer", "corpus_manifest": self.manifest}
+        path = self.workdir / "tokenizer"
+        given |= {"tokenizer": tokenization.load(path), "tokenization_path": path, "corpus_manifest": self.manifest}
         return prepare(config, self.workdir, workers=workers, **given)
 
     def copy(self, to: Path) -> Scattered:
@@ -108,7 +109,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def column_of(workdir: Path, split: str, name: str = "tokens") -> np.ndarray:
-    return np.concatenate([batch[name] for batch in evaluation_batches(workdir / "dataset" / split, batch_size=1)])
+    return np.concatenate([batch[name] for batch in evaluation_batches(load_split(workdir / "dataset" / split), batch_size=1)])
 
 
 def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
@@ -161,7 +162,7 @@ def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) 
     tokenizer = tokenization.load(segments.workdir / "tokenizer")
     encoded = tokenizer.encode(list(dict.fromkeys(segments.documents)))
     assert (counts + manifest.holdout.counts).tokens == encoded.ids.size
-    batch = Batches(segments.workdir / "dataset" / "train", batch_size=4, seed=0).batch(0)
+    batch = Batches(load_split(segments.workdir / "dataset" / "train"), batch_size=4, seed=0).batch(0)
     assert {name: (array.shape, array.dtype.name) for name, array in batch.items()} == {
         "tokens": ((4, 32), "uint16"),
         "next_sentence": ((4,), "int8"),
@@ -176,12 +177,11 @@ def test_the_number_of_workers_does_not_matter(scattered: Scattered, segments: S
 
 def epochs(workdir: Path, count: int) -> list[dict[str, np.ndarray]]:
     """The rows of the first epochs of training."""
-    folder = workdir / "dataset" / "train"
-    split = load_split(folder)
+    split = load_split(workdir / "dataset" / "train")
     found, cursor = [], 0
     for epoch in range(count):
         rows = sum(part.version_rows[epoch % split.num_versions] for part in split.parts)
-        found.append(Batches(folder, batch_size=rows, seed=0).batch(cursor))
+        found.append(Batches(split, batch_size=rows, seed=0).batch(cursor))
         cursor += rows
     return found
 
@@ -252,9 +252,11 @@ def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     other = scattered.copy(tmp_path / "w")
     folder = other.workdir / "dataset"
     code = (
-        "import sys\nfrom tpulm import corpus\nfrom tpulm.config import DataConfig\nfrom tpulm.dataset import prepare\n"
+        "import sys\nfrom tpulm import corpus, tokenization\n"
+        "from tpulm.config import DataConfig\nfrom tpulm.dataset import prepare\n"
         "w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
-        "prepare(config, w, tokenization_path=w + '/tokenizer', corpus_manifest=corpus.load_manifest(w), workers=1)\n"
+        "folder, text = w + '/tokenizer', corpus.load_manifest(w)\ntokenizer = tokenization.load(folder)\n"
+        "prepare(config, w, tokenizer=tokenizer, tokenization_path=folder, corpus_manifest=text, workers=1)\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code, encoding="utf-8")
@@ -300,7 +302,7 @@ def test_a_tokenizer_exchanged_meanwhile_is_refused(scattered: Scattered, tmp_pa
         return run_tasks(function, tasks, workers=1)
 
     with pytest.raises(WorkFolderMismatch, match="fingerprint"):
-        prepare(PACKED, other.workdir, tokenization_path=folder, corpus_manifest=other.manifest, runner=exchange_first)
+        other.prepare(PACKED, runner=exchange_first)
 
 
 def rewritten(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -313,16 +315,16 @@ def rewritten(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
 def test_rows_that_were_not_written_are_not_read(packed: Scattered, tmp_path: Path, split: str) -> None:
     """Rows in another order are as valid an array; a dataset of an older version has no checksums, and goes on."""
     folder = packed.copy(tmp_path / "w").workdir / "dataset" / split
-    assert list(evaluation_batches(folder, batch_size=64))
+    assert list(evaluation_batches(load_split(folder), batch_size=64))
     rewritten(folder / "part-00002" / "tokens.zarr", np.flipud)
     with pytest.raises(StorageError, match=f"{split}/part-00002"):
-        list(evaluation_batches(folder, batch_size=64))
+        list(evaluation_batches(load_split(folder), batch_size=64))
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["sha256_of_the_rest"]
     for part in manifest["parts"]:
         del part["checksums"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert list(evaluation_batches(folder, batch_size=64))
+    assert list(evaluation_batches(load_split(folder), batch_size=64))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "holdout/manifest.json", "train/manifest.json", "swapped"])
@@ -386,7 +388,7 @@ def test_inspection(segments: Scattered) -> None:
     rows = sample_rows(segments.workdir, "train", count=5, seed=1)
     assert len({row.number for row in rows}) == 5
     assert [row.number for row in rows] == sorted(row.number for row in rows)
-    batches = list(evaluation_batches(segments.workdir / "dataset" / "train", batch_size=1))
+    batches = list(evaluation_batches(load_split(segments.workdir / "dataset" / "train"), batch_size=1))
     for row in rows:
         np.testing.assert_array_equal(row.tokens, batches[row.number]["tokens"][0])
         assert row.random_next == bool(batches[row.number]["next_sentence"][0])

@@ -16,7 +16,7 @@ from test_prepare import CONFIG, WORDS, Scattered, digests, scattered_at
 
 from tpulm import tokenization
 from tpulm.config import DataConfig, RunConfig, TokenizerConfig
-from tpulm.dataset import Batches, DatasetManifest, encode, evaluation_batches, prepare, sample_rows
+from tpulm.dataset import Batches, DatasetManifest, encode, evaluation_batches, load_split, prepare, sample_rows
 from tpulm.dataset.encode import WordEncoder, first_of_words
 from tpulm.errors import MissingExtra, WorkFolderMismatch
 from tpulm.tokenization import Tokenization, analysers
@@ -117,7 +117,8 @@ def here(function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
 
 def prepared(scattered: Scattered, config: DataConfig, runner: Any = here) -> DatasetManifest:
     path, text = scattered.workdir / "tokenizer", scattered.manifest
-    return prepare(config, scattered.workdir, tokenization_path=path, corpus_manifest=text, runner=runner)
+    given = {"tokenizer": tokenization.load(path), "tokenization_path": path, "corpus_manifest": text}
+    return prepare(config, scattered.workdir, **given, runner=runner)
 
 
 def written(ids: np.ndarray, starts: np.ndarray) -> str:
@@ -139,7 +140,7 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
 
     made = tokenization.load(scattered.workdir / "tokenizer")
     table = np.zeros(made.vocab_size, bool)
-    batches = Batches(folder / "train", batch_size=16, seed=0, of_tokens={"word_start": table})
+    batches = Batches(load_split(folder / "train"), batch_size=16, seed=0, of_tokens={"word_start": table})
     batch = batches.batch(0)
     assert batch["word_start"].dtype == np.int8 and batch["word_start"].shape == (16, 32), "the column, not the table"
     special = np.isin(batch["tokens"], list(set(made.special) - {made.special.unknown}))
@@ -158,7 +159,7 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
         found += len(runs)
     assert found >= 16
 
-    assert set(next(iter(evaluation_batches(folder / "holdout", batch_size=4)))) == {"tokens"}
+    assert set(next(iter(evaluation_batches(load_split(folder / "holdout"), batch_size=4)))) == {"tokens"}
     row = sample_rows(scattered.workdir, "train", count=1)[0]
     assert row.word_start is not None and row.word_start.shape == (32,)
 

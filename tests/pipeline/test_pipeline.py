@@ -7,6 +7,7 @@ import json
 import math
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,32 @@ def test_running_again_does_nothing_and_says_so(toy_run: Run) -> None:
     assert {path.name for path in before if before[path] != after[path]} <= {".lock"}
 
 
+def test_stages_hand_on_what_they_have_read(toy_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a run, and the same run again, opens what several stages need; worker processes open it for themselves."""
+    opened, open_file = Counter[Path](), Path.open
+
+    def counted(path: Path, *args: Any, **kwargs: Any) -> Any:
+        opened[path] += 1
+        return open_file(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", counted)
+    expected = {
+        "results/train.json": (0, 2),  # the first host checks it as it takes the folder; then each host reads it
+        "dataset/manifest.json": (1, 1),
+        "dataset/train/manifest.json": (1, 1),
+        "dataset/holdout/manifest.json": (1, 1),
+        "tokenizer/tokenizer.json": (2, 1),  # once to be copied into the export
+        "tokenizer/manifest.json": (1, 2),  # what it was made from is compared before it is loaded, and its checksums then
+        "corpus/manifest.json": (1, 1),
+    }
+    config = toy_run[0].model_copy(update={"train": toy_run[0].train.model_copy(update={"evaluate_every_steps": 2})})
+    pipeline.run(config, tmp_path)
+    first = opened.copy()
+    assert pipeline.run(config, tmp_path).nothing_to_do
+    found = {name: (first[tmp_path / name], opened[tmp_path / name] - first[tmp_path / name]) for name in expected}
+    assert found == expected
+
+
 @pytest.mark.slow
 def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path: Path) -> None:
     import tpulm
@@ -128,14 +155,14 @@ def test_masked_scores_are_compared_with_ordinary_tokens_of_training(
 ) -> None:
     """WORDS are all as likely, so that the loss of their shares is nearly that of a fair draw among them and the full stop."""
     _, workdir, summary = toy_run
-    counts = dataset.token_counts(workdir / "dataset" / "train", max_tokens=10_000_000)
-    tokens = dataset.load_split(workdir / "dataset" / "train").counts.tokens
+    train = dataset.load_split(workdir / "dataset" / "train")
+    counts, tokens = dataset.token_counts(train, max_tokens=10_000_000), train.counts.tokens
     assert counts.sum() == tokens  # of the text: no [CLS], [SEP] or [PAD]
-    small = dataset.token_counts(workdir / "dataset" / "train", max_tokens=1_000)
+    small = dataset.token_counts(train, max_tokens=1_000)
     assert 900 < small.sum() < 1_200
     shares = counts[counts > 0] / tokens
     assert summary.eval_scores["unigram_entropy"] == pytest.approx(float(-(shares @ np.log(shares))), rel=0.05)
-    assert summary.text_fraction == 1 - dataset.load_split(workdir / "dataset" / "train").padding_fraction < 1
+    assert summary.text_fraction == 1 - train.padding_fraction < 1
     assert summary.losses_differ == "training's is the mean of up to 2 steps; training has dropout"
 
 

@@ -96,7 +96,7 @@ def import_tfrecord(
     Then 'tpulm run RECIPE --workdir W' trains from there. Its data.sequence_length and data.next_sentence must be those of the
     records: --set data.next_sentence=false for ELECTRA's.
     """
-    from tpulm import dataset, storage, tokenization, workfolder
+    from tpulm import storage, tokenization, workfolder
     from tpulm.config import load
     from tpulm.corpus.paths import find_paths
     from tpulm.dataset.importing import import_tfrecords
@@ -107,8 +107,8 @@ def import_tfrecord(
         made, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:
             splitting = {"holdout_fraction": holdout_fraction, "hold_out": hold_out}
-            import_tfrecords(list(paths.values()), folder, kind=kind, tokenizer=made, progress=progress, **splitting)
-    rows = dataset.load_split(folder / "dataset" / "train").rows
+            result = import_tfrecords(list(paths.values()), folder, kind=kind, tokenizer=made, progress=progress, **splitting)
+    rows = result.train.rows
     next_sentence = "true" if "next_sentence" in rows.columns else "false"
     _show_counts(folder)
     recipe, length = f"laptop-{kind}", rows.sequence_length

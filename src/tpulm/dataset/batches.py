@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from pathlib import PurePath
 
 import numpy as np
 
-from tpulm import storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.manifest import READ_ROWS, WORD_START, SplitManifest, load_split
+from tpulm.dataset.manifest import READ_ROWS, WORD_START, SplitManifest
 from tpulm.dataset.order import WINDOW_ROWS, Order, RowLocations
 from tpulm.errors import ConfigError, DataError
 
@@ -37,7 +35,7 @@ class Batches:
 
     def __init__(
         self,
-        folder: str | PurePath,
+        split: SplitManifest,
         *,
         batch_size: int,
         seed: int,
@@ -50,29 +48,16 @@ class Batches:
             raise ConfigError(f"batch_size {batch_size} is not a multiple of {num_hosts}, the number of hosts")
         if not 0 <= host_index < num_hosts:
             raise ConfigError(f"host_index {host_index} is not below num_hosts {num_hosts}")
-        self.manifest: SplitManifest = load_split(folder)
-        if not self.manifest.counts.rows:
-            raise DataError("no rows", location=str(folder))
-        self.batch_size = batch_size
+        if not split.counts.rows:
+            raise DataError("no rows", location=split.folder)
+        self.batch_size, self.sequence_length = batch_size, split.rows.sequence_length
         self._first_cursor = first_cursor
         self._share = batch_size // num_hosts
         self._host_index = host_index
         keep_rows = 4 * WINDOW_ROWS + (_PREFETCHED_BATCHES + _READ_THREADS) * batch_size  # the windows around batches in flight
-        self._reader = BlockReader(storage.as_path(folder), self.manifest, keep_rows=keep_rows)
+        self._reader = BlockReader(split, keep_rows=keep_rows)
         self._order = Order(self._reader.blocks, seed, versions=self._reader.versions)
         self._of_tokens = dict(of_tokens or {})
-
-    @property
-    def num_rows(self) -> int:
-        return self._order.num_rows
-
-    @property
-    def sequence_length(self) -> int:
-        return self.manifest.rows.sequence_length
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.manifest.rows.columns
 
     @property
     def read_amplification(self) -> float:
@@ -158,7 +143,7 @@ def _windows(skipped: Sequence[tuple[int, int]], start_cursor: int) -> list[tupl
 
 
 def evaluation_batches(
-    folder: str | PurePath, *, batch_size: int, max_rows: int | None = None, host_index: int = 0, num_hosts: int = 1
+    split: SplitManifest, *, batch_size: int, max_rows: int | None = None, host_index: int = 0, num_hosts: int = 1
 ) -> Iterator[dict[str, np.ndarray]]:
     """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None).
 
@@ -168,29 +153,28 @@ def evaluation_batches(
     """
     if batch_size < 1 or batch_size % num_hosts:
         raise ConfigError(f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}")
-    manifest = load_split(folder)
-    num_rows = manifest.counts.rows if max_rows is None else min(max_rows, manifest.counts.rows)
+    num_rows = split.counts.rows if max_rows is None else min(max_rows, split.counts.rows)
     if not num_rows:
-        raise DataError("no rows", location=str(folder))
+        raise DataError("no rows", location=split.folder)
     share = batch_size // num_hosts
-    reader = BlockReader(storage.as_path(folder), manifest, keep_rows=2 * READ_ROWS + share, without=(WORD_START,))
+    reader = BlockReader(split, keep_rows=2 * READ_ROWS + share, without=(WORD_START,))
     for first in range(0, num_rows, batch_size):
         begin = min(first + host_index * share, num_rows)
         batch = reader.rows(reader.locations(begin, min(begin + share, num_rows)))
-        yield {name: _filled(rows, share, manifest.rows.special.pad if name == "tokens" else 0) for name, rows in batch.items()}
+        yield {name: _filled(rows, share, split.rows.special.pad if name == "tokens" else 0) for name, rows in batch.items()}
 
 
-def token_counts(folder: str | PurePath, *, max_tokens: int) -> np.ndarray:
+def token_counts(split: SplitManifest, *, max_tokens: int) -> np.ndarray:
     """How often each token occurs where a model may have to predict it, int64 [V], in the split's first rows.
 
     These are a random sample, of `max_tokens` tokens or slightly more. In causal rows the next tokens count; in others all
     tokens but [CLS], [SEP] and [PAD], which are never masked.
     """
-    rows = (manifest := load_split(folder)).rows
-    max_rows = math.ceil(max_tokens / (rows.sequence_length * max(1e-3, manifest.text_fraction)))
+    rows = split.rows
+    max_rows = math.ceil(max_tokens / (rows.sequence_length * max(1e-3, split.text_fraction)))
     never = (rows.special.pad,) if rows.kind == "causal" else (rows.special.pad, rows.special.cls, rows.special.sep)
     counts = np.zeros(rows.vocab_size, np.int64)
-    for batch in evaluation_batches(folder, batch_size=1024, max_rows=max_rows):
+    for batch in evaluation_batches(split, batch_size=1024, max_rows=max_rows):
         tokens = batch["tokens"][:, 1:] if rows.kind == "causal" else batch["tokens"]
         counts += np.bincount(tokens.ravel(), minlength=rows.vocab_size)
     counts[list(never)] = 0

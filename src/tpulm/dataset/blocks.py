@@ -33,9 +33,9 @@ class BlockReader:
     Up to `keep_rows` rows stay in memory. `rows_read` counts rows of the blocks that were read, `rows_delivered` rows returned.
     """
 
-    def __init__(self, folder: PurePath, manifest: SplitManifest, *, keep_rows: int, without: Collection[str] = ()):
+    def __init__(self, manifest: SplitManifest, *, keep_rows: int, without: Collection[str] = ()):
         self.columns = tuple(column for column in manifest.rows.columns if column not in without)
-        self._folder = folder
+        self._folder = storage.as_path(manifest.folder)
         self._format = manifest.rows
         block_rows = manifest.rows.read_rows
         sources = [

@@ -31,7 +31,6 @@ from tpulm.dataset.manifest import (
     dataset_folder,
     digest,
     write_manifest,
-    write_split,
 )
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
 from tpulm.dataset.prepare import row_format
@@ -80,8 +79,7 @@ def import_tfrecords(
     inputs = _inputs(files, shape, tokenizer, holdout_fraction, held)
     if (complete := begin(workdir, inputs, progress=progress)) is not None:
         return complete
-    folder = dataset_folder(workdir)
-    pieces = folder / "pieces"
+    pieces = dataset_folder(workdir) / "pieces"
     tasks = _range_tasks(files, shape, rows, digest(inputs), pieces, held)
     num_records = sum(file.records for file in files)
     size = sum(task.span.bytes for task in tasks)
@@ -102,9 +100,7 @@ def import_tfrecords(
         )
     assert splits is not None, "there is one host"
     _refuse_empty(*splits, held)
-    for split in splits:  # to be read below
-        write_split(folder / split.split, split)
-    shared = _shared_share(folder, splits, progress)
+    shared = _shared_share(splits, progress)
     corpus = {
         "imported": kind,
         "files": len(files),
@@ -313,7 +309,7 @@ def _holdout_note(files: Sequence[Survey], held: Sequence[str], shared: float) -
     )
 
 
-def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float:
+def _shared_share(splits: Splits, progress: Progress) -> float:
     """The fraction of the holdout's n-grams of ids that also occur in training rows.
 
     In large datasets only n-grams with a small hash are compared, the same ones in both splits.
@@ -322,19 +318,19 @@ def _shared_share(folder: PurePath, splits: Splits, progress: Progress) -> float
     slots = train.rows.sequence_length * max(train.counts.rows, holdout.counts.rows)
     below = np.uint64(min(2**64 - 1, _GRAMS * 2**64 // slots))
     progress.start("Comparing the splits", train.counts.rows, "row")
-    held = np.concatenate([np.empty(0, np.uint64), *_grams(folder, holdout, below, SILENT)])
+    held = np.concatenate([np.empty(0, np.uint64), *_grams(holdout, below, SILENT)])
     known = np.unique(held)
     is_shared = np.zeros(len(known), bool)
-    for grams in _grams(folder, train, below, progress):
+    for grams in _grams(train, below, progress):
         place = np.minimum(np.searchsorted(known, grams), len(known) - 1) if len(known) else grams[:0].astype(np.int64)
         is_shared[place[known[place] == grams[: len(place)]]] = True
     return float(is_shared[np.searchsorted(known, held)].mean()) if len(held) else 0.0
 
 
-def _grams(folder: PurePath, split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:
+def _grams(split: SplitManifest, below: np.uint64, progress: Progress) -> Iterator[np.ndarray]:
     """Hashes below a threshold of the n-grams without special tokens, for `_ROWS_AT_ONCE` rows at a time."""
     special = np.array([split.rows.special.pad, split.rows.special.cls, split.rows.special.sep])
-    for batch in evaluation_batches(folder / split.split, batch_size=_ROWS_AT_ONCE):
+    for batch in evaluation_batches(split, batch_size=_ROWS_AT_ONCE):
         ids = batch["tokens"].astype(np.uint64)
         width = ids.shape[1] - _GRAM + 1
         if width < 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpulm import corpus, storage
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.manifest import READ_ROWS, WORD_START, Counts, load_manifest, load_split
+from tpulm.dataset.manifest import READ_ROWS, WORD_START, Counts, SplitManifest, load_manifest, load_split
 from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.errors import DataError
 
@@ -38,7 +38,7 @@ class Summary(NamedTuple):
 
 def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Summary:
     """The counts of a split and figures derived from them, from its manifest alone."""
-    manifest = load_split(_split_folder(workdir, split))
+    manifest = _split(workdir, split)
     counts = manifest.counts
     disk_bytes = sum(file.bytes for part in manifest.parts for file in part.objects.values())
     return Summary(
@@ -55,9 +55,8 @@ def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Su
 
 def sample_rows(workdir: str | PurePath, split: Literal["train", "holdout"], *, count: int, seed: int = 0) -> list[SampledRow]:
     """`count` different rows (all, if there are fewer), drawn uniformly with the seed, in dataset order."""
-    folder = _split_folder(workdir, split)
-    manifest = load_split(folder)
-    reader = BlockReader(folder, manifest, keep_rows=READ_ROWS)
+    manifest = _split(workdir, split)
+    reader = BlockReader(manifest, keep_rows=READ_ROWS)
     total = manifest.counts.rows
     places = RandomStream(seed, StreamPurpose.INSPECTION).uniform(4 * count + 16) * total
     chosen = np.arange(total) if total <= 2 * count else np.unique(places.astype(np.int64))
@@ -82,7 +81,7 @@ class Removed(NamedTuple):
 
 def removed(workdir: str | PurePath) -> list[Removed]:
     """Everything left out or replaced between the files and the rows, the most frequent first."""
-    train = load_split(_split_folder(workdir, "train"))
+    train = _split(workdir, "train")
     whole = load_manifest(workdir)
     assert whole is not None, "its splits are written before it"
     counts = {**whole.corpus.get("skipped", {}), **whole.corpus.get("replaced", {})}
@@ -94,8 +93,8 @@ def removed(workdir: str | PurePath) -> list[Removed]:
     return sorted(result, key=lambda item: (-item.times, item.reason))
 
 
-def _split_folder(workdir: str | PurePath, split: str) -> PurePath:
+def _split(workdir: str | PurePath, split: str) -> SplitManifest:
     folder = storage.as_path(workdir) / "dataset" / split
     if not storage.exists(folder / "manifest.json"):
         raise DataError("no dataset has been prepared here; run `tpulm dataset prepare` first", location=str(folder))
-    return folder
+    return load_split(folder)

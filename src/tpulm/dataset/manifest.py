@@ -205,12 +205,13 @@ def digest(value: Any) -> str:
 
 
 def split_manifest(
-    split: Literal["train", "holdout"], inputs: dict[str, Any], rows: RowFormat, parts: Iterable[PartRecord]
+    folder: PurePath, split: Literal["train", "holdout"], inputs: dict[str, Any], rows: RowFormat, parts: Iterable[PartRecord]
 ) -> SplitManifest:
     parts = tuple(sorted(parts, key=lambda part: part.number))
     counts = sum((part.counts for part in parts), Counts())
     slots = counts.rows * rows.sequence_length
     return SplitManifest(
+        folder=str(folder),
         split=split,
         inputs=inputs,
         rows=rows,
@@ -231,10 +232,6 @@ def _fingerprint(inputs: dict[str, Any], splits: Iterable[SplitManifest]) -> str
     return digest({"inputs": inputs, "objects": objects})
 
 
-def write_split(folder: PurePath, manifest: SplitManifest) -> None:
-    storage.write_json(folder / "manifest.json", manifest.model_dump(mode="json"), sealed=True)
-
-
 def write_manifest(
     workdir: str | PurePath,
     train: SplitManifest,
@@ -247,7 +244,7 @@ def write_manifest(
     """Write the splits' manifests, then the whole's: a dataset is complete when W/dataset/manifest.json exists."""
     folder = dataset_folder(workdir)
     for split in (train, holdout):
-        write_split(folder / split.split, split)
+        split.write(folder / split.split / "manifest.json")
     manifest = DatasetManifest(
         inputs=train.inputs,
         fingerprint=_fingerprint(train.inputs, (train, holdout)),

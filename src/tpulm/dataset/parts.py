@@ -143,7 +143,8 @@ def build_splits(
         return None
     parts = stage.gather(tasks, built)
     stage.sweep(tasks)
-    return Splits(*(split_manifest(split, inputs, rows, [part[split] for part in parts]) for split in SPLITS))
+    records = {split: [part[split] for part in parts] for split in SPLITS}
+    return Splits(*(split_manifest(dataset_folder(workdir) / split, split, inputs, rows, records[split]) for split in SPLITS))
 
 
 def write_part(split_folder: PurePath, number: int, inputs: str, batch: SplitRows, rows: RowFormat) -> PartRecord:

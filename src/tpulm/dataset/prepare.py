@@ -27,7 +27,6 @@ from tpulm.dataset.manifest import (
     load_manifest,
     split_manifest,
     write_manifest,
-    write_split,
 )
 from tpulm.dataset.parts import SplitRows, Version, begin, build_splits, with_rows, write_part
 from tpulm.dataset.random_streams import RandomStream, StreamPurpose
@@ -55,6 +54,7 @@ def prepare(
     config: DataConfig,
     workdir: str | PurePath,
     *,
+    tokenizer: Tokenization,
     tokenization_path: str | PurePath,
     corpus_manifest: CorpusManifest,
     corpus_workdir: str | PurePath | None = None,
@@ -65,11 +65,11 @@ def prepare(
 ) -> DatasetManifest:
     """Build what is missing of W/dataset from W/corpus; return the manifest, at once if the dataset is already complete.
 
-    The corpus may be that of another work folder, `corpus_workdir` (default: W).
+    `tokenization_path` is where workers load the tokenizer. The corpus may be that of another work folder, `corpus_workdir`
+    (default: W).
 
     Raises WorkFolderMismatch if a complete W/dataset was made from other inputs, DataError if a split is empty.
     """
-    tokenizer = tokenization.load(tokenization_path)
     analyser = _analyser(config, tokenizer, workdir)
     excluded = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
     excluded |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
@@ -126,12 +126,10 @@ def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConf
         tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, dtype=rows.token_dtype)
         layout = _lay(tokens, config, RandomStream(config.seed, StreamPurpose.LAYOUT, number, SPLITS.index("holdout")))
         records.append(write_part(folder, number, "", SplitRows("holdout", [Version(layout, tokens.ids)], counts), rows))
-    manifest = split_manifest("holdout", {}, rows, records)
-    write_split(folder, manifest)
-    return manifest
+    return split_manifest(folder, "holdout", {}, rows, records)
 
 
-def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> None:
+def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, block_rows: int) -> SplitManifest:
     """Write a split of random tokens, to measure read throughput: two parts of full rows; smaller ids are more frequent."""
     special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
     rows = RowFormat(
@@ -153,7 +151,7 @@ def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, blo
         layout = reorder(layout, draws.permutation(layout.num_rows))
         counts = Counts(documents=ends.size, tokens=size, characters=size)
         records.append(write_part(folder, number, "", SplitRows("train", [Version(layout, ids)], counts), rows))
-    write_split(folder, split_manifest("train", {}, rows, records))
+    return split_manifest(folder, "train", {}, rows, records)
 
 
 class TextSource(NamedTuple):

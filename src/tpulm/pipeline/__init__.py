@@ -27,14 +27,16 @@ from tpulm.runtime.hosts import ALONE, Hosts, Membership
 from tpulm.runtime.memory import naming_shortage
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.train.trackers import check_trackers
-from tpulm.workfolder import REVISIONS, begin, is_imported, open_run, read_result, working_in, write_result
+from tpulm.workfolder import REVISIONS, begin, is_imported, open_run, read_result, read_results, working_in, write_result
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     import numpy as np
 
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.model_card import CardFacts
+    from tpulm.dataset.manifest import SplitManifest
     from tpulm.predict.minimal_pairs import PairsReport
+    from tpulm.report.facts import RunData
     from tpulm.train.evaluate import Evaluation
     from tpulm.train.loop import TrainResult, TrainStep
     from tpulm.train.program import PretrainingProgram
@@ -91,12 +93,12 @@ def run(
 
 def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress) -> Summary:
     _initialize(hosts)
-    programs, states = Programs(workdir, progress), dict[str, str]()
-    is_trained = read_result(workdir, "train") is not None
+    programs, states, results = Programs(workdir, progress), dict[str, str](), read_results(workdir)
+    is_trained = "train" in results
     if not is_trained:  # better now than after hours of preparing
         _check_platform(config)
         check_trackers(config.track)
-        if corpus.load_manifest(workdir) is None and not is_imported(workdir):
+        if not storage.exists(workdir / "corpus" / "manifest.json") and not is_imported(workdir):
             check_named_inputs(config)
             programs.check_settings(phases_of(config))
 
@@ -106,14 +108,14 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         # Not before: reading Python's own text parses it, and CPython 3.11's `ast` is not safe while a thread imports JAX
         # ("AST constructor recursion depth mismatch").
         if stage == "corpus" and not is_trained:
-            programs.begin(phase_at(phases_of(config), newest_step(workdir) or 0))
+            programs.begin(phase_at(phases_of(config), newest_step(workdir, results) or 0))
 
     data = prepare(config, workdir, hosts=hosts, progress=progress, ended=ended)
-    stages = Stages(config, workdir, hosts, progress, data, programs)
+    stages = Stages(config, workdir, hosts, progress, data, programs, results)
     trained, states["train"], model = stages.train()
     scores, states["evaluate"], model = stages.evaluate(model)
     exported, states["export"] = stages.export(model)
-    if set(states.values()) != {"skipped"} or read_result(workdir, "report") is None:
+    if set(states.values()) != {"skipped"} or "report" not in results:
         stages.report(last=True)
     text = data.datasets[-1].train
     return Summary(
@@ -199,9 +201,10 @@ def record_pairs(workdir: PurePath, name: str, report: PairsReport) -> None:
     """
     from tpulm.report import write
 
-    score = {"step": newest_step(workdir), "accuracy": report.accuracy, **report.total._asdict(), "method": report.method}
     with storage.held(workdir):
-        write_result(workdir, "pairs", {**(read_result(workdir, "pairs") or {}), name: score})
+        step = newest_step(workdir, results := read_results(workdir))
+        score = {"step": step, "accuracy": report.accuracy, **report.total._asdict(), "method": report.method}
+        write_result(workdir, "pairs", {**results.get("pairs", {}), name: score})
         write(workdir)
 
 
@@ -211,19 +214,19 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
     with storage.held(folder):
         begin(config, folder, progress)
         data = prepare(config, folder, progress=progress)
-        yield from Stages(config, folder, ALONE, progress, data, Programs(folder, progress)).steps()
+        yield from Stages(config, folder, ALONE, progress, data, Programs(folder, progress), read_results(folder)).steps()
 
 
 def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
     """The stages that follow what an earlier command prepared."""
     _initialize(hosts)
     programs = Programs(workdir, progress, read_only=read_only)
-    return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, read_only)
+    return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, read_results(workdir), read_only)
 
 
 def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
     """Like `_stages`, for a run with a checkpoint; that it has none is reported before anything else missing."""
-    if newest_step(workdir) is None:
+    if not storage.committed_steps(workdir / "checkpoints") and read_result(workdir, "train") is None:
         raise _no_checkpoint(workdir)
     return _stages(config, workdir, hosts, progress, read_only=read_only)
 
@@ -247,11 +250,10 @@ def _check_platform(config: RunConfig) -> None:
     check_platform(config.hardware.platform)
 
 
-def newest_step(workdir: PurePath) -> int | None:
+def newest_step(workdir: PurePath, results: Mapping[str, Mapping[str, Any]]) -> int | None:
     """The steps of the finished training, else of the newest checkpoint; None without either."""
-    trained = read_result(workdir, "train")
-    if trained is not None:
-        return trained["steps"]
+    if "train" in results:
+        return results["train"]["steps"]
     return max(storage.committed_steps(workdir / "checkpoints"), default=None)
 
 
@@ -282,6 +284,7 @@ class Stages:
     progress: Progress
     data: Prepared
     programs: Programs  # compiled on first use
+    results: dict[str, dict[str, Any]]  # of the stages done, by name, as W/results has them; `_save_result` adds to both
     read_only: bool = False  # while others work in the folder: nothing is written
     _counted: dict[str, np.ndarray] = field(default_factory=dict)  # cache: how often each token occurs, by a phase's folder
 
@@ -290,7 +293,7 @@ class Stages:
         return phases_of(self.config)
 
     def train(self) -> StageResult:
-        if (done := read_result(self.workdir, "train")) is not None:
+        if (done := self.results.get("train")) is not None:
             return StageResult(done, "skipped", None)
         from tpulm.train.metrics import read_metrics, repair
 
@@ -298,7 +301,7 @@ class Stages:
             repair(self.workdir, self.progress)
         _check_platform(self.config)
         check_trackers(self.config.track)
-        step, resumed_at, result = newest_step(self.workdir) or 0, None, None
+        step, resumed_at, result = newest_step(self.workdir, self.results) or 0, None, None
         while result is None or step < self.config.train.steps:
             result = self._train(phase_at(self.phases, step))
             step, resumed_at = result.steps, result.resumed_at if resumed_at is None else resumed_at
@@ -364,17 +367,24 @@ class Stages:
     def _reporter(self) -> Callable[..., None]:
         from tpulm.report import Reporter
 
-        return Reporter(self.workdir, self.progress)
+        return Reporter(self.workdir, self.progress, self._known)
+
+    @property
+    def _known(self) -> RunData:
+        from tpulm.report.facts import RunData
+
+        return RunData(self.config, self.results, self.data.tokenizer, self.data.datasets[0])
 
     def _advice(self, phase: Phase) -> str:
         """What to change if the run does no better than unigrams."""
-        unknown_fraction = self._dataset(phase).train.counts.unknown_fraction
-        return advice_for(self.config, unknown_fraction=unknown_fraction, imported=is_imported(self.workdir))
+        made = self._dataset(phase)
+        unknown_fraction = made.train.counts.unknown_fraction
+        return advice_for(self.config, unknown_fraction=unknown_fraction, imported="imported" in made.inputs)
 
     def _begun(self, phase: Phase) -> PretrainingProgram:
         """The phase's program, with the weights that the run starts from."""
         program, path = self._program(phase), self.config.train.start_from
-        if path is not None and phase.first_step == 0 and not newest_step(self.workdir):
+        if path is not None and phase.first_step == 0 and not newest_step(self.workdir, self.results):
             from tpulm.convert.continuing import initial_weights
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
@@ -393,7 +403,7 @@ class Stages:
     def _rows(self, phase: Phase) -> dataset.Batches:
         train = phase.config.train
         return dataset.Batches(
-            self._split(phase, "train"),
+            self._dataset(phase).train,
             batch_size=train.batch_size,
             seed=train.seed,
             first_cursor=phase.first_cursor,
@@ -403,7 +413,7 @@ class Stages:
         )
 
     def evaluate(self, model: Model | None = None) -> StageResult:
-        done, newest = read_result(self.workdir, "evaluation"), newest_step(self.workdir)
+        done, newest = self.results.get("evaluation"), newest_step(self.workdir, self.results)
         if done is not None and done["step"] == newest and self._same_average(done):
             return StageResult(done, "skipped", model)
         watchdog.report("evaluate")
@@ -442,15 +452,15 @@ class Stages:
                 left_out = f": {', '.join(f'{count:,} {reason}' for reason, count in skipped.items())}" if skipped else ""
                 raise DataError(f"there is no text to score in {', '.join(source.path for source in sources)}{left_out}")
             self.progress.start("Evaluating", manifest.counts.rows, "row")
-            scores = self._score(phase, params, None, advance=self.progress.advance, folder=folder)
+            scores = self._score(phase, params, None, advance=self.progress.advance, split=manifest)
         counts = {name: getattr(manifest.counts, name) for name in ("documents", "characters", "tokens", "unknown_tokens")}
         return {"step": step, "rows": scores.rows, **scores.values(), **counts, "skipped": dict(skipped)}
 
     def export(self, model: Model | None = None) -> Exported:
         folder = self.workdir / "export"
-        done, named = read_result(self.workdir, "export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
-        expected = {"step": newest_step(self.workdir), **named}
-        pairs = read_result(self.workdir, "pairs") or {}
+        done, named = self.results.get("export"), {name: getattr(self.config, name) for name in _ON_THE_CARD}
+        expected = {"step": newest_step(self.workdir, self.results), **named}
+        pairs = self.results.get("pairs", {})
         if (
             done is not None
             and expected.items() <= done.items()
@@ -471,8 +481,8 @@ class Stages:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
                 self._save_result("samples", self._samples(step, params))
-            history, tokenizer = History.read(self.workdir, repair(self.workdir, self.progress)), self.data.tokenizer
-            self.save(folder, params, card=gather(self.config, self.workdir, history, step=step, tokenizer=tokenizer))
+            history = History.read(self.workdir, self.results, repair(self.workdir, self.progress))
+            self.save(folder, params, card=gather(self._known, history, step=step))
         values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
         self._save_result("export", values, product=folder)
         self.hosts.barrier("export")
@@ -545,7 +555,7 @@ class Stages:
         from tpulm.pipeline.samples import samples
 
         tokenizer = self.data.tokenizer
-        holdout = self._split(phase_at(self.phases, step), "holdout")
+        holdout = self._dataset(phase_at(self.phases, step)).holdout
         return samples(params, self.config.model, tokenizer, holdout, step=step)
 
     def which(self, step: int) -> str:
@@ -559,7 +569,7 @@ class Stages:
         """The model of the newest checkpoint. Raises ConfigError if there is none."""
         from tpulm.train.checkpoint import Checkpoints, newest_weights
 
-        folder, step = self.workdir / "checkpoints", newest_step(self.workdir)
+        folder, step = self.workdir / "checkpoints", newest_step(self.workdir, self.results)
         if step is None:
             raise _no_checkpoint(self.workdir)
         program = self._program(phase_at(self.phases, step))
@@ -625,20 +635,19 @@ class Stages:
         max_rows: int | None,
         *,
         advance: Callable[[float], None] = lambda rows: None,
-        folder: PurePath | None = None,
+        split: SplitManifest | None = None,
     ) -> Evaluation:
-        """The scores of the holdout, or of the split in `folder`."""
+        """The scores of the holdout, or of another split."""
         from tpulm.train.evaluate import evaluate as score
 
-        manifest = self._dataset(phase).holdout if folder is None else dataset.load_split(folder)
-        folder = folder or self._split(phase, "holdout")
+        split = split or self._dataset(phase).holdout
         program = self._program(phase)
         size = program.evaluation_batch_size
         of_tokens = program.columns_of(self.data.tokenizer, evaluation=True)
 
         def batches() -> Iterator[Any]:
             hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
-            for batch in dataset.evaluation_batches(folder, batch_size=size, max_rows=max_rows, **hosts):
+            for batch in dataset.evaluation_batches(split, batch_size=size, max_rows=max_rows, **hosts):
                 yield dataset.with_columns(batch, of_tokens)
                 watchdog.report()
 
@@ -646,23 +655,20 @@ class Stages:
             program,
             params,
             batches(),
-            rows=min(manifest.counts.rows, max_rows or manifest.counts.rows),
+            rows=min(split.counts.rows, max_rows or split.counts.rows),
             batch_size=size,
-            tokens_per_character=manifest.predicted_per_character,
+            tokens_per_character=split.predicted_per_character,
             training_counts=self._training_counts(phase),
             advance=advance,
         )
 
     def _training_counts(self, phase: Phase) -> np.ndarray:
         if phase.folder not in self._counted:
-            self._counted[phase.folder] = dataset.token_counts(self._split(phase, "train"), max_tokens=_COUNTED_TOKENS)
+            self._counted[phase.folder] = dataset.token_counts(self._dataset(phase).train, max_tokens=_COUNTED_TOKENS)
         return self._counted[phase.folder]
 
     def _dataset(self, phase: Phase) -> dataset.DatasetManifest:
         return self.data.datasets[phase.number - 1]
-
-    def _split(self, phase: Phase, name: str) -> PurePath:
-        return self.data.folder / phase.folder / "dataset" / name
 
     def _program(self, phase: Phase) -> PretrainingProgram:
         tokenizer = self.data.tokenizer
@@ -681,6 +687,7 @@ class Stages:
 
     def _save_result(self, name: str, values: dict[str, Any], *, product: PurePath | None = None) -> None:
         """Written by the first host; the values are the same on all."""
+        self.results[name] = values
         if self.hosts.is_first and not self.read_only:
             write_result(self.workdir, name, values, product=product)
 

@@ -21,7 +21,7 @@ from tpulm.plan.scaling import LEAST_PILOTS, Observation, predict
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime.hosts import ALONE
-from tpulm.workfolder import FORECAST, begin
+from tpulm.workfolder import FORECAST, begin, read_results
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
 # Of the widest pilot: how wide a pilot is, and how many of its steps it has. Half a width costs about a third of a step.
@@ -183,7 +183,7 @@ def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, tim
     progress.note(f"pilot {timing.rungs.index(rung) + 1} of {len(timing.rungs)}: {rung.steps:,} steps, {width}")
     small = in_small(config, rung)
     begin(small, storage.make_folder(folder), SILENT)
-    stages = _Pilot(small, folder, ALONE, progress, data, Programs(folder, progress))
+    stages = _Pilot(small, folder, ALONE, progress, data, Programs(folder, progress), read_results(folder))
     trained = stages.train()
     scores = stages.evaluate(trained.model).values
     outcome = Outcome(
@@ -278,7 +278,7 @@ def _paces(config: RunConfig, workdir: PurePath, data: Prepared, width: float) -
     import jax
 
     small = in_small(config, Rung(width, config.train.steps, config.train.batch_size))
-    stages = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT))
+    stages = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT), {})
     total = compiling = 0.0
     for phase in phases_of(small):
         begun = time.monotonic()

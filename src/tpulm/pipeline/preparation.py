@@ -35,7 +35,7 @@ def prepare_corpus(
             'the run has no text: name it in the run file, for instance\n  [corpus]\n  sources = ["texts/*.txt.gz"]\n'
             "or with --set 'corpus.sources=[\"texts/*.txt.gz\"]'"
         )
-    if corpus.load_manifest(workdir) is None:
+    if not storage.exists(workdir / "corpus" / "manifest.json"):
         check_named_inputs(config)
     text = corpus.scatter(
         config.corpus, workdir, part_bytes=config.data.part_bytes, runner=runner, hosts=hosts, progress=progress
@@ -130,17 +130,16 @@ class Prepared(NamedTuple):
 
     tokenizer: tokenization.Tokenization
     datasets: tuple[dataset.DatasetManifest, ...]  # one per phase
-    folder: PurePath  # the work folder they lie in
 
 
 def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
     """What an earlier command prepared. Raises ConfigError if something is missing."""
-    manifests = [dataset.load_manifest(workdir / phase.folder) for phase in phases_of(config)]
-    if None in manifests:
+    folders = [phase.folder for phase in phases_of(config)]
+    made = {folder: dataset.load_manifest(workdir / folder) for folder in dict.fromkeys(folders)}
+    datasets = tuple(manifest for folder in folders if (manifest := made[folder]) is not None)
+    if len(datasets) < len(folders):
         raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
-    return Prepared(
-        tokenization.load(workdir / "tokenizer"), tuple(manifest for manifest in manifests if manifest is not None), workdir
-    )
+    return Prepared(tokenization.load(workdir / "tokenizer"), datasets)
 
 
 def prepare(
@@ -161,8 +160,7 @@ def prepare(
         ended("dataset", True)
         return complete
     with WorkerPool(modules=dataset.MODULES) if runner is None else nullcontext(runner) as pool:
-        had_corpus = corpus.load_manifest(workdir) is not None
-        had_tokenizer = tokenization.load_manifest(workdir / "tokenizer") is not None
+        had_corpus, had_tokenizer = (storage.exists(workdir / name / "manifest.json") for name in ("corpus", "tokenizer"))
         tokenizer = None
         if config.tokenizer.path is not None:  # better to raise its errors before the text is read
             tokenizer = prepare_tokenizer(config, workdir, None, hosts=hosts, progress=progress)
@@ -176,13 +174,14 @@ def prepare(
         ended("tokenizer", had_tokenizer)
         watchdog.report("dataset")
         phases = phases_of(config)
-        was_done = all(dataset.load_manifest(workdir / phase.folder) is not None for phase in phases)
+        was_done = all(storage.exists(workdir / phase.folder / "dataset" / "manifest.json") for phase in phases)
         if not was_done:
             _check_vocabulary(config, workdir, text, tokenizer, progress)
-        manifests = tuple(
-            dataset.prepare(
-                phase.config.data,
-                workdir / phase.folder,
+        made = {
+            folder: dataset.prepare(
+                data,
+                workdir / folder,
+                tokenizer=tokenizer,
                 tokenization_path=workdir / "tokenizer",
                 corpus_manifest=text,
                 corpus_workdir=workdir,
@@ -190,12 +189,12 @@ def prepare(
                 hosts=hosts,
                 progress=progress,
             )
-            for phase in phases
-        )
+            for folder, data in {phase.folder: phase.config.data for phase in phases}.items()
+        }
         if hosts.is_first:
             corpus.remove_spill(workdir)
         ended("dataset", was_done)
-        return Prepared(tokenizer, manifests, workdir)
+        return Prepared(tokenizer, tuple(made[phase.folder] for phase in phases))
 
 
 def _check_vocabulary(

@@ -14,7 +14,6 @@ from tpulm.config import HardwareConfig, Phase, RunConfig
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, watchdog
 from tpulm.tokenization import Vocabulary
-from tpulm.workfolder import is_imported
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     from tpulm.train.program import PretrainingProgram
@@ -27,6 +26,7 @@ class Programs:
         """`read_only`: only for evaluation, on one device, while another process trains."""
         self._workdir, self._progress, self._read_only = workdir, progress, read_only
         self._programs: dict[int, Future[PretrainingProgram]] = {}
+        self._vocabulary: Vocabulary | None = None
 
     def begin(self, phase: Phase) -> None:
         """Compile for the vocabulary that the settings will lead to, while tokenizer and dataset are made."""
@@ -38,8 +38,9 @@ class Programs:
             _program(phase.config, self._expected(phase), self._workdir, read_only=self._read_only)
 
     def _expected(self, phase: Phase) -> Vocabulary:
-        settings = phase.config.tokenizer
-        return tokenization.expected(settings, self._workdir / "tokenizer" if is_imported(self._workdir) else settings.path)
+        """The same for all phases."""
+        self._vocabulary = self._vocabulary or tokenization.expected(phase.config.tokenizer)
+        return self._vocabulary
 
     def check(self) -> None:
         """Raise errors so far: better now than after hours of preparation."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from tpulm import dataset
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import head_of
 from tpulm.convert.huggingface import LoadedModel
+from tpulm.dataset.manifest import SplitManifest
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.predict.fill_mask import fill_mask, readable
@@ -23,11 +23,11 @@ _SHORTEST, _LONGEST = 6, 40  # tokens of a text
 _PROMPT, _WRITTEN = 8, 40  # tokens given, and generated
 
 
-def samples(params: Any, config: ModelConfig, tokenization: Tokenization, holdout: PurePath, *, step: int) -> dict[str, Any]:
+def samples(params: Any, config: ModelConfig, tokenization: Tokenization, split: SplitManifest, *, step: int) -> dict[str, Any]:
     """JSON: "masked", a list of {"text", "truth", "answers": [[token, probability], …]}, or "written", of {"prompt", "text"}.
 
-    The texts are the first of `holdout`, a folder of rows; the masked token begins a word and is drawn with a fixed seed. For
-    an ELECTRA the generator is used.
+    The texts are the first of `split`; the masked token begins a word and is drawn with a fixed seed. For an ELECTRA the
+    generator is used.
     """
     if isinstance(params, Electra):
         params, config = halves(params).generator, generator_config(config)
@@ -35,7 +35,7 @@ def samples(params: Any, config: ModelConfig, tokenization: Tokenization, holdou
         tokenization = tokenization.causal()
     model = LoadedModel(params, config, tokenization.vocab_size, tokenization, head_of(params))
     length = min(_LONGEST, config.max_positions // 2)
-    texts = [ids[:length] for _, ids in zip(range(_TEXTS), _texts(holdout, tokenization), strict=False)]
+    texts = [ids[:length] for _, ids in zip(range(_TEXTS), _texts(split, tokenization), strict=False)]
     if isinstance(params, Decoder):
         prompts = [tokenization.decode(ids[:_PROMPT]) for ids in texts]
         prompts = [prompt for prompt in prompts if len(tokenization.encode_one(prompt)) < config.max_positions]
@@ -67,10 +67,10 @@ def _filled(model: LoadedModel, texts: list[list[int]]) -> list[dict[str, Any]]:
     ]
 
 
-def _texts(holdout: PurePath, tokenization: Tokenization) -> Iterator[list[int]]:
-    """The beginnings of held-out texts, as ids without special tokens."""
+def _texts(split: SplitManifest, tokenization: Tokenization) -> Iterator[list[int]]:
+    """The beginnings of texts, as ids without special tokens."""
     special = np.array(list(tokenization.special))
-    for batch in dataset.evaluation_batches(holdout, batch_size=_TEXTS, max_rows=4 * _TEXTS):
+    for batch in dataset.evaluation_batches(split, batch_size=_TEXTS, max_rows=4 * _TEXTS):
         for row in batch["tokens"]:
             ends = np.flatnonzero(np.isin(row, special))
             pieces = np.split(row, ends) if len(ends) else [row]

@@ -125,8 +125,8 @@ def _fill(config: RunConfig, unit: int) -> float:
 def rows_per_second(sequence_length: int, batch_size: int, *, seconds: float = 1.0) -> float:
     """Rows per second read from this machine's temporary folder: a random dataset, read for about a second."""
     with storage.scratch_folder() as folder:
-        write_random_rows(folder, max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
-        iterator = Batches(folder, batch_size=batch_size, seed=0).iterate(0)
+        rows = write_random_rows(folder, max(2 * batch_size, _MADE_UP_TOKENS // sequence_length), sequence_length, _BLOCK_ROWS)
+        iterator = Batches(rows, batch_size=batch_size, seed=0).iterate(0)
         next(iterator)  # the threads have begun
         count, begun = 0, time.perf_counter()
         while (passed := time.perf_counter() - begun) < seconds:

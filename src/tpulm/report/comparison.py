@@ -16,7 +16,7 @@ from tpulm.cloud.job import Job
 from tpulm.config import RunConfig, changes
 from tpulm.readable import duration, utc
 from tpulm.report.history import Chart, History, Scale, chart
-from tpulm.workfolder import open_run
+from tpulm.workfolder import open_run, read_results
 
 _SCORES = {"loss": "{:.4f}", "accuracy": "{:.2%}", "bits_per_character": "{:.4f}", "detection_auc": "{:.4f}"}
 
@@ -38,7 +38,7 @@ def write_comparison(workdirs: Sequence[PurePath], page: PurePath) -> PurePath:
 def render(workdirs: Sequence[PurePath]) -> str:
     runs = list[_Run]()
     for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
-        history, versioned_job = History.read(workdir), Control(workdir).read()
+        history, versioned_job = History.read(workdir, read_results(workdir)), Control(workdir).read()
         newest, job = history.newest("evaluation"), versioned_job[0] if versioned_job else None
         runs.append(_Run(label, open_run(workdir), history, job, newest.values if newest else {}))
     scores = [name for name in _SCORES if any(name in run.scores for run in runs)]

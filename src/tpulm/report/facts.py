@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
-from tpulm import dataset
+from tpulm import storage, tokenization
 from tpulm.config import RunConfig, changes
 from tpulm.convert.model_card import CardFacts
+from tpulm.dataset import DatasetManifest, load_manifest
 from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
-from tpulm.workfolder import read_result
+from tpulm.workfolder import open_run, read_results
 
 
-def gather(config: RunConfig, workdir: PurePath, history: History, *, step: int, tokenizer: Tokenization) -> CardFacts:
-    """From the manifests, metrics and results in `workdir`; what is missing stays unknown. Scores are the newest."""
-    trained, pairs = (read_result(workdir, name) or {} for name in ("train", "pairs"))
+class RunData(NamedTuple):
+    """What a run has made so far; `results` by name."""
+
+    config: RunConfig
+    results: Mapping[str, dict[str, Any]]
+    tokenizer: Tokenization | None = None
+    dataset: DatasetManifest | None = None  # of the first phase
+
+    @classmethod
+    def read(cls, workdir: PurePath) -> RunData:
+        """Raises ConfigError if the folder is none of a run."""
+        config, results, folder = open_run(workdir), read_results(workdir), workdir / "tokenizer"
+        if not storage.exists(folder / "manifest.json"):
+            return cls(config, results)
+        return cls(config, results, tokenization.load(folder), load_manifest(workdir))
+
+
+def gather(data: RunData, history: History, *, step: int) -> CardFacts | None:
+    """What is missing stays unknown; None if that is the tokenizer. Scores are the newest."""
+    if (tokenizer := data.tokenizer) is None:
+        return None
+    trained, pairs = (data.results.get(name, {}) for name in ("train", "pairs"))
     scored = history.newest("evaluation")
     return CardFacts(
-        config=config,
+        config=data.config,
         vocab_size=tokenizer.vocab_size,
         mask_token=tokenizer.token(tokenizer.special.mask),
         steps=step,
-        dataset=dataset.load_manifest(workdir),
+        dataset=data.dataset,
         training_curve=history.curve("train", "loss"),
         holdout_curve=history.curve("evaluation", "loss"),
         scores={**scored.values, "step": scored.step} if scored and "baseline_accuracy" in scored.values else {},

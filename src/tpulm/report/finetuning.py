@@ -31,7 +31,7 @@ def render(folder: PurePath, *, with_samples: bool = True) -> str:
     seeds = sorted(
         (path for path in storage.list_folder(work) if path.name.startswith("seed-")), key=lambda path: len(path.name)
     )
-    histories = {path.name.replace("-", " "): History.read(path) for path in seeds}
+    histories = {path.name.replace("-", " "): History.read(path, {}) for path in seeds}
     metric = summary.get("chosen_by", "").removeprefix("dev_") or FinetuneConfig.model_validate(inputs["settings"]).chosen_by
     health, held = summary.get("health", ""), not done and storage.holder(work) is not None
     state = "Done" if done else "Under way" if held else "Stopped; run the same command to continue"

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpulm import storage
 from tpulm.pages import Axis
 from tpulm.train.metrics import Attempt, MetricsRecord, read_attempts, union
-from tpulm.workfolder import read_result
 
 Scale = Callable[[int], float]  # from a step to its place on the x axis
 
@@ -35,9 +34,11 @@ class History:
     saved: int = 0  # the step of the newest checkpoint, which may be later than what was logged
 
     @classmethod
-    def read(cls, workdir: PurePath, attempts: Sequence[Attempt] | None = None) -> History:
-        """`attempts` are those of the folder, if they were read before."""
-        attempts, result = read_attempts(workdir) if attempts is None else attempts, read_result(workdir, "evaluation")
+    def read(
+        cls, workdir: PurePath, results: Mapping[str, dict[str, Any]], attempts: Sequence[Attempt] | None = None
+    ) -> History:
+        """`results` are those of the folder, by name, and `attempts` too, if they were read before."""
+        attempts, result = read_attempts(workdir) if attempts is None else attempts, results.get("evaluation")
         at_end = None if result is None else MetricsRecord("evaluation", result["step"], result)
         saved = max(storage.committed_steps(workdir / "checkpoints"), default=0)
         return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end, saved)

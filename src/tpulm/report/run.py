@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from tpulm import pages, storage, tokenization
+from tpulm import pages, storage
 from tpulm.cloud import status as cloud
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
@@ -15,10 +15,10 @@ from tpulm.convert.model_card import CardFacts, data_rows, score_rows
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars, duration, utc
 from tpulm.report import finetuning
-from tpulm.report.facts import changed, gather
+from tpulm.report.facts import RunData, changed, gather
 from tpulm.report.history import Chart, History, Point, chart
 from tpulm.train.health import judge, loss_formula, verdict
-from tpulm.workfolder import FORECAST, open_run, read_result, write_result
+from tpulm.workfolder import FORECAST, read_result, write_result
 
 PAGE = PurePath("report/index.html")
 _SECONDS_BETWEEN = 20.0  # between two pages written during training
@@ -29,48 +29,47 @@ Rows = list[tuple[str, ...]]
 class Reporter:
     """Writes the page during a run, at most every 20 seconds. A failure to write it is noted once, and stops only the page."""
 
-    def __init__(self, workdir: PurePath, progress: Progress = SILENT):
-        self._workdir, self._progress = workdir, progress
+    def __init__(self, workdir: PurePath, progress: Progress = SILENT, data: RunData | None = None):
+        self._workdir, self._progress, self._data = workdir, progress, data
         self._next, self._failed = 0.0, False
 
     def __call__(self, *, last: bool = False) -> None:
         if self._failed or (time.monotonic() < self._next and not last):
             return
         try:
-            write(self._workdir)
+            write(self._workdir, data=self._data)
         except Exception as error:  # the training matters more
             self._failed = True
             self._progress.note(f"{self._workdir / PAGE} could not be written: {type(error).__name__}: {error}")
         self._next = time.monotonic() + _SECONDS_BETWEEN
 
 
-def write(workdir: PurePath, page: PurePath | None = None) -> PurePath:
-    """Write the page of a run or a fine-tuning, by default W/report/index.html; return its path."""
+def write(workdir: PurePath, page: PurePath | None = None, *, data: RunData | None = None) -> PurePath:
+    """Write the page of a run or a fine-tuning, by default W/report/index.html; return its path. `data`: a run's, if known."""
     page = page or workdir / PAGE
-    storage.write_atomic(page, page_of(workdir))
+    storage.write_atomic(page, page_of(workdir, data=data))
     if page == workdir / PAGE and read_result(workdir, "report") is not None:  # or a run would take the page for damaged
         write_result(workdir, "report", {}, product=page.parent)
     return page
 
 
-def page_of(workdir: PurePath, *, with_samples: bool = True) -> str:
+def page_of(workdir: PurePath, *, with_samples: bool = True, data: RunData | None = None) -> str:
     """HTML of a run or a fine-tuning, `with_samples` of its texts or without. Raises ConfigError if `workdir` is neither."""
-    make = finetuning.render if finetuning.is_finetuning(workdir) else render
-    return make(workdir, with_samples=with_samples)
+    if finetuning.is_finetuning(workdir):
+        return finetuning.render(workdir, with_samples=with_samples)
+    return render(workdir, data or RunData.read(workdir), with_samples=with_samples)
 
 
-def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = True) -> str:
-    """HTML of a run. Raises ConfigError if `workdir` is not one."""
-    config, history, now = open_run(workdir), History.read(workdir), time.time() if now is None else now
-    facts = None
-    if storage.exists(workdir / "tokenizer" / "manifest.json"):
-        tokenizer = tokenization.load(workdir / "tokenizer")
-        facts = gather(config, workdir, history, step=_step(workdir, history), tokenizer=tokenizer)
+def render(workdir: PurePath, data: RunData, *, with_samples: bool) -> str:
+    config, results, now = data.config, data.results, time.time()
+    history, trained = History.read(workdir, results), results.get("train", {})
+    step = trained.get("steps", history.last_step)
+    facts = gather(data, history, step=step)
     job = versioned_job[0] if (versioned_job := Control(workdir).read()) else None
     speed = cloud.speed_of((one.step, one.values) for one in history.records if one.kind == "train")
     cost = None if job is None else cloud.cost_of(cloud.read_status(workdir, None, speed), workdir, now=now)
-    headline, tone = _headline(config, workdir, history, done=(done := read_result(workdir, "export") is not None))
-    dtype = (read_result(workdir, "train") or {}).get("compute_dtype")
+    headline, tone = _headline(config, workdir, history, step, done=(done := "export" in results))
+    dtype = trained.get("compute_dtype")
     return pages.render(
         "report.html",
         name=config.name,
@@ -83,7 +82,7 @@ def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = 
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
         scored_at=facts.scores.get("step") if facts else None,
-        samples=(with_samples and read_result(workdir, "samples")) or {},
+        samples=results.get("samples", {}) if with_samples else {},
         data=[
             *([("language", config.language)] if facts and config.language else []),
             *([("vocabulary", f"{facts.vocab_size:,}"), *data_rows(facts)] if facts else []),
@@ -107,18 +106,12 @@ def render(workdir: PurePath, *, now: float | None = None, with_samples: bool = 
     )
 
 
-def _step(workdir: PurePath, history: History) -> int:
-    trained = read_result(workdir, "train")
-    return history.last_step if trained is None else trained["steps"]
-
-
 # -- the parts of the page ----------------------------------------------------------------------------------------------
 
 
-def _headline(config: RunConfig, workdir: PurePath, history: History, *, done: bool) -> tuple[str, str]:
+def _headline(config: RunConfig, workdir: PurePath, history: History, step: int, *, done: bool) -> tuple[str, str]:
     """The verdict in a sentence, and its tone: "good", "bad", or "" if nothing is known yet."""
-    step, steps = _step(workdir, history), config.train.steps
-    health = ""
+    steps, health = config.train.steps, ""
     if (newest := history.newest("evaluation")) is not None:
         health = newest.values.get("health") or verdict(judge(newest.step, newest.values), newest.step)
     tone = "" if not health else "good" if health.startswith("all right") else "bad"

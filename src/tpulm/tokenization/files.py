@@ -223,12 +223,11 @@ class Vocabulary(NamedTuple):
     special: SpecialTokens
 
 
-def expected(config: TokenizerConfig, path: str | os.PathLike[str] | None = None) -> Vocabulary:
-    """The vocabulary of the tokenizer at `path`, else of the one that `config` names or asks to train."""
-    path = path or config.path
-    if path is None:
+def expected(config: TokenizerConfig) -> Vocabulary:
+    """The vocabulary of the tokenizer that `config` names or asks to train."""
+    if config.path is None:
         return Vocabulary(config.vocab_size, special.TRAINED)
-    loaded = load(path, config)
+    loaded = load(config.path, config)
     return Vocabulary(loaded.vocab_size, loaded.special)
 
 
