@@ -59,7 +59,7 @@ from tpulm.cli.terminal import drawn_progress
 from tpulm.config import RunConfig, TrainConfig, phases_of
 from tpulm.convert.huggingface import save_parts
 from tpulm.models import bert
-from tpulm.pipeline.preparation import prepare
+from tpulm.pipeline.preparation import prepare_data
 from tpulm.runtime.memory import keep_between_steps
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import PretrainingProgram
@@ -552,7 +552,7 @@ def pace_ours(config: RunConfig, workdir: Path, per_round: int) -> None:
     """As `pace` of learning_torch.py: the compiled step on the run's own rows."""
     keep_between_steps()
     begin(config, workdir)
-    prepare(config, workdir)
+    prepare_data(config, workdir)
     began = time.perf_counter()
     steps = tpulm.training_steps(config, workdir)
     jax.block_until_ready(next(steps).state.params)
@@ -580,7 +580,7 @@ def train_ours(config: RunConfig, folder: Path) -> None:
 def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
     """The weights that the run starts from, as a Hugging Face folder, and what its first steps make of its rows, in files of
     `CHUNK` steps with the learning rates: all of it or nothing. `run` holds the dataset."""
-    prepared = prepare(config, begin(config, run))
+    prepared = prepare_data(config, begin(config, run))
     tokenizer, scratch = prepared.tokenizer, to.with_name(f"{to.name}.unfinished")
     shutil.rmtree(scratch, ignore_errors=True)
     cursor, chunk = 0, list[dict[str, Any]]()

@@ -59,68 +59,70 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
         else:
             _agree_with_import(config, folder)
     if storage.exists(folder / _RUN_FILE):
-        before, made = open_run(folder), _existing_stages(folder)
-        found = changes(before.model_dump(mode="json"), config.model_dump(mode="json"))
-        depend = [_stages_depending_on(change, before, made, imported=imported) for change in found]
-        bound = [change for change, names in zip(found, depend, strict=True) if names]
+        before, existing = open_run(folder), _existing_stages(folder)
+        changed = changes(before.model_dump(mode="json"), config.model_dump(mode="json"))
+        depend = [_stages_depending_on(change, before, existing, imported=imported) for change in changed]
+        bound = [change for change, names in zip(changed, depend, strict=True) if names]
         newest = max(storage.committed_steps(folder / "checkpoints"), default=None)
         if bound and (reason := reason_end_cannot_move(before, config, bound, newest)) is not None:
-            parts = [name for name in made if any(name in names for names in depend)]
+            parts = [name for name in existing if any(name in names for names in depend)]
             if "dataset" in parts:
                 parts += [path.name for path in storage.list_folder(folder) if path.name.startswith("phase-")]
-                if "corpus" in made and "corpus" not in parts:
+                if "corpus" in existing and "corpus" not in parts:
                     parts.insert(0, "corpus")  # whose documents were deleted once the rows were complete
             raise WorkFolderMismatch(
                 f"{folder} was begun with another configuration (there -> now):\n{listed(bound)}\n{reason}"
                 f"Set it back, use another --workdir, or delete {', '.join(parts)} in this one to make them again."
             )
-        if "checkpoints" not in made and not all(change.is_free for change in found):
+        if "checkpoints" not in existing and not all(change.is_free for change in changed):
             for name in ("metrics", "tensorboard"):  # of an attempt with other settings, which left nothing else
                 storage.remove(folder / name)
-        if found and made:
-            progress.note(f"changed since the last attempt: {some_of([str(change) for change in found], most=10)}")
+        if changed and existing:
+            progress.note(f"changed since the last attempt: {some_of([str(change) for change in changed], most=10)}")
     elif not imported and (foreign := [name for name in _STAGES if storage.exists(folder / name)]):
         raise WorkFolderMismatch(f"{folder} has no {_RUN_FILE} but holds {', '.join(foreign)}; use an empty folder")
     storage.write_atomic(folder / _RUN_FILE, canonical_json(config))
-    _forget_what_is_gone(config, folder, progress)
+    _drop_stale_results(config, folder, progress)
     return folder
 
 
-def _forget_what_is_gone(config: RunConfig, folder: PurePath, progress: Progress) -> None:
+def _drop_stale_results(config: RunConfig, folder: PurePath, progress: Progress) -> None:
     """Delete the results whose own file or whose product is missing or damaged, so that their stages are done again; say so.
 
     The model card is the user's to edit. A run that is evaluated and exported needs no checkpoint any more; any other goes on
     from a sound one, and all stages after training are done again.
     """
-    found = dict[str, dict[str, Any]]()
+    results = dict[str, dict[str, Any]]()
 
     def forget(name: str, why: str) -> None:
         progress.note(f"{why}: made again")
         storage.remove(_result_path(folder, name))
-        found.pop(name, None)
+        results.pop(name, None)
 
     for name in _RESULTS:
         try:
-            found |= {} if (result := read_result(folder, name)) is None else {name: result}
+            results |= {} if (result := read_result(folder, name)) is None else {name: result}
         except Damaged:
             forget(name, f"{_result_path(folder, name)} is damaged")
-    if "train" in found and found["train"]["steps"] != config.train.steps:  # training continues, and later stages are redone
+    if (
+        "train" in results and results["train"]["steps"] != config.train.steps
+    ):  # training continues, and later stages are redone
         storage.remove(folder / "results")
         return
     for name in ("export", "report"):
-        for file, wrong in storage.differences(folder / name, found.get(name, {}).get("files", {})):
+        for file, wrong in storage.differences(folder / name, results.get(name, {}).get("files", {})):
             if PurePath(file).name != _CARD or "missing" in wrong:
                 forget(name, f"{folder / name / file} {wrong}")
                 break
             progress.note(f"{folder / name / file} was edited and stays as it is; delete it to have it written again")
-    if found.get("export", {}).get("samples") and "samples" not in found:
+    if results.get("export", {}).get("samples") and "samples" not in results:
         forget("export", f"{_result_path(folder, 'samples')} is gone, of which the report tells")
-    if "train" not in found:
+    if "train" not in results:
         if not storage.committed_steps(folder / "checkpoints"):  # training starts from scratch
             storage.remove(folder / "results")
         return
-    steps = found["train"]["steps"]
-    done = [found.get(name, {}).get("step") == steps for name in ("evaluation", "export")]
+    steps = results["train"]["steps"]
+    done = [results.get(name, {}).get("step") == steps for name in ("evaluation", "export")]
     checkpoint = folder / "checkpoints" / str(steps)
     if all(done) and storage.exists(folder / "export"):
         return
@@ -131,12 +133,12 @@ def _forget_what_is_gone(config: RunConfig, folder: PurePath, progress: Progress
 
 def _existing_stages(folder: PurePath) -> list[str]:
     """The stages that have results, in order."""
-    there = {name: storage.exists(folder / name / "manifest.json") for name in ("corpus", "tokenizer", "dataset")}
-    there["checkpoints"] = bool(storage.committed_steps(folder / "checkpoints"))
-    return [name for name in _STAGES if there.get(name, storage.exists(folder / name))]
+    exists = {name: storage.exists(folder / name / "manifest.json") for name in ("corpus", "tokenizer", "dataset")}
+    exists["checkpoints"] = bool(storage.committed_steps(folder / "checkpoints"))
+    return [name for name in _STAGES if exists.get(name, storage.exists(folder / name))]
 
 
-def _stages_depending_on(change: Change, before: RunConfig, made: Sequence[str], *, imported: bool) -> list[str]:
+def _stages_depending_on(change: Change, before: RunConfig, existing: Sequence[str], *, imported: bool) -> list[str]:
     """The existing results that depend on a setting."""
     group = change.name.split(".")[0].split("[")[0]
     first = {"corpus": "corpus", "tokenizer": "tokenizer", "data": "dataset", "phases": "dataset"}.get(group, "checkpoints")
@@ -144,7 +146,7 @@ def _stages_depending_on(change: Change, before: RunConfig, made: Sequence[str],
     if change.is_free:
         return []
     of_elsewhere = {"tokenizer"} if first == "corpus" and before.tokenizer.path else set[str]()
-    return [name for name in _STAGES[_STAGES.index(first) :] if name in made and name not in of_elsewhere]
+    return [name for name in _STAGES[_STAGES.index(first) :] if name in existing and name not in of_elsewhere]
 
 
 def reason_end_cannot_move(before: RunConfig, now: RunConfig, bound: Sequence[Change], newest: int | None) -> str | None:
@@ -226,9 +228,11 @@ def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
     """Hold a folder for importing a dataset into it. Raises WorkFolderMismatch if it holds the results of other work."""
     folder = storage.check_writable(workdir)
     if not is_imported(folder):
-        found = _existing_stages(folder)
-        if found:
-            raise WorkFolderMismatch(f"{folder} holds {', '.join(found)}, and no imported dataset; import into an empty folder")
+        existing = _existing_stages(folder)
+        if existing:
+            raise WorkFolderMismatch(
+                f"{folder} holds {', '.join(existing)}, and no imported dataset; import into an empty folder"
+            )
     with interrupt.handled(), held(folder, "import"):
         yield folder
 

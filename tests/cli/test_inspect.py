@@ -38,7 +38,7 @@ def test_morphemes_are_shown(tmp_path: Path) -> None:
         data={"sequence_length": 48, "rows": "segments", "word_boundaries": "mecab"},
     )
     with workfolder.working_in(config, tmp_path / "w") as folder:
-        preparation.prepare(config, folder.path)
+        preparation.prepare_data(config, folder.path)
     made = tokenization.load(tmp_path / "w" / "tokenizer")
     rows = dataset.sample_rows(tmp_path / "w", "train", count=12)
     together = apart = 0

@@ -331,7 +331,7 @@ def test_a_vm_whose_turn_does_not_come_goes_at_once(google: Google, program: Any
 
 def test_spare_vms_are_left_their_share_of_the_budget(program: Any):
     agent = program.Agent()
-    agent.born, spare = 1e9, {**JOB["node"], "zone": "us-west1-a"}
+    agent.first_boot_time, spare = 1e9, {**JOB["node"], "zone": "us-west1-a"}
     agent.keep_to_budget({**JOB, "budget": 10.0})
     assert agent.valid_until == 1e9 + 5 * 3600 - 480
     agent.keep_to_budget({**JOB, "budget": 10.0, "spare": [spare, spare]})

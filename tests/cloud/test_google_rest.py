@@ -66,7 +66,7 @@ def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]]):
     impatient = GoogleRest(PROJECT, patience_seconds=0.0)
     with pytest.raises(GoogleError, match="403") as raised:
         impatient.get("serviceusage", "v1/x")
-    assert raised.value.refused and not raised.value.is_off and not raised.value.permission
+    assert raised.value.refused and not raised.value.disabled_api and not raised.value.permission
     with pytest.raises(GoogleError, match="busy") as raised:
         impatient.get("serviceusage", "v1/x")
     assert (raised.value.status, raised.value.reason) == (503, "UNAVAILABLE")
@@ -74,13 +74,13 @@ def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]]):
 
 def test_reasons(gcs: Emulator, rest: GoogleRest):
     gcs.tpu.deny("serviceusage.services.get")
-    with pytest.raises(GoogleError, match="denied on resource") as raised:
+    with pytest.raises(GoogleError, match=r"serviceusage\.services\.get") as raised:
         enabled_apis(rest, [TPU])
     assert raised.value.permission == "serviceusage.services.get" and raised.value.reason == "IAM_PERMISSION_DENIED"
     gcs.tpu.disable_service("iam.googleapis.com")
     with pytest.raises(GoogleError) as raised:
         rest.get("iam", f"v1/projects/{PROJECT}/serviceAccounts/a@b.c")
-    assert raised.value.is_off == "iam.googleapis.com"
+    assert raised.value.disabled_api == "iam.googleapis.com"
     with pytest.raises(GoogleError, match="bucket does not exist") as raised:
         rest.get("storage", "storage/v1/b/none")
     assert raised.value.missing

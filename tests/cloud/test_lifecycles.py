@@ -20,7 +20,7 @@ from tpulm.cloud.job import FAULTS, Job
 from tpulm.cloud.launch import policy_of, request_for
 from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request, refusal_of_code
 from tpulm.cloud.settings import load
-from tpulm.cloud.supervise import Memory, Supervisor
+from tpulm.cloud.supervise import Supervisor, SupervisorState
 from tpulm.errors import CloudRefused, TpulmError, Unavailable
 
 LIVES = int(os.environ.get("TPULM_LIFECYCLES", "40"))
@@ -36,7 +36,7 @@ QUOTA = "Quota limit 'TPUV3sPreemptible' has been exceeded."
 
 
 class Killed(BaseException):
-    """Of a supervisor, in the middle of a request or between two."""
+    """A supervisor is killed, in the middle of a request or between two."""
 
 
 @dataclass
@@ -112,11 +112,11 @@ class World:
     def is_complete(self) -> bool:
         return self.complete
 
-    def heard(self, attempt: int) -> dict[int, int]:
+    def heartbeat_versions(self, attempt: int) -> dict[int, int]:
         vm = self._of(attempt)
         return {} if vm is None or vm.beat is None else dict.fromkeys(range(self.workers), int(vm.beat[0]))
 
-    def beat(self, attempt: int, worker: int) -> Heartbeat | None:
+    def heartbeat(self, attempt: int, worker: int) -> Heartbeat | None:
         vm = self._of(attempt)
         return None if vm is None or vm.beat is None else Heartbeat(worker, *vm.beat)
 
@@ -360,7 +360,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
                 job, node, settings, workdir=PurePosixPath("gs://runs/toy"), bundle_path="gs://runs/bundle.tar.gz"
             ),
             clock=lambda: world.now,
-            memory=Memory.model_validate_json(saved or "{}"),
+            memory=SupervisorState.model_validate_json(saved or "{}"),
         )
 
     pass_seconds = chance.choice(

@@ -11,7 +11,7 @@ from cloud_emulator.recorded import answer
 from tpulm.cloud import launch, policies, setup
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings, load
-from tpulm.cloud.setup import Check, SetupStep, apply, examine
+from tpulm.cloud.setup import SetupCheck, SetupStep, apply, examine
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, TpulmError
 
@@ -171,9 +171,9 @@ def test_a_network_that_is_gone_is_no_refusal(empty: Emulator):
 
 def test_the_permission_that_is_missing_is_named(empty: Emulator):
     for permission, step in (
-        ("serviceusage.services.enable", "the APIs tpu"),
-        ("iam.roles.create", "the role tpulmWorker"),
-        ("secretmanager.secrets.setIamPolicy", "the secret hub"),
+        ("serviceusage.services.enable", "APIs tpu"),
+        ("iam.roles.create", "tpulmWorker"),
+        ("secretmanager.secrets.setIamPolicy", "secret hub"),
     ):
         empty.tpu.deny(permission)
         with pytest.raises(CloudRefused, match=f"{step}.*{permission}"):
@@ -226,14 +226,14 @@ def whole(gcs: Emulator) -> Emulator:
     return gcs
 
 
-def checks(**changes: Any) -> dict[str, Check]:
+def checks(**changes: Any) -> dict[str, SetupCheck]:
     settings = CloudSettings.model_validate(SETTINGS.model_dump() | changes)
     found = examine(settings, rest=GoogleRest(settings.project, patience_seconds=0.0))
     assert len({check.name for check in found}) == len(found)
     return {check.name: check for check in found}
 
 
-def wrong(found: dict[str, Check]) -> dict[str, bool | None]:
+def wrong(found: dict[str, SetupCheck]) -> dict[str, bool | None]:
     return {name: check.ok for name, check in found.items() if check.ok is not True}
 
 
@@ -303,7 +303,7 @@ def test_where_the_bucket_is(whole: Emulator):
     far = {"bucket": "elsewhere-6", "accelerator": "v2-8"}
     assert checks(**far, zones=("us-central1-a", "europe-west4-a"), far_bucket=True)["bucket: location"].ok
     assert checks(**far, zones=("europe-west4-a",), far_bucket=True)["bucket: location"].ok
-    assert checks(**far, zones=())["bucket: location"] == Check(
+    assert checks(**far, zones=())["bucket: location"] == SetupCheck(
         True, "US-CENTRAL1; far from europe-west4-a, asia-east1-c, which a launch leaves out", name="bucket: location"
     )
     told: list[str] = []
@@ -383,7 +383,7 @@ def test_the_quota_of_every_generation_is_found(gcs: Emulator):
         assert setup.zones(project).ok and setup.quota(project).ok, name
 
 
-def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> Check:
+def quota(accelerator: str, stem: str, *dimensions: dict[str, Any], spot: bool = False) -> SetupCheck:
     """With limits per zone alone, in the shape of Google's answer."""
     info = {"quotaId": f"{stem}PerProjectPerZoneForTPUAPI", "dimensions": ["zone"], "dimensionsInfos": list(dimensions)}
     rest = GoogleRest(PROJECT)

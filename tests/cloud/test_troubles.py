@@ -332,15 +332,15 @@ def test_settings_that_the_node_does_not_have(launched: Control):
     run = load_run("bert-tiny", SOURCES)
     other = SETTINGS.model_copy(update={"accelerator": "v6e-8", "budget": 7.0})
     with pytest.raises(ConfigError, match=r"accelerator: v3-8 -> v6e-8\n  budget: None -> 7\.0"):
-        launching.take_up(run, WORKDIR_PATH, other)
+        launching.reattach(run, WORKDIR_PATH, other)
     with pytest.raises(ConfigError, match=r"train\.steps"):
-        launching.take_up(load_run("bert-tiny", {**SOURCES, "train.steps": 7}), WORKDIR_PATH, SETTINGS)
+        launching.reattach(load_run("bert-tiny", {**SOURCES, "train.steps": 7}), WORKDIR_PATH, SETTINGS)
     with pytest.raises(ConfigError, match="toy-a2"):
         launching.launch(run, WORKDIR_PATH, other, prices=PRICES)
     assert before == (storage.read_bytes(launched.run_file), storage.read_bytes(launched.settings_file))
-    assert launching.take_up(run, WORKDIR_PATH, SETTINGS) == launched.job()
+    assert launching.reattach(run, WORKDIR_PATH, SETTINGS) == launched.job()
     launched.change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-    assert launching.take_up(run, WORKDIR_PATH, SETTINGS).wanted == "running"
+    assert launching.reattach(run, WORKDIR_PATH, SETTINGS).wanted == "running"
 
 
 def test_a_stopped_run_goes_on_where_it_is_launched_next(launched: Control):

@@ -18,7 +18,7 @@ def ours(model: LoadedModel, ids: np.ndarray, real: np.ndarray, types: np.ndarra
     """Logits of its head, or the last hidden states of a bare encoder; what is not `real` is padding."""
     if types is None and model.config.token_types:
         types = np.zeros_like(ids)
-    tokens = bert.Tokens(jnp.asarray(ids), jnp.where(real, 0, -1), None if types is None else jnp.asarray(types), None)
+    tokens = bert.EncoderInput(jnp.asarray(ids), jnp.where(real, 0, -1), None if types is None else jnp.asarray(types), None)
     params: Any = model.params
     use: dict[str, Any] = {"config": model.config, "execution": EXECUTION}
     if model.head in ("classification", "choice"):

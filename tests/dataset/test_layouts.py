@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpulm.dataset.layouts import SMALLEST_CUT, RowLayout, SpecialIds, Tokens, fill, lay_causal, lay_packed, reorder
+from tpulm.dataset.layouts import SMALLEST_CUT, RowLayout, SpecialIds, TokenizedDocuments, fill, lay_causal, lay_packed, reorder
 from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.dataset.segments import lay_segments
 
@@ -18,7 +18,7 @@ FIRST_ID = 3
 
 
 class Sample(NamedTuple):
-    tokens: Tokens
+    tokens: TokenizedDocuments
     sequence_length: int
     seed: int
 
@@ -33,11 +33,11 @@ def samples(draw: st.DrawFn) -> Sample:
     return Sample(tokens_of(documents), sequence_length, draw(st.integers(0, 1000)))
 
 
-def tokens_of(documents: list[list[int]]) -> Tokens:
+def tokens_of(documents: list[list[int]]) -> TokenizedDocuments:
     """Documents given by the lengths of their sentences; ids count up, so each token is recognizable."""
     sentence_ends = np.cumsum([length for document in documents for length in document])
     document_ends = np.cumsum([sum(document) for document in documents])
-    return Tokens(np.arange(FIRST_ID, FIRST_ID + document_ends[-1], dtype=np.uint32), sentence_ends, document_ends)
+    return TokenizedDocuments(np.arange(FIRST_ID, FIRST_ID + document_ends[-1], dtype=np.uint32), sentence_ends, document_ends)
 
 
 def segments(sample: Sample, *, short: float = 0.3, single: float = 0.2, next_sentence: bool = False) -> RowLayout:

@@ -22,10 +22,10 @@ def tiny(**changes: object) -> ModelConfig:
     return ModelConfig.model_validate(settings | changes)
 
 
-def some_tokens(rows: int = 2, length: int = 8) -> bert.Tokens:
+def some_tokens(rows: int = 2, length: int = 8) -> bert.EncoderInput:
     ids = jax.random.randint(jax.random.key(0), (rows, length), 0, VOCAB_SIZE, jnp.int32)
     zeros = jnp.zeros_like(ids)
-    return bert.Tokens(ids, zeros, zeros, None)
+    return bert.EncoderInput(ids, zeros, zeros, None)
 
 
 def test_decay_skips_norms_and_biases():
@@ -62,7 +62,7 @@ def test_flops_are_those_of_the_products_in_the_program(next_sentence: bool):
     """Counted in the jaxpr of a forward pass over one row, padding of the vocabulary included there."""
     config, length, predictions = tiny(num_layers=3), 8, 3
 
-    def forward(params: bert.Bert, tokens: bert.Tokens) -> Any:
+    def forward(params: bert.Bert, tokens: bert.EncoderInput) -> Any:
         hidden = bert.encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
         out = [bert.masked_logits(params, hidden[0, :predictions], config=config, execution=EXECUTION, vocab_size=128)]
         if params.next_sentence is not None:

@@ -80,7 +80,7 @@ def test_logits_losses_and_gradients(torch: ModuleType, tmp_path: Path, norm_pos
     )
     out.loss.backward()
     params: Any = ours(network, tmp_path / "weights").params
-    tokens = bert.Tokens(
+    tokens = bert.EncoderInput(
         ids=jnp.asarray(data["input_ids"], jnp.int32),
         segments=jnp.asarray(data["attention_mask"] - 1, jnp.int32),
         types=jnp.asarray(data["token_type_ids"], jnp.int32),

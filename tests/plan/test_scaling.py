@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tpulm.plan.scaling import REPEATS, Law, Observation, effective, fit, predict
+from tpulm.plan.scaling import REPEATS, Law, ScalingPoint, effective, fit, predict
 
 CHINCHILLA = {"floor": 1.69, "a": 406.4, "alpha": 0.34, "b": 410.7, "beta": 0.28}  # Hoffmann et al. 2022, equation 10
 
@@ -17,11 +17,11 @@ def chinchilla(parameters: float, tokens: float) -> float:
     return one["floor"] + one["a"] / parameters ** one["alpha"] + one["b"] / tokens ** one["beta"]
 
 
-def observed(law: Law, noise: float, seed: int) -> list[Observation]:
+def observed(law: Law, noise: float, seed: int) -> list[ScalingPoint]:
     """Seven pilots of a run of 1.8M parameters and 3.3M tokens, with the noise of seeds."""
     random = np.random.default_rng(seed)
     runs = [(1.8e6, tokens) for tokens in (5e4, 8e4, 1.3e5, 2e5, 3.3e5)] + [(0.7e6, tokens) for tokens in (1.3e5, 3.3e5)]
-    return [Observation(*run, law.loss(*run) * math.exp(noise * random.normal())) for run in runs]
+    return [ScalingPoint(*run, law.loss(*run) * math.exp(noise * random.normal())) for run in runs]
 
 
 def test_repeated_text_counts_for_less():
@@ -33,7 +33,7 @@ def test_repeated_text_counts_for_less():
 
 def test_far_from_the_unigrams_the_law_is_that_of_hoffmann():
     runs = [(size, 20.0 * size * more) for size in (1e8, 3e8, 1e9) for more in (0.5, 1.0, 2.0)]
-    pilots = [Observation(*run, chinchilla(*run)) for run in runs]
+    pilots = [ScalingPoint(*run, chinchilla(*run)) for run in runs]
     law = fit(pilots, unigrams=10.0, text=1e15)
     assert law.loss(3e9, 6e10) == pytest.approx(chinchilla(3e9, 6e10), rel=0.01)
 

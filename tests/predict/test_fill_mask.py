@@ -17,7 +17,7 @@ from tpulm import tokenization
 from tpulm.config import CleaningConfig, ModelConfig, TokenizerConfig
 from tpulm.convert.huggingface import LoadedModel, save_loaded
 from tpulm.errors import ConfigError, DataError
-from tpulm.models.bert import Tokens, encode, masked_logits, spec
+from tpulm.models.bert import EncoderInput, encode, masked_logits, spec
 from tpulm.nn.params import map_specs
 from tpulm.predict import fill_mask
 from tpulm.predict.fill_mask import EXECUTION, fill, readable
@@ -58,7 +58,7 @@ def test_scores_are_the_models_probabilities(model):
 
     @jax.jit
     def probabilities(params: Any) -> jax.Array:
-        tokens = Tokens(jnp.asarray([ids]), *(jnp.zeros((1, len(ids)), jnp.int32) for _ in range(2)), positions=None)
+        tokens = EncoderInput(jnp.asarray([ids]), *(jnp.zeros((1, len(ids)), jnp.int32) for _ in range(2)), positions=None)
         hidden = encode(params, tokens, config=model.config, execution=EXECUTION, randomness=None)
         logits = masked_logits(params, hidden, config=model.config, execution=EXECUTION, vocab_size=VOCAB_SIZE)
         return jax.nn.softmax(logits[0, ids.index(model.tokenization.special.mask), :60])

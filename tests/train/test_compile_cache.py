@@ -51,14 +51,16 @@ def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
 
 def test_the_second_machine_does_not_compile(compile_it: Any, gcs: Emulator):
     value, first, folder = compile_it()
-    assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and first.programs > 0 == first.found
+    assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and first.programs > 0 == first.cache_hits
     again, second, _ = compile_it()
-    assert (again, second.programs, second.found) == (value, 0, first.programs)
+    assert (again, second.programs, second.cache_hits) == (value, 0, first.programs)
     for name in storage.walk(f"{WORKDIR}/compiled"):
         storage.write_atomic(f"{WORKDIR}/compiled/{name}", b"damaged")
     gcs.faults.set(read_only=True)
     again, third, _ = compile_it()
-    assert (again, third.programs > 0, third.found) == (value, True, 0), "what cannot be read is compiled, and need not be kept"
+    assert (again, third.programs > 0, third.cache_hits) == (value, True, 0), (
+        "what cannot be read is compiled, and need not be kept"
+    )
 
 
 def test_a_folder_that_the_environment_names_is_kept():

@@ -254,7 +254,7 @@ class Nodes(Table[TpuSlice]):
         return operation
 
     def delete(self, name: str) -> Operation:
-        """Of a node of a queued resource, too, which is suspended."""
+        """Begin to delete a node. If a queued resource owns it, that is suspended."""
         node = self.find(name)
         if node.node.state == NodeState.DELETING:
             raise refused("being-deleted")

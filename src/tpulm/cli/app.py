@@ -119,8 +119,8 @@ def _prepare_streams() -> None:
         sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            given = stream.isatty() or "PYTHONIOENCODING" in os.environ
-            stream.reconfigure(encoding=None if given else "utf-8", errors="backslashreplace")
+            has_encoding = stream.isatty() or "PYTHONIOENCODING" in os.environ
+            stream.reconfigure(encoding=None if has_encoding else "utf-8", errors="backslashreplace")
 
 
 def _silence_library_warnings() -> None:

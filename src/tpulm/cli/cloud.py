@@ -17,8 +17,8 @@ import typer
 from tpulm import cloud, storage
 from tpulm.cli import cloud_runs
 from tpulm.cli.cloud_options import WHERE, CloudFile, Project, Where, WorkDirInBucket, Yes, cloud_settings, confirm
-from tpulm.cli.cloud_runs import check_sources, prepare
-from tpulm.cli.options import Commands, Given, RunOptions, argument, option, path_option
+from tpulm.cli.cloud_runs import check_sources, prepare_in_bucket
+from tpulm.cli.options import Commands, RunOptions, SetOptions, argument, option, path_option
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show, wants_json, write
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
 from tpulm.readable import dollars, duration
@@ -103,7 +103,7 @@ def doctor(where: Where, cloud_file: CloudFile = None) -> None:
 
         tpulm cloud doctor --accelerator v3-8 --bucket my-project-tpulm
     """
-    settings, checks = _examined(where, cloud_file)
+    settings, checks = _check_project(where, cloud_file)
     missing = [check for check in checks if check.ok is False]
     values = [{"name": check.name, "ok": check.ok, "found": check.found, "remedy": check.remedy} for check in checks]
     print_json({"ok": not missing, "project": settings.project, "checks": values})
@@ -121,22 +121,22 @@ def setup(where: Where, cloud_file: CloudFile = None, yes: Yes = False) -> None:
     stays as it is, grants of others included; run again, it goes on where it stopped. Billing and quota are Google's to give:
     ends with exit code 4 when they, or your own rights, are missing.
     """
-    settings, checks = _examined(where, cloud_file, require=("bucket",))
-    if found := cloud.setup.steps(checks):
-        rows = [(str(number), step.what, step.detail) for number, step in enumerate(found, 1)]
+    settings, checks = _check_project(where, cloud_file, require=("bucket",))
+    if missing := cloud.setup.steps(checks):
+        rows = [(str(number), step.what, step.detail) for number, step in enumerate(missing, 1)]
         print_table(f"To do in {settings.project}", rows, to=console)
         if not yes:
-            confirm(f"Do these {len(found)}?" if len(found) > 1 else "Do it?", declined="nothing was changed")
-        cloud.setup.apply(found, log=lambda step: say(f"{step.what} …"))
+            confirm(f"Do these {len(missing)}?" if len(missing) > 1 else "Do it?", declined="nothing was changed")
+        cloud.setup.apply(missing, log=lambda step: say(f"{step.what} …"))
         show("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
-    print_json({"project": settings.project, "done": [step.what for step in found]})
+    print_json({"project": settings.project, "done": [step.what for step in missing]})
     if any(check.ok is False and not check.steps for check in checks):
         raise typer.Exit(CloudRefused.exit_code)
 
 
-def _examined(
-    where: Given, cloud_file: PurePath | None, *, require: Sequence[str] = ()
-) -> tuple[cloud.settings.CloudSettings, list[cloud.setup.Check]]:
+def _check_project(
+    where: SetOptions, cloud_file: PurePath | None, *, require: Sequence[str] = ()
+) -> tuple[cloud.settings.CloudSettings, list[cloud.setup.SetupCheck]]:
     """The settings, and what was found, as a table with what to do."""
     settings = cloud_settings(cloud_file, where, require=require)
     with console.status(f"Looking at {settings.project} …"):
@@ -189,17 +189,19 @@ def smoke(
 
     with drawn_progress() as progress, interrupt.handled():
         rest = cloud.google_rest.GoogleRest(settings.project)
-        made = cloud.smoke.Smoke(settings, api, rest, lines.append, progress=progress)
+        smoke_test = cloud.smoke.Smoke(settings, api, rest, lines.append, progress=progress)
         try:
-            made.run()
+            smoke_test.run()
         finally:
             about = f"tpulm {metadata.version('tpulm')} cloud smoke, {settings.accelerator}, Python {platform.python_version()}"
-            storage.write_atomic(to, cloud.smoke.transcript(lines, made, about=about))
+            storage.write_atomic(to, cloud.smoke.transcript(lines, smoke_test, about=about))
     for line in lines:
         show(f"  {line.what}: {line.found}", lead=f"{_MARKS[line.ok]:2}", style=_STYLES[line.ok])
     wrong = [line.what for line in lines if line.ok is False]
-    show(f"\nit cost {dollars(made.spent)} at most; the transcript is {to}")
-    print_json({"ok": not wrong, "dollars": made.spent, "lines": [vars(line) for line in lines], "facts": made.facts})
+    show(f"\nit cost {dollars(smoke_test.spent)} at most; the transcript is {to}")
+    print_json(
+        {"ok": not wrong, "dollars": smoke_test.spent, "lines": [vars(line) for line in lines], "facts": smoke_test.facts}
+    )
     if wrong:
         show(f"; a report with {to} helps everybody", lead=f"not as expected: {', '.join(wrong)}", style="bold red")
         raise typer.Exit(CloudRefused.exit_code)
@@ -233,9 +235,9 @@ def audit(
     api = cloud.tpu_api.TpuApi(settings.project)
     rest = cloud.google_rest.GoogleRest(settings.project, patience_seconds=20.0)
     with drawn_progress() as progress:
-        found = cloud.teardown.audit(api, rest=rest, progress=progress)
-    _show_audit(settings.project, found)
-    targets = _targets(found, names) if delete else []
+        result = cloud.teardown.audit(api, rest=rest, progress=progress)
+    _show_audit(settings.project, result)
+    targets = _targets(result, names) if delete else []
     done = None
     if targets:
         if not yes:
@@ -246,20 +248,20 @@ def audit(
         show(", and seen to be gone", lead=f"{len(done.gone)} deleted", style="bold green")
         for item in done.left:
             show(f" {item.name} in {item.zone}; run this again", lead="still there:", style="bold red")
-    remaining = [item for item in found.of("orphan", "unknown") if item not in targets]
+    remaining = [item for item in result.of("orphan", "unknown") if item not in targets]
     names_of = {"deleted": [item.name for item in done.gone], "left": [item.name for item in done.left]} if done else {}
-    print_json({**_audit_values(settings.project, found), **names_of})
+    print_json({**_audit_values(settings.project, result), **names_of})
     if remaining or (done and done.left):
         raise typer.Exit(1)
-    if found.silent:
+    if result.silent:
         raise typer.Exit(CloudRefused.exit_code)
 
 
-def _targets(found: cloud.teardown.Audit, names: Sequence[str] | None) -> list[cloud.teardown.Finding]:
+def _targets(result: cloud.teardown.Audit, names: Sequence[str] | None) -> list[cloud.teardown.Finding]:
     """Raises ConfigError for a name that there is not, or that is a live run's."""
     if not names:
-        return found.of("orphan")
-    chosen = [item for item in found.findings if item.resource.name in names]
+        return result.of("orphan")
+    chosen = [item for item in result.findings if item.resource.name in names]
     for name in names:
         mine = [item for item in chosen if item.resource.name == name]
         if not mine:
@@ -269,10 +271,10 @@ def _targets(found: cloud.teardown.Audit, names: Sequence[str] | None) -> list[c
     return chosen
 
 
-def _show_audit(project: str, found: cloud.teardown.Audit) -> None:
+def _show_audit(project: str, result: cloud.teardown.Audit) -> None:
     now = time.time()
-    show(f"{project}: {found.zones} zones looked at", style="bold")
-    for item in found.findings:
+    show(f"{project}: {result.zones} zones looked at", style="bold")
+    for item in result.findings:
         resource, age = item.resource, item.age(now)
         facts = (
             f"{'spot ' * resource.spot}{resource.accelerator}",
@@ -281,22 +283,22 @@ def _show_audit(project: str, found: cloud.teardown.Audit) -> None:
             f"{dollars(item.dollars_per_hour)} an hour{f' ({item.price.origin})' if item.price else ''}",
         )
         show(f"{_VERDICTS[item.verdict]}  {resource.name} in {resource.zone}: {', '.join(facts)}\n    {item.why}")
-    for zone, why in found.silent.items():
+    for zone, why in result.silent.items():
         show(f" {why}", lead=f"{zone} could not be looked at:", style="bold yellow")
-    if found.others:
-        show(f"{found.others} more are not tpulm's, and are left alone")
-    if orphans := found.of("orphan"):
+    if result.others:
+        show(f"{result.others} more are not tpulm's, and are left alone")
+    if orphans := result.of("orphan"):
         known = [item.dollars_per_hour for item in orphans if item.dollars_per_hour is not None]
         hourly = f"{'at least ' * (len(known) < len(orphans))}{dollars(sum(known))} an hour"
         rest = f", {hourly}; 'tpulm cloud audit --delete' ends them"
         show(rest, lead=f"{len(orphans)} left behind", style="bold red")
-    if unknown := found.of("unknown"):
+    if unknown := result.of("unknown"):
         show("; 'tpulm cloud audit --delete NAME' ends one", lead=f"{len(unknown)} not known whose", style="bold yellow")
-    if not (orphans or unknown or found.silent):
+    if not (orphans or unknown or result.silent):
         show("nothing is left behind", style="bold green")
 
 
-def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
+def _audit_values(project: str, result: cloud.teardown.Audit) -> dict[str, Any]:
     now = time.time()
     findings = [
         {
@@ -308,10 +310,10 @@ def _audit_values(project: str, found: cloud.teardown.Audit) -> dict[str, Any]:
             "dollars_per_hour": item.dollars_per_hour,
             "price": None if item.price is None else vars(item.price),
         }
-        for item in found.findings
+        for item in result.findings
     ]
-    silent = dict(found.silent)
-    return {"project": project, "zones": found.zones, "silent": silent, "others": found.others, "findings": findings}
+    silent = dict(result.silent)
+    return {"project": project, "zones": result.zones, "silent": silent, "others": result.others, "findings": findings}
 
 
 export_app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
@@ -322,7 +324,7 @@ ExportTo = Annotated[PurePath | None, path_option("Write it here. Default: stdou
 @export_app.command(as_json=False)
 def skypilot(
     options: RunOptions,
-    where: Annotated[Given, WHERE._replace(fields=("project", "zones", "bucket", "accelerator", "spot"))],
+    where: Annotated[SetOptions, WHERE._replace(fields=("project", "zones", "bucket", "accelerator", "spot"))],
     workdir: WorkDirInBucket = None,
     to: ExportTo = None,
     cloud_file: CloudFile = None,
@@ -338,14 +340,14 @@ def skypilot(
     SkyPilot knows nothing of the budget in cloud.toml.
     """
     settings = cloud_settings(cloud_file, where, require=("bucket", "accelerator", "zones"))
-    settings = cloud.launch.beside_bucket(settings, cloud.google_rest.GoogleRest(settings.project), note=say)
+    settings = cloud.launch.near_bucket(settings, cloud.google_rest.GoogleRest(settings.project), note=say)
     _write_job(cloud.export.skypilot(_stage(options, workdir, settings), settings), to, settings)
 
 
 @export_app.command(as_json=False)
 def jobset(
     options: RunOptions,
-    where: Annotated[Given, WHERE._replace(fields=("project", "bucket", "spot"))],
+    where: Annotated[SetOptions, WHERE._replace(fields=("project", "bucket", "spot"))],
     workdir: WorkDirInBucket = None,
     to: ExportTo = None,
     image: Annotated[
@@ -382,7 +384,7 @@ def _stage(options: RunOptions, workdir: PurePath | None, settings: cloud.settin
     cloud.launch.check_folder(folder)
     check_sources(config, folder, on_tpu=False)
     staged = cloud.launch.staged(config, folder / "cloud" / "inputs")
-    prepare(staged, folder)
+    prepare_in_bucket(staged, folder)
     with drawn_progress() as progress:
         return cloud.export.stage(staged, folder, settings, progress=progress)
 
@@ -422,25 +424,25 @@ def rehearse(
     def log(seconds: float, line: str) -> None:
         say(f"  {line}", lead=f"{seconds:6.1f} s", style="dim")
 
-    found = rehearsal.rehearse(config, accelerator, preempt, to, prepare=prepare, log=log, drawn=drawn_progress)
-    left, first_steps = found["left"], []
-    for start in found["first_steps"]:
+    report = rehearsal.rehearse(config, accelerator, preempt, to, prepare=prepare_in_bucket, log=log, drawn=drawn_progress)
+    left, first_steps = report["left"], []
+    for start in report["first_steps"]:
         compiling = f"of which compiling {start['compile_seconds']:.1f} s" if start["compiled"] else "without compiling"
         first_steps.append(f"attempt {start['attempt']}: after {start['seconds']:.1f} s, {compiling}")
     rows = {
-        "ended": f"{found['status']}: {found['message']}",
-        "attempts": f"{found['attempts']} ({', '.join(found['endings'])})",
+        "ended": f"{report['status']}: {report['message']}",
+        "attempts": f"{report['attempts']} ({', '.join(report['endings'])})",
         "first step": "; ".join(first_steps),
-        "took": f"{duration(found['seconds'])} here, {duration(found['node_seconds'])} of them on TPU VMs",
-        "would have cost": f"{dollars(found['dollars'])} on a spot {found['accelerator']}, had it taken as long",
+        "took": f"{duration(report['seconds'])} here, {duration(report['node_seconds'])} of them on TPU VMs",
+        "would have cost": f"{dollars(report['dollars'])} on a spot {report['accelerator']}, had it taken as long",
         "left behind": "nothing" if not any(left.values()) else f"{left['nodes']} nodes, {left['queued_resources']} queued",
     }
     print_table("Rehearsal", rows)
-    if found["interruptions"] < preempt:
-        done = f"{found['interruptions']} of {preempt} interruptions came in time"
+    if report["interruptions"] < preempt:
+        done = f"{report['interruptions']} of {preempt} interruptions came in time"
         say(f"{done}: the run was over too soon; give it more steps", style="yellow")
-    print_json(found)
-    if found["status"] != "done" or any(left.values()):
+    print_json(report)
+    if report["status"] != "done" or any(left.values()):
         raise typer.Exit(1)
 
 

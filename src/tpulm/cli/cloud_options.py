@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from tpulm import cloud
-from tpulm.cli.options import FieldOptions, Given, option, path_option
+from tpulm.cli.options import FieldOptions, SetOptions, option, path_option
 from tpulm.cli.terminal import say
 from tpulm.errors import ConfigError
 
@@ -20,8 +20,8 @@ WHERE = FieldOptions(
     names={"zones": "--zone", "spot": "--spot/--on-demand"},
     panel="Where to run (over cloud.toml)",
 )
-Where = Annotated[Given, WHERE]
-Project = Annotated[Given, WHERE._replace(fields=("project",))]
+Where = Annotated[SetOptions, WHERE]
+Project = Annotated[SetOptions, WHERE._replace(fields=("project",))]
 CloudFile = Annotated[
     PurePath | None, path_option("Where to run. Default: ./cloud.toml if it is there.", "--cloud", panel=WHERE.panel)
 ]

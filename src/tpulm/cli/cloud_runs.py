@@ -18,7 +18,7 @@ import typer
 
 from tpulm import cloud, storage
 from tpulm.cli.cloud_options import WHERE, CloudFile, Project, WorkDirInBucket, Yes, cloud_settings, is_asked
-from tpulm.cli.options import Given, RunOptions, WorkDir, option, vocabulary_of
+from tpulm.cli.options import RunOptions, SetOptions, WorkDir, option, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show
 from tpulm.errors import (
     EXIT_STOPPED,
@@ -45,7 +45,7 @@ _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": Cloud
 
 def launch(
     options: RunOptions,
-    where: Annotated[Given, WHERE._replace(fields=(*WHERE.fields, "budget"))],
+    where: Annotated[SetOptions, WHERE._replace(fields=(*WHERE.fields, "budget"))],
     workdir: WorkDirInBucket = None,
     cloud_file: CloudFile = None,
     plan: Annotated[bool, option("Compile for the TPU first: does it fit, how long, what does it cost?")] = True,
@@ -81,23 +81,23 @@ def launch(
         _end(job, folder)
     named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project), note=say)
     if job is not None and job.node is not None:
-        there = settings.model_copy(update={"zones": job.zones})
-        cloud.launch.check_means(there, job.prices, spent=job.dollars(time.time()))
+        launched = settings.model_copy(update={"zones": job.zones})
+        cloud.launch.check_budget(launched, job.prices, spent=job.dollars(time.time()))
         say(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.")
-        cloud.launch.take_up(config, folder, settings)
+        cloud.launch.reattach(config, folder, settings)
     else:
         with console.status("Looking up prices …"):
             prices = cloud.prices.find_prices(named, settings.zones, note=say)
         if settings.budget is not None:
             settings = settings.model_copy(update={"zones": tuple(prices)})
         by_zone = {zone: price.dollars_per_hour for zone, price in prices.items()}
-        cloud.launch.check_means(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
+        cloud.launch.check_budget(settings, by_zone, spent=job.dollars(time.time()) if job else 0.0)
         check_sources(config, folder, on_tpu=prepare_on_tpu)
         estimate = _planned(config, settings, max(by_zone.values(), default=None)) if plan else None
-        _agree(config, settings, folder, prices, estimate, yes=yes)
+        _confirm_cost(config, settings, folder, prices, estimate, yes=yes)
         staged = cloud.launch.staged(config, folder / "cloud" / "inputs")
         if not prepare_on_tpu:
-            prepare(staged, folder)
+            prepare_in_bucket(staged, folder)
         with drawn_progress() as progress:
             cloud.launch.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)
         cloud.prices.save(control.folder, prices)
@@ -151,22 +151,22 @@ def _planned(config: RunConfig, settings: cloud.settings.CloudSettings, per_hour
 
     try:
         with drawn_progress() as progress:
-            made = plan(config, settings.kind, **vocabulary_of(config), progress=progress)
+            planned = plan(config, settings.kind, **vocabulary_of(config), progress=progress)
     except DoesNotFit as error:
         raise ConfigError(
             f"{config.name} does not fit {settings.kind.name}: {error}\n"
             f"'tpulm plan … --accelerator {settings.kind.name} --fit' looks for settings that fit"
         ) from error
-    cost = made.dollars(per_hour)
+    cost = planned.dollars(per_hour)
     if cost is not None and settings.budget is not None and cost > settings.budget:
         raise CloudRefused(
-            f"{config.name} takes about {duration(3600 * made.hours)} on {settings.kind.name}, {dollars(cost)}, and the budget "
-            f"is {dollars(settings.budget)}; raise it with --budget, or train for fewer steps"
+            f"{config.name} takes about {duration(3600 * planned.hours)} on {settings.kind.name}, {dollars(cost)}, and the "
+            f"budget is {dollars(settings.budget)}; raise it with --budget, or train for fewer steps"
         )
-    return {"hours": made.hours, "dollars": cost, "tokens_per_second": made.values()["tokens_per_second"]}
+    return {"hours": planned.hours, "dollars": cost, "tokens_per_second": planned.values()["tokens_per_second"]}
 
 
-def _agree(
+def _confirm_cost(
     config: RunConfig,
     settings: cloud.settings.CloudSettings,
     folder: PurePath,
@@ -208,13 +208,13 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
         refuse_unused_settings(config.corpus.sources, find_files(config.corpus.sources))
 
 
-def prepare(config: RunConfig, folder: PurePath) -> None:
+def prepare_in_bucket(config: RunConfig, folder: PurePath) -> None:
     """Tokenizer and dataset in the bucket."""
     from tpulm import workfolder
     from tpulm.pipeline import preparation
 
     with drawn_progress() as progress, workfolder.working_in(config, folder, stage="dataset", progress=progress) as work:
-        preparation.prepare(config, work.path, progress=progress)
+        preparation.prepare_data(config, work.path, progress=progress)
 
 
 def _supervise(folder: PurePath, settings: cloud.settings.CloudSettings, *, once: bool = False) -> cloud.job.Job:
@@ -279,9 +279,9 @@ def status(workdir: WorkDir, where: Project) -> None:
     """
     with console.status(f"Looking at {workdir} …"):
         named = cloud.status.project_of(workdir, where.get("project"))
-        found = cloud.status.read_status(workdir, cloud.tpu_api.TpuApi(named) if named else None, _speed(workdir))
-    _show_status(workdir, found)
-    print_json(_status_values(found))
+        status = cloud.status.read_status(workdir, cloud.tpu_api.TpuApi(named) if named else None, _speed(workdir))
+    _show_status(workdir, status)
+    print_json(_status_values(status))
 
 
 def _speed(workdir: PurePath) -> cloud.status.Speed | None:
@@ -293,45 +293,45 @@ def _speed(workdir: PurePath) -> cloud.status.Speed | None:
         return None
 
 
-def _show_status(workdir: PurePath, found: cloud.status.RunStatus) -> None:
+def _show_status(workdir: PurePath, status: cloud.status.RunStatus) -> None:
     """At most eight lines of 80 columns; --json has the rest."""
-    job, node, now = found.job, found.job.node, time.time()
-    attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
+    job, node, now = status.job, status.job.node, time.time()
+    attempts = cloud.status.spent(job, now=now, newest_step=status.newest_step, prices=status.prices)
     tpu, speed, place = f"{'spot ' * job.spot}{job.accelerator}", "", ""
     if node is not None:
-        place, seen = f", {node.name} in {node.zone}", found.node
-        tpu += f", not known: {found.unseen}" if seen is None else f", {seen.state or 'gone, or not there yet'}"
-    if found.heartbeats:
-        states = Counter(beat.state or "alive" for beat in found.heartbeats)
+        place, node_status = f", {node.name} in {node.zone}", status.node
+        tpu += f", not known: {status.unseen}" if node_status is None else f", {node_status.state or 'gone, or not there yet'}"
+    if status.heartbeats:
+        states = Counter(beat.state or "alive" for beat in status.heartbeats)
         tpu += "; workers: " + ", ".join(f"{count} {state}" for state, count in states.items())
-        tpu += f", {duration(now - min(beat.time for beat in found.heartbeats))} ago"
-    if found.speed is not None and job.status != "done":
-        tokens, left = found.speed.tokens_per_second, found.seconds_left
-        speed = f"{1 / found.speed.seconds_per_step:,.2f} steps/s{f', {tokens:,.0f} tokens/s' if tokens else ''}"
+        tpu += f", {duration(now - min(beat.time for beat in status.heartbeats))} ago"
+    if status.speed is not None and job.status != "done":
+        tokens, left = status.speed.tokens_per_second, status.seconds_left
+        speed = f"{1 / status.speed.seconds_per_step:,.2f} steps/s{f', {tokens:,.0f} tokens/s' if tokens else ''}"
         speed += "" if left is None else f"; {duration(left)} and {dollars(left / 3600 * job.dollars_per_hour)} to the end"
     endings = Counter(item.ending or "running" for item in attempts)
     known = sum(item.dollars or 0.0 for item in attempts)
     rows = {
         "TPU": tpu,
-        "step": f"{found.step:,} of {'?' if found.steps is None else f'{found.steps:,}'}"
-        + (f" ({found.step / found.steps:.0%})" if found.steps else "")
-        + (f", checkpoint {found.newest_step:,}" if found.newest_step else ", no checkpoint yet"),
+        "step": f"{status.step:,} of {'?' if status.steps is None else f'{status.steps:,}'}"
+        + (f" ({status.step / status.steps:.0%})" if status.steps else "")
+        + (f", checkpoint {status.newest_step:,}" if status.newest_step else ", no checkpoint yet"),
         "speed": speed,
         "spent": _total(attempts)
-        + (", no budget" if found.budget is None else f" of {dollars(found.budget)}; {dollars(found.budget - known)} left"),
+        + (", no budget" if status.budget is None else f" of {dollars(status.budget)}; {dollars(status.budget - known)} left"),
         "attempts": ", ".join(f"{count} {ending}" for ending, count in endings.items()),
         "the last": shorten(job.attempts[-1].detail, 60, quoted=False) if job.attempts and not job.is_over else "",
     }
     print_table(f"{workdir}: {job.status}{place}", {name: value for name, value in rows.items() if value})
-    show(f"{'next':<10}{_next(workdir, found, now)}")
+    show(f"{'next':<10}{_next(workdir, status, now)}")
 
 
-def _next(workdir: PurePath, found: cloud.status.RunStatus, now: float) -> str:
+def _next(workdir: PurePath, status: cloud.status.RunStatus, now: float) -> str:
     """What happens next, and who sees to it."""
-    job, node = found.job, found.job.node
+    job, node = status.job, status.job.node
     if job.is_over:
         return f"the model is in {workdir}/export" if job.status == "done" else f"nothing: {job.message}"
-    if found.needs_supervisor:
+    if status.needs_supervisor:
         return f"unsupervised: tpulm cloud supervise --loop -w {workdir}"
     if node is None:
         what = f"another attempt in {duration(max(0.0, job.not_before - now))}"
@@ -339,7 +339,7 @@ def _next(workdir: PurePath, found: cloud.status.RunStatus, now: float) -> str:
         what = "it saves if it still runs, and its TPU is deleted"
     else:
         what = "it trains; then its TPU is deleted"
-    return f"{what} (by {found.supervisor or 'the next pass'})"
+    return f"{what} (by {status.supervisor or 'the next pass'})"
 
 
 def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -> None:
@@ -373,25 +373,25 @@ def _moment(at: float | None, *, after: float | None = None) -> str:
     return time.strftime("%H:%M" if same_day else "%m-%d %H:%M", local)
 
 
-def _status_values(found: cloud.status.RunStatus) -> dict[str, Any]:
-    job, now = found.job, time.time()
-    attempts = cloud.status.spent(job, now=now, newest_step=found.newest_step, prices=found.prices)
+def _status_values(status: cloud.status.RunStatus) -> dict[str, Any]:
+    job, now = status.job, time.time()
+    attempts = cloud.status.spent(job, now=now, newest_step=status.newest_step, prices=status.prices)
     return {
         **job.model_dump(mode="json", exclude={"attempts", "format"}),
         "attempts": [item.model_dump(mode="json") for item in job.attempts],
         "running": [vars(item) for item in attempts if not item.ending],
         **{
-            name: getattr(found, name)
+            name: getattr(status, name)
             for name in ("supervisor", "needs_supervisor", "last_pass", "steps", "seconds_left", "budget")
         },
-        "state": found.node.state if found.node else None,
-        "state_unknown_because": found.unseen or None,
+        "state": status.node.state if status.node else None,
+        "state_unknown_because": status.unseen or None,
         "workers": [
             {"worker": beat.worker, "state": beat.state, "seconds_since_heartbeat": now - beat.time}
-            for beat in found.heartbeats
+            for beat in status.heartbeats
         ],
-        "checkpoint_step": found.newest_step,
-        "steps_per_second": None if found.speed is None else 1 / found.speed.seconds_per_step,
+        "checkpoint_step": status.newest_step,
+        "steps_per_second": None if status.speed is None else 1 / status.speed.seconds_per_step,
         "dollars": job.dollars(now),
     }
 
@@ -455,25 +455,25 @@ def cost(workdir: WorkDir) -> None:
     """
     with console.status(f"Looking at {workdir} …"):
         status = cloud.status.read_status(workdir, None, _speed(workdir))
-        found, job = cloud.status.cost_of(status, workdir, now=time.time()), status.job
-    _show_attempts(job, found.attempts)
-    why = "no speed yet" if found.hours_left is None else "no price"
-    at_end = f"not known: {why}" if found.dollars_at_end is None else dollars(found.dollars_at_end)
-    if found.dollars_at_end is not None and found.hours_left:
-        at_end += f", after {duration(found.hours_left * 3600)} of training more"
+        cost, job = cloud.status.cost_of(status, workdir, now=time.time()), status.job
+    _show_attempts(job, cost.attempts)
+    why = "no speed yet" if cost.hours_left is None else "no price"
+    at_end = f"not known: {why}" if cost.dollars_at_end is None else dollars(cost.dollars_at_end)
+    if cost.dollars_at_end is not None and cost.hours_left:
+        at_end += f", after {duration(cost.hours_left * 3600)} of training more"
     rows = {
-        "so far": _total(found.attempts) + ("" if status.budget is None else f" of {dollars(status.budget)}"),
-        "now": f"{dollars(found.dollars_per_hour)} an hour" if found.runs else "no TPU is billed",
+        "so far": _total(cost.attempts) + ("" if status.budget is None else f" of {dollars(status.budget)}"),
+        "now": f"{dollars(cost.dollars_per_hour)} an hour" if cost.runs else "no TPU is billed",
         "at the end": at_end,
-        "prices": "; ".join(map(str, found.prices)) or "as launched; where from is not written down",
+        "prices": "; ".join(map(str, cost.prices)) or "as launched; where from is not written down",
     }
     rows["work folder"] = (
-        f"{found.stored.bytes / 1e9:,.2f} GB in {found.stored.objects:,} objects, "
-        f"{dollars(found.stored.dollars_per_month)} a month in {found.stored.region} "
-        f"({found.stored.prices_source}, {found.stored.prices_as_of})"
+        f"{cost.stored.bytes / 1e9:,.2f} GB in {cost.stored.objects:,} objects, "
+        f"{dollars(cost.stored.dollars_per_month)} a month in {cost.stored.region} "
+        f"({cost.stored.prices_source}, {cost.stored.prices_as_of})"
     )
     print_table(f"{workdir}", rows)
-    print_json({**asdict(found), "budget": status.budget})
+    print_json({**asdict(cost), "budget": status.budget})
 
 
 def down(
@@ -498,7 +498,7 @@ def down(
     if delete_bucket and not delete_work:
         raise ConfigError("a bucket is deleted with what is in it: say --delete-work, too")
     teardown = cloud.teardown
-    found, damage = _job_of(workdir)
+    job, damage = _job_of(workdir)
     project = where.get("project")
     named = project or "" if damage else cloud.status.project_of(workdir, project)  # no guess at where something may bill
     if not named:
@@ -506,9 +506,9 @@ def down(
     if damage:
         say(damage, style="yellow")
     bucket = f"gs://{bucket_and_name(workdir)[0]}"
-    if found is None and not damage and not (delete_work or delete_data):
+    if job is None and not damage and not (delete_work or delete_data):
         raise ConfigError(f"{workdir} has no run in the cloud; 'tpulm cloud audit' looks for what bills without one")
-    if delete_bucket and (others := teardown.strangers(workdir, deleted=True)):
+    if delete_bucket and (others := teardown.foreign_objects(workdir, deleted=True)):
         raise ConfigError(f"{bucket} holds more than {workdir}: {some_of(others)}; nothing was stopped or deleted")
 
     def files() -> cloud.teardown.Files | None:
@@ -524,16 +524,16 @@ def down(
                 say("that is another name: nothing was stopped or deleted")
                 raise typer.Exit(1)
     with drawn_progress() as progress:
-        zones = teardown.end(workdir, named, run=found.run if found else None, log=say, progress=progress)
+        zones = teardown.end(workdir, named, run=job.run if job else None, log=say, progress=progress)
     show(f": no TPU or VM of it in {zones} zones of {named}", lead="nothing is left that bills", style="bold green")
     deleted = 0
     if delete_work or delete_data:
-        with teardown.unused(workdir), drawn_progress() as progress:
+        with teardown.locked_for_deletion(workdir), drawn_progress() as progress:
             if (left := files()) is not None:  # a run that saved when it stopped has more than before
                 deleted = teardown.delete_files(left, progress=progress)
                 progress.note(f"deleted: {left.summary} of {workdir}")
     if delete_bucket:
-        if others := teardown.strangers(workdir, deleted=False):
+        if others := teardown.foreign_objects(workdir, deleted=False):
             raise TpulmError(f"{bucket} was not deleted: {some_of(others)} came into it meanwhile")
         teardown.delete_bucket(named, bucket.removeprefix("gs://"))
         show(f"deleted: {bucket}")
@@ -543,9 +543,9 @@ def down(
 def _job_of(workdir: PurePath) -> tuple[cloud.job.Job | None, str]:
     """The job, if there is one; and what is wrong with it, if that is so."""
     try:
-        found = cloud.control.Control(workdir).read()
+        recorded = cloud.control.Control(workdir).read()
     except (StorageRefused, StorageUnavailable):
         raise
     except StorageError as error:
         return None, str(error)
-    return (found[0] if found else None), ""
+    return (recorded[0] if recorded else None), ""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tpulm.cli.options import (
     Commands,
     FieldOptions,
-    Given,
     HostOptions,
     Lowercase,
     RunOptions,
+    SetOptions,
     StripAccents,
     WorkDir,
     Workfolder,
@@ -63,7 +63,7 @@ def prepare(
         raise ConfigError("--runner beam and --num-hosts are two ways to use several machines; choose one")
     tasks = beam.BeamRunner(beam_options or [], workdir) if runner == "beam" else None
     with drawn_progress() as progress, working_in(config, workdir, stage="dataset", member=member, progress=progress) as folder:
-        preparation.prepare(config, folder.path, hosts=folder.hosts, runner=tasks, progress=progress)
+        preparation.prepare_data(config, folder.path, hosts=folder.hosts, runner=tasks, progress=progress)
     _show_counts(workdir)
 
 
@@ -78,7 +78,7 @@ def import_tfrecord(
         option("Whose: BERT's create_pretraining_data.py, or ELECTRA's build_pretraining_dataset.py, wrote them.", "--format"),
     ],
     to: Annotated[PurePath, path_option("The work folder: an empty one, or one with this import begun.", metavar="W")],
-    vocabulary: Annotated[Given, FieldOptions("tpulm.config:TokenizerConfig", ("split_cjk",))],
+    vocabulary: Annotated[SetOptions, FieldOptions("tpulm.config:TokenizerConfig", ("split_cjk",))],
     lowercase: Lowercase = None,
     strip_accents: StripAccents = None,
     holdout_fraction: Annotated[float, option("Fraction of the rows in the holdout split; at least one file.")] = 0.01,
@@ -101,13 +101,13 @@ def import_tfrecord(
     from tpulm.corpus.paths import find_paths
     from tpulm.dataset.importing import import_tfrecords
 
-    found = [path for pattern in patterns for path in find_paths(pattern)]
-    paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in found}
+    names = [path for pattern in patterns for path in find_paths(pattern)]
+    paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in names}
     with drawn_progress() as progress:
-        made, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
+        tokenizer, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:
-            splitting = {"holdout_fraction": holdout_fraction, "hold_out": hold_out}
-            result = import_tfrecords(list(paths.values()), folder, kind=kind, tokenizer=made, progress=progress, **splitting)
+            options = {"kind": kind, "tokenizer": tokenizer, "holdout_fraction": holdout_fraction, "hold_out": hold_out}
+            result = import_tfrecords(list(paths.values()), folder, progress=progress, **options)
     rows = result.train.rows
     next_sentence = "true" if "next_sentence" in rows.columns else "false"
     _show_counts(folder)
@@ -136,15 +136,15 @@ def inspect(
     from tpulm.config import RunConfig
 
     if removed:
-        found = dataset.removed(workdir)
-        if not found:
+        reasons = dataset.removed(workdir)
+        if not reasons:
             show("nothing was left out, and nothing replaced")
-        for item in found:
+        for item in reasons:
             reason = item.reason if item.reason.startswith("/") else item.reason.replace("_", " ")
             show(f"  {item.times:,}", lead=f"\n{reason}", style="bold")
             for text in item.samples:
                 show(f" {text}", lead="  ·", style="dim")
-        print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in found})
+        print_json({item.reason: {"times": item.times, "samples": list(item.samples)} for item in reasons})
         return
     has_run = storage.exists(workdir / "run.json") or not workfolder.is_imported(workdir)
     config = workfolder.open_run(workdir) if has_run else RunConfig()
@@ -152,21 +152,21 @@ def inspect(
     sampled = dataset.sample_rows(workdir, split, count=rows, seed=seed)
     if not sampled:
         return
-    made = tokenization.load(workdir / "tokenizer")
+    tokenizer = tokenization.load(workdir / "tokenizer")
     if config.data.rows == "causal":
-        show(f"   {made.token(made.special.sep)} ends a text\n", lead="\nRows", style="bold")
+        show(f"   {tokenizer.token(tokenizer.special.sep)} ends a text\n", lead="\nRows", style="bold")
         places = [set[int]() for _ in sampled]
     else:
         show("   ⟦masked⟧: what the model must predict\n", lead="\nRows", style="bold")
-        places = _masked(config, made, sampled, seed)
+        places = _masked(config, tokenizer, sampled, seed)
     for row, masked in zip(sampled, places, strict=True):
         note = "" if row.random_next is None else f"  second segment {'random' if row.random_next else 'next'}"
         show(f"{split} row {row.number} ({row.part}){note}", style="dim")
-        show(_readable(made, row.tokens, masked))
+        show(_readable(tokenizer, row.tokens, masked))
         show()
 
 
-def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed: int) -> list[set[int]]:
+def _masked(config: RunConfig, tokenizer: Tokenization, rows: list[SampledRow], seed: int) -> list[set[int]]:
     """The places in each row that the masked objective would choose."""
     import jax
     import numpy as np
@@ -179,31 +179,31 @@ def _masked(config: RunConfig, made: Tokenization, rows: list[SampledRow], seed:
         config.model.architecture,
         config.train.objective,
         sequence_length=ids.shape[1],
-        vocab_size=made.vocab_size,
-        special=made.special,
+        vocab_size=tokenizer.vocab_size,
+        special=tokenizer.special,
     )
     keys = jax.random.split(jax.random.key(seed), len(rows))
     word_start = None
     if law.whole_words:
-        table = made.word_starts().astype(np.int8)
+        table = tokenizer.word_starts().astype(np.int8)
         starts = [table[row.tokens] if row.word_start is None else row.word_start for row in rows]
         word_start = jax.numpy.asarray(np.stack(starts))
     masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law, word_start=word_start))
     return [set(positions[weights > 0].tolist()) for positions, weights in zip(masked.positions, masked.weights, strict=True)]
 
 
-def _readable(made: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
+def _readable(tokenizer: Tokenization, row: np.ndarray, masked: set[int]) -> Text:
     """A row as text, the tokens at the masked places in ⟦…⟧ and in colour; padding is counted, not shown."""
     from rich.text import Text
 
     text, padding = Text(), 0
     for place, token_id in enumerate(row.tolist()):
-        if token_id == made.special.pad:
+        if token_id == tokenizer.special.pad:
             padding += 1
             continue
-        style = "reverse green" if place in masked else "dim cyan" if token_id in tuple(made.special) else ""
-        token = escaped(made.token(token_id))
-        if made.is_continuation(token_id):
+        style = "reverse green" if place in masked else "dim cyan" if token_id in tuple(tokenizer.special) else ""
+        token = escaped(tokenizer.token(token_id))
+        if tokenizer.is_continuation(token_id):
             token = token.removeprefix("##")
         elif place:
             text.append(" ")
@@ -215,15 +215,15 @@ def _show_counts(workdir: PurePath) -> None:
     from tpulm import dataset
 
     splits: tuple[Literal["train", "holdout"], ...] = ("train", "holdout")
-    found = dict[str, dict[str, float]]()
+    by_split = dict[str, dict[str, float]]()
     for split in splits:
         summary = dataset.summarize(workdir, split)._asdict()
         counts = summary.pop("counts").model_dump(exclude={"character_lengths", "token_lengths"})
-        found[split] = {**counts, **summary}
-    shown = [label for label in found["train"] if any(found[split][label] for split in splits)]  # 0: it does not apply
-    rows = [(label.replace("_", " "), *(_format(label, found[split][label]) for split in splits)) for label in shown]
+        by_split[split] = {**counts, **summary}
+    shown = [label for label in by_split["train"] if any(by_split[split][label] for split in splits)]  # 0: it does not apply
+    rows = [(label.replace("_", " "), *(_format(label, by_split[split][label]) for split in splits)) for label in shown]
     print_table("Dataset", rows, header=("", *splits))
-    print_json(found)
+    print_json(by_split)
 
 
 def _format(label: str, value: float) -> str:

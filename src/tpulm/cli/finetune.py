@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tpulm.cli.options import (
     Encoding,
     FieldOptions,
-    Given,
     HostOptions,
+    SetOptions,
     Track,
     TuningOverrides,
     argument,
@@ -103,7 +103,7 @@ def finetune(
     output: Annotated[PurePath, path_option("Output folder; continued if begun.", "--output", "-o", metavar="DIR")],
     files: FileOptions,
     training: Annotated[
-        Given,
+        SetOptions,
         FieldOptions(
             "tpulm.config:FinetuneConfig",
             ("task", "epochs", "batch_size", "learning_rate", "class_weights", "max_length", "seed", "seeds"),
@@ -177,7 +177,7 @@ def finetune(
     member = several.membership()
     columns = files.columns(label=label_column, pair=pair_column, negative=negative_column, label_separator=label_separator)
     others = {"dev": (dev, dev_column), "test": (test, test_column)}
-    of_files = {part: _columns_of(part, path, given or [], columns) for part, (path, given) in others.items()}
+    of_files = {part: _columns_of(part, path, assignments or [], columns) for part, (path, assignments) in others.items()}
     reading = {"columns": {"train": columns, **of_files}, "format": files.format, "on_error": files.on_error}
     how: dict[str, Any] = {"learning_rates": rates_of(learning_rates), "overwrite": overwrite, "member": member, **reading}
     with drawn_progress() as progress:
@@ -187,22 +187,22 @@ def finetune(
         print_json(summary.values())
 
 
-def _columns_of(part: str, path: PurePath | None, given: list[str], usual: Columns) -> Columns:
+def _columns_of(part: str, path: PurePath | None, assignments: list[str], usual: Columns) -> Columns:
     """Those of all files, but for what `--dev-column` or `--test-column` says of this one."""
-    if given and path is None:
+    if assignments and path is None:
         raise ConfigError(f"--{part}-column is of the file --{part}, and there is none; give it, or leave the column out")
-    found: dict[str, str] = {}
-    for item in given:
+    named: dict[str, str] = {}
+    for item in assignments:
         role, _, name = item.partition("=")
         if role not in _ROLES or not name:
             hint = suggest(role, _ROLES)
             raise ConfigError(f"--{part}-column {item}: write it as {' or '.join(f'{role}=NAME' for role in _ROLES)}.{hint}")
-        if role in found:
-            raise ConfigError(f"--{part}-column {role} is given twice, as '{found[role]}' and as '{name}'; give it once")
-        found[role] = name
-    if "pair" in found and usual.pair is None:
-        raise ConfigError(f"--{part}-column {found['pair']}: examples are pairs in all files or in none; give --pair-column")
-    return replace(usual, **found)
+        if role in named:
+            raise ConfigError(f"--{part}-column {role} is given twice, as '{named[role]}' and as '{name}'; give it once")
+        named[role] = name
+    if "pair" in named and usual.pair is None:
+        raise ConfigError(f"--{part}-column {named['pair']}: examples are pairs in all files or in none; give --pair-column")
+    return replace(usual, **named)
 
 
 def _show(summary: FinetuneSummary) -> None:
@@ -277,7 +277,7 @@ def _joined(text: str, pair: str | None) -> str:
 
 def classify(
     model: Annotated[PurePath, path_argument("A classifier: what 'tpulm finetune' made, or an import.", "MODEL")],
-    given: TextOptions,
+    options: TextOptions,
     output: Annotated[
         PurePath | None, path_option("Its rows, with label and score, go here (.jsonl, .csv or .tsv; .gz).", "--output", "-o")
     ] = None,
@@ -303,7 +303,7 @@ def classify(
     A file is read and written as a stream, its rows in their order, with the columns "predicted" and "score" added; without
     --output they go to stdout as JSON lines. With --no-header what is written has no line of names either.
     """
-    texts, input = given.texts, given.input
+    texts, input = options.texts, options.input
     if output is not None and input is None:
         raise ConfigError("--output is for a file given with --input; texts are answered on the screen (--json for a program)")
     if input is not None and wants_json():
@@ -329,30 +329,30 @@ def classify(
     if pair and (loaded.head != "classification" or not texts):
         raise ConfigError("--pair goes with a text on the command line and a model that classifies pairs of texts")
     named = loaded.columns or {}
-    if input is not None and not given.no_header:
-        given = replace(given, text_column=given.text_column or named.get("text"))
+    if input is not None and not options.no_header:
+        options = replace(options, text_column=options.text_column or named.get("text"))
         pair_column = pair_column or named.get("pair")
-    columns = given.columns(pair=pair_column)
+    columns = options.columns(pair=pair_column)
     if loaded.head in _HEADERS:
         pairs = [context or choice] * len(texts) if texts and (context or choice) else None
-        _predict(loaded, given, columns, pairs, output)
+        _predict(loaded, options, columns, pairs, output)
     else:
-        _classify(loaded, given, columns, pair or None, output)
+        _classify(loaded, options, columns, pair or None, output)
 
 
 def _classify(
-    model: LoadedModel, given: TextOptions, columns: Columns, pairs: list[str] | None, output: PurePath | None
+    model: LoadedModel, options: TextOptions, columns: Columns, pairs: list[str] | None, output: PurePath | None
 ) -> None:
     """Labels or numbers."""
     from tpulm.predict.classify import ClassifierForUse
 
     classifier = ClassifierForUse(model)
-    if texts := given.texts:
+    if texts := options.texts:
         answers = classifier(texts, pairs)
         both = list(zip(texts, pairs or [None] * len(texts), strict=True))
         lines = [(*_label_and_score(one), _joined(*texts)) for texts, one in zip(both, answers, strict=True)]
         print_table("", lines, header=("label", "score", "text"))
-        _say_cut(classifier.cut, classifier.max_length)
+        _note_truncation(classifier.cut, classifier.max_length)
         keys = [{"text": text} | ({} if second is None else {"pair": second}) for text, second in both]
         values = [{name: of for name, of in one._asdict().items() if (name, of) != ("labels", None)} for one in answers]
         print_json([{**texts, **one} for texts, one in zip(keys, values, strict=True)])
@@ -368,9 +368,9 @@ def _classify(
             else:
                 yield {"predicted": round(answer.score, 6)}
 
-    rows, skipped = _rows_of(given, model, columns)
+    rows, skipped = _rows_of(options, model, columns)
     taken = ("predicted", "score")
-    counted = _write_answers(rows, answered, given, output, title="Classifying", header=columns.header, taken=taken)
+    counted = _write_answers(rows, answered, options, output, title="Classifying", header=columns.header, taken=taken)
     _show_written("classified", counted, _left_out(classifier.cut, classifier.max_length, skipped), output)
 
 
@@ -386,18 +386,18 @@ def _label_and_score(answer: Classified) -> tuple[str, str]:
 
 
 def _predict(
-    model: LoadedModel, given: TextOptions, columns: Columns, pairs: list[Any] | None, output: PurePath | None
+    model: LoadedModel, options: TextOptions, columns: Columns, pairs: list[Any] | None, output: PurePath | None
 ) -> None:
     """Entities, answers to questions, or choices; of a file as JSON lines, each row with the answer's columns added."""
     from tpulm.finetuning import Classifier
 
     classifier = Classifier(model)
     task = classifier.task
-    if texts := given.texts:
+    if texts := options.texts:
         answers = [_columns_of_answer(*both) for both in zip(texts, classifier.predict(texts, pairs), strict=True)]
         lines = [tuple(str(cell) for cell in line) for answer in answers for line in _lines(answer)]
         print_table("", lines, header=_HEADERS[model.head])
-        _say_cut(classifier.cut, task.longest, task.cut_texts)
+        _note_truncation(classifier.cut, task.longest, task.cut_texts)
         print_json([{"text": text, **answer} for text, answer in zip(texts, answers, strict=True)])
         return
     if output is not None and not output.name.endswith((".jsonl", ".jsonl.gz")):
@@ -405,11 +405,11 @@ def _predict(
 
     def answered(chunk: list[TextRow]) -> Iterator[dict[str, Any]]:
         others = [row.pair for row in chunk]
-        found = classifier.predict([row.text for row in chunk], None if others[0] is None else others)
-        return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, found, strict=True))
+        predictions = classifier.predict([row.text for row in chunk], None if others[0] is None else others)
+        return (_columns_of_answer(row.text, answer) for row, answer in zip(chunk, predictions, strict=True))
 
-    rows, skipped = _rows_of(given, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
-    counted = _write_answers(rows, answered, given, output, title="Answering")
+    rows, skipped = _rows_of(options, model, task.columns_of(columns), fault=task.fault, adapt=task.adapt)
+    counted = _write_answers(rows, answered, options, output, title="Answering")
     _show_written("answered", counted, _left_out(classifier.cut, task.longest, skipped, task.cut_texts), output)
 
 
@@ -439,24 +439,24 @@ def _check_apart(input: PurePath, output: PurePath) -> None:
 
 
 def _rows_of(
-    given: TextOptions, model: LoadedModel, columns: Columns, **reading: Any
+    options: TextOptions, model: LoadedModel, columns: Columns, **reading: Any
 ) -> tuple[Iterator[TextRow], Counter[str]]:
     """The rows of a file, and a count of those left out until then; with a note if much of the first ones is unknown."""
     from tpulm.labelled import read_texts
 
-    assert given.input is not None
+    assert options.input is not None
     skipped: Counter[str] = Counter()
-    rows = read_texts(given.input, columns, format=given.format, on_error=given.on_error, skipped=skipped, **reading)
+    rows = read_texts(options.input, columns, format=options.format, on_error=options.on_error, skipped=skipped, **reading)
     first = list(islice(rows, _TEXTS_AT_ONCE))
     pairs = ([row.pair] if isinstance(row.pair, str) else row.pair or [] for row in first)
-    warn_of_unknown_text(model.tokenization, [*(row.text for row in first), *chain.from_iterable(pairs)], str(given.input))
+    warn_of_unknown_text(model.tokenization, [*(row.text for row in first), *chain.from_iterable(pairs)], str(options.input))
     return chain(first, rows), skipped
 
 
 def _write_answers(
     rows: Iterator[TextRow],
     answered: Callable[[list[TextRow]], Iterable[dict[str, Any]]],
-    given: TextOptions,
+    options: TextOptions,
     output: PurePath | None,
     *,
     title: str,
@@ -473,13 +473,13 @@ def _write_answers(
 
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    how: dict[str, Any] = {"header": header, "like": given.input, "encoding": given.encoding}
+    how: dict[str, Any] = {"header": header, "like": options.input, "encoding": options.encoding}
     with nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, **how) as writer:
 
         def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
                 if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
-                    raise ConfigError(f"{given.input} has a column '{clash}' already, where the {what} would go; rename it")
+                    raise ConfigError(f"{options.input} has a column '{clash}' already, where the {what} would go; rename it")
                 writer.write({**row.record.values, **added}, row.record.place)
 
         return _in_chunks(rows, write, title)
@@ -497,7 +497,7 @@ def _in_chunks(rows: Iterator[TextRow], work: Callable[[list[TextRow]], object],
     return counted
 
 
-def _say_cut(cut: int, longest: int | None, texts: str = "texts") -> None:
+def _note_truncation(cut: int, longest: int | None, texts: str = "texts") -> None:
     for note in _left_out(cut, longest, {}, texts).values():
         say_note(f"cut {note}")
 
@@ -510,7 +510,7 @@ def _show_written(done: str, counted: int, left_out: dict[str, str], output: Pur
 
 def embed(
     model: Annotated[PurePath, path_argument("What 'tpulm finetune --task embed' made, or any encoder.", "MODEL")],
-    given: TextOptions,
+    options: TextOptions,
     output: Annotated[
         PurePath | None,
         path_option(
@@ -525,7 +525,7 @@ def embed(
     Vectors are of length 1, so that their products are cosines, but for models of sentence-transformers without Normalize. A
     pretrained encoder's are the mean of its hidden states.
     """
-    texts, input = given.texts, given.input
+    texts, input = options.texts, options.input
     if input is not None and (output is None or wants_json()):
         raise ConfigError("the vectors of a file go into --output, a .npy or .jsonl; --json is for texts")
     if output is not None and not output.name.endswith((".npy", ".jsonl", ".jsonl.gz")):
@@ -560,7 +560,7 @@ def embed(
     rows, skipped = iter([TextRow(Row({"text": text}, ""), text, None) for text in texts or ()]), Counter[str]()
     if input is not None:
         _check_apart(input, output)
-        rows, skipped = _rows_of(given, loaded, given.columns())
+        rows, skipped = _rows_of(options, loaded, options.columns())
 
     def vectors_of(chunk: list[TextRow]) -> np.ndarray:
         return embedder([row.text for row in chunk]) if known is None else np.stack([known[row.text] for row in chunk])
@@ -569,10 +569,10 @@ def embed(
         return ({"embedding": vector} for vector in vectors_of(chunk).tolist())
 
     if not output.name.endswith(".npy"):
-        counted = _write_answers(rows, embedded, given, output, title="Embedding", what="vector")
+        counted = _write_answers(rows, embedded, options, output, title="Embedding", what="vector")
     else:
-        found, memory = list[np.ndarray](), io.BytesIO()
-        counted = _in_chunks(rows, lambda chunk: found.append(vectors_of(chunk)), "Embedding")
-        np.save(memory, np.concatenate(found))
+        batches, memory = list[np.ndarray](), io.BytesIO()
+        counted = _in_chunks(rows, lambda chunk: batches.append(vectors_of(chunk)), "Embedding")
+        np.save(memory, np.concatenate(batches))
         storage.write_atomic(output, memory.getvalue())
     _show_written("embedded", counted, _left_out(embedder.cut, embedder.max_length, skipped), output)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # pydantic's models cost a fifth of a second, which --help ne
     from tpulm.config import RunConfig
     from tpulm.runtime.hosts import Membership
 
-Given = dict[str, Any]  # the options of a `FieldOptions` that were given, by the names of their fields
+SetOptions = dict[str, Any]  # the options of a `FieldOptions` that were given, by the names of their fields
 SEVERAL_HOSTS = "Several hosts"
 
 
@@ -44,13 +44,13 @@ class Command(TyperCommand):
             raise AttributeError(name)
         alone = typer.Typer(add_completion=False)
         alone.command()(_with_options(self._function, as_json=self._as_json))
-        made = typer.main.get_command(alone)
-        self.params, self.callback = made.params, made.callback
+        click_command = typer.main.get_command(alone)
+        self.params, self.callback = click_command.params, click_command.callback
         return getattr(self, name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for one, count in Counter(given).items():
+        values, _, parameters = self.make_parser(ctx).parse_args(args=list(args))
+        for one, count in Counter(parameters).items():
             if isinstance(one, TyperOption) and count > 1 and not (one.multiple or one.count or one.is_eager):
                 ctx.fail(f"{one.opts[0]} is given {count} times; give it once.")
         rest = super().parse_args(ctx, args)
@@ -106,17 +106,17 @@ class FieldOptions(NamedTuple):
             yield inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     @staticmethod
-    def given(**values: Any) -> Given:
+    def set_options(**values: Any) -> SetOptions:
         return {name: value for name, value in values.items() if value is not None}
 
 
 def _with_options(function: Callable[..., None], *, as_json: bool) -> Callable[..., None]:
-    """The function with a parameter for each option: in place of a dataclass its fields, in place of `Given` those it names."""
+    """The function with a parameter for each option: a dataclass becomes its fields, `SetOptions` those it names."""
     parameters, groups = list[inspect.Parameter](), dict[str, tuple[Callable[..., Any], list[str]]]()
     for one in inspect.signature(function, eval_str=True).parameters.values():
         fields = [item for item in getattr(one.annotation, "__metadata__", ()) if isinstance(item, FieldOptions)]
         if fields:
-            members, make = list(fields[0].parameters()), FieldOptions.given
+            members, make = list(fields[0].parameters()), FieldOptions.set_options
         elif isinstance(one.annotation, type) and is_dataclass(one.annotation):
             members, make = list(inspect.signature(one.annotation, eval_str=True).parameters.values()), one.annotation
         else:
@@ -268,16 +268,16 @@ def listed(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def rates_of(given: str | None) -> list[float]:
+def rates_of(text: str | None) -> list[float]:
     """What `--learning-rates` names."""
     rates = list[float]()
-    for text in listed(given):
+    for rate in listed(text):
         try:
-            rates.append(float(text))
+            rates.append(float(rate))
         except ValueError:
             rates.append(0.0)
         if not 0.0 < rates[-1] < 1.0:
-            raise ConfigError(f"--learning-rates {text}: give numbers between 0 and 1, such as 5e-5,1e-4")
+            raise ConfigError(f"--learning-rates {rate}: give numbers between 0 and 1, such as 5e-5,1e-4")
     return rates
 
 

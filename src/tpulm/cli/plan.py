@@ -65,17 +65,17 @@ def plan(
         raise ConfigError(f"name a TPU type with --accelerator, or several with --compare: {examples}")
     if accelerator is not None and "," in accelerator:
         raise ConfigError(f"--accelerator takes one TPU type; for several, write --compare {accelerator}")
-    found = [accelerators.find(name) for name in (accelerator or compare or "").split(",")]
+    types = [accelerators.find(name) for name in (accelerator or compare or "").split(",")]
     config = RunOptions(reference, overrides).load()
     os.environ["JAX_PLATFORMS"] = "cpu"  # the compiler is asked, no device
     if compare is not None:
-        _compare(config, found)
+        _compare(config, types)
     else:
-        _plan(config, found[0], fit)
+        _plan(config, types[0], fit)
 
 
 def _seconds(time: str) -> float:
-    """Of "90s", "15m" or "2h"."""
+    """The seconds in "90s", "15m" or "2h"."""
     number, unit = time[:-1], {"s": 1.0, "m": 60.0, "h": 3600.0}.get(time[-1:])
     try:
         seconds = float(number) * (unit or math.nan)
@@ -90,37 +90,38 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
     from tpulm.pipeline.pilots import forecast
 
     with drawn_progress() as progress:
-        made = forecast(config, workdir, seconds=seconds, progress=progress)
+        result = forecast(config, workdir, seconds=seconds, progress=progress)
     rows = [
         (f"{one.tokens / 1e6:,.2f}M", f"{one.parameters / 1e6:,.1f}M", f"{one.loss:.3f}", f"{one.bits_per_character:.3f}")
-        for one in sorted(made.pilots, key=lambda one: one.parameters * one.tokens)
+        for one in sorted(result.pilots, key=lambda one: one.parameters * one.tokens)
     ]
     print_table("Pilots", rows, header=("tokens", "parameters", "held-out loss", "bits a character"))
-    low, high = made.low * made.bits_per_loss, made.high * made.bits_per_loss
+    low, high = result.low * result.bits_per_loss, result.high * result.bits_per_loss
     print_table(
         f"\nForecast for {config.name}",
         {
-            "held-out loss": f"{made.loss:.3f} nats, {made.low:.3f} to {made.high:.3f}",
-            "bits a character": f"{made.loss * made.bits_per_loss:.3f}, {low:.3f} to {high:.3f}",
-            "model": f"{made.parameters / 1e6:,.1f}M parameters",
-            "text": f"{made.tokens / 1e6:,.1f}M tokens, {made.epochs:.1f} times the {made.text_tokens / 1e6:,.1f}M there are",
-            "time here": duration(made.seconds),
+            "held-out loss": f"{result.loss:.3f} nats, {result.low:.3f} to {result.high:.3f}",
+            "bits a character": f"{result.loss * result.bits_per_loss:.3f}, {low:.3f} to {high:.3f}",
+            "model": f"{result.parameters / 1e6:,.1f}M parameters",
+            "text": f"{result.tokens / 1e6:,.1f}M tokens, {result.epochs:.1f} times the "
+            f"{result.text_tokens / 1e6:,.1f}M there are",
+            "time here": duration(result.seconds),
         },
     )
     others = [
-        (name, f"{loss:.3f}", f"{loss * made.bits_per_loss:.3f}", f"{loss - made.loss:+.3f}")
-        for name, loss in made.alternatives
+        (name, f"{loss:.3f}", f"{loss * result.bits_per_loss:.3f}", f"{loss - result.loss:+.3f}")
+        for name, loss in result.alternatives
     ]
     print_table("\nInstead", others, header=("", "held-out loss", "bits a character", "difference"))
-    losses = dict(made.alternatives)
-    steps, text = made.loss - losses["twice the steps"], made.loss - losses["twice the text, as many steps"]
+    losses = dict(result.alternatives)
+    steps, text = result.loss - losses["twice the steps"], result.loss - losses["twice the text, as many steps"]
     enough = "more steps gain more than more text" if steps > text else "the text is what limits it: find more"
     show(
-        f"\nThe run reads its text {made.epochs:.1f} times; {enough}. The interval is from pilots that were predicted from "
+        f"\nThe run reads its text {result.epochs:.1f} times; {enough}. The interval is from pilots that were predicted from "
         "smaller ones; what none of them shows, such as a rate that is too high in a long run, is not in it.",
         fold=True,
     )
-    print_json(made.values())
+    print_json(result.values())
 
 
 def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
@@ -129,7 +130,7 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
     words = vocabulary_of(config)
     try:
         with drawn_progress() as progress:
-            made = plan(config, accelerator, **words, progress=progress)
+            result = plan(config, accelerator, **words, progress=progress)
     except DoesNotFit as error:
         if search:
             with drawn_progress() as progress:
@@ -149,8 +150,8 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
         say("\n--fit looks for settings that fit.")
         print_json(_too_large(accelerator, error, largest))
         raise Exit(1) from None
-    _show(config, made)
-    print_json(made.values())
+    _show(config, result)
+    print_json(result.values())
 
 
 def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
@@ -160,12 +161,12 @@ def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
     for accelerator in accelerators:
         try:
             with drawn_progress() as progress:
-                made = plan(config, accelerator, **words, progress=progress)
+                result = plan(config, accelerator, **words, progress=progress)
         except DoesNotFit as error:
             rows.append((accelerator.name, "does not fit", "", "", "", "", "", ""))
             values.append(_too_large(accelerator, error, []))
             continue
-        value = made.values()
+        value = result.values()
         values.append(value)
         rows.append(
             (
@@ -173,7 +174,7 @@ def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
                 f"{1e3 * value['step_seconds_estimate']:,.1f} ms",
                 f"{value['mfu_estimate']:.0%}",
                 f"{value['tokens_per_second'] / 1e3:,.0f}k",
-                duration(made.hours * 3600),
+                duration(result.hours * 3600),
                 dollars(value["cost_on_demand_usd"]),
                 dollars(value["cost_spot_usd"]),
                 dollars(value["cost_per_billion_tokens_usd"]),
@@ -190,22 +191,22 @@ def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
 # -- what is shown ------------------------------------------------------------------------------------------------------
 
 
-def _show(config: RunConfig, made: Plan) -> None:
-    values, accelerator, heaviest = made.values(), made.accelerator, made.heaviest
+def _show(config: RunConfig, result: Plan) -> None:
+    values, accelerator, heaviest = result.values(), result.accelerator, result.heaviest
     memory = heaviest.analysis.memory
     memory_parts = f"state {_size(memory.arguments)}, temporaries {_size(memory.temporaries)}, code {_size(memory.code)}"
     rows = {
         "devices": f"{accelerator.devices} on {accelerator.hosts} host{'s' * (accelerator.hosts > 1)}, "
         f"{_size(accelerator.hbm_bytes_per_device)} each",
-        "parameters": f"{made.parameters:,}",
+        "parameters": f"{result.parameters:,}",
         "fits": f"yes: {_size(values['used_bytes'])} of {_size(values['hbm_bytes'])} on each device ({memory_parts})",
-        "batch": ", then ".join(f"{phase.layout} of {phase.sequence_length} tokens" for phase in made.phases),
+        "batch": ", then ".join(f"{phase.layout} of {phase.sequence_length} tokens" for phase in result.phases),
         "step": f"{_milliseconds(values['step_seconds_estimate'])} (at least "
         f"{_milliseconds(values['step_seconds_lower_bound'])})",
         "MFU": f"{values['mfu_estimate']:.0%} (at most {values['mfu_at_most']:.0%})",
         "operations": f"{values['compiled_flops_per_step'] / values['model_flops_per_step']:.2f} times the model's own",
         "speed": f"{values['tokens_per_second']:,.0f} tokens/s of text, {_assumed(values)}",
-        "time": f"{duration(made.hours * 3600)} for {made.steps:,} steps, {made.tokens:,.0f} tokens",
+        "time": f"{duration(result.hours * 3600)} for {result.steps:,} steps, {result.tokens:,.0f} tokens",
         "cost": "no price is listed"
         if values["cost_on_demand_usd"] is None
         else f"{dollars(values['cost_on_demand_usd'])} on demand, {dollars(values['cost_spot_usd'])} spot "
@@ -213,7 +214,7 @@ def _show(config: RunConfig, made: Plan) -> None:
         "compiler": values["compiler"],
     }
     print_table(f"Estimate for {config.name} on {accelerator.name}", rows)
-    several = f" of phase {heaviest.number}" if len(made.phases) > 1 else ""
+    several = f" of phase {heaviest.number}" if len(result.phases) > 1 else ""
     _show_time(heaviest, accelerator, several)
     _show_buffers(list(heaviest.analysis.largest), f"Largest arrays{several}, on each device")
     show(f"\n{_LEFT_OUT}", fold=True)
@@ -290,19 +291,19 @@ def devices(
 
     kind = accelerators.find(accelerator)
     config = None if reference is None else RunOptions(reference, overrides).load()
-    found = _machine()
-    print_table("This machine", _machine_rows(found))
+    machine = _machine()
+    print_table("This machine", _machine_rows(machine))
     if config is not None:
         from tpulm.plan.advice import advise
 
-        here = found["matmul_flops"]["bfloat16" if found["platform"] != "cpu" else "float32"]
+        here = machine["matmul_flops"]["bfloat16" if machine["platform"] != "cpu" else "float32"]
         advice = advise(config, kind, here=here, **vocabulary_of(config))
         rows = [("ok" if finding.good else "!", finding.what, finding.message) for finding in advice.findings]
         print_table(f"\n{config.name} on a TPU", rows)
         show(advice.verdict, style="bold green" if advice.use_tpu else "bold yellow", fold=True)
         say("A rough guess from sizes; 'tpulm plan' compiles the run.")
-        found["advice"] = {**vars(advice), "findings": [finding._asdict() for finding in advice.findings]}
-    print_json(found)
+        machine["advice"] = {**vars(advice), "findings": [finding._asdict() for finding in advice.findings]}
+    print_json(machine)
 
 
 def _machine() -> dict[str, Any]:
@@ -342,14 +343,14 @@ def _device_memory(device: Any) -> int | None:
         return None
 
 
-def _machine_rows(found: dict[str, Any]) -> dict[str, str]:
-    rates, memory, peak = found["matmul_flops"], found["memory_bytes"], found["peak_flops"]
-    each = "" if found["platform"] == "cpu" else " each"
+def _machine_rows(machine: dict[str, Any]) -> dict[str, str]:
+    rates, memory, peak = machine["matmul_flops"], machine["memory_bytes"], machine["peak_flops"]
+    each = "" if machine["platform"] == "cpu" else " each"
     return {
-        "devices": f"{found['devices']} x {found['device_kind']} ({found['platform']}), {found['cpu_cores']} CPU cores",
+        "devices": f"{machine['devices']} x {machine['device_kind']} ({machine['platform']}), {machine['cpu_cores']} CPU cores",
         "memory": "unknown" if memory is None else f"{memory / 2**30:.1f} GiB{each}",
         "products": f"{rates['float32'] / 1e9:,.0f} GFLOP/s in float32, {rates['bfloat16'] / 1e9:,.0f} in bfloat16, measured",
         **({} if peak is None else {"peak": f"{peak / 1e12:,.1f} TFLOP/s in bfloat16, by the data sheet"}),
-        "bfloat16": found["bfloat16"],
-        "TPU": "in use" if found["platform"] == "tpu" else f"none in use: {found['no_tpu_because']}",
+        "bfloat16": machine["bfloat16"],
+        "TPU": "in use" if machine["platform"] == "tpu" else f"none in use: {machine['no_tpu_because']}",
     }

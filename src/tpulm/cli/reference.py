@@ -45,8 +45,8 @@ def recipes(name: Annotated[str | None, argument("Print this recipe in full.")] 
 
 def _of_head(text: str, name: str, pattern: str) -> str:
     """What the comment at the head of a recipe says under `name`, or "?"."""
-    found = re.search(rf"^# {name} +{pattern}", text, re.MULTILINE)
-    return found.group(1) if found else "?"
+    match = re.search(rf"^# {name} +{pattern}", text, re.MULTILINE)
+    return match.group(1) if match else "?"
 
 
 def settings(
@@ -62,7 +62,7 @@ def settings(
     from tpulm.config import FinetuneConfig, RunConfig
     from tpulm.config.reference import groups_of
 
-    found = {
+    settings_by_title = {
         title: [
             setting._replace(name=f"{group.name}.{setting.name}".lstrip("."))
             for group in groups_of(model)
@@ -75,19 +75,19 @@ def settings(
             ("cloud.toml", CloudSettings),
         )
     }
-    wanted = " ".join(words or [])
+    query = " ".join(words or [])
 
     def plain(text: str) -> str:
         return text.casefold().replace("-", "_")
 
     def matches(setting: Setting) -> bool:
-        return all(word in plain(f"{setting.name} {setting.meaning}") for word in plain(wanted).split())
+        return all(word in plain(f"{setting.name} {setting.meaning}") for word in plain(query).split())
 
-    chosen = {title: [one for one in some if matches(one)] for title, some in found.items()}
+    chosen = {title: [one for one in some if matches(one)] for title, some in settings_by_title.items()}
     if not any(chosen.values()):
-        names = [one.name for some in found.values() for one in some]
+        names = [one.name for some in settings_by_title.values() for one in some]
         parts = {part for name in names for part in (name, *re.split(r"[._]", name))}
-        raise ConfigError(f"no setting has '{wanted}' in its name or meaning.{suggest(wanted, sorted(parts))}")
+        raise ConfigError(f"no setting has '{query}' in its name or meaning.{suggest(query, sorted(parts))}")
     for title, some in chosen.items():
         if some:
             show(title, style="bold underline")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tpulm.cli import terminal
 from tpulm.cli.options import (
     FieldOptions,
-    Given,
     HostOptions,
     Overrides,
     RunOptions,
+    SetOptions,
     TrainingOptions,
     WorkDir,
     Workfolder,
@@ -164,10 +164,10 @@ def train(options: TrainingOptions, workdir: WorkDir, several: HostOptions) -> N
 def evaluate(
     workdir: Workfolder,
     reading: Annotated[
-        Given,
+        SetOptions,
         FieldOptions("tpulm.config:SourceConfig", ("text_field", "documents"), panel="Text of --on", default="as in the run"),
     ],
-    own: Annotated[Given, FieldOptions("tpulm.config:SourceConfig", ("encoding", "format"), panel="Text of --on")],
+    own: Annotated[SetOptions, FieldOptions("tpulm.config:SourceConfig", ("encoding", "format"), panel="Text of --on")],
     several: HostOptions,
     on: Annotated[
         list[str] | None,
@@ -198,18 +198,18 @@ def evaluate(
     print_json(result)
 
 
-def _sources(config: RunConfig, paths: list[str], given: Mapping[str, Any]) -> list[SourceConfig]:
+def _sources(config: RunConfig, paths: list[str], reading: Mapping[str, Any]) -> list[SourceConfig]:
     """Files of text, whose fields and documents are those of the run's first source of files unless given."""
     from tpulm.config import SourceConfig
     from tpulm.config.schema import DATASETS
     from tpulm.config.validation import validated
 
-    if given and not paths:
-        raise ConfigError(f"{' and '.join(f'--{name}'.replace('_', '-') for name in given)} is for --on; name a file with it")
+    if reading and not paths:
+        raise ConfigError(f"{' and '.join(f'--{name}'.replace('_', '-') for name in reading)} is for --on; name a file with it")
     like = next((source for source in config.corpus.sources if source.format not in (*DATASETS, "python")), None)
     names = ("text_field", "documents", "on_error")
     usual = {} if like is None else {name: getattr(like, name) for name in names}
-    return [validated(SourceConfig, {**usual, **given, "path": path}, f"--on {path}") for path in paths]
+    return [validated(SourceConfig, {**usual, **reading, "path": path}, f"--on {path}") for path in paths]
 
 
 def export(

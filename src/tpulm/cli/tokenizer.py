@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from tpulm.cli.options import Commands, FieldOptions, Given, RunOptions, WorkDir, argument, option
+from tpulm.cli.options import Commands, FieldOptions, RunOptions, SetOptions, WorkDir, argument, option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
 
@@ -20,10 +20,10 @@ def train(options: RunOptions, workdir: WorkDir) -> None:
     from tpulm.workfolder import working_in
 
     with working_in(config, workdir, stage="tokenizer") as folder, drawn_progress() as progress:
-        given = config.tokenizer.path is not None
-        text = None if given else preparation.prepare_corpus(config, folder.path, progress=progress)
-        made = preparation.prepare_tokenizer(config, folder.path, text, progress=progress)
-    show(f"{made.vocab_size:,} tokens in {workdir / 'tokenizer'}")
+        has_path = config.tokenizer.path is not None
+        text = None if has_path else preparation.prepare_corpus(config, folder.path, progress=progress)
+        tokenizer = preparation.prepare_tokenizer(config, folder.path, text, progress=progress)
+    show(f"{tokenizer.vocab_size:,} tokens in {workdir / 'tokenizer'}")
 
 
 @app.command()
@@ -36,7 +36,7 @@ def report(
             metavar="TOKENIZER...",
         ),
     ],
-    reading: Annotated[Given, FieldOptions("tpulm.config:SourceConfig", ("text_field", "encoding"))],
+    reading: Annotated[SetOptions, FieldOptions("tpulm.config:SourceConfig", ("text_field", "encoding"))],
     texts: Annotated[
         list[str] | None, option("A file, folder or glob of text. Repeatable.", "--corpus", metavar="PATH")
     ] = None,
@@ -57,19 +57,19 @@ def report(
         raise ConfigError(f"a tokenizer is named twice, in {' '.join(names)}; leave one of them out")
     sources = tuple(SourceConfig(path=str(path), **reading) for path in texts)
     with drawn_progress() as progress:
-        made = {name: tokenization.load_any(name, progress=progress) for name in names}
-        compared = tokenization.compare(made, corpus.read_texts(sources), worst=worst, progress=progress)
+        loaded = {name: tokenization.load_any(name, progress=progress) for name in names}
+        compared = tokenization.compare(loaded, corpus.read_texts(sources), worst=worst, progress=progress)
     if len(names) > 1:
         print_table("Tokenizers", compared.rows(), header=COMPARISON_HEADER)
         if compared.cuts:
             print_table("Words that they cut differently", compared.cut_rows(), header=("word", "times", *names))
         print_json(asdict(compared))
         return
-    found = compared.reports[names[0]]
-    print_table("Tokenizer", found.summary_rows())
-    print_table("Coverage of characters", found.script_rows(), header=SCRIPT_HEADER)
-    if found.unknown_texts:
-        print_table("Unknown texts", [(text, f"{count:,}") for text, count in found.unknown_texts], header=("text", "times"))
+    only = compared.reports[names[0]]
+    print_table("Tokenizer", only.summary_rows())
+    print_table("Coverage of characters", only.script_rows(), header=SCRIPT_HEADER)
+    if only.unknown_texts:
+        print_table("Unknown texts", [(text, f"{count:,}") for text, count in only.unknown_texts], header=("text", "times"))
     if worst:
-        print_table("Worst documents", found.document_rows(), header=DOCUMENT_HEADER)
-    print_json(asdict(found))
+        print_table("Worst documents", only.document_rows(), header=DOCUMENT_HEADER)
+    print_json(asdict(only))

@@ -117,16 +117,16 @@ class Control:
 
     def heartbeats(self, attempt: int) -> list[Heartbeat]:
         """The newest heartbeat of each worker; unreadable ones are left out."""
-        return [beat for worker in self.heard(attempt) if (beat := self.beat(attempt, worker)) is not None]
+        return [beat for worker in self.heartbeat_versions(attempt) if (beat := self.heartbeat(attempt, worker)) is not None]
 
-    def beat(self, attempt: int, worker: int) -> Heartbeat | None:
+    def heartbeat(self, attempt: int, worker: int) -> Heartbeat | None:
         """A worker's newest heartbeat; None if it cannot be read."""
         record = read_object(self.attempt(attempt) / f"beat-{worker}.json")
         if not isinstance(record.get("time"), int | float):
             return None
         return Heartbeat(worker, record["time"], str(record.get("state", "")), _step(record), str(record.get("stage", "train")))
 
-    def heard(self, attempt: int) -> dict[int, int]:
+    def heartbeat_versions(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat, which changes with each one, whatever the clocks say."""
         return self._of_workers(attempt, "beat")
 

@@ -284,9 +284,9 @@ def _of_node(job: Job, observed: Observation, now: float, policy: Policy) -> Act
 
 
 def _for_spare_nodes(job: Job, observed: Observation, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
-    """Of the nodes queued in several zones, keep the first that is up. `action` is the one due for the node itself."""
+    """Keep the first node that is up of those queued in several zones. `action` is the one due for the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(observed)
-    over = _is_over(job) or job.wanted != "running" or observed.complete or _out_of_means(job, now, policy)
+    over = _is_over(job) or job.wanted != "running" or observed.complete or _exhausted_limit(job, now, policy)
     for node in job.spare:
         of_spare = observed.spare.get(node.name, Observation())
         due: Action
@@ -325,7 +325,7 @@ def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -
         return Close("done", "the run is complete")
     if job.wanted != "running":
         return Close("stopped", "stopped on request; launching it again continues")
-    if reason := _out_of_means(job, now, policy):
+    if reason := _exhausted_limit(job, now, policy):
         return Close("stopped", reason[1])
     if not job.open_zones:
         reasons = [f"{zone}: {job.closed[zone]}" for zone in job.zones]
@@ -422,7 +422,7 @@ def _with_node(job: Job, node: Node, observed: Observation, now: float, policy: 
         return RecordNodeState(state)
     if action := _asked_to_stop(job, node, observed, now, policy):
         return action
-    return _lives(job, node, observed, now, policy)
+    return _supervise_running(job, node, observed, now, policy)
 
 
 def _asked_to_stop(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action | None:
@@ -435,7 +435,7 @@ def _asked_to_stop(job: Job, node: Node, observed: Observation, now: float, poli
     elif job.wanted != "running":
         reason = "stopped", "stopped on request; launching it again continues"
     else:
-        reason = _out_of_means(job, now, policy)
+        reason = _exhausted_limit(job, now, policy)
     if reason is None:
         return None
     if not _answers(observed, policy):
@@ -452,7 +452,8 @@ def _answers(observed: Observation, policy: Policy) -> bool:
     return bool(observed.silence) and max(observed.silence) <= policy.stale
 
 
-def _out_of_means(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | None:
+def _exhausted_limit(job: Job, now: float, policy: Policy) -> tuple[Ending, str] | None:
+    """The deadline or the budget, if the run has reached it, with the message; else None."""
     if policy.deadline is not None and now + policy.margin >= policy.deadline:
         return "deadline", "the deadline is reached; a later one continues"
     if policy.budget is not None:
@@ -512,7 +513,7 @@ def _once(job: Job, why: Ending, step: int | None, message: str) -> MarkForDelet
     return MarkForDeletion("failed", f"the trainer {'hung' if why == 'hung' else 'failed'} twice {where}: {message}")
 
 
-def _lives(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action:
+def _supervise_running(job: Job, node: Node, observed: Observation, now: float, policy: Policy) -> Action:
     """The action for a node that should be working."""
     waited, state = now - node.since, observed.state or ""
     dead = [silence for silence in observed.silence if silence > policy.stale]
@@ -546,14 +547,14 @@ def _lives(job: Job, node: Node, observed: Observation, now: float, policy: Poli
     return MarkForDeletion(why, detail) if waited > bound else Wait(f"{node.name} is {state}")
 
 
-def in_words(job: Job, action: Action) -> str:
+def describe(job: Job, action: Action) -> str:
     """An action, for people; "" if there is nothing to tell."""
     node = job.node
     match action:
         case Wait(why):
             return why
         case ForSpareNode(name, same):
-            return in_words(jobs.of_spare(job, name), same)
+            return describe(jobs.of_spare(job, name), same)
         case Promote(name):
             return f"{name} takes over"
         case Create() if node is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpulm.cloud.provider import is_rate_limit
 from tpulm.cloud.settings import CloudSettings
 from tpulm.errors import CloudRefused, Unavailable
-from tpulm.storage.causes import expired, needing_extra, no_login, passes, words
+from tpulm.storage.causes import expired, is_transient, message_of, needing_extra, no_login
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -66,7 +66,7 @@ class GoogleError(Exception):
         return self.status in (401, 403)
 
     @property
-    def passes(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether a retry may soon succeed. The TPU API's 429 mostly means a quota of chips, which lasts."""
         if self.status == 429:
             return self.service != "tpu" or is_rate_limit(self.message)
@@ -75,11 +75,11 @@ class GoogleError(Exception):
     @property
     def is_final(self) -> bool:
         """Whether a retry is useless."""
-        passes = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
-        return 400 <= self.status < 500 and not passes
+        retried = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
+        return 400 <= self.status < 500 and not retried
 
     @property
-    def is_off(self) -> str:
+    def disabled_api(self) -> str:
         """The API that has to be enabled first, such as "iam.googleapis.com"; "" for any other error."""
         return self.details.get("service", f"{self.service}.googleapis.com") if self.reason == "SERVICE_DISABLED" else ""
 
@@ -149,7 +149,7 @@ class GoogleRest:
                 error = self._unanswered(service, raised)
             if error.status == 401:
                 self.close()
-            if not error.passes or time.monotonic() + pause > give_up_at:
+            if not error.is_transient or time.monotonic() + pause > give_up_at:
                 raise error
             self._wait(random.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -179,8 +179,8 @@ class GoogleRest:
         from google.auth import exceptions
 
         if isinstance(raised, exceptions.RefreshError):
-            if passes(raised):
-                message = f"this VM's metadata server gives no token now: {words(raised)}"
+            if is_transient(raised):
+                message = f"this VM's metadata server gives no token now: {message_of(raised)}"
                 return GoogleError(service, 0, "UNAVAILABLE", message)
             self.close()
             raise CloudRefused(expired(str(raised))) from raised
@@ -316,6 +316,6 @@ def when_enabled(act: Callable[[], object], *, wait: Callable[[float], None] = t
             act()
             return
         except GoogleError as error:
-            if not error.is_off or time.monotonic() > give_up_at:
+            if not error.disabled_api or time.monotonic() > give_up_at:
                 raise
         wait(5.0)

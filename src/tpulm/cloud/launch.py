@@ -48,7 +48,7 @@ def launch(
 
     `prices`: dollars per hour of the whole slice, by zone; without a budget some may be missing. The work folder should have
     the tokenizer and the dataset: workers prepare what is missing, on a billed TPU. `python`: an interpreter on the VM's image
-    that has this tpulm. Raises ConfigError for a folder that is not in a bucket, a run with a node (see `take_up`), and a
+    that has this tpulm. Raises ConfigError for a folder that is not in a bucket, a run with a node (see `reattach`), and a
     budget without a price; InUse if the run is supervised. Nothing is changed then.
     """
     check_folder(workdir)
@@ -80,7 +80,7 @@ def launch(
         return control.change(lambda job: reopened(job.model_copy(update={**where, "next_zone": 0})))
 
 
-def take_up(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Job:
+def reattach(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> Job:
     """Continue a run that has a node, as it was launched. Raises ConfigError if the settings differ."""
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
@@ -120,7 +120,7 @@ def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
             raise MissingExtra(f"VMs get the version of {name} that is installed here, and none is: {installing(name)}")
 
 
-def check_means(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
+def check_budget(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:
     """Raises CloudRefused for a budget that would end the run immediately, ConfigError for one without a price."""
     if settings.budget is None:
         return
@@ -278,9 +278,7 @@ def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConf
     return config.model_copy(update=changes)
 
 
-def beside_bucket(
-    settings: CloudSettings, rest: GoogleRest, *, note: Callable[[str], None] = lambda line: None
-) -> CloudSettings:
+def near_bucket(settings: CloudSettings, rest: GoogleRest, *, note: Callable[[str], None] = lambda line: None) -> CloudSettings:
     """The settings without those of the type's own zones that are far from the bucket."""
     if not settings.bucket or settings.far_bucket or not settings.has_default_zones:
         return settings
@@ -297,11 +295,11 @@ def beside_bucket(
 
 def offered(settings: CloudSettings, api: TpuApi, *, note: Callable[[str], None] = lambda line: None) -> CloudSettings:
     """The settings with only the zones that offer the accelerator, beside the bucket. Raises CloudRefused if none does."""
-    settings = beside_bucket(settings, api.rest, note=note)
+    settings = near_bucket(settings, api.rest, note=note)
     known = api.zones()
     named = settings.expanded(known)
-    if strangers := [zone for zone in named.zones if zone not in known]:
-        raise CloudRefused(f"no zone with TPUs is named {strangers[0]}.{suggest(strangers[0], known)}")
+    if unknown := [zone for zone in named.zones if zone not in known]:
+        raise CloudRefused(f"no zone with TPUs is named {unknown[0]}.{suggest(unknown[0], known)}")
     zones = tuple(zone for zone in named.zones if named.kind.name in api.types(zone))
     if not zones:
         raise CloudRefused(

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tpulm import accelerators, storage
 from tpulm.accelerators import Accelerator
-from tpulm.config.schema import PositiveFloat, Removed, Settings
+from tpulm.config.schema import PositiveFloat, RemovedSetting, Settings
 from tpulm.config.validation import validated
 from tpulm.errors import ConfigError, suggest
 
@@ -44,7 +44,7 @@ class CloudSettings(Settings):
     """An empty string or tuple is not set; `load` checks what a command needs."""
 
     removed: ClassVar = {
-        "data_bucket": Removed(None, "leave it out, and give the VMs' account roles/storage.objectAdmin on it")
+        "data_bucket": RemovedSetting(None, "leave it out, and give the VMs' account roles/storage.objectAdmin on it")
     }
 
     project: str  # the project's id, not its number; by default GOOGLE_CLOUD_PROJECT, or the login's

@@ -38,7 +38,7 @@ class SetupStep(NamedTuple):
     act: Callable[[], object]
 
 
-class Check(NamedTuple):
+class SetupCheck(NamedTuple):
     """What a check found; `ok` with a remedy is a warning."""
 
     ok: bool | None  # None: not checked
@@ -54,21 +54,21 @@ class _Grant(NamedTuple):
     role: str
 
 
-def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[Check]:
+def examine(settings: CloudSettings, *, rest: GoogleRest | None = None) -> list[SetupCheck]:
     """Run every check, dependencies first. Raises MissingExtra only."""
     project = Project(settings, rest)
-    checks: list[Check] = []
+    checks: list[SetupCheck] = []
     causes: dict[str, str] = {}  # failed or skipped check -> the check to blame
     for name, run_check, after in _table(project):
         cause = causes.get(after)
-        check = Check(None, f"not checked, because of '{cause}' above") if cause else _result_of(run_check, project)
+        check = SetupCheck(None, f"not checked, because of '{cause}' above") if cause else _result_of(run_check, project)
         checks.append(check._replace(name=name))
         if cause or check.ok is False:
             causes[name] = cause or name
     return checks
 
 
-def steps(checks: Iterable[Check]) -> list[SetupStep]:
+def steps(checks: Iterable[SetupCheck]) -> list[SetupStep]:
     """What is missing and can be made, in order. Raises CloudRefused for what has to be mended first, such as billing."""
     checks = list(checks)
     for check in checks:
@@ -104,7 +104,7 @@ def require(settings: CloudSettings) -> None:
         )
 
 
-def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], str]]:
+def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], SetupCheck], str]]:
     """Name, check, and the check that must pass first."""
     settings = project.settings
     yield "credentials", _credentials, ""
@@ -118,7 +118,7 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
         yield "bucket", partial(_bucket, name=settings.bucket), "project"
         yield "bucket: location", partial(_bucket_location, name=settings.bucket), "bucket"
     else:
-        yield "bucket", lambda project: Check(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
+        yield "bucket", lambda project: SetupCheck(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
     yield "VM account", _worker_account, "project"
     yield "VM account: rights", _worker_rights, "project"
     if settings.secrets:
@@ -126,23 +126,23 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], Check], 
     yield "your rights", _own_rights, "project"
 
 
-def _result_of(examine: Callable[[Project], Check], project: Project) -> Check:
+def _result_of(examine: Callable[[Project], SetupCheck], project: Project) -> SetupCheck:
     """What the check found; errors are findings, too, so that all other checks still run."""
     try:
         return examine(project)
     except ConfigError as error:  # a zone pattern that matches nothing
-        return Check(None, f"not checked: {error}")
+        return SetupCheck(None, f"not checked: {error}")
     except (CloudRefused, Unavailable, GoogleError) as raised:
         error = raised.__cause__ if isinstance(raised, TpulmError) else raised
         if not isinstance(error, GoogleError):  # the credentials
             what, _, remedy = str(raised).partition("; ")
-            return Check(False, what, remedy)
-        if api := error.is_off:
-            return Check(None, f"not checked, because the API {api} is off", SETUP)
+            return SetupCheck(False, what, remedy)
+        if api := error.disabled_api:
+            return SetupCheck(None, f"not checked, because the API {api} is off", SETUP)
         if error.refused:
             lacking = error.permission or "a permission that Google does not name"
-            return Check(None, f"not checked, because you lack {lacking} ({error})")
-        return Check(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
+            return SetupCheck(None, f"not checked, because you lack {lacking} ({error})")
+        return SetupCheck(None, f"not checked, because {error.service}.googleapis.com answered: {error}", "try again later")
 
 
 class Project:
@@ -183,7 +183,7 @@ def _get_or_default(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
     try:
         return ask()
     except GoogleError as error:
-        if error.missing or error.is_off:
+        if error.missing or error.disabled_api:
             return otherwise
         raise
 
@@ -202,20 +202,20 @@ def _create_once(act: Callable[[], object]) -> bool:
 # -- you and the project ------------------------------------------------------------------------------------------------
 
 
-def _credentials(project: Project) -> Check:
+def _credentials(project: Project) -> SetupCheck:
     try:
-        return Check(True, google_rest.identity(project.rest))
+        return SetupCheck(True, google_rest.identity(project.rest))
     except CloudRefused as error:
         what, _, remedy = str(error).partition(". ")
-        return Check(False, what, remedy)
+        return SetupCheck(False, what, remedy)
 
 
-def _project(project: Project) -> Check:
+def _project(project: Project) -> SetupCheck:
     try:
         resource = project.rest.get("cloudresourcemanager", f"v3/projects/{project.id}")
     except GoogleError as error:
         if error.status == 0:
-            return Check(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
+            return SetupCheck(False, str(error), "see to the network of this machine, or its proxy (HTTPS_PROXY)")
         if not (error.refused or error.missing):
             raise
         try:  # Resource Manager is off in a new project, and not everybody may ask it
@@ -224,33 +224,35 @@ def _project(project: Project) -> Check:
             if not (second.refused or second.missing):
                 raise
             remedy = "correct it in cloud.toml or --project: 'gcloud projects list' shows yours, 'gcloud projects create ID' "
-            return Check(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
-        return Check(True, project.id)
+            return SetupCheck(False, f"there is no project {project.id}, or you may not see it ({error})", f"{remedy}makes one")
+        return SetupCheck(True, project.id)
     if resource.get("state") != "ACTIVE":
-        return Check(False, f"{project.id} is in the state {resource.get('state')}", f"gcloud projects undelete {project.id}")
-    return Check(True, project.id)
+        return SetupCheck(
+            False, f"{project.id} is in the state {resource.get('state')}", f"gcloud projects undelete {project.id}"
+        )
+    return SetupCheck(True, project.id)
 
 
-def _billing(project: Project) -> Check:
+def _billing(project: Project) -> SetupCheck:
     info = project.rest.get("cloudbilling", f"v1/projects/{project.id}/billingInfo")
     if info.get("billingEnabled"):
-        return Check(True, info.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
+        return SetupCheck(True, info.get("billingAccountName", "").removeprefix("billingAccounts/") or "on")
     lacking = f"{project.id} has no billing account, without which there are neither TPUs nor buckets"
-    return Check(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
+    return SetupCheck(False, lacking, f"{_CONSOLE}/billing/linkedaccount?project={project.id}")
 
 
-def _apis(project: Project) -> Check:
+def _apis(project: Project) -> SetupCheck:
     off = [name for name in project.apis if not project.apis[name]]
     needed = set(google_rest.needed_apis(project.settings))
     shown = ", ".join(name.removesuffix(".googleapis.com") for name in off or project.apis)
     if not off:
-        return Check(True, f"on: {shown}")
+        return SetupCheck(True, f"on: {shown}")
     act = partial(google_rest.enable_apis, project.rest, off)
     step = SetupStep(f"turn on the APIs {shown}", "costs nothing; takes a minute or two", act)
-    return Check(not needed & set(off), f"off: {shown}", SETUP, (step,))
+    return SetupCheck(not needed & set(off), f"off: {shown}", SETUP, (step,))
 
 
-def _own_rights(project: Project) -> Check:
+def _own_rights(project: Project) -> SetupCheck:
     rest, settings = project.rest, project.settings
     grants = [_Grant(policies.project(rest), _NODES, "roles/tpu.admin")]
     grants += [_Grant(policies.bucket(rest, name), _OBJECTS, "roles/storage.objectAdmin") for name in settings.buckets]
@@ -263,24 +265,24 @@ def _own_rights(project: Project) -> Check:
             lacking.append(f"{', '.join(missing)} on {place.name}")
             roles.append(f"{role} on {place.name}")
     if lacking:
-        return Check(False, f"you lack {'; '.join(lacking)}", f"an owner of the project grants you {' and '.join(roles)}")
-    return Check(True, "to create TPUs, use the bucket, and act as the VMs' account")
+        return SetupCheck(False, f"you lack {'; '.join(lacking)}", f"an owner of the project grants you {' and '.join(roles)}")
+    return SetupCheck(True, "to create TPUs, use the bucket, and act as the VMs' account")
 
 
 # -- the TPU: where it is offered, and quota ----------------------------------------------------------------------------
 
 
-def _no_accelerator(project: Project) -> Check:
+def _no_accelerator(project: Project) -> SetupCheck:
     remedy = 'accelerator = "v3-8" in cloud.toml, or --accelerator TYPE'
-    return Check(None, "not checked, because no accelerator is named", remedy)
+    return SetupCheck(None, "not checked, because no accelerator is named", remedy)
 
 
-def zones(project: Project) -> Check:
+def zones(project: Project) -> SetupCheck:
     kind = project.settings.kind
     try:
         requested = project.zones
     except ConfigError as error:
-        return Check(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
+        return SetupCheck(False, str(error), f"zones = {_toml(kind.zones)} in cloud.toml")
     known = project.known_zones
     missing = [zone for zone in requested if zone not in known]
     without = [zone for zone in requested if zone in known and kind.name not in project.types(zone)]
@@ -288,11 +290,11 @@ def zones(project: Project) -> Check:
     wrong = [f"no zone with TPUs is named {zone}.{suggest(zone, known)}".rstrip(".") for zone in missing]
     wrong += [f"{kind.name} is not offered in {', '.join(without)}"] if without else []
     if wrong:
-        return Check(False, "; ".join(wrong), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
-    return Check(True, f"{kind.name} is offered in {', '.join(good)}")
+        return SetupCheck(False, "; ".join(wrong), f"zones = {_toml(good or kind.zones)} in cloud.toml, or another accelerator")
+    return SetupCheck(True, f"{kind.name} is offered in {', '.join(good)}")
 
 
-def quota(project: Project) -> Check:
+def quota(project: Project) -> SetupCheck:
     """Quotas are per region and per zone, whichever exist, and separate for on demand and spot."""
     kind, spot = project.settings.kind, project.settings.spot
     stem = kind.quota.format(spot="Preemptible" * spot, pod="Pod" * (kind.hosts > 1), serving="Serving" * (kind.hosts == 1))
@@ -302,7 +304,7 @@ def quota(project: Project) -> Check:
     infos = {info.get("quotaId"): info for answer in pages for info in answer.get("quotaInfos", ())}
     page = f"{_CONSOLE}/iam-admin/quotas?project={project.id}"
     if of_region not in infos and of_zone not in infos:
-        return Check(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
+        return SetupCheck(None, f"Google lists no quota {of_zone}, nor one per region", f"{page} (filter: Cloud TPU API)")
     needed = int(kind.name.rpartition("-")[2])  # quota counts what the type's name counts
     unit = "chips" if needed == kind.chips else "cores"
     short: dict[str, str] = {}
@@ -319,10 +321,12 @@ def quota(project: Project) -> Check:
     if short:
         limits = "; ".join(f"{name}: {limit}" for name, limit in short.items())
         instead = f", or zones = {_toml(enough)} in cloud.toml" if enough else ""
-        return Check(False, f"too little for a {kind.name}, {form}: {limits}", f"ask for {needed} of it at {page}{instead}")
+        return SetupCheck(
+            False, f"too little for a {kind.name}, {form}: {limits}", f"ask for {needed} of it at {page}{instead}"
+        )
     if not enough:
-        return Check(None, f"Google lists no limit for {', '.join(project.zones)}", page)
-    return Check(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
+        return SetupCheck(None, f"Google lists no limit for {', '.join(project.zones)}", page)
+    return SetupCheck(True, f"enough for a {kind.name}, {form}, in {', '.join(enough)}")
 
 
 def _limit(info: dict[str, Any], place: str) -> int | None:
@@ -336,23 +340,23 @@ def _limit(info: dict[str, Any], place: str) -> int | None:
     return next((int(item.get("details", {}).get("value", 0)) for item in (*own, *default)), None)
 
 
-def _network(project: Project) -> Check:
+def _network(project: Project) -> SetupCheck:
     """Whether the VMs' network exists, and lets the hosts of a slice reach each other."""
     name = project.settings.network or "default"
     path = name if "/" in name else f"projects/{project.id}/global/networks/{name}"
     of_project, _, name = path.rpartition("/networks/")
     if project.rest.find("compute", f"compute/v1/{path}") is None:
-        return Check(False, f"there is no network {name}", f'{making_network(name)}, or network = "NAME" in cloud.toml')
+        return SetupCheck(False, f"there is no network {name}", f'{making_network(name)}, or network = "NAME" in cloud.toml')
     if not project.settings.accelerator or project.settings.kind.hosts == 1:
-        return Check(True, name)
+        return SetupCheck(True, name)
     rules = [
         rule for page in project.rest.pages("compute", f"compute/v1/{of_project}/firewalls") for rule in page.get("items", ())
     ]
     ports = (DEFAULT_PORT, DEFAULT_PORT + 1)  # the rule that Google adds for slices opens only the first
     if all(any(_opens(rule, name, port) for rule in rules) for port in ports):
-        return Check(True, f"{name}, in which hosts reach each other")
+        return SetupCheck(True, f"{name}, in which hosts reach each other")
     command = f"gcloud compute firewall-rules create {name}-hosts --project={project.id} --network={name}"
-    return Check(
+    return SetupCheck(
         False,
         f"no firewall rule of {name} lets the hosts of a slice reach each other on the TCP ports {ports[0]} and {ports[1]}",
         f"{command} --allow=tcp:{ports[0]}-{ports[1]} --source-ranges=10.0.0.0/8,172.16.0.0/12,192.168.0.0/16",
@@ -376,13 +380,13 @@ def _opens(rule: dict[str, Any], network: str, port: int) -> bool:
 # -- buckets ------------------------------------------------------------------------------------------------------------
 
 
-def _bucket(project: Project, name: str) -> Check:
+def _bucket(project: Project, name: str) -> SetupCheck:
     try:
         bucket = _get_or_default(partial(project.bucket, name), None)
     except GoogleError as error:
         if not error.refused:
             raise
-        return Check(
+        return SetupCheck(
             False,
             f"gs://{name} is somebody else's, or you may not look at it ({error})",
             "choose another name in cloud.toml (names of buckets are unique in the world), or have yourself granted "
@@ -391,19 +395,21 @@ def _bucket(project: Project, name: str) -> Check:
     if bucket is None:
         missing = f"there is no bucket gs://{name}"
         if not project.settings.zones:
-            return Check(False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml")
+            return SetupCheck(
+                False, missing, "it is made in the region of the TPUs: name zones or an accelerator in cloud.toml"
+            )
         region = region_of(project.settings.zones[0])
         what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
-        return Check(False, missing, SETUP, (SetupStep(what, detail, partial(_make_bucket, project, name, region)),))
+        return SetupCheck(False, missing, SETUP, (SetupStep(what, detail, partial(_make_bucket, project, name, region)),))
     days = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{name}"
     if bucket.get("versioning", {}).get("enabled"):
         waste = "it keeps old versions: every deleted checkpoint is billed for good"
-        return Check(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
+        return SetupCheck(True, f"gs://{name}, but {waste}", f"{update} --no-versioning --clear-soft-delete")
     if days:
         waste = f"it keeps what is deleted for {days:g} days (soft delete): so long is every deleted checkpoint billed"
-        return Check(True, f"gs://{name}, but {waste}", f"{update} --clear-soft-delete")
-    return Check(True, f"gs://{name}")
+        return SetupCheck(True, f"gs://{name}, but {waste}", f"{update} --clear-soft-delete")
+    return SetupCheck(True, f"gs://{name}")
 
 
 def _make_bucket(project: Project, bucket: str, region: str) -> None:
@@ -420,50 +426,52 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         project.bucket(bucket)  # ours from an earlier attempt, else this raises
 
 
-def _bucket_location(project: Project, name: str) -> Check:
+def _bucket_location(project: Project, name: str) -> SetupCheck:
     where, zones = str((project.bucket(name) or {})["location"]), project.zones
     if not zones:
-        return Check(None, f"{where}; not compared, because no zones are named")
+        return SetupCheck(None, f"{where}; not compared, because no zones are named")
     beside, may_be_far = near(where, zones), project.settings.far_bucket
     first = region_of(zones[0])
     if not beside and not may_be_far:
         message = f"{where}, but the TPUs are in {', '.join(zones)}: slow, and every byte between them is charged"
-        return Check(False, message, f"zones in {where.lower()}, or name another bucket, which '{SETUP}' makes in {first}")
+        return SetupCheck(False, message, f"zones in {where.lower()}, or name another bucket, which '{SETUP}' makes in {first}")
     if far := [zone for zone in zones if zone not in beside]:
         message = f"{where}; far from {', '.join(far)}"
         if project.settings.has_default_zones and not may_be_far:
-            return Check(True, f"{message}, which a launch leaves out")
+            return SetupCheck(True, f"{message}, which a launch leaves out")
         remedy = (
             f"zones = {_toml(beside)} keeps TPUs and data together; far_bucket = true accepts the distance, and its charges"
         )
-        return Check(may_be_far, message, remedy if beside else "")
+        return SetupCheck(may_be_far, message, remedy if beside else "")
     if is_of_regions(where):
-        return Check(True, f"{where}, several regions: reads may be slower, and charged", f"a bucket in {first} is cheaper")
-    return Check(True, where)
+        return SetupCheck(
+            True, f"{where}, several regions: reads may be slower, and charged", f"a bucket in {first} is cheaper"
+        )
+    return SetupCheck(True, where)
 
 
 # -- the VMs' account ---------------------------------------------------------------------------------------------------
 
 
-def _worker_account(project: Project) -> Check:
+def _worker_account(project: Project) -> SetupCheck:
     """One of another project is used but never created, and may be invisible."""
     email, path = project.settings.service_account, policies.account_path(project.settings.service_account)
     account = _get_or_default(lambda: project.rest.find("iam", path), None)
     if account is None:
         if not path.startswith(f"v1/projects/{project.id}/"):
             remedy = "correct service_account in cloud.toml, or make it in its own project"
-            return Check(False, f"there is no account {email}", remedy)
+            return SetupCheck(False, f"there is no account {email}", remedy)
         described = {"displayName": "tpulm worker", "description": "What tpulm's TPU VMs run as"}
         body = {"accountId": email.partition("@")[0], "serviceAccount": described}
         make = partial(project.rest.post, "iam", f"v1/projects/{project.id}/serviceAccounts", body)
         step = SetupStep(f"make the account {email}", "the VMs' own; it has no key to lose", partial(_create_once, make))
-        return Check(False, f"there is no account {email}", SETUP, (step,))
+        return SetupCheck(False, f"there is no account {email}", SETUP, (step,))
     if account.get("disabled"):
-        return Check(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
-    return Check(True, email)
+        return SetupCheck(False, f"{email} is disabled", f"gcloud iam service-accounts enable {email}")
+    return SetupCheck(True, email)
 
 
-def _worker_rights(project: Project) -> Check:
+def _worker_rights(project: Project) -> SetupCheck:
     """A VM that may not delete itself is billed after its end until a supervisor deletes it."""
     role = f"projects/{project.id}/roles/tpulmWorker"
     buckets = [policies.bucket(project.rest, bucket) for bucket in project.settings.buckets]
@@ -474,7 +482,7 @@ def _worker_rights(project: Project) -> Check:
     )
 
 
-def _secrets(project: Project) -> Check:
+def _secrets(project: Project) -> SetupCheck:
     """A secret is in Secret Manager, or an object in a bucket."""
     grants, missing, remedies = list[_Grant](), list[str](), list[str]()
     for source in dict.fromkeys(project.settings.secrets.values()):
@@ -497,10 +505,10 @@ def _secrets(project: Project) -> Check:
     if not missing:
         return rights
     suffix = "" if rights.ok else f"; {rights.found}"
-    return Check(False, f"there is no {', '.join(missing)}{suffix}", "; ".join(remedies), rights.steps)
+    return SetupCheck(False, f"there is no {', '.join(missing)}{suffix}", "; ".join(remedies), rights.steps)
 
 
-def _granted(project: Project, *grants: _Grant) -> Check:
+def _granted(project: Project, *grants: _Grant) -> SetupCheck:
     """Whether the VMs' account has these rights, by roles on the place or on the project; and the steps that grant them."""
     member = f"serviceAccount:{project.settings.service_account}"
 
@@ -525,8 +533,8 @@ def _granted(project: Project, *grants: _Grant) -> Check:
             what = f"grant the VMs {name} on {place.name}"
             steps.append(SetupStep(what, "next to the bindings that are there", partial(policies.grant, place, role, member)))
     if lacking:
-        return Check(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
-    return Check(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
+        return SetupCheck(False, f"it lacks {'; '.join(lacking)}", SETUP, tuple(steps))
+    return SetupCheck(True, f"as needed on {', '.join(place.name for place, _, _ in grants)}")
 
 
 def _make_role(project: Project, path: str, permissions: tuple[str, ...]) -> None:

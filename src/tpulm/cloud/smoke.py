@@ -295,10 +295,10 @@ class Smoke:
             ]
             if not removed:
                 commands.append(f"gcloud storage rm --recursive {self.workdir}")
-            found = f"maybe still there, and billing: {'; '.join(commands)}"
+            message = f"maybe still there, and billing: {'; '.join(commands)}"
             if not commands:
-                found = f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
-            self.log(SmokeCheck("nothing left", not commands, found))
+                message = f"neither nodes nor queued resources of {self.name}, nor its folder in the bucket"
+            self.log(SmokeCheck("nothing left", not commands, message))
 
     def _count(self, pending: _PendingRequest) -> None:
         self.spent += (self.clock() - pending.at) / 3600 * pending.dollars_per_hour

@@ -31,7 +31,7 @@ from tpulm.cloud.decide import (
     StepRate,
     Wait,
     decide,
-    in_words,
+    describe,
     recorded,
     refused,
 )
@@ -58,7 +58,7 @@ class StepProgress(BaseModel):
         return (self.since - self.begun) / steps if steps > 0 else 0.0
 
 
-class Memory(BaseModel):
+class SupervisorState(BaseModel):
     """What earlier looks saw, and when, in seconds since 1970 by this machine's clock."""
 
     heartbeats: dict[str, tuple[int, float]] = {}  # "ATTEMPT/WORKER" -> the version of its heartbeat, first seen when
@@ -67,11 +67,11 @@ class Memory(BaseModel):
     deletion_requested: dict[str, float] = {}  # node -> when its deletion was first requested
     saved_at: float = 0.0
 
-    def of(self, job: Job, *, moved: float = 0.0) -> Memory:
+    def of(self, job: Job, *, moved: float = 0.0) -> SupervisorState:
         """Without attempts and nodes that are gone; every moment `moved` by so many seconds."""
         nodes, attempts = {node.name for node in job.nodes}, {node.attempt for node in job.nodes}
         progress = {attempt: self.progress[attempt] for attempt in attempts & self.progress.keys()}
-        return Memory(
+        return SupervisorState(
             heartbeats={
                 key: (version, since + moved)
                 for key, (version, since) in self.heartbeats.items()
@@ -96,7 +96,7 @@ class Supervisor:
     log: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.time
     pause_seconds: float = 10.0  # between looks while there is nothing to do
-    memory: Memory = field(default_factory=Memory)
+    memory: SupervisorState = field(default_factory=SupervisorState)
     _logged: str = ""  # the last line
 
     def run_once(self) -> Job:
@@ -168,7 +168,7 @@ class Supervisor:
         """Read the last supervisor's memory. Its clock may differ from this machine's: that of the bucket, which dates the
         memory and our new lease, says how long ago it was saved."""
         with contextlib.suppress(StorageError, ValueError):  # none yet, or a damaged one
-            memory = Memory.model_validate_json(storage.read_bytes(self.control.memory_file))
+            memory = SupervisorState.model_validate_json(storage.read_bytes(self.control.memory_file))
             saved, leased = storage.info(self.control.memory_file), storage.info(self.control.folder / LEASE)
             if saved is not None:
                 now_ns = leased.modified_ns if leased is not None else time.time_ns()  # a folder of this machine is only locked
@@ -187,7 +187,7 @@ class Supervisor:
             raise TpulmError(
                 f"{' and '.join(names)} could not be deleted for {duration(now - since)}\n{deletion_commands(job)}"
             )
-        self._log(in_words(job, action))
+        self._log(describe(job, action))
         changed = self._act(job, action, observed, now)
         if changed != job:
             self.control.replace(changed, version)  # fails if somebody changed it meanwhile; the next look reads theirs
@@ -229,7 +229,7 @@ class Supervisor:
 
     def _rate(self, attempt: int, now: float) -> StepRate:
         """The rate by one worker's heartbeats, since all make the same steps; by this machine's clock, as silence is."""
-        beat = self.control.beat(attempt, min(self.control.heard(attempt), default=0))
+        beat = self.control.heartbeat(attempt, min(self.control.heartbeat_versions(attempt), default=0))
         if beat is None or (beat.state, beat.stage) != ("training", "train"):  # in other stages it makes no steps
             self.memory.progress.pop(attempt, None)
             return StepRate()
@@ -242,7 +242,7 @@ class Supervisor:
     def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
         """For each worker heard, seconds since its newest heartbeat was first seen here, as VMs' clocks may differ."""
         silence = []
-        for worker, version in self.control.heard(attempt).items():
+        for worker, version in self.control.heartbeat_versions(attempt).items():
             known, since = self.memory.heartbeats.get(key := f"{attempt}/{worker}", (None, now))
             if version != known:
                 since = now
@@ -268,7 +268,7 @@ class Supervisor:
             if error.kind == "denied" and any(attempt.ready_at is not None for attempt in job.attempts):
                 raise CloudRefused(f"the TPU API refused: {error}") from error  # it was allowed before, and may be again
             action = refused(job, job.node, error.kind, str(error), now, self.policy)
-            self._log(in_words(job, action))
+            self._log(describe(job, action))
             return recorded(job, action, observed, now)
         return jobs.with_node(recorded(job, action, observed, now), operation=operation)
 

@@ -327,7 +327,7 @@ def files_of(workdir: PurePath, *, data_only: bool = False) -> Files:
     return Files(workdir, tuple(names), sum(file.size for file in files.values()))
 
 
-def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
+def foreign_objects(workdir: PurePath, *, deleted: bool) -> list[str]:
     """The names of the bucket's objects, except those in the work folder if that is deleted, too."""
     bucket, folder = bucket_and_name(workdir)
     names = storage.walk(storage.as_path(f"gs://{bucket}"))
@@ -335,7 +335,7 @@ def strangers(workdir: PurePath, *, deleted: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def unused(workdir: PurePath) -> Iterator[None]:
+def locked_for_deletion(workdir: PurePath) -> Iterator[None]:
     """Keep the run from being launched while the block deletes its files; the lease is deleted last.
 
     Raises InUse and ConfigError while a process works in the folder, since it would write deleted files again.

@@ -47,7 +47,7 @@ class TpuApi:
             except GoogleError as error:
                 if error.status == 409:
                     return ""
-                if error.passes or error.status == 401:  # the login, not the request, is at fault
+                if error.is_transient or error.status == 401:  # the login, not the request, is at fault
                     raise
                 message = str(error)
                 raise Refused(refusal_of_http(error.status, error.reason, message), with_advice(message)) from error

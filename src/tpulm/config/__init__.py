@@ -1,7 +1,8 @@
 """The configuration of a run: frozen models, one per component, and how a run file becomes one.
 
-`load(reference, overrides)` resolves a recipe's name or a run file to a `RunConfig`. `canonical_json` is the form in which
-configurations are saved and compared. Importing this package loads nothing heavier than pydantic.
+`load(reference, overrides)` resolves a recipe's name or a run file (`resolve`) to the `RunConfig` of `schema`, or to that of
+`finetune`; `validation` explains mistakes, also in files from elsewhere, and `reference` lists all settings. `canonical_json`
+is the form in which configurations are saved and compared. Importing this package loads nothing heavier than pydantic.
 """
 
 from tpulm.config.finetune import FinetuneConfig

@@ -84,8 +84,8 @@ def _or(words: list[str]) -> str:
 
 def _bounds(metadata: tuple[Any, ...]) -> str:
     rules = [rule for item in metadata for rule in (item.metadata if isinstance(item, FieldInfo) else [item])]
-    found = [(sign, getattr(rule, name)) for rule in rules for name, sign in _BOUNDS.items() if hasattr(rule, name)]
-    signs = [f"{sign} {bound:,}" for sign, bound in found if bound not in (MOST, MOST_TEXT)]
+    bounds = [(sign, getattr(rule, name)) for rule in rules for name, sign in _BOUNDS.items() if hasattr(rule, name)]
+    signs = [f"{sign} {bound:,}" for sign, bound in bounds if bound not in (MOST, MOST_TEXT)]
     return f" {', '.join(signs)}" if signs else ""
 
 

@@ -68,7 +68,7 @@ def load(
     ConfigError naming the file and the key.
     """
     reference = str(reference)
-    values, stated = _values(reference, seen=(), note=note)
+    values, stated = _values(reference, chain=(), note=note)
     base, overriding = copy.deepcopy(values), dict[str, Any]()
     for key, value in parse_overrides(overrides).items():
         for table in (values, stated, overriding):
@@ -167,10 +167,10 @@ class Change(NamedTuple):
         return any(self.name == free or self.name.startswith(f"{free}.") for free in _FREE)
 
 
-def differences(ours: RunConfig, theirs: RunConfig) -> list[Change]:
+def differences(config: RunConfig, other: RunConfig) -> list[Change]:
     """The settings that differ and change the result; none for the same run, resumed."""
-    found = changes(ours.model_dump(mode="json"), theirs.model_dump(mode="json"))
-    return [change for change in found if not change.is_free]
+    changed = changes(config.model_dump(mode="json"), other.model_dump(mode="json"))
+    return [change for change in changed if not change.is_free]
 
 
 def changes(before: Any, now: Any, name: str = "") -> list[Change]:
@@ -198,8 +198,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def flattened(config: BaseModel) -> dict[str, Any]:
     """All settings that are not None, by dotted name, except the corpus's sources."""
-    found = flatten(config.model_dump(mode="json"))
-    return {name: value for name, value in found if value is not None and name != "corpus.sources"}
+    values = flatten(config.model_dump(mode="json"))
+    return {name: value for name, value in values if value is not None and name != "corpus.sources"}
 
 
 def listed(lines: Sequence[object]) -> str:
@@ -225,8 +225,8 @@ class _Values(NamedTuple):
     stated: dict[str, Any]  # only those that the file sets itself; empty for a recipe
 
 
-def _values(reference: str, seen: tuple[str, ...], note: Callable[[str], object]) -> _Values:
-    """The values of a recipe or file. `seen` are the files that extend it, outermost first."""
+def _values(reference: str, chain: tuple[str, ...], note: Callable[[str], object]) -> _Values:
+    """The values of a recipe or file. `chain` are the files that extend it, outermost first."""
     is_recipe = reference in list_recipes()
     if is_recipe:
         text, folder = recipe_text(reference), None
@@ -234,7 +234,7 @@ def _values(reference: str, seen: tuple[str, ...], note: Callable[[str], object]
         path = storage.as_path(reference)
         if storage.info(path) is None:
             known = list_recipes()
-            by = f" ({seen[-1]} extends it)" if seen else ""
+            by = f" ({chain[-1]} extends it)" if chain else ""
             raise ConfigError(
                 f"'{reference}' is neither a file nor a recipe{by}.{suggest(path.name.removesuffix('.toml'), known)} "
                 f"Recipes: {', '.join(known)}."
@@ -242,8 +242,8 @@ def _values(reference: str, seen: tuple[str, ...], note: Callable[[str], object]
         path = path.resolve() if isinstance(path, Path) else path
         reference = str(path)
         text, folder = storage.read_bytes(path), path.parent
-    if reference in seen:
-        raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*seen, reference))}; remove one of them")
+    if reference in chain:
+        raise ConfigError(f"'extends' goes in a circle: {' -> '.join((*chain, reference))}; remove one of them")
     values = _parse(text, reference, folder)
     base = values.pop("extends", None)
     stated: dict[str, Any] = {} if is_recipe else copy.deepcopy(values)
@@ -256,7 +256,7 @@ def _values(reference: str, seen: tuple[str, ...], note: Callable[[str], object]
     named = base
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
-    inherited = {name: value for name, value in _values(base, (*seen, reference), note).all.items() if name not in _OF_ONE_RUN}
+    inherited = {name: value for name, value in _values(base, (*chain, reference), note).all.items() if name not in _OF_ONE_RUN}
     return _Values(_shortened(_merge(inherited, values), stated, inherited, named, note), stated)
 
 
@@ -428,25 +428,25 @@ def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _contradictions(prefix: str, stated: Mapping[str, Any], start: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     for name, value in stated.items():
         if prefix == "model" and name in FREE:
             continue
-        full, there = f"{prefix}.{name}", start.get(name)
+        full, imported = f"{prefix}.{name}", start.get(name)
         value = _unset(value)
-        if is_table(value) and is_table(there):
-            found += _contradictions(full, value, there)
+        if is_table(value) and is_table(imported):
+            lines += _contradictions(full, value, imported)
         elif name not in start:
             if prefix == "tokenizer" and value != _unset(getattr(TokenizerConfig(), name, None)):
-                found.append(f"{full} would not be read, as the tokenizer is taken from there")
+                lines.append(f"{full} would not be read, as the tokenizer is taken from there")
             elif prefix != "tokenizer":
-                found.append(f"{full} is no setting.{suggest(name, start)}")
+                lines.append(f"{full} is no setting.{suggest(name, start)}")
         elif name == "embedding_size":
-            if (value or start["hidden_size"]) != (there or start["hidden_size"]):
-                found.append(f"{full} is {_show(value)}, and {_show(there)} there")
-        elif value != there:
-            found.append(f"{full} is {_show(value)}, and {_show(there)} there")
-    return found
+            if (value or start["hidden_size"]) != (imported or start["hidden_size"]):
+                lines.append(f"{full} is {_show(value)}, and {_show(imported)} there")
+        elif value != imported:
+            lines.append(f"{full} is {_show(value)}, and {_show(imported)} there")
+    return lines
 
 
 def _unset(value: Any) -> Any:

@@ -52,7 +52,7 @@ def settings_class(annotation: Any) -> type[BaseModel] | None:
     return next((found for item in get_args(annotation) if (found := settings_class(item))), None)
 
 
-class Removed(NamedTuple):
+class RemovedSetting(NamedTuple):
     """A setting of older versions, its default, and what to do in place of it."""
 
     default: Any
@@ -63,7 +63,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", defer_build=True, validate_default=True, protected_namespaces=(), allow_inf_nan=False
     )
-    removed: ClassVar[Mapping[str, Removed]] = {}
+    removed: ClassVar[Mapping[str, RemovedSetting]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -229,7 +229,9 @@ class CleaningConfig(Settings):
 
 
 class CorpusConfig(Settings):
-    removed: ClassVar = {"sample_fraction": Removed(1.0, "leave it out; weight = 0.5 of a source takes a random half of it")}
+    removed: ClassVar = {
+        "sample_fraction": RemovedSetting(1.0, "leave it out; weight = 0.5 of a source takes a random half of it")
+    }
     sources: tuple[SourceConfig, ...] = ()  # or a list of paths, if the other defaults suit
     cleaning: CleaningConfig = CleaningConfig()
     deduplicate: bool = True  # drop documents whose cleaned text is an exact duplicate
@@ -259,8 +261,8 @@ class TokenizerConfig(Settings):
     """Trained on a random sample of the corpus, or loaded from `path`."""
 
     removed: ClassVar = {
-        "min_frequency": Removed(2, "leave it out, a word or merge must occur twice"),
-        "unused_slots": Removed(0, "leave it out; a vocabulary with slots is loaded by tokenizer.path"),
+        "min_frequency": RemovedSetting(2, "leave it out, a word or merge must occur twice"),
+        "unused_slots": RemovedSetting(0, "leave it out; a vocabulary with slots is loaded by tokenizer.path"),
     }
     path: FilePath | None = None  # vocab.txt, tokenizer.json or SentencePiece's .model; None: train one
     algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"  # bpe: byte-level; unigram: with byte fallback
@@ -457,7 +459,8 @@ class ObjectiveConfig(Settings):
     """
 
     removed: ClassVar = dict.fromkeys(
-        ("mask_token_fraction", "random_token_fraction"), Removed(None, "leave it out, the shares are BERT's and ELECTRA's")
+        ("mask_token_fraction", "random_token_fraction"),
+        RemovedSetting(None, "leave it out, the shares are BERT's and ELECTRA's"),
     )
     # mlm: masked, clm: causal language modeling, rtd: replaced-token detection. None: mlm for bert and modernbert, rtd for
     # electra, clm for a decoder
@@ -474,7 +477,7 @@ class ObjectiveConfig(Settings):
 class OptimizerConfig(Settings):
     """By default AdamW like BERT's (epsilon 1e-6, no weight decay on norms and biases), but with Adam's bias correction."""
 
-    removed: ClassVar = {"end_fraction": Removed(0.0, "leave it out, schedules end at 0")}
+    removed: ClassVar = {"end_fraction": RemovedSetting(0.0, "leave it out, schedules end at 0")}
     # muon: orthogonalized updates for the layers' matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982, so that AdamW's
     # learning rates apply), AdamW for all other parameters
     name: Literal["adamw", "lamb", "muon"] = "adamw"
@@ -586,7 +589,7 @@ class TrackConfig(Settings):
 class PhaseConfig(Settings):
     """Consecutive steps with settings of their own. Weights and optimizer state carry over; each phase has its own rows."""
 
-    removed: ClassVar = {"max_predictions": Removed(None, "leave it out, and set mask_fraction")}
+    removed: ClassVar = {"max_predictions": RemovedSetting(None, "leave it out, and set mask_fraction")}
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # of train.steps; the shares of all phases add up to 1
     sequence_length: Annotated[int, Field(ge=8, le=65_536)] | None = None  # None: as in [data]
     batch_size: BatchSize | None = None  # None: as in [train]

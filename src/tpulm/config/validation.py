@@ -38,7 +38,7 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
         raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
 
 
-def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
+def validate_foreign(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
     """Validate a file that came with somebody's model. Raises DataError, in one line."""
     try:
         return kind.model_validate(values)
@@ -47,7 +47,7 @@ def given(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Confi
         raise DataError(some_of(lines), location=origin) from error
 
 
-def recorded(kind: type[_Config], values: Mapping[str, Any], path: PurePath) -> _Config:
+def validate_own(kind: type[_Config], values: Mapping[str, Any], path: PurePath) -> _Config:
     """Validate a file that tpulm wrote, in the format version that `kind` has, if any. Raises StorageError."""
     version = kind.model_fields.get("format_version")
     if version is not None and (found := values.get("format_version")) != version.default:

@@ -38,7 +38,7 @@ from tpulm.convert.huggingface import (
 )
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.convert.tensorbundle import find_checkpoint
-from tpulm.convert.tensorflow1 import Given, Kind, load_checkpoint
+from tpulm.convert.tensorflow1 import GivenConfig, Kind, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
 from tpulm.nn.params import named_leaves
@@ -229,8 +229,8 @@ def _from_tensorflow1(
     vocab_path = folder / VOCABULARY if vocab is None else storage.as_path(vocab)
     if storage.info(vocab_path) is None:
         raise ConfigError(f"{vocab_path}: no such file; name the vocabulary of the checkpoint with --vocab vocab.txt")
-    original = None if config_path is None else Given(storage.read_given_object(config_path), str(config_path))
-    loaded = load_checkpoint(prefix, given=original, kind=kind)
+    original = None if config_path is None else GivenConfig(storage.read_given_object(config_path), str(config_path))
+    loaded = load_checkpoint(prefix, config=original, kind=kind)
     notes: list[str] = []
     tokenizer, lowercase = tokenization.load_vocabulary(vocab_path, *normalization, note=notes.append)
     _check_vocabulary(tokenizer.vocab_size, loaded.vocab_size, vocab_path, prefix, notes)

@@ -247,8 +247,12 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
         "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
     }
     if imported:
-        made = {"sequence_length", "rows", "next_sentence"}
-        groups = {"data": config.data.model_dump(mode="json", include=made), "model": groups["model"], "train": groups["train"]}
+        of_rows = {"sequence_length", "rows", "next_sentence"}
+        groups = {
+            "data": config.data.model_dump(mode="json", include=of_rows),
+            "model": groups["model"],
+            "train": groups["train"],
+        }
     groups["phases"] = {
         str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, start=1)
     }

@@ -18,7 +18,7 @@ from tpulm.nn.params import named_leaves
 
 # same: as ours; flat: all axes as one; dense: ours is [in, out…], theirs [out, in]; merge: ours is [in…, out], theirs [out, in]
 # conv, conv merge: like dense and merge, but theirs is [in, out]
-Layout = Literal["same", "flat", "dense", "merge", "conv", "conv merge"]
+TensorLayout = Literal["same", "flat", "dense", "merge", "conv", "conv merge"]
 
 
 class Name(NamedTuple):
@@ -26,13 +26,13 @@ class Name(NamedTuple):
 
     ours: str
     theirs: str
-    layout: Layout = "same"
+    layout: TensorLayout = "same"
 
 
 Table = tuple[Name, ...]
 
 
-def _linear(ours: str, theirs: str, kernel: Layout = "dense", bias: Layout = "same") -> Table:
+def _linear(ours: str, theirs: str, kernel: TensorLayout = "dense", bias: TensorLayout = "same") -> Table:
     return Name(f"{ours}/kernel", f"{theirs}.weight", kernel), Name(f"{ours}/bias", f"{theirs}.bias", bias)
 
 
@@ -205,7 +205,7 @@ _TF1_SUFFIXES = {
     "_embeddings/weight": "_embeddings",
     "/weight": "/kernel",
 }
-_TF1_LAYOUTS: dict[Layout, Layout] = {"dense": "conv", "merge": "conv merge"}
+_TF1_LAYOUTS: dict[TensorLayout, TensorLayout] = {"dense": "conv", "merge": "conv merge"}
 TF1_NEXT_SENTENCE = _TF1_NAMES["cls.seq_relationship.weight"]  # without it nothing reads the pooler
 TF1_POOLER = ("bert/pooler/dense/kernel", "bert/pooler/dense/bias")
 # Patterns of variables that are not weights of the model; None: dropped on purpose.

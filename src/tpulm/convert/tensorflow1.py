@@ -39,7 +39,7 @@ _SIZES = {
 }
 
 
-class Given(NamedTuple):
+class GivenConfig(NamedTuple):
     """A bert_config.json: its contents and its path."""
 
     values: Mapping[str, Any]
@@ -68,7 +68,7 @@ class Checkpoint(NamedTuple):
     dropped: tuple[str, ...]
 
 
-class _Layout(NamedTuple):
+class _PartLayout(NamedTuple):
     """One part before its tensors are read; `owns` are the prefixes of names that belong to it alone in training."""
 
     described: Described
@@ -78,7 +78,7 @@ class _Layout(NamedTuple):
     owns: tuple[str, ...]
 
 
-def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None = None) -> Checkpoint:
+def load_checkpoint(prefix: PurePath, *, config: GivenConfig | None, kind: Kind | None = None) -> Checkpoint:
     """The model and the optimizer state under PREFIX.
 
     Raises ConfigError if a BERT has no config or the checkpoint is not of this `kind`, DataError listing every name that is
@@ -98,10 +98,10 @@ def load_checkpoint(prefix: PurePath, *, given: Given | None, kind: Kind | None 
         raise ConfigError(f"{prefix} holds {actual.upper()}, not {kind}: leave --kind out, or name another checkpoint")
     if actual == "bert":
         dropped = [] if TF1_NEXT_SENTENCE in weights else [name for name in TF1_POOLER if name in weights]
-        layouts = {"": _bert(bundle, [name for name in weights if name not in dropped], given)}
+        layouts = {"": _bert(bundle, [name for name in weights if name not in dropped], config)}
     else:
-        dropped, layouts = [], _electra(bundle, weights, given)
-    parts = {half: _read(bundle, layout, given) for half, layout in layouts.items()}
+        dropped, layouts = [], _electra(bundle, weights, config)
+    parts = {half: _read(bundle, layout, config) for half, layout in layouts.items()}
     moments = _moments(bundle, layouts, extras)
     dropped += [name for name, role in extras.items() if role is None or (role.startswith("adam") and not moments)]
     step = int(bundle["global_step"].read()) if "global_step" in bundle else None
@@ -122,7 +122,7 @@ def _kind_in(weights: Sequence[str], bundle: Bundle) -> Kind:
     )
 
 
-def _bert(bundle: Bundle, weights: Sequence[str], config: Given | None) -> _Layout:
+def _bert(bundle: Bundle, weights: Sequence[str], config: GivenConfig | None) -> _PartLayout:
     if config is None:
         raise ConfigError(
             f"{bundle.prefix}: no bert_config.json is next to the checkpoint, and only that has the number of heads; name "
@@ -131,10 +131,10 @@ def _bert(bundle: Bundle, weights: Sequence[str], config: Given | None) -> _Layo
     head: Head = "next_sentence" if TF1_NEXT_SENTENCE in weights else "masked"
     described = _described("bert", config.values, config.origin)
     spec = spec_of(described.config, head, vocab_size=described.vocab_size)
-    return _Layout(described, spec, tf1_names("bert", spec), tuple(weights), ("",))
+    return _PartLayout(described, spec, tf1_names("bert", spec), tuple(weights), ("",))
 
 
-def _electra(bundle: Bundle, weights: Sequence[str], config: Given | None) -> dict[str, _Layout]:
+def _electra(bundle: Bundle, weights: Sequence[str], config: GivenConfig | None) -> dict[str, _PartLayout]:
     """Both halves; the generator may have its own embeddings and layers, or share them."""
     settings, origin = ({}, bundle.index) if config is None else config
     own_layers = any(name.startswith("generator/encoder/") for name in weights)
@@ -157,8 +157,8 @@ def _electra(bundle: Bundle, weights: Sequence[str], config: Given | None) -> di
     table = tf1_names("electra", generator, body=body, embeddings=embeddings)
     others = tuple(name for name in weights if name not in generators)
     return {
-        "discriminator": _Layout(large, discriminator, tf1_names("electra", discriminator), others, ("",)),
-        "generator": _Layout(small, generator, table, (*shared, *generators), own),
+        "discriminator": _PartLayout(large, discriminator, tf1_names("electra", discriminator), others, ("",)),
+        "generator": _PartLayout(small, generator, table, (*shared, *generators), own),
     }
 
 
@@ -196,7 +196,7 @@ def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
     return from_config_json({**_DEFAULTS, **values, **fixed}, origin=origin)
 
 
-def _read(bundle: Bundle, layout: _Layout, config: Given | None, *, moment: str = "") -> ImportedModel:
+def _read(bundle: Bundle, layout: _PartLayout, config: GivenConfig | None, *, moment: str = "") -> ImportedModel:
     """The parameters of one part, or one of their two `moment`s in the same shapes."""
     params = from_theirs(
         {name: bundle[name + moment] for name in layout.tensors},
@@ -209,7 +209,7 @@ def _read(bundle: Bundle, layout: _Layout, config: Given | None, *, moment: str 
     return ImportedModel(params, layout.described.config)
 
 
-def _moments(bundle: Bundle, layouts: Mapping[str, _Layout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
+def _moments(bundle: Bundle, layouts: Mapping[str, _PartLayout], extras: Mapping[str, str | None]) -> dict[str, np.ndarray]:
     """Both moments of all trained parameters, or none if one is missing; for shared parameters the discriminator's."""
     required = [f"{name}/{role}" for layout in layouts.values() for name in layout.tensors for role in ("adam_m", "adam_v")]
     if not all(name in extras for name in required):

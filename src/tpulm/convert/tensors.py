@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tpulm.convert.names import Layout, Name
+from tpulm.convert.names import Name, TensorLayout
 from tpulm.errors import DataError, some_of, suggest
 from tpulm.nn.params import ParamSpec, is_spec, named_leaves
 
-_TRANSPOSED: tuple[Layout, ...] = ("dense", "merge")
+_TRANSPOSED: tuple[TensorLayout, ...] = ("dense", "merge")
 _SHOWN = 20  # names that an error lists for each kind of problem
 
 
-class _Slice(NamedTuple):
+class _TensorSlice(NamedTuple):
     """A part of one of our arrays that is a separate tensor there: its name, our index, and the part's shape in our layout."""
 
     theirs: str
@@ -29,12 +29,12 @@ class _Slice(NamedTuple):
     shape: tuple[int, ...]
 
 
-def _slices(leaf: ParamSpec, theirs: str, vocab_size: int) -> list[_Slice]:
+def _slices(leaf: ParamSpec, theirs: str, vocab_size: int) -> list[_TensorSlice]:
     if leaf.axes[0] == "layers":
-        return [_Slice(theirs.format(layer=layer), layer, leaf.shape[1:]) for layer in range(leaf.shape[0])]
+        return [_TensorSlice(theirs.format(layer=layer), layer, leaf.shape[1:]) for layer in range(leaf.shape[0])]
     if leaf.axes[0] == "vocab":
-        return [_Slice(theirs, slice(vocab_size), (vocab_size, *leaf.shape[1:]))]
-    return [_Slice(theirs, ..., leaf.shape)]
+        return [_TensorSlice(theirs, slice(vocab_size), (vocab_size, *leaf.shape[1:]))]
+    return [_TensorSlice(theirs, ..., leaf.shape)]
 
 
 def to_theirs(params: Any, spec: Any, table: Sequence[Name], *, vocab_size: int) -> dict[str, np.ndarray]:
@@ -111,7 +111,7 @@ def _by_our_name(table: Sequence[Name], specs: Mapping[str, ParamSpec]) -> dict[
     return rows
 
 
-def _their_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+def _their_shape(shape: tuple[int, ...], layout: TensorLayout) -> tuple[int, ...]:
     if layout in ("same", "flat"):
         return shape if layout == "same" else (math.prod(shape),)
     cut = -1 if layout.endswith("merge") else 1  # between the axes in and those out

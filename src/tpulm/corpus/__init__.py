@@ -1,7 +1,9 @@
 """From files of raw text to clean documents, which are read back in random parts.
 
-`scatter` reads every source once and writes W/corpus; `read_part` and `sample_texts` read it back. Files and their formats are
-in `sources` and `readers`, cleaning in `cleaning`, what a document's hash decides in `identity`.
+`sources` finds the files. `scatter` cuts them into pieces (a file, or a range of its bytes), each read by one worker: a reader
+(`readers`) yields batches of `documents`, `cleaning` edits or drops them, and `spill` keeps the rest on disk, sorted by hash.
+A part is one range of hashes of all spills: `parts` reads it back without the duplicates, near ones by `near`, and `identity`
+says what else a hash decides. `manifest` records in W/corpus what was read.
 """
 
 from tpulm.corpus.documents import merge_samples

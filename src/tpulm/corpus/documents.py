@@ -73,7 +73,7 @@ _OF_A_PIECE: Final = 3  # samples per reason
 _OF_ALL: Final = 20
 _CHARACTERS: Final = 200
 
-Removed = dict[str, tuple[str, ...]]  # samples by reason
+SamplesByReason = dict[str, tuple[str, ...]]
 
 
 class Samples:
@@ -94,11 +94,11 @@ class Samples:
         samples = self._samples.setdefault(reason, [])
         samples.extend(islice(shown, _OF_A_PIECE - len(samples)))
 
-    def removed(self) -> Removed:
+    def removed(self) -> SamplesByReason:
         return {reason: tuple(texts) for reason, texts in sorted(self._samples.items()) if texts}
 
 
-def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> Removed:
+def merge_samples(parts: Iterable[Mapping[str, Iterable[str]]]) -> SamplesByReason:
     """Samples of all pieces, by reason: the first of each piece, then the second, …, without repetitions."""
     by_reason: dict[str, list[Iterable[str]]] = {}
     for part in parts:

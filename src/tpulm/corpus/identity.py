@@ -24,7 +24,7 @@ _LAST_LETTER: Final = 0xE0000
 _DROPPED_ASCII: Final = bytes(code for code in range(1, 128) if not chr(code).isalnum())
 
 
-class Purpose(IntEnum):
+class HashPurpose(IntEnum):
     HOLDOUT = 1
     TOKENIZER_SAMPLE = 2
     WEIGHT = 4
@@ -105,7 +105,7 @@ def _folded() -> np.ndarray:
     return table
 
 
-def draw(keys: Keys, purpose: Purpose) -> np.ndarray:
+def draw(keys: Keys, purpose: HashPurpose) -> np.ndarray:
     """A number for each document, uniform in [0, 2**64), from the second half of its key; uint64 [N]."""
     return mix(keys.low + np.uint64(purpose * 0x9E3779B97F4A7C15 % RANGE))
 

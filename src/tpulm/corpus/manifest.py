@@ -13,13 +13,13 @@ from pydantic import RootModel
 
 from tpulm import storage
 from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, listed
-from tpulm.config.validation import recorded
-from tpulm.corpus.documents import Removed
+from tpulm.config.validation import validate_own
+from tpulm.corpus.documents import SamplesByReason
 from tpulm.corpus.readers import READERS
 from tpulm.corpus.readers.hub import is_folder
 from tpulm.corpus.readers.lines import InputFile
 from tpulm.corpus.sources import find_files
-from tpulm.corpus.spill import Run
+from tpulm.corpus.spill import SortedRun
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.runtime.stage import Record, read_record
 
@@ -75,11 +75,11 @@ class PieceRecord(Record):
     settings: str  # hash of everything but the files that the content depends on
     inputs: tuple[InputRecord, ...]
     counts: Counts
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     smallest_draw: int  # holdout draws of its documents; see identity.holdout_threshold
     largest_draw: int
     limit_reached: bool
-    removed: Removed = {}  # samples of what was left out or replaced, by reason
+    removed: SamplesByReason = {}  # samples of what was left out or replaced, by reason
 
     @property
     def source(self) -> int:
@@ -88,7 +88,7 @@ class PieceRecord(Record):
 
 class PieceSpill(Record):
     source: int
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
 
 
 class CorpusManifest(Record):
@@ -121,9 +121,9 @@ def removed_path(workdir: str | os.PathLike[str]) -> PurePath:
     return storage.as_path(workdir) / "corpus" / "removed.json"
 
 
-def load_removed(workdir: str | os.PathLike[str]) -> Removed:
+def load_removed(workdir: str | os.PathLike[str]) -> SamplesByReason:
     path = removed_path(workdir)
-    return recorded(RootModel[Removed], storage.read_json(path), path).root if storage.exists(path) else {}
+    return validate_own(RootModel[SamplesByReason], storage.read_json(path), path).root if storage.exists(path) else {}
 
 
 def load_manifest(workdir: str | os.PathLike[str]) -> CorpusManifest | None:

@@ -37,7 +37,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.corpus.identity import RANGE, Keys, joined, mix
 from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
-from tpulm.corpus.spill import Run, SpillReader, place_of
+from tpulm.corpus.spill import SortedRun, SpillReader, place_of
 from tpulm.progress import Progress
 from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import Hosts
@@ -53,7 +53,7 @@ class _SpilledPiece(NamedTuple):
 
     files: tuple[PurePath]  # of its bands
     spill: PurePath
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     bands: Banding
     amount: int  # documents
 

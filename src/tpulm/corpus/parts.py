@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from tpulm import storage
-from tpulm.corpus.documents import Removed, Samples
-from tpulm.corpus.identity import RANGE, Keys, Purpose, below, draw, joined, part_range, threshold_of
+from tpulm.corpus.documents import Samples, SamplesByReason
+from tpulm.corpus.identity import RANGE, HashPurpose, Keys, below, draw, joined, part_range, threshold_of
 from tpulm.corpus.manifest import CorpusManifest, spill_path
 from tpulm.corpus.near import contains, keys_between
 from tpulm.corpus.spill import SpillReader, SpillSlice
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     near_duplicates: int  # near-duplicates of an earlier document
     left_out: int  # training documents dropped by a weight below one
     added: int  # copies added by weights above one
-    removed: Removed  # samples of both kinds of duplicates
+    removed: SamplesByReason  # samples of both kinds of duplicates
 
 
 def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: int) -> Part:
@@ -54,7 +54,7 @@ def read_part(workdir: str | os.PathLike[str], manifest: CorpusManifest, part: i
     near = _near(keys, workdir, manifest, low, high)
     samples.add("near_duplicates", (documents[index] for index in order[near].tolist()))
     keys, order, repeat = keys.take(~near), order[~near], repeat[~near]
-    held = below(draw(keys, Purpose.HOLDOUT), manifest.holdout_below)
+    held = below(draw(keys, HashPurpose.HOLDOUT), manifest.holdout_below)
     holdout = [documents[index] for index in order[held].tolist()]
     keys, order, repeat = keys.take(~held), order[~held], repeat[~held]
     weight = np.repeat(np.array(weights, np.float64), np.array([len(item.ends) for item in slices], np.int64))[order]
@@ -141,13 +141,13 @@ def _merged(keys: list[Keys]) -> tuple[Keys, np.ndarray, np.ndarray]:
 
 def _copies(keys: Keys, weight: np.ndarray) -> np.ndarray:
     whole = np.floor(weight)
-    uniform = (draw(keys, Purpose.WEIGHT) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform = (draw(keys, HashPurpose.WEIGHT) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return (whole + (uniform < weight - whole)).astype(np.int64)
 
 
 def _in_sample(keys: Keys, manifest: CorpusManifest, threshold: int) -> np.ndarray:
-    held = below(draw(keys, Purpose.HOLDOUT), manifest.holdout_below)
-    return below(draw(keys, Purpose.TOKENIZER_SAMPLE), threshold) & ~held
+    held = below(draw(keys, HashPurpose.HOLDOUT), manifest.holdout_below)
+    return below(draw(keys, HashPurpose.TOKENIZER_SAMPLE), threshold) & ~held
 
 
 def _sample_threshold(workdir: str | os.PathLike[str], manifest: CorpusManifest, max_bytes: int) -> int:
@@ -179,6 +179,6 @@ def _smallest_draws(workdir: str | os.PathLike[str], manifest: CorpusManifest, t
             all_keys.append(item.keys.take(chosen))
             all_lengths.append(item.lengths()[chosen])
     keys, order, repeat = _merged(all_keys)
-    draws, lengths = draw(keys, Purpose.TOKENIZER_SAMPLE)[repeat == 0], np.concatenate(all_lengths)[order[repeat == 0]]
+    draws, lengths = draw(keys, HashPurpose.TOKENIZER_SAMPLE)[repeat == 0], np.concatenate(all_lengths)[order[repeat == 0]]
     order = np.argsort(draws, kind="stable")
     return draws[order], np.cumsum(lengths[order])

@@ -20,7 +20,7 @@ from tpulm.config import CorpusConfig
 from tpulm.config.schema import PATTERNS
 from tpulm.corpus.cleaning import CONTROL_CHARACTERS, MARKUP, Cleaner, languages_version
 from tpulm.corpus.documents import DocumentBatch, Faults, merge_samples
-from tpulm.corpus.identity import RANGE, Purpose, draw, holdout_threshold, keys_of_texts
+from tpulm.corpus.identity import RANGE, HashPurpose, draw, holdout_threshold, keys_of_texts
 from tpulm.corpus.manifest import (
     FORMAT_VERSION,
     CorpusManifest,
@@ -357,7 +357,7 @@ class _PieceWriter:
         if not count:
             return 0
         self._spill.add(documents, keys)
-        draws = draw(keys, Purpose.HOLDOUT)
+        draws = draw(keys, HashPurpose.HOLDOUT)
         self._draws = (min(self._draws[0], int(draws.min())), max(self._draws[1], int(draws.max())))
         self._counts += Counts(documents=count, bytes=int(sizes.sum()), characters=int(characters.sum()))
         return count

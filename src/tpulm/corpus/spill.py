@@ -25,7 +25,7 @@ _WRITE_DOCUMENTS: Final = 1 << 16  # sorted at a time
 _WRITE_BYTES: Final = 4 << 20  # sorted at a time, or one document
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     offset: int  # in the file
     text_bytes: int
     documents: int
@@ -39,7 +39,7 @@ class Run(NamedTuple):
         return self.arrays_offset + 24 * self.documents
 
 
-def spill_bytes(runs: Sequence[Run]) -> int:
+def spill_bytes(runs: Sequence[SortedRun]) -> int:
     """The size of a spill with these runs."""
     return runs[-1].end if runs else 0
 
@@ -62,7 +62,7 @@ class SpillWriter:
         self._ends: list[np.ndarray] = []  # of documents with their NUL, int64 [N] each
         self._keys: list[Keys] = []
         self._cost = 0
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
 
     def add(self, documents: Sequence[bytes], keys: Keys) -> None:
         text = b"\0".join([*documents, b""])
@@ -83,7 +83,7 @@ class SpillWriter:
         sizes = np.diff(ends, prepend=0)
         keys, starts, sizes = keys.take(order), (ends - sizes)[order], sizes[order]
         ends = np.cumsum(sizes)
-        run = Run(self._stream.tell(), len(text), len(order))
+        run = SortedRun(self._stream.tell(), len(text), len(order))
         for some in _blocks(ends, _WRITE_BYTES, _WRITE_DOCUMENTS):
             self._stream.write(_in_order(text, starts[some], sizes[some]).data)
         self._stream.write(bytes(run.arrays_offset - run.offset - run.text_bytes))
@@ -121,7 +121,7 @@ def _windows(data: np.ndarray, size: int) -> np.ndarray:
 class SpillReader:
     """Reads one spill by ranges of keys, and nothing outside them."""
 
-    def __init__(self, path: PurePath, runs: Sequence[Run]):
+    def __init__(self, path: PurePath, runs: Sequence[SortedRun]):
         size, info = spill_bytes(runs), storage.info(path)
         if info is None or info.size != size:
             what = "gone" if info is None else f"damaged ({info.size} bytes, not {size})"
@@ -140,10 +140,10 @@ class SpillReader:
                 keys = Keys(self._column(run, 0, first, last), self._column(run, 1, first, last))
                 yield SpillSlice(keys, ends - np.uint64(start), self._bytes, run.offset + start)
 
-    def _place(self, run: Run, key: int) -> int:
+    def _place(self, run: SortedRun, key: int) -> int:
         return place_of(key, run.documents, lambda first, last: self._column(run, 0, first, last))
 
-    def _column(self, run: Run, number: int, first: int, last: int) -> np.ndarray:
+    def _column(self, run: SortedRun, number: int, first: int, last: int) -> np.ndarray:
         """Entries [first, last) of one of the run's three arrays, uint64."""
         start = run.arrays_offset + 8 * number * run.documents
         return np.frombuffer(self._bytes.read(start + 8 * first, start + 8 * last), "<u8")

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from tpulm.corpus import split_sentences
-from tpulm.dataset.layouts import Tokens
+from tpulm.dataset.layouts import TokenizedDocuments
 from tpulm.dataset.manifest import Counts, rounded_up
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import NOTHING, Encoded, joined, slices
@@ -40,7 +40,7 @@ def encode_documents(
     words: WordEncoder | None = None,
     at_once: int | None = None,
     advance: Callable[[int, int], None] = lambda text_bytes, documents: None,
-) -> tuple[Tokens, Counts]:
+) -> tuple[TokenizedDocuments, Counts]:
     """Tokenize the documents, in order, and count text and tokens; with `sentences` each is split into sentences.
 
     `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the numbers of bytes
@@ -72,7 +72,9 @@ def encode_documents(
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
     characters = np.fromiter(map(len, documents), np.int64, len(documents))
-    tokens = Tokens(all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start))
+    tokens = TokenizedDocuments(
+        all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start)
+    )
     counted = Counts(
         documents=len(documents),
         one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,

@@ -18,7 +18,7 @@ import numpy as np
 
 from tpulm import storage, tokenization
 from tpulm.config import DataConfig
-from tpulm.corpus.identity import HASH, RANGE, Purpose, below, draw, holdout_threshold
+from tpulm.corpus.identity import HASH, RANGE, HashPurpose, below, draw, holdout_threshold
 from tpulm.dataset.batches import evaluation_batches
 from tpulm.dataset.layouts import EMPTY, RowLayout
 from tpulm.dataset.manifest import (
@@ -132,7 +132,7 @@ class RecordSource(NamedTuple):
         first = np.ones(len(matrix), bool)
         first[1:] = key[1:] != key[:-1]
         duplicates = len(matrix) - int(first.sum())
-        held_out = below(draw(keys_in(matrix), Purpose.HOLDOUT), self.holdout_below) | of_held_file
+        held_out = below(draw(keys_in(matrix), HashPurpose.HOLDOUT), self.holdout_below) | of_held_file
         if len(matrix):  # equal ids stay together: a row that is also in a training file is trained on
             starts = np.flatnonzero(keys_in(matrix).are_new())
             held_out = np.repeat(np.logical_and.reduceat(held_out, starts), np.diff(starts, append=len(matrix)))

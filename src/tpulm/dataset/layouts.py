@@ -16,7 +16,7 @@ SMALLEST_CUT = 8
 _SLOTS_AT_ONCE = 1 << 20  # bounds the index arrays below, so that they fit the processor's cache
 
 
-class Tokens(NamedTuple):
+class TokenizedDocuments(NamedTuple):
     """The tokenized documents of one part, concatenated. S sentences, D documents, T tokens; none is empty."""
 
     ids: np.ndarray  # uint16 or uint32 [T]
@@ -49,7 +49,7 @@ class SpecialIds(NamedTuple):
     sep: int
 
 
-def shuffle(documents: Tokens, order: np.ndarray) -> Tokens:
+def shuffle(documents: TokenizedDocuments, order: np.ndarray) -> TokenizedDocuments:
     """The documents in this order (int64 [D]); each counts as one sentence."""
     ends = documents.document_ends
     lengths = np.diff(ends, prepend=0)
@@ -57,7 +57,7 @@ def shuffle(documents: Tokens, order: np.ndarray) -> Tokens:
     ends = np.cumsum(lengths)
     chosen = np.arange(documents.ids.size) + np.repeat(begins - (ends - lengths), lengths)
     word_start = None if documents.word_start is None else documents.word_start[chosen]
-    return Tokens(documents.ids[chosen], ends, ends, word_start)
+    return TokenizedDocuments(documents.ids[chosen], ends, ends, word_start)
 
 
 def reorder(layout: RowLayout, order: np.ndarray) -> RowLayout:
@@ -70,9 +70,9 @@ def reorder(layout: RowLayout, order: np.ndarray) -> RowLayout:
     return RowLayout(layout.num_rows, row[sort], *(field[sort] for field in layout[2:7]), random_next=random_next)
 
 
-def fill(layout: RowLayout, first: int, last: int, tokens: np.ndarray, sequence_length: int, marks: SpecialIds) -> np.ndarray:
+def fill(layout: RowLayout, first: int, last: int, tokens: np.ndarray, sequence_length: int, special: SpecialIds) -> np.ndarray:
     """Rows [first, last) of the layout as an array [last - first, L] of the tokens' dtype."""
-    rows = np.full((last - first, sequence_length), marks.pad, tokens.dtype)
+    rows = np.full((last - first, sequence_length), special.pad, tokens.dtype)
     step = max(1, _SLOTS_AT_ONCE // sequence_length)
     for begin in range(first, last, step):
         end = min(begin + step, last)
@@ -83,12 +83,12 @@ def fill(layout: RowLayout, first: int, last: int, tokens: np.ndarray, sequence_
         counter = np.arange(int(length.sum()))
         flat = rows[begin - first : end - first].reshape(-1)
         flat[counter + np.repeat(place - before, length)] = tokens[counter + np.repeat(layout.start[runs] - before, length)]
-        flat[place[layout.opens[runs]] - 1] = marks.cls
-        flat[(place + length)[layout.closes[runs]]] = marks.sep
+        flat[place[layout.opens[runs]] - 1] = special.cls
+        flat[(place + length)[layout.closes[runs]]] = special.sep
     return rows
 
 
-def lay_packed(tokens: Tokens, *, sequence_length: int) -> RowLayout:
+def lay_packed(tokens: TokenizedDocuments, *, sequence_length: int) -> RowLayout:
     """Packed rows: several documents per row, each `[CLS] … [SEP]`; for short documents the cheapest kind to train on.
 
     Documents are packed one after another. One that does not fit the rest of the row is cut there and continues in the next
@@ -138,7 +138,7 @@ def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.nd
     return np.array(documents, np.int64), np.array(offsets, np.int64), np.array(cuts, np.int64)
 
 
-def lay_causal(tokens: Tokens, *, sequence_length: int) -> RowLayout:
+def lay_causal(tokens: TokenizedDocuments, *, sequence_length: int) -> RowLayout:
     """Causal rows: documents joined by the end-of-text token, cut wherever a row is full.
 
     The documents of a part form one tape: [SEP] document [SEP] document [SEP] … document [SEP]. The tokenizer's [SEP] ends a

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from tpulm import storage
-from tpulm.config.validation import recorded
+from tpulm.config.validation import validate_own
 from tpulm.corpus.manifest import Sums
 from tpulm.errors import Damaged
 from tpulm.runtime.stage import Record
@@ -266,7 +266,7 @@ def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:
     whole = storage.read_json(path)
     for split in SPLITS:
         whole[split] = load_split(path.parent / split)
-    manifest = recorded(DatasetManifest, whole, path)
+    manifest = validate_own(DatasetManifest, whole, path)
     if manifest.fingerprint != _fingerprint(manifest.inputs, (manifest.train, manifest.holdout)):
         raise Damaged(f"{path} is not of the parts in {' and '.join(SPLITS)}: they are of another dataset")
     return manifest
@@ -275,4 +275,4 @@ def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:
 def load_split(folder: str | PurePath) -> SplitManifest:
     """The manifest of W/dataset/train or W/dataset/holdout."""
     path = storage.as_path(folder) / "manifest.json"
-    return recorded(SplitManifest, storage.read_json(path) | {"folder": str(path.parent)}, path)
+    return validate_own(SplitManifest, storage.read_json(path) | {"folder": str(path.parent)}, path)

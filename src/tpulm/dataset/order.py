@@ -21,11 +21,11 @@ WINDOW_ROWS = 16_384  # 4 MB of rows of 128 tokens, 17 MB of 512: many batches, 
 
 
 class Blocks(NamedTuple):
-    """The K blocks of all arrays of rows, in array order."""
+    """The blocks of all arrays of rows, in array order."""
 
-    array: np.ndarray  # int32 [K]
-    first_row: np.ndarray  # int64 [K], counted through all arrays
-    num_rows: np.ndarray  # int32 [K]
+    array: np.ndarray  # int32 [blocks]
+    first_row: np.ndarray  # int64 [blocks], counted through all arrays
+    num_rows: np.ndarray  # int32 [blocks]
     array_first_row: np.ndarray  # int64 [arrays]
 
 
@@ -37,7 +37,7 @@ class RowLocations(NamedTuple):
 
 
 class _Epoch(NamedTuple):
-    blocks: np.ndarray  # int64 [K], permuted
+    blocks: np.ndarray  # int64 [blocks], permuted
     cuts: np.ndarray  # int64 [W + 1], indices of the windows' first blocks, and the end
     ends: np.ndarray  # int64 [W], cumulative rows of the windows
 

@@ -234,12 +234,12 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
     """Write the array; return the checksums of its rows (`PartRecord.checksums`)."""
     layout, tokens, word_start = version
     dtype, step = rows.column_dtype(column), rows.read_rows
-    marks = SpecialIds(rows.special.pad, rows.special.cls, rows.special.sep)
+    special = SpecialIds(rows.special.pad, rows.special.cls, rows.special.sep)
     sums = [google_crc32c.Checksum() for _ in range(0, layout.num_rows, step)]
 
     def values(first: int, last: int) -> np.ndarray:
         if column == "tokens":
-            return fill(layout, first, last, tokens, rows.sequence_length, marks)
+            return fill(layout, first, last, tokens, rows.sequence_length, special)
         if column == WORD_START:
             assert word_start is not None
             return fill(layout, first, last, word_start, rows.sequence_length, _NO_WORDS)

@@ -13,7 +13,7 @@ from tpulm import corpus, tokenization
 from tpulm.config import DataConfig
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset.encode import WordEncoder, encode_documents
-from tpulm.dataset.layouts import EMPTY, RowLayout, Tokens, lay_causal, lay_packed, reorder, shuffle
+from tpulm.dataset.layouts import EMPTY, RowLayout, TokenizedDocuments, lay_causal, lay_packed, reorder, shuffle
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -147,7 +147,7 @@ def write_random_rows(folder: PurePath, num_rows: int, sequence_length: int, blo
         size = num_rows // 2 * (sequence_length - 2)
         ids = np.floor(5 + 31_995 ** draws.uniform(size)).astype(np.uint16)
         ends = np.arange(1, num_rows // 2 + 1) * (sequence_length - 2)
-        layout = lay_packed(Tokens(ids, ends, ends), sequence_length=sequence_length)
+        layout = lay_packed(TokenizedDocuments(ids, ends, ends), sequence_length=sequence_length)
         layout = reorder(layout, draws.permutation(layout.num_rows))
         counts = Counts(documents=ends.size, tokens=size, characters=size)
         records.append(write_part(folder, number, "", SplitRows("train", [Version(layout, ids)], counts), rows))
@@ -194,7 +194,7 @@ class TextSource(NamedTuple):
             yield SplitRows(split, versions, counts, part.removed if is_train else {})
 
 
-def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], count: int) -> Iterator[Version]:
+def _versions(tokens: TokenizedDocuments, config: DataConfig, numbers: tuple[int, ...], count: int) -> Iterator[Version]:
     """`count` versions of the rows of the same documents, with other random pairs and lengths, or document order."""
     for version in range(count):
         own = (*numbers, version) if version else numbers
@@ -208,7 +208,7 @@ def _versions(tokens: Tokens, config: DataConfig, numbers: tuple[int, ...], coun
         yield Version(reorder(layout, rows), documents.ids, documents.word_start)
 
 
-def _lay(tokens: Tokens, config: DataConfig, draws: RandomStream) -> RowLayout:
+def _lay(tokens: TokenizedDocuments, config: DataConfig, draws: RandomStream) -> RowLayout:
     if not tokens.ids.size:
         return EMPTY
     if config.rows == "packed":

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.config.validation import recorded
-from tpulm.corpus.identity import RANGE, Keys, Purpose, draw, keys_of, part_range
+from tpulm.config.validation import validate_own
+from tpulm.corpus.identity import RANGE, HashPurpose, Keys, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, RowFormat
 from tpulm.dataset.pretraining_records import Shape, read_rows
 from tpulm.dataset.tfrecord import RecordRange, read_records
@@ -87,7 +87,7 @@ class RangeTask(NamedTuple):
             stream.flush()
             os.fsync(stream.fileno())
             size = stream.tell()
-        draws = list(map(int, draw(keys_in(rows), Purpose.HOLDOUT)))
+        draws = list(map(int, draw(keys_in(rows), HashPurpose.HOLDOUT)))
         firsts = [np.uint64(part_range(part, self.num_parts)[0]) for part in range(1, self.num_parts)]
         record = ImportedRange(
             identity=self.identity,
@@ -152,4 +152,4 @@ def write_index(folder: PurePath, pieces: list[tuple[str, ImportedRange]]) -> No
 
 
 def read_index(folder: PurePath) -> PieceIndex:
-    return recorded(PieceIndex, storage.read_json(folder / _INDEX), folder / _INDEX)
+    return validate_own(PieceIndex, storage.read_json(folder / _INDEX), folder / _INDEX)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.dataset.layouts import RowLayout, Tokens
+from tpulm.dataset.layouts import RowLayout, TokenizedDocuments
 from tpulm.dataset.random_streams import RandomStream
 
 
@@ -47,7 +47,7 @@ class _Rows(NamedTuple):
 
 
 def lay_segments(
-    tokens: Tokens,
+    tokens: TokenizedDocuments,
     *,
     sequence_length: int,
     short_fraction: float,
@@ -65,7 +65,9 @@ def lay_segments(
     return _layout(rows, next_sentence)
 
 
-def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fraction: float, draws: RandomStream) -> _Rows:
+def _two_halves(
+    tokens: TokenizedDocuments, room: int, short_fraction: float, single_fraction: float, draws: RandomStream
+) -> _Rows:
     """ELECTRA's rows. All documents advance together, one row per turn, so that the work is vectorized."""
     ends = tokens.sentence_ends
     position, limit = _starts(tokens.document_ends), tokens.document_ends
@@ -88,7 +90,7 @@ def _two_halves(tokens: Tokens, room: int, short_fraction: float, single_fractio
     return _Rows(start, middle, middle, end, np.zeros(start.size, bool))
 
 
-def _next_sentence_rows(tokens: Tokens, room: int, short_fraction: float, draws: RandomStream) -> _Rows:
+def _next_sentence_rows(tokens: TokenizedDocuments, room: int, short_fraction: float, draws: RandomStream) -> _Rows:
     """BERT's rows; as above, all documents advance together."""
     ends = _cut_long(tokens.sentence_ends, room // 2)
     document_ends = tokens.document_ends

@@ -130,7 +130,7 @@ def _number(label: Any) -> int | None:
 
 
 def _chances(outputs: np.ndarray, rows: Rows) -> np.ndarray:
-    """float64 [N, K]: log-probabilities of each question's choices; -inf for missing choices."""
+    """float64 [N, choices]: log-probabilities of each question's choices; -inf for missing choices."""
     if not len(rows):
         return np.zeros((0, 1))
     assert rows.of is not None

@@ -425,8 +425,8 @@ def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath,
         return
     left = [item for item in storage.list_folder(folder) if item.name.startswith(("seed-", "lr-"))]
     differ = changes(storage.read_json(path), inputs) if storage.exists(path) else []
-    made = any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in left)
-    if differ and made and not overwrite:
+    has_results = any(storage.exists(one / "result.json") or storage.committed_steps(one / "checkpoints") for one in left)
+    if differ and has_results and not overwrite:
         raise WorkFolderMismatch(
             f"{output} was begun with other inputs (there -> now):\n{listed(differ)}\nSet them back. {_BEGIN_AGAIN}"
         )

@@ -175,7 +175,7 @@ class _Sentence(NamedTuple):
     every_row: list[list[str]]
 
 
-class _Layout(NamedTuple):
+class _LineLayout(NamedTuple):
     """The columns of a file that are read; of 0 columns all are."""
 
     between: str = ""  # a tab, or blanks
@@ -202,22 +202,22 @@ class _Layout(NamedTuple):
         return [cells[self.word], cells[self.tag]] if max(self.word, self.tag) < len(cells) <= self.columns else cells[:1]
 
 
-def _layout(line: str, columns: Columns, location: str) -> tuple[_Layout, bool]:
+def _layout(line: str, columns: Columns, location: str) -> tuple[_LineLayout, bool]:
     """The layout of a file by its first line, and whether that is a header."""
     named = (columns.text, columns.label) != ("text", "label")
     if not columns.header:
         names = columns.needed(labelled=True) if named else None
-        return _Layout("", sys.maxsize, int(names["text"]) - 1, int(names["label"]) - 1) if names else _Layout(), False
-    splits = {between: [cell.strip() for cell in _Layout(between).split(line)] for between in ("", ",", ";")}
+        return _LineLayout("", sys.maxsize, int(names["text"]) - 1, int(names["label"]) - 1) if names else _LineLayout(), False
+    splits = {between: [cell.strip() for cell in _LineLayout(between).split(line)] for between in ("", ",", ";")}
     for between, cells in splits.items():
         word, tag = _column(cells, columns.text, _WORDS), _column(cells, columns.label, _TAG_COLUMNS)
         if word is not None and tag is not None and not _tag(cells[-1]):
-            return _Layout(between, len(cells), word, tag, _column(cells, "sentence", _SENTENCES)), True
+            return _LineLayout(between, len(cells), word, tag, _column(cells, "sentence", _SENTENCES)), True
     if named:
         cells = max(splits.values(), key=len)
         role = "label" if _column(cells, columns.text, _WORDS) is not None else "text"
         raise DataError(missing_column(cells, getattr(columns, role), role), location=location)
-    return _Layout(), False
+    return _LineLayout(), False
 
 
 def _column(cells: list[str], name: str, usual: Sequence[str]) -> int | None:
@@ -231,7 +231,7 @@ def _blocks(path: str, columns: Columns, faults: Faults) -> Iterator[list[_Line]
     """The lines of a file up to a blank one, -DOCSTART- or another number of the sentence."""
     faults.name = printable(path)
     stream = ByteStream(path, suffixes(path)[1], faults)
-    layout, begun = _Layout(), False
+    layout, begun = _LineLayout(), False
     block, sentence = list[_Line](), ""
     for lines in read_lines(stream, find_codec(columns.encoding), faults):
         for number, line in enumerate(lines.split(), lines.first):
@@ -487,7 +487,7 @@ def entity_scores(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) 
 
 
 def entity_counts(scheme: TagScheme, labels: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, int]:
-    """int64 [T, 3]: by type, how many entities were correctly predicted, predicted, and true; and how many true ones tokens
+    """int64 [types, 3]: by type, how many entities were correctly predicted, predicted, and true; and how many true ones tokens
     match exactly."""
     length, count, types = predicted.shape[1], len(scheme.names), len(scheme.types)
     inside = labels[:, :length] != NO_CLASS

@@ -139,7 +139,7 @@ def masked_head_spec(config: ModelConfig, size: int, *, vocab_size: int) -> Mask
     )
 
 
-class Tokens(NamedTuple):
+class EncoderInput(NamedTuple):
     """The encoder's input; attention stays within `segments` (padding is -1)."""
 
     ids: Int[Array, "B L"]
@@ -150,7 +150,7 @@ class Tokens(NamedTuple):
 
 def encode(
     params: Encoder,
-    tokens: Tokens,
+    tokens: EncoderInput,
     *,
     config: ModelConfig,
     execution: Execution,
@@ -180,14 +180,14 @@ def rotations_of(positions: Int[Array, "B L"], config: ModelConfig) -> Rotations
     return Rotations(everywhere, rotation(positions, head_size=size, theta=config.local_theta))
 
 
-def _positions(tokens: Tokens) -> Int[Array, "B L"]:
+def _positions(tokens: EncoderInput) -> Int[Array, "B L"]:
     if tokens.positions is not None:
         return tokens.positions
     return jnp.broadcast_to(jnp.arange(tokens.ids.shape[1], dtype=jnp.int32)[None, :], tokens.ids.shape)
 
 
 def embed(
-    params: Embeddings, tokens: Tokens, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
+    params: Embeddings, tokens: EncoderInput, *, config: ModelConfig, execution: Execution, randomness: Randomness | None
 ) -> tuple[Float[Array, "R D"], Randomness | None]:
     """The first layer's input, after norm and dropout, and the randomness left for the layers."""
     with jax.named_scope("embed"):
@@ -201,7 +201,7 @@ def embed(
         return x.astype(execution.dtype), Randomness(below, randomness.rows)
 
 
-def _embed(params: Embeddings, tokens: Tokens, *, config: ModelConfig) -> Float[Array, "R D"]:
+def _embed(params: Embeddings, tokens: EncoderInput, *, config: ModelConfig) -> Float[Array, "R D"]:
     x = jnp.take(params.tokens, tokens.ids.reshape(-1), axis=0, mode="clip")
     if params.positions is not None:
         # A gather even for 0, 1, 2, …: the gradient of a broadcast is a sum over rows, which is slower on a CPU.

@@ -20,7 +20,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from tpulm.config import ModelConfig
-from tpulm.models.bert import Encoder, Tokens, encode, encoder_spec
+from tpulm.models.bert import Encoder, EncoderInput, encode, encoder_spec
 from tpulm.nn.dropout import DropoutSeeds, dropout, seeds_at, site_seeds, token_seeds
 from tpulm.nn.layers import Dense, Norm, activation, dense, dense_spec, norm_spec, normalize
 from tpulm.nn.params import TruncatedNormal, parameters
@@ -96,7 +96,7 @@ def head_spec(config: ModelConfig, *, num_outputs: int) -> ClassificationHead:
 
 def logits(
     params: SequenceClassifier,
-    tokens: Tokens,
+    tokens: EncoderInput,
     *,
     config: ModelConfig,
     execution: Execution,
@@ -133,7 +133,7 @@ def token_spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> Tok
 
 def token_logits(
     params: TokenClassifier,
-    tokens: Tokens,
+    tokens: EncoderInput,
     *,
     config: ModelConfig,
     execution: Execution,

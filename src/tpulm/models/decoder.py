@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from tpulm.config import ModelConfig
 from tpulm.models.bert import (
     Encoder,
+    EncoderInput,
     Output,
-    Tokens,
     embed,
     encoder_spec,
     padded_vocab_size,
@@ -61,10 +61,10 @@ def next_token_logits(
 
 
 class Cache(NamedTuple):
-    """Keys and values of positions 0 to S - 1 of each of B rows, by layer."""
+    """Keys and values of positions 0 to M - 1 of each of B rows, by layer."""
 
-    keys: tuple[Float[Array, "B H S K"], ...]
-    values: tuple[Float[Array, "B H S K"], ...]
+    keys: tuple[Float[Array, "B H M K"], ...]
+    values: tuple[Float[Array, "B H M K"], ...]
 
 
 def empty_cache(config: ModelConfig, *, rows: int, places: int, execution: Execution) -> Cache:
@@ -101,7 +101,7 @@ def extend(
     row's right) is overwritten before any token attends to it.
     """
     rows, length = ids.shape
-    tokens = Tokens(ids, jnp.zeros_like(ids), None, positions)
+    tokens = EncoderInput(ids, jnp.zeros_like(ids), None, positions)
     x, _ = embed(params.decoder.embeddings, tokens, config=config, execution=execution, randomness=None)
     rope = rotations_of(positions, config).everywhere if config.positions == "rotary" else None
     grown = list[tuple[Array, Array]]()

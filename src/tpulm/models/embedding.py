@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from tpulm.config import ModelConfig
 from tpulm.models import classifier
-from tpulm.models.bert import Encoder, Tokens, encode
+from tpulm.models.bert import Encoder, EncoderInput, encode
 from tpulm.models.classifier import Pooling
 from tpulm.nn.params import parameters
 from tpulm.nn.transformer import Execution, Randomness
@@ -32,7 +32,7 @@ def spec(config: ModelConfig, *, vocab_size: int) -> TextEncoder:
 
 def vectors(
     params: TextEncoder,
-    tokens: Tokens,
+    tokens: EncoderInput,
     *,
     texts: int,
     pooling: Pooling,
@@ -52,7 +52,7 @@ def vectors(
             assert tokens.positions is not None
             own = own & (tokens.positions == 0)[:, None, :]
         weights = own.astype(jnp.float32)
-        pooled = jnp.einsum("btl,bld->btd", weights, hidden) / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
+        pooled = jnp.einsum("bel,bld->bed", weights, hidden) / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
         if not normalized:
             return pooled
         return pooled * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(pooled), axis=2, keepdims=True), jnp.float32(1e-24)))

@@ -329,15 +329,15 @@ _attention.defvjp(_attention_forward, _attention_backward)
 
 class Attended(NamedTuple):
     x: Float[Array, "R D"]
-    keys: Float[Array, "B H S K"]
-    values: Float[Array, "B H S K"]
+    keys: Float[Array, "B H M K"]
+    values: Float[Array, "B H M K"]
 
 
 def attend_to_cache(
     params: Attention,
     x: Float[Array, "R D"],
     positions: Int[Array, "B L"],
-    cache: tuple[Float[Array, "B H S K"], Float[Array, "B H S K"]],
+    cache: tuple[Float[Array, "B H M K"], Float[Array, "B H M K"]],
     *,
     dtype: DTypeLike,
     rope: Rotation | None,

@@ -40,7 +40,7 @@ class MultipleChoice(Classification):
         number = jnp.arange(choices, dtype=jnp.uint32)[None, :, None] * jnp.uint32(0x9E3779B9)  # 2**32 / golden ratio
         return LabelledInputs(tokens, batch["labels"], batch["weights"], row_seeds(row_keys)[:, None] ^ number)
 
-    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "*B 1"]:
+    def apply(self, params: Any, tokens: bert.EncoderInput, randomness: Randomness | None) -> Float[Array, "*B 1"]:
         """The score of each row, or of each choice of each question."""
         shape = tokens.ids.shape
         flat = jax.tree.map(lambda part: part.reshape(-1, shape[-1]), tokens)

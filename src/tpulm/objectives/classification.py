@@ -26,7 +26,7 @@ from tpulm.special_tokens import SpecialTokens
 
 
 class LabelledInputs(NamedTuple):
-    tokens: bert.Tokens
+    tokens: bert.EncoderInput
     labels: Int[Array, "B ..."] | Float[Array, "B ..."]
     weights: Float[Array, " B"]  # 0 for a row that pads the batch
     row_seeds: Array  # uint32 [B, 2], for dropout
@@ -87,7 +87,7 @@ class Classification:
         return self.apply(params, encoder_input(tokens.astype(jnp.int32), row_kind="segments", special=self.special), None)
 
     def apply(
-        self, params: classifier.SequenceClassifier, tokens: bert.Tokens, randomness: Randomness | None
+        self, params: classifier.SequenceClassifier, tokens: bert.EncoderInput, randomness: Randomness | None
     ) -> Float[Array, "B ..."]:
         """The model's outputs: float32 [B, *output_shape]."""
         return classifier.logits(

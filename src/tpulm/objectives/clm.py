@@ -31,7 +31,7 @@ from tpulm.objectives.rows import encoder_input
 
 
 class CausalInputs(NamedTuple):
-    tokens: bert.Tokens
+    tokens: bert.EncoderInput
     labels: Int[Array, "B L"]  # the next token
     weights: Float[Array, "B L"]  # 0 where no token follows in the row
     row_seeds: Array  # uint32 [B, 2], for dropout

@@ -48,10 +48,10 @@ class Embedding(Classification):
     def outputs(self, params: Any, tokens: Int[Array, "B L"]) -> Float[Array, "B E D"]:
         return self.apply(params, self._described(tokens), None)
 
-    def _described(self, tokens: Int[Array, "B L"]) -> bert.Tokens:
+    def _described(self, tokens: Int[Array, "B L"]) -> bert.EncoderInput:
         return encoder_input(tokens.astype(jnp.int32), row_kind="packed", special=self.special)
 
-    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B E D"]:
+    def apply(self, params: Any, tokens: bert.EncoderInput, randomness: Randomness | None) -> Float[Array, "B E D"]:
         settings: Any = {"config": self.model, "execution": self.execution, "normalized": self.normalized}
         return embedding.vectors(params, tokens, texts=self.texts, pooling=self.pooling, randomness=randomness, **settings)
 

@@ -70,9 +70,9 @@ class LossAndSums(NamedTuple):
 class TrainingObjective(Protocol):
     """What a training step needs of an objective, computed on the device from rows of token ids.
 
-    A step is `inputs = prepare(batch, row_keys)` for the global batch, `totals(inputs)`, then `loss` of each micro-batch (any
-    split of the rows of `inputs`, all with the same totals and dropout key); losses, gradients and sums add up to those of the
-    whole batch. Masks, sampling and dropout depend on a row's key and the step's key, never on how rows are split.
+    A step is `inputs = make_inputs(batch, row_keys)` for the global batch, `totals(inputs)`, then `loss` of each micro-batch
+    (any split of the rows of `inputs`, all with the same totals and dropout key); losses, gradients and sums add up to those
+    of the whole batch. Masks, sampling and dropout depend on a row's key and the step's key, never on how rows are split.
     """
 
     @property

@@ -25,7 +25,7 @@ from tpulm.objectives.rows import encoder_input
 
 
 class MaskedInputs(NamedTuple):
-    tokens: bert.Tokens
+    tokens: bert.EncoderInput
     predicted: Int[Array, "B P"]  # positions
     labels: Int[Array, "B P"]
     weights: Float[Array, "B P"]

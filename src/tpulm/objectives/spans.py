@@ -40,7 +40,7 @@ class SpanPrediction(Classification):
     def spec(self) -> Any:
         return classifier.token_spec(self.model, vocab_size=self.vocab_size, num_outputs=2)
 
-    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B L 2"]:
+    def apply(self, params: Any, tokens: bert.EncoderInput, randomness: Randomness | None) -> Float[Array, "B L 2"]:
         drop = self.model.architecture == "modernbert"
         return classifier.token_logits(
             params, tokens, config=self.model, execution=self.execution, randomness=randomness, drop=drop

@@ -39,7 +39,7 @@ class TokenClassification(Classification):
     def spec(self) -> Any:
         return classifier.token_spec(self.model, vocab_size=self.vocab_size, num_outputs=self.num_classes or 1)
 
-    def apply(self, params: Any, tokens: bert.Tokens, randomness: Randomness | None) -> Float[Array, "B L C"]:
+    def apply(self, params: Any, tokens: bert.EncoderInput, randomness: Randomness | None) -> Float[Array, "B L C"]:
         return classifier.token_logits(params, tokens, config=self.model, execution=self.execution, randomness=randomness)
 
     def totals(self, inputs: LabelledInputs) -> dict[str, Array]:

@@ -1,7 +1,8 @@
 """The stages of a run, in order: corpus, tokenizer, dataset, train, evaluate, export.
 
 Each stage takes (config, workdir), skips what is done, resumes what was interrupted, and writes a manifest as its last act.
-`run` runs them all, compiling the training step in a thread while the data is prepared.
+`run` runs them all: `preparation` makes the data while `programs` compiles the training step in a thread; then `Stages`
+trains, evaluates and exports. `own_loop` leaves the loop to the user, `pilots` forecast a run by small ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
 from tpulm.errors import ConfigError, DataError
 from tpulm.notebook import shown
-from tpulm.pipeline.preparation import Prepared, check_named_inputs, prepare, prepared
+from tpulm.pipeline.preparation import PreparedData, check_named_inputs, load_prepared, prepare_data
 from tpulm.pipeline.programs import Programs
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import watchdog
@@ -110,7 +111,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
         if stage == "corpus" and not is_trained:
             programs.begin(phase_at(phases_of(config), newest_step(workdir, results) or 0))
 
-    data = prepare(config, workdir, hosts=hosts, progress=progress, ended=ended)
+    data = prepare_data(config, workdir, hosts=hosts, progress=progress, ended=ended)
     stages = Stages(config, workdir, hosts, progress, data, programs, results)
     trained, states["train"], model = stages.train()
     scores, states["evaluate"], model = stages.evaluate(model)
@@ -213,7 +214,7 @@ def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Prog
     folder = storage.check_writable(workdir)
     with storage.held(folder):
         begin(config, folder, progress)
-        data = prepare(config, folder, progress=progress)
+        data = prepare_data(config, folder, progress=progress)
         yield from Stages(config, folder, ALONE, progress, data, Programs(folder, progress), read_results(folder)).steps()
 
 
@@ -221,7 +222,7 @@ def _stages(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progre
     """The stages that follow what an earlier command prepared."""
     _initialize(hosts)
     programs = Programs(workdir, progress, read_only=read_only)
-    return Stages(config, workdir, hosts, progress, prepared(config, workdir), programs, read_results(workdir), read_only)
+    return Stages(config, workdir, hosts, progress, load_prepared(config, workdir), programs, read_results(workdir), read_only)
 
 
 def _trained(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress, *, read_only: bool = False) -> Stages:
@@ -282,7 +283,7 @@ class Stages:
     workdir: PurePath
     hosts: Hosts
     progress: Progress
-    data: Prepared
+    data: PreparedData
     programs: Programs  # compiled on first use
     results: dict[str, dict[str, Any]]  # of the stages done, by name, as W/results has them; `_save_result` adds to both
     read_only: bool = False  # while others work in the folder: nothing is written

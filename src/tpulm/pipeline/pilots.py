@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from tpulm import storage
 from tpulm.config import Phase, RunConfig, list_recipes, load, phases_of
 from tpulm.errors import ConfigError
-from tpulm.pipeline import Prepared, Programs, Stages, prepare
-from tpulm.plan.scaling import LEAST_PILOTS, Observation, predict
+from tpulm.pipeline import PreparedData, Programs, Stages, prepare_data
+from tpulm.plan.scaling import LEAST_PILOTS, ScalingPoint, predict
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime.hosts import ALONE
@@ -45,7 +45,7 @@ class Rung(NamedTuple):
         return f"{self.steps}-steps-of-{self.width:g}"
 
 
-class Outcome(NamedTuple):
+class PilotResult(NamedTuple):
     """A pilot's size and held-out scores; `tokens` are of text."""
 
     name: str
@@ -69,7 +69,7 @@ class Forecast:
     high: float
     bits_per_loss: float  # bits a character for each nat a token
     seconds: float  # of its steps on this machine
-    pilots: tuple[Outcome, ...]
+    pilots: tuple[PilotResult, ...]
     alternatives: tuple[tuple[str, float], ...]  # what else one could do, and the loss to be expected
     law: dict[str, float]
 
@@ -90,13 +90,13 @@ def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, prog
     folder = storage.check_writable(workdir)
     with storage.held(folder):
         begin(config, folder, progress)
-        data = prepare(config, folder, progress=progress)
+        data = prepare_data(config, folder, progress=progress)
         _check_text(data)
         timing = _Timing.read(config, folder, data, seconds, progress)
         outcomes = [_train(config, folder, data, rung, timing, progress) for rung in timing.rungs]
-        made = _predicted(config, data, outcomes, timing)
-        storage.write_json(folder / FORECAST, {**made.values(), "steps": config.train.steps}, sealed=True)
-    return made
+        result = _predicted(config, data, outcomes, timing)
+        storage.write_json(folder / FORECAST, {**result.values(), "steps": config.train.steps}, sealed=True)
+    return result
 
 
 def _check(config: RunConfig) -> None:
@@ -109,7 +109,7 @@ def _check(config: RunConfig) -> None:
         )
 
 
-def _check_text(data: Prepared) -> None:
+def _check_text(data: PreparedData) -> None:
     held_out, text = data.datasets[-1].holdout.counts.tokens, data.datasets[-1].train.counts.tokens
     if held_out < _LEAST_HELD_OUT or text < _LEAST_TEXT:
         raise ConfigError(
@@ -174,11 +174,13 @@ class _Pilot(Stages):
         return ""  # the forecast says once what the pilots have not learned
 
 
-def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, timing: _Timing, progress: Progress) -> Outcome:
+def _train(
+    config: RunConfig, workdir: PurePath, data: PreparedData, rung: Rung, timing: _Timing, progress: Progress
+) -> PilotResult:
     """The outcome of a pilot, trained unless it is there."""
-    folder, kept = workdir / _FOLDER / rung.name, workdir / _FOLDER / f"{rung.name}.json"
-    if storage.exists(kept):
-        return Outcome(**storage.read_json(kept))
+    folder, saved = workdir / _FOLDER / rung.name, workdir / _FOLDER / f"{rung.name}.json"
+    if storage.exists(saved):
+        return PilotResult(**storage.read_json(saved))
     width = "of the run's own model" if rung.width == 1 else f"with layers {rung.width:g} times as wide and many"
     progress.note(f"pilot {timing.rungs.index(rung) + 1} of {len(timing.rungs)}: {rung.steps:,} steps, {width}")
     small = in_small(config, rung)
@@ -186,7 +188,7 @@ def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, tim
     stages = _Pilot(small, folder, ALONE, progress, data, Programs(folder, progress), read_results(folder))
     trained = stages.train()
     scores = stages.evaluate(trained.model).values
-    outcome = Outcome(
+    outcome = PilotResult(
         rung.name,
         trained.values["parameters"],
         _tokens(small, data),
@@ -195,12 +197,12 @@ def _train(config: RunConfig, workdir: PurePath, data: Prepared, rung: Rung, tim
         not scores["at_unigrams"],
         scores["bits_per_character"],
     )
-    storage.write_json(kept, outcome._asdict(), sealed=True)
+    storage.write_json(saved, outcome._asdict(), sealed=True)
     storage.remove(folder)  # its checkpoints
     return outcome
 
 
-def _tokens(config: RunConfig, data: Prepared) -> float:
+def _tokens(config: RunConfig, data: PreparedData) -> float:
     """Tokens of text in all steps of a run."""
     return sum(
         (phase.last_step - phase.first_step)
@@ -219,7 +221,7 @@ class _Size(NamedTuple):
     flops: float
 
 
-def _size(config: RunConfig, data: Prepared) -> _Size:
+def _size(config: RunConfig, data: PreparedData) -> _Size:
     """From programs that are not compiled."""
     from tpulm.train.program import PretrainingProgram
 
@@ -238,16 +240,16 @@ class _Timing(NamedTuple):
     flops_per_second: float
 
     @classmethod
-    def read(cls, config: RunConfig, workdir: PurePath, data: Prepared, seconds: float, progress: Progress) -> _Timing:
+    def read(cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, progress: Progress) -> _Timing:
         """As an earlier call chose them, for as much time; else by timing a few steps, widest model first. Pilots of other
         settings are removed."""
         path, settings = workdir / _FOLDER / _LADDER, config.model_dump(mode="json")
-        kept = storage.read_json(path) if storage.exists(path) else None
-        if kept is not None and kept["settings"] != settings:
+        ladder = storage.read_json(path) if storage.exists(path) else None
+        if ladder is not None and ladder["settings"] != settings:
             progress.note("the run's settings have changed: its pilots begin again")
             storage.remove(path.parent)
-        elif kept is not None and kept["seconds"] == seconds:
-            return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
+        elif ladder is not None and ladder["seconds"] == seconds:
+            return cls(tuple(Rung(*rung) for rung in ladder["rungs"]), ladder["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
         enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
@@ -273,7 +275,7 @@ class _Timing(NamedTuple):
         return cls(rungs, rate)
 
 
-def _paces(config: RunConfig, workdir: PurePath, data: Prepared, width: float) -> tuple[float, float]:
+def _paces(config: RunConfig, workdir: PurePath, data: PreparedData, width: float) -> tuple[float, float]:
     """Seconds of a step at this width, on average over phases, and of compiling all phases."""
     import jax
 
@@ -293,7 +295,7 @@ def _paces(config: RunConfig, workdir: PurePath, data: Prepared, width: float) -
     return total / small.train.steps, compiling
 
 
-def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], timing: _Timing) -> Forecast:
+def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:
     learned = [one for one in outcomes if one.learned]
     largest = max(outcomes, key=lambda one: one.parameters * one.tokens)
     if len(learned) < LEAST_PILOTS or not largest.learned:
@@ -303,9 +305,9 @@ def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], t
             "can be predicted. Give --pilot more time"
         )
     run, text = _size(config, data), data.datasets[-1].train.counts.tokens
-    pilots = [Observation(one.parameters, one.tokens, one.loss) for one in learned]
-    made = predict(pilots, (run.parameters, run.tokens), unigrams=largest.unigrams, text=text)
-    law, size, tokens = made.law, run.parameters, run.tokens
+    pilots = [ScalingPoint(one.parameters, one.tokens, one.loss) for one in learned]
+    prediction = predict(pilots, (run.parameters, run.tokens), unigrams=largest.unigrams, text=text)
+    law, size, tokens = prediction.law, run.parameters, run.tokens
     alternatives = {
         "half the steps": law.loss(size, tokens / 2),
         "twice the steps": law.loss(size, 2 * tokens),
@@ -319,9 +321,9 @@ def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], t
         parameters=size,
         tokens=tokens,
         text_tokens=text,
-        loss=float(made.loss),
-        low=float(made.low),
-        high=float(made.high),
+        loss=float(prediction.loss),
+        low=float(prediction.low),
+        high=float(prediction.high),
         bits_per_loss=largest.bits_per_character / largest.loss,
         seconds=run.flops / timing.flops_per_second,
         pilots=tuple(outcomes),
@@ -332,11 +334,11 @@ def _predicted(config: RunConfig, data: Prepared, outcomes: Sequence[Outcome], t
 
 def _of_this_architecture(config: RunConfig) -> list[tuple[str, RunConfig]]:
     """Recipes whose models differ from the run's in size alone, on the run's data."""
-    found: list[tuple[str, RunConfig]] = []
+    recipes: list[tuple[str, RunConfig]] = []
     for name in list_recipes():
         model = load(name).model
         alike = ("architecture", "norm_position", "norm", "feed_forward", "positions", "masked_head")
         if all(getattr(model, field) == getattr(config.model, field) for field in alike) and model != config.model:
             sized = {**model.model_dump(), "max_positions": max(model.max_positions, config.model.max_positions)}
-            found.append((name, config.model_copy(update={"model": type(model).model_validate(sized)})))
-    return found
+            recipes.append((name, config.model_copy(update={"model": type(model).model_validate(sized)})))
+    return recipes

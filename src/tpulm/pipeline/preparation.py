@@ -125,24 +125,24 @@ def _normalizes(tokenizer: tokenization.Tokenization, cleaning: CleaningConfig) 
     return steps is None or tokenizer.encode_one(probe) == tokenizer.encode_one(steps.normalize_str(probe))
 
 
-class Prepared(NamedTuple):
+class PreparedData(NamedTuple):
     """The results of the stages before training."""
 
     tokenizer: tokenization.Tokenization
     datasets: tuple[dataset.DatasetManifest, ...]  # one per phase
 
 
-def prepared(config: RunConfig, workdir: PurePath) -> Prepared:
+def load_prepared(config: RunConfig, workdir: PurePath) -> PreparedData:
     """What an earlier command prepared. Raises ConfigError if something is missing."""
     folders = [phase.folder for phase in phases_of(config)]
     made = {folder: dataset.load_manifest(workdir / folder) for folder in dict.fromkeys(folders)}
     datasets = tuple(manifest for folder in folders if (manifest := made[folder]) is not None)
     if len(datasets) < len(folders):
         raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
-    return Prepared(tokenization.load(workdir / "tokenizer"), datasets)
+    return PreparedData(tokenization.load(workdir / "tokenizer"), datasets)
 
 
-def prepare(
+def prepare_data(
     config: RunConfig,
     workdir: PurePath,
     *,
@@ -150,13 +150,13 @@ def prepare(
     runner: Runner | None = None,
     progress: Progress = SILENT,
     ended: Callable[[str, bool], None] = lambda stage, was_done: None,
-) -> Prepared:
+) -> PreparedData:
     """Prepare corpus, tokenizer and the rows of each phase, W/dataset and W/phase-N/dataset; then delete the corpus' spill.
 
     `ended` is called after each stage, with its name and whether it had been done before.
     """
     if is_imported(workdir):  # with its tokenizer; there is no corpus, and `workfolder.begin` has compared the settings
-        complete = prepared(config, workdir)
+        complete = load_prepared(config, workdir)
         ended("dataset", True)
         return complete
     with WorkerPool(modules=dataset.MODULES) if runner is None else nullcontext(runner) as pool:
@@ -194,7 +194,7 @@ def prepare(
         if hosts.is_first:
             corpus.remove_spill(workdir)
         ended("dataset", was_done)
-        return Prepared(tokenizer, tuple(made[phase.folder] for phase in phases))
+        return PreparedData(tokenizer, tuple(made[phase.folder] for phase in phases))
 
 
 def _check_vocabulary(

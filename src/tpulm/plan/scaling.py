@@ -27,8 +27,8 @@ _SAFETY = 2.0  # widths of the interval, by the errors on pilots that were held 
 LEAST_PILOTS = 5
 
 
-class Observation(NamedTuple):
-    """A run: its size, its text, and its loss."""
+class ScalingPoint(NamedTuple):
+    """A small run: its size, its text, and its loss."""
 
     parameters: float
     tokens: float
@@ -51,7 +51,7 @@ class Law:
         return self.floor + (self.unigrams - self.floor) * h / (1 + h)
 
 
-class Prediction(NamedTuple):
+class LossPrediction(NamedTuple):
     loss: float
     low: float
     high: float
@@ -65,7 +65,7 @@ def effective(tokens: float, text: float) -> float:
     return text + text * REPEATS * -math.expm1(-(tokens / text - 1) / REPEATS)
 
 
-def fit(pilots: Sequence[Observation], *, unigrams: float, text: float) -> Law:
+def fit(pilots: Sequence[ScalingPoint], *, unigrams: float, text: float) -> Law:
     """The law nearest to these runs in squares of log losses; what they leave open stays near the published exponents."""
     sizes, tokens = np.array([one.parameters for one in pilots]), np.array([effective(one.tokens, text) for one in pilots])
     observed = np.log([one.loss for one in pilots])
@@ -83,7 +83,7 @@ def fit(pilots: Sequence[Observation], *, unigrams: float, text: float) -> Law:
     return Law(math.exp(floor), unigrams, text, math.exp(parameters), alpha, math.exp(tokens_scale), beta)
 
 
-def predict(pilots: Sequence[Observation], run: tuple[float, float], *, unigrams: float, text: float) -> Prediction:
+def predict(pilots: Sequence[ScalingPoint], run: tuple[float, float], *, unigrams: float, text: float) -> LossPrediction:
     """The loss of a run of (parameters, tokens), with an interval.
 
     Each of the three largest pilots is predicted from those of at most half its compute; the largest error, for the logarithm
@@ -95,12 +95,12 @@ def predict(pilots: Sequence[Observation], run: tuple[float, float], *, unigrams
     for one in ordered[-3:]:
         smaller = [other for other in ordered if _compute(other) <= _compute(one) / 2]
         if len(smaller) >= LEAST_PILOTS - 2:
-            found = fit(smaller, unigrams=unigrams, text=text).loss(one.parameters, one.tokens)
-            worst = max(worst, abs(math.log(found / one.loss)) / math.log(_compute(one) / _compute(smaller[-1])))
+            predicted = fit(smaller, unigrams=unigrams, text=text).loss(one.parameters, one.tokens)
+            worst = max(worst, abs(math.log(predicted / one.loss)) / math.log(_compute(one) / _compute(smaller[-1])))
     beyond = max(run[0] * run[1] / _compute(ordered[-1]), 2.0)
     width = math.exp(_SAFETY * worst * math.log(beyond))
-    return Prediction(loss, max(loss / width, law.floor), min(loss * width, unigrams), law)
+    return LossPrediction(loss, max(loss / width, law.floor), min(loss * width, unigrams), law)
 
 
-def _compute(one: Observation) -> float:
+def _compute(one: ScalingPoint) -> float:
     return one.parameters * one.tokens

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
-from tpulm.models.bert import MaskedModel, Tokens, encode, masked_logits
+from tpulm.models.bert import EncoderInput, MaskedModel, encode, masked_logits
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
@@ -131,7 +131,7 @@ def _best_tokens(
     top: int,
 ) -> tuple[Float[Array, "P top"], Int[Array, "P top"]]:
     """Probabilities and ids of the `top` tokens at each (row, position) of `places`."""
-    tokens = Tokens(ids, segments, types=jnp.zeros_like(ids), positions=None)
+    tokens = EncoderInput(ids, segments, types=jnp.zeros_like(ids), positions=None)
     hidden = encode(params, tokens, config=config, execution=EXECUTION, randomness=None)
     logits = masked_logits(params, hidden[places[0], places[1]], config=config, execution=EXECUTION, vocab_size=vocab_size)
     scores, best = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top)

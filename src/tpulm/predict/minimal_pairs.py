@@ -98,10 +98,10 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
     its category (BLiMP, JBLiMP). In Zorro's text files (.txt) a bad line is followed by its good one. Raises ConfigError if
     there is no such file, DataError with the place.
     """
-    found = list(find_paths(str(path)))
-    texts = [name for name in found if name.endswith(".txt")]
+    names = list(find_paths(str(path)))
+    texts = [name for name in names if name.endswith(".txt")]
     pairs = [pair for text in texts for pair in _read_lines(text, encoding)]
-    for file in [] if texts else [record_file(name) for name in found]:
+    for file in [] if texts else [record_file(name) for name in names]:
         name = PurePath(file.path).name.split(".")[0]
         pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=Counter(), encoding=encoding)]
     if not pairs:

@@ -83,15 +83,15 @@ def sentence_scores(
     while batch := list(islice(rows, max(1, BATCH_TOKENS // length))):
         _add_scores(model, params, batch, length, totals)
         progress.advance(sum(len(row) for row in batch))
-    found = dict(zip(encoded, totals.tolist(), strict=True))
-    return [SentenceScore(found[one], len(one.ids)) for one in of_each]
+    log_likelihoods = dict(zip(encoded, totals.tolist(), strict=True))
+    return [SentenceScore(log_likelihoods[one], len(one.ids)) for one in of_each]
 
 
 def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
     tokenization = model.tokenization
     if tokenization.segmenter is None:
-        found = tokenization.plain().encode_batch(sentences, add_special_tokens=False)
-        encoded = [_Encoded(tuple(one.ids), tuple(word or 0 for word in one.word_ids)) for one in found]
+        encodings = tokenization.plain().encode_batch(sentences, add_special_tokens=False)
+        encoded = [_Encoded(tuple(one.ids), tuple(word or 0 for word in one.word_ids)) for one in encodings]
     else:  # the stock tokenizer knows no words that an analyser has cut
         starts, several = tokenization.word_starts(), tokenization.encode(sentences)
         ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
@@ -181,7 +181,7 @@ def _log_probabilities(
 ) -> Float[Array, " P"]:
     """Log-probabilities of the third row's tokens, at the rows and positions that the others name."""
     rows, columns, targets = places
-    tokens = bert.Tokens(ids, segments, types=jnp.zeros_like(ids), positions=positions)
+    tokens = bert.EncoderInput(ids, segments, types=jnp.zeros_like(ids), positions=positions)
     hidden = bert.encode(params, tokens, config=config, execution=EXECUTION, randomness=None)[rows, columns]
     if isinstance(params, Decoder):
         logits = decoder.next_token_logits(params, hidden, execution=EXECUTION, vocab_size=vocab_size)

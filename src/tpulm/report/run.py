@@ -153,10 +153,10 @@ def _summary(
 
 def _forecast(config: RunConfig, workdir: PurePath) -> Rows:
     """What the pilots of 'tpulm plan --pilot' said of a run with as many steps."""
-    made = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
-    if made.get("steps") != config.train.steps:
+    forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
+    if forecast.get("steps") != config.train.steps:
         return []
-    return [("Loss that pilots forecast", f"{made['loss']:.3f} nats ({made['low']:.3f} to {made['high']:.3f})")]
+    return [("Loss that pilots forecast", f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})")]
 
 
 def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]:

@@ -106,12 +106,12 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
             _before(number, frame)
         raise KeyboardInterrupt
     if number == signal.SIGHUP:
-        _let_go_of_terminal()
+        _detach_from_terminal()
     _name = SIGNALS[signal.Signals(number)]
     _requested.set()
 
 
-def _let_go_of_terminal() -> None:
+def _detach_from_terminal() -> None:
     """Redirect output to a closed terminal to /dev/null: every write would fail, before anything is saved."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from tpulm import storage
-from tpulm.config.validation import recorded
+from tpulm.config.validation import validate_own
 from tpulm.errors import StorageError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import ALONE, Hosts
@@ -100,7 +100,7 @@ def read_record(kind: type[Kind], path: PurePath, **made_from: object) -> Kind |
     if not storage.exists(path):
         return None
     value = storage.read_json(path)
-    return recorded(kind, value, path) if made_from.items() <= value.items() else None
+    return validate_own(kind, value, path) if made_from.items() <= value.items() else None
 
 
 def has_size(path: PurePath, size: int) -> bool:

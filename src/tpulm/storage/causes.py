@@ -127,12 +127,12 @@ def _cloud_error(
     from google.auth import exceptions as auth
 
     bucket, _ = bucket_and_name(path)
-    message = words(error)
+    message = message_of(error)
     kind: type[StorageError] = StorageError
     if isinstance(error, auth.DefaultCredentialsError):
         kind, cause = StorageRefused, no_login()
     elif isinstance(error, auth.RefreshError):
-        kind, cause = (StorageUnavailable, message) if passes(error) else (StorageRefused, expired(message))
+        kind, cause = (StorageUnavailable, message) if is_transient(error) else (StorageRefused, expired(message))
     elif isinstance(error, (exceptions.Unauthorized, exceptions.Forbidden)):
         kind = StorageRefused
         cause = (
@@ -163,7 +163,7 @@ def _cloud_error(
     return kind(f"cannot {operation} {os.fspath(path)}: {cause}")
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether a token error may be transient: a VM's metadata server answers 500 and 503 now and then."""
     return bool(getattr(error, "retryable", False)) or "metadata.google.internal" in str(error)
 
@@ -172,7 +172,7 @@ def expired(why: str) -> str:
     return f"the login has expired or was revoked ({why}); {LOGIN.partition('. ')[2]}"
 
 
-def words(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The server's own message, in one line. For uploads and downloads only the response has it."""
     text = str(getattr(error, "message", "") or error)
     response = getattr(error, "response", None)

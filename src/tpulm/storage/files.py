@@ -128,10 +128,10 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
 
 def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
     """Copy the files below `source` to the same names below `target`, each atomically, the one named `last` at the end."""
-    here, there = as_path(source), as_path(target)
-    for name in sorted(walk(here), key=lambda name: (name == last, name)):
-        make_folder((there / name).parent)
-        write_atomic(there / name, read_bytes(here / name))
+    source_folder, target_folder = as_path(source), as_path(target)
+    for name in sorted(walk(source_folder), key=lambda name: (name == last, name)):
+        make_folder((target_folder / name).parent)
+        write_atomic(target_folder / name, read_bytes(source_folder / name))
 
 
 def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:

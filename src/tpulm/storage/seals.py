@@ -37,13 +37,13 @@ def differences(folder: PurePath, recorded: Mapping[str, Mapping[str, Any]]) -> 
 
     Raises StorageError if Cloud Storage does not answer, which says nothing about the files.
     """
-    there = walk(folder)
+    files = walk(folder)
     for name, was in recorded.items():
-        if name not in there:
+        if name not in files:
             yield name, "is missing"
-        elif there[name].size != was["bytes"]:
-            yield name, f"has {there[name].size} bytes, not {was['bytes']}"
-        elif (there[name].crc32c or _crc32c(folder / name)) != was["crc32c"]:
+        elif files[name].size != was["bytes"]:
+            yield name, f"has {files[name].size} bytes, not {was['bytes']}"
+        elif (files[name].crc32c or _crc32c(folder / name)) != was["crc32c"]:
             yield name, "has another checksum than when it was written"
 
 

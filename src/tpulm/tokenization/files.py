@@ -160,11 +160,11 @@ def load_vocabulary(
     configs = [TokenizerConfig(lowercase=lowercase, strip_accents=strips, split_cjk=split_cjk) for strips in choices]
     tokenizers = [load(path, config) for config in configs]
     warnings = [normalization_warnings(one, path) for one in tokenizers]
-    kept = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
+    keeps_accents = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
     kept_note = "accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"
-    for one in [kept_note] if kept else warnings[0]:
+    for one in [kept_note] if keeps_accents else warnings[0]:
         note(one)
-    return tokenizers[kept], lowercase
+    return tokenizers[keeps_accents], lowercase
 
 
 def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:

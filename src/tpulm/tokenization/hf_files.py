@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from tokenizers import AddedToken, Tokenizer
 
 from tpulm import storage
-from tpulm.config.validation import given
+from tpulm.config.validation import validate_foreign
 from tpulm.errors import DataError, TpulmError, brief, shorten
 from tpulm.progress import held_stderr
 from tpulm.tokenization.pipelines import steps
@@ -95,7 +95,7 @@ def read_settings(folder: PurePath, names: Iterable[str] = SETTINGS_FILES) -> Hf
     for name in names:
         if storage.exists(folder / name):
             content = storage.read_given_object(folder / name)
-            given(HfSettings, content, str(folder / name))
+            validate_foreign(HfSettings, content, str(folder / name))
             values |= content
     return HfSettings.model_validate(values)
 

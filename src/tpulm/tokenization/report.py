@@ -311,10 +311,10 @@ def compare(
     if not counted.words:
         raise DataError(f"there is no text to report on: {counted.documents} documents without a single word")
     reports = {name: tally.report(counted, documents[name], worst) for name, tally in tallies.items()}
-    return Comparison(reports, _telling_cuts(tokenizations, words))
+    return Comparison(reports, _differing_cuts(tokenizations, words))
 
 
-def _telling_cuts(tokenizations: Mapping[str, Tokenization], words: Counter[str]) -> list[Cut]:
+def _differing_cuts(tokenizations: Mapping[str, Tokenization], words: Counter[str]) -> list[Cut]:
     """The frequent words on which the tokenizers differ by most tokens in all; an unknown token counts as its characters."""
     tried = words.most_common(_CUT_WORDS)
     cut = {name: _cut([word for word, _ in tried], tokenization) for name, tokenization in tokenizations.items()}

@@ -123,17 +123,19 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
     """A model of exactly `config.vocab_size` tokens. A word with a character outside the alphabet is unknown as a whole."""
     continuing = {character for word in words for character in word[1:]}
     occurrences = count_characters(interruptible(words, progress))
-    kept = choose_alphabet(
+    alphabet = choose_alphabet(
         occurrences,
         {character: 1 + (character in continuing) for character in occurrences},
         vocab_size=config.vocab_size,
         reserved=len(special.TOKENS),
         least_coverage=_LEAST_COVERAGE,
     )
-    if len(kept.characters) < len(occurrences):
-        counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
-        progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; words with any other are unknown")
-    writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and kept.characters.issuperset(w)}
+    if len(alphabet.characters) < len(occurrences):
+        counts = f"{len(alphabet.characters):,} of {len(occurrences):,} characters"
+        progress.note(
+            f"tokenizer: {counts} get tokens, {percent(alphabet.coverage)} of the text; words with any other are unknown"
+        )
+    writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and alphabet.characters.issuperset(w)}
     characters = sorted({character for word in writable for character in word})
     inside = sorted({character for word in writable for character in word[1:]})
     known = [*special.TOKENS, *characters, *(CONTINUATION + character for character in inside)]
@@ -178,17 +180,19 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
     _check_least(config, len(reserved) + 2 * len(_ALWAYS))
     num_pieces = config.vocab_size - len(reserved)
     occurrences = count_characters(interruptible(words, progress))
-    kept = choose_alphabet(
+    alphabet = choose_alphabet(
         occurrences,
         dict.fromkeys(occurrences, 1),
         vocab_size=config.vocab_size,
         reserved=len(reserved) + len(_ALWAYS),
         least_coverage=0.0,
     )
-    if len(kept.characters) < len(occurrences):
-        counts = f"{len(kept.characters):,} of {len(occurrences):,} characters"
-        progress.note(f"tokenizer: {counts} get tokens, {percent(kept.coverage)} of the text; the others are written in bytes")
-    chosen = most_frequent(_cut(interruptible(words, progress), kept.characters | _ALWAYS), _UNIGRAM_CHARACTERS, progress)
+    if len(alphabet.characters) < len(occurrences):
+        counts = f"{len(alphabet.characters):,} of {len(occurrences):,} characters"
+        progress.note(
+            f"tokenizer: {counts} get tokens, {percent(alphabet.coverage)} of the text; the others are written in bytes"
+        )
+    chosen = most_frequent(_cut(interruptible(words, progress), alphabet.characters | _ALWAYS), _UNIGRAM_CHARACTERS, progress)
     tokenizer = Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=1 + num_pieces + max(len(_ALWAYS), num_pieces // _SPARE),

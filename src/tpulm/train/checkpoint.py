@@ -48,10 +48,10 @@ _ADDED = ("compute_dtype", "config")  # to the metadata: older checkpoints lack 
 
 def check_format(folder: PurePath) -> None:
     """Raise CheckpointError for a checkpoint that another version of tpulm wrote."""
-    found = storage.read_json(folder / storage.SEAL).get("format_version")
-    if found != FORMAT_VERSION:
+    version = storage.read_json(folder / storage.SEAL).get("format_version")
+    if version != FORMAT_VERSION:
         raise CheckpointError(
-            f"checkpoint {folder} was written by another version of tpulm (format {found}, this one reads {FORMAT_VERSION}). "
+            f"checkpoint {folder} was written by another version of tpulm (format {version}, this one reads {FORMAT_VERSION}). "
             "Continue with the version that wrote it, or begin a new work folder; --init DIR takes the weights of an exported "
             "model along"
         )
@@ -205,9 +205,9 @@ class Checkpoints:
         except ValueError:  # the trees differ, maybe in fields that an older version lacked and that are None here
             state = _restore_arrays(self._folder / str(step), abstract_state)
         metadata = self._manager.restore(step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore()))["metadata"]
-        expected, found = array_checksums(self._folder / str(step)), checksums(state)
-        wrong = [name for name in expected if expected[name] != found.get(name)]
-        if wrong or len(expected) != len(found):
+        expected, actual = array_checksums(self._folder / str(step)), checksums(state)
+        wrong = [name for name in expected if expected[name] != actual.get(name)]
+        if wrong or len(expected) != len(actual):
             raise CheckpointError(f"other numbers than were saved in {', '.join(wrong) or 'the set of arrays'}")
         return Restored(state, metadata)
 

@@ -22,7 +22,7 @@ _FEW_STEPS = 200  # a healthy model may still be at its unigrams
 _SHORT_STEPS = 20_000  # a run this short hardly sees a text twice, so dropout only slows it
 
 
-class Check(NamedTuple):
+class HealthCheck(NamedTuple):
     """One score, and the band [low, high] it should lie in."""
 
     name: str
@@ -48,15 +48,15 @@ _PUBLISHED = {
 }
 
 
-def judge(step: int, scores: Mapping[str, float]) -> list[Check]:
+def judge(step: int, scores: Mapping[str, float]) -> list[HealthCheck]:
     """The checks that apply to these held-out scores after `step` steps; the first is that of the token loss."""
     has_detector = "detection_auc" in scores
     of = "generator token loss" if has_detector else "token loss"
-    checks = [Check(of, _token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
+    checks = [HealthCheck(of, _token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
     if has_detector:
-        checks += [Check(label, scores[name], low, math.inf) for name, (label, low) in _DETECTOR.items()]
+        checks += [HealthCheck(label, scores[name], low, math.inf) for name, (label, low) in _DETECTOR.items()]
         if step >= _PUBLISHED_FROM:
-            checks += [Check(label, scores[name], *band) for name, (label, *band) in _PUBLISHED.items()]
+            checks += [HealthCheck(label, scores[name], *band) for name, (label, *band) in _PUBLISHED.items()]
     return checks
 
 
@@ -65,7 +65,7 @@ def is_at_unigrams(scores: Mapping[str, float]) -> bool:
     return not _token_loss(scores) <= scores["unigram_entropy"] - _LEARNED
 
 
-def verdict(checks: list[Check], step: int, *, advice: str = "") -> str:
+def verdict(checks: list[HealthCheck], step: int, *, advice: str = "") -> str:
     """The checks as one line of text; `advice` (from `advice_for`) is given if the model is still at its unigrams."""
     outside = [check for check in checks if not check.inside]
     if not outside:

@@ -350,7 +350,7 @@ def _start_values() -> dict[str, Any]:
     return {
         "compile_seconds": round(compiled.seconds, 2),
         "compiled": compiled.programs,
-        "found": compiled.found,
+        "found": compiled.cache_hits,
         "device": f"{jax.device_count()} x {kind}",
         "versions": {"python": platform.python_version(), **{name: version(name) for name in ("tpulm", "jax", "jaxlib")}},
     }

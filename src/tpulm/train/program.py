@@ -60,7 +60,7 @@ class CompileStats(NamedTuple):
 
     seconds: float = 0.0  # in XLA, or reading from the cache
     programs: int = 0  # compiled here and added to the cache
-    found: int = 0  # found in the cache
+    cache_hits: int = 0
 
 
 _stats = CompileStats()
@@ -108,7 +108,7 @@ def _listen() -> None:
     def add(event: str, **_: Any) -> None:
         global _stats
         if event == "/jax/compilation_cache/cache_hits":
-            _stats = _stats._replace(found=_stats.found + 1)
+            _stats = _stats._replace(cache_hits=_stats.cache_hits + 1)
         elif event == "/jax/compilation_cache/cache_misses":  # sent when a program is added
             _stats = _stats._replace(programs=_stats.programs + 1)
 

@@ -47,7 +47,7 @@ class Misconfigured(Exception):
     """An error that only the user can fix; carries a message and an exit code."""
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """Asked to stop before there was a trainer; carries the outcome."""
 
 
@@ -58,7 +58,7 @@ class Agent:
         self.workdir = (attribute("tpulm-workdir") or "").rstrip("/")
         self.attempt = int(attribute("tpulm-attempt") or 0)
         self.valid_until = float(attribute("tpulm-valid-until") or 0)
-        self.born = born()
+        self.first_boot_time = first_boot_time()
         self.worker = int(attribute("agent-worker-number") or 0)
         self.bucket = Bucket(self.workdir, self.metadata)
         self.folder = f"cloud/attempts/{self.attempt}/"
@@ -76,11 +76,11 @@ class Agent:
 
     def listen(self):
         """Have SIGTERM and the metadata server's notice reach the trainer at once, whatever this process waits for."""
-        signal.signal(signal.SIGTERM, lambda number, frame: self.take_notice(SHUT_DOWN))
+        signal.signal(signal.SIGTERM, lambda number, frame: self.forward_notice(SHUT_DOWN))
         threading.Thread(target=self.await_preemption, daemon=True).start()
         PID_PATH.write_text(str(os.getpid()))
 
-    def take_notice(self, why):
+    def forward_notice(self, why):
         self.notice = self.notice or why
         if self.trainer is not None and self.asked_at is None:
             self.asked_at = time.time()
@@ -89,7 +89,7 @@ class Agent:
     def await_preemption(self):
         for query in itertools.cycle(("", "?wait_for_change=true&timeout_sec=40")):
             if self.metadata.is_preempted(query):
-                self.take_notice(PREEMPTED)
+                self.forward_notice(PREEMPTED)
                 return
             time.sleep(1.0 if query else 0.0)
 
@@ -132,7 +132,7 @@ class Agent:
         try:
             python = environment(self.poll_while_installing)
             secrets = self.fetch_secrets()
-        except Stopped as stopped:
+        except StopRequested as stopped:
             return stopped.args[0]
         except (OSError, subprocess.SubprocessError, RuntimeError) as error:
             return {"exit_code": 1, "failure": None, "message": f"cannot prepare the VM: {error}"}
@@ -195,9 +195,9 @@ class Agent:
         return True
 
     def poll_while_installing(self):
-        """`poll`, during an installation, which may take long. Raises Stopped if the attempt no longer counts."""
+        """`poll`, during an installation, which may take long. Raises StopRequested if the attempt no longer counts."""
         if not self.poll("installing"):
-            raise Stopped(None)
+            raise StopRequested(None)
 
     def follow(self, job):
         """Do what the job says; returns whether this attempt still counts."""
@@ -218,14 +218,14 @@ class Agent:
         if job.get("budget") is not None and price:
             remaining = job["budget"] - sum(attempt["dollars"] for attempt in job["attempts"])
             for spare in job.get("spare", ()):  # one of which may have been the attempt that counted, before this VM came
-                seconds = max(0.0, self.born - (spare.get("ready_at") or self.born)) + SPARE_SECONDS
+                seconds = max(0.0, self.first_boot_time - (spare.get("ready_at") or self.first_boot_time)) + SPARE_SECONDS
                 remaining -= job["prices"].get(spare["zone"], price) * seconds / 3600
-            ends = self.born + remaining / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
+            ends = self.first_boot_time + remaining / price * 3600 - 2 * GRACE_SECONDS  # it was billed before it booted, too
             self.valid_until = min(filter(None, [self.valid_until, max(1.0, ends)]))
 
     def ask_to_stop(self, why):
         if self.trainer is None:
-            raise Stopped({"exit_code": 75, "failure": None, "message": why})
+            raise StopRequested({"exit_code": 75, "failure": None, "message": why})
         if self.asked_at is None:
             self.asked_at = time.time()
             self.trainer.send_signal(signal.SIGTERM)
@@ -362,7 +362,7 @@ class Agent:
         delete(self.metadata, place, f"queuedResources/{name}?force=true", f"nodes/{name}")
 
 
-def born():
+def first_boot_time():
     """When this VM first booted, in seconds since 1970."""
     path = HOME / "born"
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,8 @@
-"""The table of corpus formats: `READERS` by name, `FORMATS` by the suffix of a file."""
+"""One module for each corpus format; `READERS` has their readers by name, and `FORMATS` the formats by the suffix of a file.
+
+A reader takes an `Input`, a file that `lines` has opened, decompressed and decoded, and yields batches of documents; what it
+cannot use goes to the file's faults. Datasets have a function that finds their files, too: `hub`, `tfds`, `python_text`.
+"""
 
 from __future__ import annotations
 

@@ -102,14 +102,14 @@ class UnusableRecord(Exception):
 
 def _longest_text(record: Any) -> str:
     """The field, with dots, that holds the longest text of a record, or "…"."""
-    found, pending = ("…", ""), [("", record)]
+    longest, pending = ("…", ""), [("", record)]
     while pending:
         prefix, value = pending.pop()
         if isinstance(value, dict):
             pending += [(f"{prefix}.{name}" if prefix else name, inner) for name, inner in value.items()]
         elif isinstance(value, str):
-            found = max(found, (prefix, value), key=lambda one: len(one[1]))
-    return found[0]
+            longest = max(longest, (prefix, value), key=lambda one: len(one[1]))
+    return longest[0]
 
 
 def find_value(record: Any, field: str, advice: str = "") -> Any:
