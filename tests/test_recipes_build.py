@@ -74,7 +74,7 @@ def encoder_size(half: Any, words: int) -> int:
 
 
 def published_size(name: str) -> int:
-    """Of the encoder that is published, with BERT's pooler and without heads; of a whole decoder."""
+    """The parameters of the published encoder, with BERT's pooler and without heads, or of a whole decoder."""
     run = load(name)
     model, words, spec = run.model, run.tokenizer.vocab_size, program(run).objective.spec
     if model.architecture == "electra":

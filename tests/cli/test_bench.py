@@ -50,12 +50,12 @@ def test_killed_and_run_again_the_table_is_the_same(place: Path, user_environmen
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["klue", ".", "--tasks", "nil"], "Did you mean 'nli'"),
-        (["klue", ".", "--learning-rates", "5e5"], "--learning-rates 5e5: give numbers between 0 and 1"),
-        (["klue", ".", "--set", "epoch=1"], "unknown setting 'epoch'"),
-        (["klue", ".", "--encoding", "cp94"], "Did you mean 'cp949'"),
+        (["klue", ".", "--tasks", "nil"], "'nli'"),
+        (["klue", ".", "--learning-rates", "5e5"], "--learning-rates 5e5"),
+        (["klue", ".", "--set", "epoch=1"], "'epoch'"),
+        (["klue", ".", "--encoding", "cp94"], "'cp949'"),
         (["pairs", ".", "--seeds", "1", "--set", "epochs=1"], "--seeds"),
-        (["klue", "nowhere"], "nowhere has no files; name the folder of KLUE's files"),
+        (["klue", "nowhere"], "nowhere"),
     ],
 )
 def test_what_is_typed_wrongly_is_said(place: Path, options: list[str], message: str) -> None:

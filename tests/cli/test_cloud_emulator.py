@@ -65,8 +65,8 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         for arguments, message in (
-            (("--port", 0, "--bucket", "NO"), "Invalid bucket name"),
-            (("--port", 0, "--project", "Mine"), "'Mine' is no name for a project"),
+            (("--port", 0, "--bucket", "NO"), "'NO'"),
+            (("--port", 0, "--project", "Mine"), "'Mine'"),
             (("--port", taken.getsockname()[1]), "is in use"),
         ):
             done = invoke("cloud", "emulator", *arguments)

@@ -51,14 +51,14 @@ def test_cloud_toml_is_read_and_named(said: io.StringIO, tmp_path: Path):
     run("doctor")
     assert "tpulm-emulator (cloud.toml), for runs on Cloud TPU" in said.getvalue() and "v2-8 is offered" in said.getvalue()
     (tmp_path / "cloud.toml").write_text('bukket = "runs"\n')
-    with pytest.raises(ConfigError, match=r"unknown setting 'bukket'. Did you mean 'bucket'\?"):
+    with pytest.raises(ConfigError, match=r"'bukket'.*'bucket'"):
         run("doctor")
 
 
 def test_setup_asks(said: io.StringIO, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="--yes"):
         run("setup", *OPTIONS)
-    with pytest.raises(ConfigError, match="bucket is not set"):
+    with pytest.raises(ConfigError, match="--bucket"):
         run("setup", "--accelerator", "v3-8")
     monkeypatch.setattr(cloud_options, "is_asked", lambda: True)
     code, _ = run("setup", *OPTIONS, input="n\n")

@@ -105,7 +105,7 @@ def test_pairs_are_classified_as_they_were_learnt(classifier: Path, place: Path)
     (place / "nli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = finetune("--train", "nli.jsonl", "--text-column", "premise", "--pair-column", "hypothesis", "--output", "nli")
     assert done.returncode == 0, done.stderr
-    single, paired = "fine-tuned on pairs of texts", "fine-tuned on single texts"
+    single, paired = "on pairs", "on single texts"
     for given, message in (("nli film", single), ("nli film --pair a --pair b", "2 second"), ("clf film --pair plot", paired)):
         done = invoke("classify", *given.split())
         assert done.returncode in (2, 3) and message in done.stderr, done.stderr
@@ -161,23 +161,23 @@ def test_the_file_that_is_read_is_never_written(classifier: Path, tmp_path: Path
     ):
         arguments = ["--input", source, "--text-column", "document", "--output", target]
         done = invoke("classify", classifier, *arguments)
-        assert done.returncode == 2 and "would be overwritten" in done.stderr, done.stderr
+        assert done.returncode == 2 and "overwritten" in done.stderr, done.stderr
         assert read.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--train", "train.tsv", "--text-column", "documnt"], 3, "no column 'documnt'. Did you mean 'document'?"),
-        (["--train", "train.tsv", "--learning-rates", "1e-4,3"], 2, "--learning-rates 3: give numbers between 0 and 1"),
-        (["--train", "book.xlsx"], 2, "save it as 'CSV UTF-8'"),
-        (["--train", "train.tsv", "--no-header"], 2, "without a header columns are numbers from 1"),
-        (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column is of the file --dev, and there is none"),
-        (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "Did you mean 'text'?"),
-        (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "Did you mean 'label'?"),
-        (["--train", "train.tsv", "--encoding", "utf8x"], 2, "encoding 'utf8x' is not known"),
+        (["--train", "train.tsv", "--text-column", "documnt"], 3, "'document'"),
+        (["--train", "train.tsv", "--learning-rates", "1e-4,3"], 2, "--learning-rates 3"),
+        (["--train", "book.xlsx"], 2, "CSV UTF-8"),
+        (["--train", "train.tsv", "--no-header"], 2, "numbers from 1"),
+        (["--train", "train.tsv", "--dev-column", "text=x"], 2, "--dev-column"),
+        (["--train", "train.tsv", "--dev", "train.tsv", "--dev-column", "txt=x"], 2, "'text'"),
+        (["--train", "train.tsv", "--test", "train.tsv", "--test-column", "label=lable"], 3, "'label'"),
+        (["--train", "train.tsv", "--encoding", "utf8x"], 2, "'utf8x'"),
         (["--train", "train.tsv", "--set", "metric=f1"], 2, "accuracy, macro_f1, matthews"),
-        (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set twice"),
+        (["--train", "train.tsv", "--set", "seed=1", "--set", "max_length=24", "--set", "seed=2"], 2, "seed is set"),
     ],
 )
 def test_wrong_input(place: Path, arguments: list[str], code: int, message: str) -> None:

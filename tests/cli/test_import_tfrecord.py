@@ -85,7 +85,7 @@ def test_electras_records_and_mistakes(folder: Path) -> None:
     assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
     assert "--format electra" in mistaken.stderr
     done = import_tfrecord("electra.tfrecord-*", "electra")
-    assert done.returncode == 0 and "text is made lower-case, as no token has upper-case letters; --cased" in done.stderr
+    assert done.returncode == 0 and "--cased" in done.stderr
     assert "rows" in done.stdout and "documents" not in done.stdout  # of which the records know nothing
     normalizer = json.loads((folder / "w-electra" / "tokenizer" / "tokenizer.json").read_text())["normalizer"]
     assert normalizer["lowercase"] and normalizer["strip_accents"]

@@ -112,7 +112,7 @@ def test_a_pass_over_a_run_that_goes_on(said: io.StringIO, api: TpuApi, gcs: Emu
 
 def test_logs_go_to_stdout_alone(said: io.StringIO, gcs: Emulator):
     control = write_job(running())
-    with pytest.raises(TpulmError, match="worker 0 of attempt 2"):
+    with pytest.raises(TpulmError, match=r"worker 0 .*attempt 2"):
         run("logs", *W)
     storage.write_atomic(control.attempt(2) / "log-1.txt", "step 1 [a]\nstep 2 한\n")
     assert run("logs", *W, "--worker", "1") == (0, "step 1 [a]\nstep 2 한\n")
@@ -126,9 +126,9 @@ def test_ssh_prints_the_command_and_nothing_else(said: io.StringIO, gcs: Emulato
     command = f"gcloud compute tpus tpu-vm ssh toy-a2 --zone us-central1-a --project {PROJECT} --worker 3\n"
     assert run("ssh", *W, "--worker", "3") == (0, command) and said.getvalue() == ""
     for job, why in (
-        (job_of(status="stopped", message="stopped on request"), r"over \(stopped\): stopped on request"),
-        (job_of(attempt=1), "waits for its next attempt"),
-        (job_of(attempt=1, node=node_of(1, requested=False)), "not been created yet"),
+        (job_of(status="stopped", message="stopped on request"), r"\(stopped\): stopped on request"),
+        (job_of(attempt=1), "next attempt"),
+        (job_of(attempt=1, node=node_of(1, requested=False)), "toy-a1 .*'tpulm cloud status'"),
         (job_of(attempt=1, node=node_of(1, ending="lost", detail="toy-a1 is gone")), "toy-a1 is gone"),
     ):
         write_job(job)
@@ -168,7 +168,7 @@ def test_audit_finds_asks_and_deletes(said: io.StringIO, api: TpuApi, gcs: Emula
     assert "1 left behind, $2.04 an hour" in said.getvalue() and "1 not known whose" in said.getvalue()
     with pytest.raises(ConfigError, match="--yes"):
         run("audit", "--project", PROJECT, "--delete")
-    for name, why in (("toy-a2", "of a live run"), ("toy-a9", "no TPU of ours is named")):
+    for name, why in (("toy-a2", "toy-a2 .*'tpulm cloud down'"), ("toy-a9", "'toy-a9'")):
         with pytest.raises(ConfigError, match=why):
             run("audit", name, "--project", PROJECT, "--delete", "--yes")
     code, out = run("audit", "--project", PROJECT, "--delete", "--yes", "--json")
@@ -202,13 +202,13 @@ def test_down_has_the_name_typed(said: io.StringIO, gcs: Emulator, monkeypatch: 
 
 
 def test_down_refuses(said: io.StringIO, api: TpuApi, gcs: Emulator):
-    with pytest.raises(ConfigError, match="no run in the cloud"):
+    with pytest.raises(ConfigError, match="'tpulm cloud audit'"):
         run("down", *W, "--project", PROJECT)
     write_job(running())
     storage.write_atomic("gs://runs/corpus.txt", b"mine")
     with pytest.raises(ConfigError, match=r"corpus\.txt"):
         run("down", *W, "--delete-work", "--delete-bucket", "--yes")
-    with pytest.raises(ConfigError, match="say --delete-work"):
+    with pytest.raises(ConfigError, match="--delete-work"):
         run("down", *W, "--delete-bucket", "--yes")
     storage.remove(WORKDIR_PATH / "cloud" / "job.json")
     plant(api, "toy-a1")

@@ -119,7 +119,7 @@ def test_what_is_installed_for_gpus(tmp_path: Path):
 
 
 def test_accelerators():
-    with pytest.raises(ConfigError, match="GKE has no nodes with v2-8"):
+    with pytest.raises(ConfigError, match="v2-8"):
         export.nodes_of("v2-8")
     with pytest.raises(ConfigError, match="v6e-9"):
         export.nodes_of("v6e-9")

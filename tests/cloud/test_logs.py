@@ -101,9 +101,9 @@ def test_what_is_lost_is_counted(gcs: Emulator):
 
 def test_which_attempt(gcs: Emulator):
     assert logs.attempt_of(running(), None) == 2 and logs.attempt_of(running(), 1) == 1
-    with pytest.raises(StorageError, match="there are 1 to 2"):
+    with pytest.raises(StorageError, match=r"attempt 3; .*1 to 2"):
         logs.attempt_of(running(), 3)
-    with pytest.raises(StorageError, match="no attempt has begun"):
+    with pytest.raises(StorageError, match="no attempt"):
         logs.attempt_of(job_of(), None)
     with pytest.raises(ConfigError, match="tpulm cloud launch"):
         Control("gs://runs/none").job()

@@ -143,7 +143,7 @@ def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator
 def test_a_budget_needs_a_price_of_every_zone(gcs: Emulator):
     with pytest.raises(ConfigError, match="us-central2-b"):
         per_hour("v4-8", "us-central2-b", budget=100.0)
-    with pytest.raises(ConfigError, match=r'spot v3-8 in asia-east1-c: .* or zones = \["us-central1-a"\]'):
+    with pytest.raises(ConfigError, match=r'asia-east1-c.*zones = \["us-central1-a"\]'):
         per_hour("v3-8", *(zones := ("us-central1-a", "asia-east1-c")), zones=zones, budget=100.0)
     assert per_hour("v4-8", "us-central2-b", budget=100.0, dollars_per_hour=0.0) == {"us-central2-b": 0.0}
 

@@ -249,6 +249,6 @@ def test_a_transcript_without_ids(said: str, shown: str):
 
 
 def test_a_budget_that_buys_too_little(quick: Emulator):
-    with pytest.raises(ConfigError, match=r"--budget \$0\.01 buys"):
+    with pytest.raises(ConfigError, match=r"--budget \$0\.01"):
         lines_of(quick, budget=0.01)
     assert quick.tpu.nodes() == {}

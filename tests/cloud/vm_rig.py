@@ -94,7 +94,7 @@ class Cloud:
         return end
 
     def end(self) -> None:
-        """Of what a test that failed has left."""
+        """End what a failed test has left."""
         if any(thread.is_alive() for thread in self._threads):
             interrupt.request("the end of the test")
             for thread in self._threads:

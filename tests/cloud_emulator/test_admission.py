@@ -25,7 +25,7 @@ BUCKET = "storage/v1/b/runs"
 
 
 def status_of(address: str, path: str, headers: dict[str, str], method: str = "GET") -> int:
-    """Of a request with these headers and no others."""
+    """The status of a request with these headers and no others."""
     connection = HTTPConnection(address, timeout=30)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in headers.items():

@@ -29,13 +29,13 @@ SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"error_rat": 0.1}, "Did you mean 'error_rate'"),
-        ({"error_rate": 5}, "error_rate: .* less than or equal to 1"),
-        ({"error_status": 200}, "greater than or equal to 400"),
-        ({"match": "("}, "regular expression"),
-        ({"latency_seconds": -1}, "greater than or equal to 0"),
-        ({"read_only": "yes"}, "valid boolean"),
-        ({"count": 0}, "greater than or equal to 1"),
+        ({"error_rat": 0.1}, "'error_rate'"),
+        ({"error_rate": 5}, "error_rate: "),
+        ({"error_status": 200}, "error_status: "),
+        ({"match": "("}, "match: "),
+        ({"latency_seconds": -1}, "latency_seconds: "),
+        ({"read_only": "yes"}, "read_only: "),
+        ({"count": 0}, "count: "),
     ],
 )
 def test_settings_that_make_no_sense(gcs: Emulator, settings: dict[str, Any], message: str):
@@ -84,7 +84,7 @@ def bucket(gcs: Emulator) -> Iterator[Any]:  # the client's annotations deny wha
 
 def test_an_account_that_may_not_write(gcs: Emulator, bucket: Any):
     gcs.faults.set(read_only=True)
-    with pytest.raises(refusals.Forbidden, match=r"does not have storage\.objects\.create access"):
+    with pytest.raises(refusals.Forbidden, match=r"storage\.objects\.create"):
         bucket.blob("y").upload_from_string(b"")
     with pytest.raises(refusals.Forbidden, match=r"storage\.objects\.delete"):
         bucket.blob("x").delete()

@@ -68,7 +68,7 @@ def test_an_operation_that_fails(rig: Rig, name: str):
 def test_orders_by_zone_and_until_they_are_taken_back(rig: Rig):
     rig.tpu.answer_next("location-policy", ZONE, count=None)
     for _ in range(2):
-        with pytest.raises(refusals.Forbidden, match="Permission denied on 'locations/us-central1-a'"):
+        with pytest.raises(refusals.Forbidden, match="'locations/us-central1-a'"):
             rig.begin()
     rig.create("elsewhere", zone="us-central1-b")
     rig.tpu.take_back("location-policy")
@@ -77,11 +77,11 @@ def test_orders_by_zone_and_until_they_are_taken_back(rig: Rig):
     with pytest.raises(refusals.NotFound):
         rig.get()
     assert rig.state() == "READY"
-    with pytest.raises(EmulatorError, match="Did you mean 'location-policy'"):
+    with pytest.raises(EmulatorError, match="'location-policy'"):
         rig.tpu.answer_next("location-polcy")
-    with pytest.raises(EmulatorError, match="Did you mean 'us-central1-a'"):
+    with pytest.raises(EmulatorError, match="'us-central1-a'"):
         rig.tpu.answer_next("quota", "us-centrl1-a")
-    with pytest.raises(EmulatorError, match="1 or more"):
+    with pytest.raises(EmulatorError, match="count"):
         rig.tpu.answer_next("quota", count=0)
 
 
@@ -90,13 +90,13 @@ def test_a_token_that_expired_is_renewed_by_the_client(rig: Rig):
     rig.tpu.answer_next("unauthenticated", requests="GET node")
     assert rig.state() == "READY"
     rig.tpu.answer_next("unauthenticated", count=3)  # the client asks three times
-    with pytest.raises(refusals.Unauthorized, match="invalid authentication credentials"):
+    with pytest.raises(refusals.Unauthorized, match="credentials"):
         rig.get()
     assert rig.state() == "READY"
 
 
 def test_metadata_of_a_vm(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    """Of a v4-256 on demand, whose tpu-env its owner published: every key that is recorded, with these values."""
+    """The tpu-env of a v4-256 on demand, as its owner published it: every recorded key, with these values."""
     monkeypatch.setattr(Machine, "boot", lambda machine, script: None)  # 32 processes that nobody needs
     rig.begin(kind="v4-256", zone="us-central2-b", spot=False)
     until(lambda: rig.tpu.nodes()["run-a1"] == "READY")

@@ -44,7 +44,7 @@ def test_from_creation_to_gone(rig: Rig):
         rig.client.delete_node(name=name)
     rig.tpu.advance(31)
     assert deletion.result(timeout=20, polling=POLL) is not None
-    with pytest.raises(refusals.NotFound, match=r"Resource 'projects/.*/run-a1' was not found"):
+    with pytest.raises(refusals.NotFound, match=r"'projects/.*/run-a1'"):
         rig.client.get_node(name=name)
     assert [event.what for event in rig.tpu.history()] == ["created", "ready", "deleting", "deleted"]
     assert rig.tpu.node_seconds()[name] == pytest.approx(31, abs=3)
@@ -65,15 +65,15 @@ def test_stop_and_start(rig: Rig):
 @pytest.mark.parametrize(
     ("arguments", "fields", "refusal", "message"),
     [
-        (("run-a1", "v3-8", "moon-a"), {}, refusals.Forbidden, "Permission denied on 'locations/moon-a'"),
-        (("run-a1", "v3-8", "us-west3-a"), {}, refusals.BadRequest, 'The requested zone "us-west3-a" is not supported'),
-        (("run-a1", "v3-8", "us-west4-a"), {}, refusals.BadRequest, "accelerator v3-8 was not found in zone us-west4-a"),
-        (("run-a1", "v3-9"), {}, refusals.BadRequest, 'accelerator type "v3-9" is invalid'),
-        (("run-a1", "v3-8"), {"runtime_version": "tpu-vm-9"}, refusals.BadRequest, 'runtime version "tpu-vm-9"'),
-        (("Run_1", "v3-8"), {}, refusals.BadRequest, 'node id "Run_1" is invalid'),
-        (("run-a1", "v3-8"), {"labels": {"Run": "x"}}, refusals.BadRequest, 'Label key "Run"'),
-        (("run-a1", "v3-8"), {"labels": {"run": "X.y"}}, refusals.BadRequest, 'Label value "X.y"'),
-        (("run-a1", "v3-8"), {"metadata": {"a": "x" * 300_000}}, refusals.BadRequest, "too large"),
+        (("run-a1", "v3-8", "moon-a"), {}, refusals.Forbidden, "'locations/moon-a'"),
+        (("run-a1", "v3-8", "us-west3-a"), {}, refusals.BadRequest, '"us-west3-a"'),
+        (("run-a1", "v3-8", "us-west4-a"), {}, refusals.BadRequest, "v3-8 .*us-west4-a"),
+        (("run-a1", "v3-9"), {}, refusals.BadRequest, '"v3-9"'),
+        (("run-a1", "v3-8"), {"runtime_version": "tpu-vm-9"}, refusals.BadRequest, '"tpu-vm-9"'),
+        (("Run_1", "v3-8"), {}, refusals.BadRequest, '"Run_1"'),
+        (("run-a1", "v3-8"), {"labels": {"Run": "x"}}, refusals.BadRequest, '"Run"'),
+        (("run-a1", "v3-8"), {"labels": {"run": "X.y"}}, refusals.BadRequest, '"X.y"'),
+        (("run-a1", "v3-8"), {"metadata": {"a": "x" * 300_000}}, refusals.BadRequest, "262144"),
     ],
 )
 def test_what_is_refused(rig: Rig, arguments: tuple[str, ...], fields: dict[str, Any], refusal: type[Exception], message: str):
@@ -83,25 +83,25 @@ def test_what_is_refused(rig: Rig, arguments: tuple[str, ...], fields: dict[str,
 
 
 def test_the_project_and_what_it_lacks_and_names_that_are_taken(rig: Rig):
-    with pytest.raises(refusals.Forbidden, match="Permission denied on resource project another"):
+    with pytest.raises(refusals.Forbidden, match="project another"):
         list(rig.client.list_nodes(parent="projects/another-one/locations/us-central1-a"))
     rig.tpu.deny("tpu.nodes.create")
-    with pytest.raises(refusals.Forbidden, match=r"Permission 'tpu\.nodes\.create' denied"):
+    with pytest.raises(refusals.Forbidden, match=r"'tpu\.nodes\.create'"):
         rig.begin()
     rig.tpu.allow()
     account = {"email": "vm@tpulm-emulator.iam.gserviceaccount.com"}
-    with pytest.raises(refusals.Forbidden, match="does not have access to service account 'vm@"):  # there is none
+    with pytest.raises(refusals.Forbidden, match="account 'vm@"):  # there is none
         rig.begin(service_account=account)
     rig.tpu.deny("iam.serviceAccounts.actAs")
-    with pytest.raises(refusals.Forbidden, match=r"service account '\d+-compute@"):
+    with pytest.raises(refusals.Forbidden, match=r"account '\d+-compute@"):
         rig.begin()
     rig.tpu.allow("iam.serviceAccounts.actAs")
     rig.tpu.set_billing(False)
-    with pytest.raises(refusals.Forbidden, match="requires billing"):
+    with pytest.raises(refusals.Forbidden, match="billing"):
         rig.begin()
     rig.tpu.set_billing(True)
     rig.tpu.disable_service("tpu.googleapis.com")
-    with pytest.raises(refusals.Forbidden, match=r"has not been used in project \d+ before") as caught:
+    with pytest.raises(refusals.Forbidden, match=r"project \d+") as caught:
         rig.begin()
     assert caught.value.reason == "SERVICE_DISABLED"
     rig.tpu.enable_service("tpu.googleapis.com")
@@ -110,7 +110,7 @@ def test_the_project_and_what_it_lacks_and_names_that_are_taken(rig: Rig):
     node.accelerator_config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V3, topology="2x2")
     made: Any = rig.client.create_node(parent=rig.place, node_id="run-a1", node=node).result(timeout=20, polling=POLL)
     assert made.accelerator_type == "v3-8"
-    with pytest.raises(refusals.Conflict, match="already exists"):
+    with pytest.raises(refusals.Conflict, match="nodes/run-a1"):
         rig.begin()
     rig.tpu.kill("run-a1")
     with pytest.raises(refusals.Conflict):
@@ -122,16 +122,16 @@ def test_the_project_and_what_it_lacks_and_names_that_are_taken(rig: Rig):
 @pytest.mark.parametrize(
     ("quota", "spot", "message"),
     [
-        ({"location": "us-central1"}, True, "'TPUV3sPreemptiblePerProjectPerRegionForTPUAPI'.* Limit: 8 in region us-central1"),
-        ({"location": "us-central1-a"}, False, "'TPUV3sPerProjectPerZoneForTPUAPI'.* Limit: 8 in zone us-central1-a"),
-        ({}, True, "Limit: 8 in region us-central1"),
+        ({"location": "us-central1"}, True, "'TPUV3sPreemptiblePerProjectPerRegionForTPUAPI'.* 8 in region us-central1"),
+        ({"location": "us-central1-a"}, False, "'TPUV3sPerProjectPerZoneForTPUAPI'.* 8 in zone us-central1-a"),
+        ({}, True, "8 in region us-central1"),
     ],
 )
 def test_quota(rig: Rig, quota: dict[str, str], spot: bool, message: str):
     rig.tpu.set_quota("v3-8", 8, spot=spot, **quota)
     rig.create(spot=spot)
     rig.create("other", spot=not spot)
-    with pytest.raises(refusals.TooManyRequests, match=f"Quota limit {message}" if "'" in message else message):
+    with pytest.raises(refusals.TooManyRequests, match=message):
         rig.begin("run-a2", spot=spot)
     rig.tpu.kill("run-a1")
     with pytest.raises(refusals.TooManyRequests):  # a preempted node still counts
@@ -199,7 +199,7 @@ def test_pages_operations_and_enumerations_by_name(rig: Rig):
 
 
 def test_operations_are_cancelled_as_far_as_possible(rig: Rig):
-    """Of a creation the node is gone; a deletion is carried out. The discovery document: "success is not guaranteed"."""
+    """A cancelled creation leaves no node; a deletion is carried out. The discovery document: "success is not guaranteed"."""
     rig.tpu.set(create_seconds=60, delete_seconds=30)
     creation = rig.begin()
     url = f"{rig.emulator.url}/v2/{creation.operation.name}"
@@ -255,5 +255,5 @@ def test_dstack_attaches_a_disk(rig: Rig):
     rig.client.update_node(tpu_v2.UpdateNodeRequest(node=node, update_mask="dataDisks")).result(timeout=20, polling=POLL)
     assert [disk.source_disk.rpartition("/")[2] for disk in rig.get().data_disks] == ["one"]
     rig.tpu.kill("run-a1")
-    with pytest.raises(refusals.BadRequest, match="update is not supported while in state PREEMPTED"):
+    with pytest.raises(refusals.BadRequest, match="PREEMPTED"):
         rig.client.update_node(tpu_v2.UpdateNodeRequest(node=node, update_mask="labels"))

@@ -34,7 +34,7 @@ def test_from_waiting_to_gone(rig: Rig):
     listed = list(rig.client.list_queued_resources(parent=rig.place))
     assert [found.name for found in listed] == [f"{rig.place}/queuedResources/run-q1"]
     assert listed[0].tpu.node_spec[0].parent == number and listed[0].tpu.node_spec[0].node_id == "run-q1-node"
-    with pytest.raises(refusals.BadRequest, match="is not supported when state is ACTIVE"):
+    with pytest.raises(refusals.BadRequest, match="ACTIVE"):
         removed(rig, force=False)
     removed(rig)
     with pytest.raises(refusals.NotFound):
@@ -71,7 +71,7 @@ def test_preemption_suspends_it_and_it_keeps_its_quota(rig: Rig, spot: bool):
     assert rig.tpu.nodes() == {}
     with pytest.raises(refusals.TooManyRequests):
         rig.begin(spot=spot)
-    with pytest.raises(refusals.BadRequest, match="Only an ACTIVE queued resource can be reset"):
+    with pytest.raises(refusals.BadRequest, match="ACTIVE"):
         rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
     removed(rig)
     rig.create(spot=spot)

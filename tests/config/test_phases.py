@@ -57,8 +57,8 @@ def test_which_phase_goes_on_after_a_step():
     [
         ([{"share": 0.9}], r"0\.9"),
         ([{"share": 1.0, "sequence_length": 1024}], "phase 1 .*1024.*512"),
-        ([{"share": 0.0}, {"share": 1.0}], "greater than 0"),
-        ([{"objective": "rtd"}], "phase 1 .*'rtd'.*'bert'.*mlm or clm"),
+        ([{"share": 0.0}, {"share": 1.0}], r"phases\.0\.share"),
+        ([{"objective": "rtd"}], "phase 1 .*'rtd'.*'bert'"),
     ],
 )
 def test_what_does_not_add_up_is_refused(phases: list[dict[str, Any]], message: str):

@@ -242,7 +242,7 @@ class TestShortenedRuns:
         notes = list[str]()
         optimizer = config.load("modern-base", ["train.steps=1250"], note=notes.append).train.optimizer
         assert (optimizer.warmup_steps, optimizer.decay_steps) == (20, 125)  # 2,000 and 12,500 of 125,000
-        assert notes[0] == "train.optimizer.warmup_steps = 20, as modern-base has 2,000 for 125,000 steps, not 1,250"
+        assert notes[0].startswith("train.optimizer.warmup_steps = 20, ") and "2,000 for 125,000 steps" in notes[0]
         notes.clear()
         config.load("laptop-modern", ["train.steps=1200"], note=notes.append)  # linear: its inherited decay_steps has no effect
         assert [note.split()[0] for note in notes] == ["train.optimizer.warmup_steps"]

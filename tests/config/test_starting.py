@@ -76,7 +76,7 @@ def test_another_vocabulary_is_the_run_s(tmp_path: Path):
 
 
 def test_a_recipe_for_another_architecture_is_refused():
-    with pytest.raises(ConfigError, match='"electra", not for "bert"'):
+    with pytest.raises(ConfigError, match=r'"electra".*"bert"'):
         config.load("electra-small", start=start())
 
 
@@ -88,7 +88,7 @@ def test_a_head_or_moments_that_are_missing_are_told(tmp_path: Path):
     ).data.next_sentence
     with pytest.raises(ConfigError, match="start_optimizer"):
         config.load(run_file(tmp_path), ["train.start_optimizer=true"], start=start(moments=False))
-    with pytest.raises(ConfigError, match="start_optimizer needs start_from"):
+    with pytest.raises(ConfigError, match=r"start_optimizer.*start_from"):
         config.load(run_file(tmp_path), ["train.start_optimizer=true"])
 
 

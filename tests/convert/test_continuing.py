@@ -106,10 +106,10 @@ def test_what_kind_of_electra_it_is(imported: Imported, name: str):
 
 def test_half_an_electra_or_a_strange_generator_is_refused(imported: Imported, tmp_path: Path):
     folder = imported(tensors_of(bundles.electra(**ELECTRAS["projected"] | {"own_embeddings": True})))
-    with pytest.raises(ConfigError, match=r"the generator has embedding_size 64 \(not 32\)"):
+    with pytest.raises(ConfigError, match=r"embedding_size 64 .*32"):
         starting_point(folder)
     (folder / "discriminator").rename(tmp_path / "discriminator")
-    with pytest.raises(ConfigError, match="needs both halves, generator and discriminator; discriminator is not there"):
+    with pytest.raises(ConfigError, match="generator and discriminator"):
         starting_point(folder)
 
 
@@ -210,7 +210,7 @@ def test_a_bias_correction_counts_from_the_step_of_the_moments(bert_folder: Path
     assert (int(adam.count), int(state.optimizer[-1].count)) == (1234, 0)
     report = json.loads((bert_folder / "import.json").read_text())
     (bert_folder / "import.json").write_text(json.dumps(report | {"step": None}))
-    with pytest.raises(ConfigError, match="bias_correction needs the step that the optimizer's moments are of"):
+    with pytest.raises(ConfigError, match="bias_correction"):
         program_of(settings, bert_folder)
     program_of(run_of(bert_folder), bert_folder)  # nothing counts without it
 
@@ -231,10 +231,10 @@ def test_a_head_that_is_not_trained_is_left_out(bert_folder: Path):
 def test_a_head_that_is_missing_is_an_error(imported: Imported):
     shapes = {name: shape for name, shape in bundles.bert().items() if "seq_relationship" not in name and "pooler" not in name}
     folder = imported(tensors_of(shapes), SETTINGS)
-    with pytest.raises(ConfigError, match=r"has no next-sentence head: set data.next_sentence=false"):
+    with pytest.raises(ConfigError, match=r"data\.next_sentence=false"):
         run_of(folder)
     spec = bert.spec(load_model(folder).config, vocab_size=60, next_sentence=True)
-    with pytest.raises(ConfigError, match=r"has no next-sentence head; set data.next_sentence=false"):
+    with pytest.raises(ConfigError, match=r"data\.next_sentence=false"):
         starting_params(folder, load_model(folder).config, spec, tokenization.load(folder))
 
 
@@ -359,7 +359,7 @@ def test_a_bare_encoder_or_a_classifier_gets_a_new_masked_head(tmp_path: Path, m
     assert np.all(found["masked_head/norm/scale"] == 1.0) and np.all(found["masked_head/output_bias"] == 0.0)
     for name, leaf in named_leaves(without_head(load_model(folder).params)).items():
         np.testing.assert_array_equal(found[name], leaf, err_msg=name)
-    with pytest.raises(ConfigError, match=r"has no next-sentence head; set data.next_sentence=false"):
+    with pytest.raises(ConfigError, match=r"data\.next_sentence=false"):
         starting_params(folder, small.config, bert.spec(small.config, vocab_size=60, next_sentence=True), small.tokenizer)
 
 

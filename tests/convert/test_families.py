@@ -254,7 +254,7 @@ def test_other_families_are_refused_by_name(tmp_path):
     for model_type, class_name in REFUSED.items():
         (tmp_path / "in" / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": [class_name]}))
         for use in (load_model, lambda folder: import_model(folder, tmp_path / "out")):
-            with pytest.raises(DataError, match=f"model_type '{model_type}' is not supported; known: 'bert', "):
+            with pytest.raises(DataError, match=f"'{model_type}' .*'bert', "):
                 use(tmp_path / "in")
 
 

@@ -163,7 +163,7 @@ def test_broken_numbers_are_not_exported(make_small, exported):
     small = make_small()
     small.params.layers.up.bias[1, 2] = np.nan
     before = (exported / "model.safetensors").read_bytes()
-    with pytest.raises(TpulmError, match="NaN or infinite numbers in layers/up/bias"):
+    with pytest.raises(TpulmError, match="layers/up/bias"):
         save_model(exported, small.params, small.config, **small.arguments)
     assert (exported / "model.safetensors").read_bytes() == before
 
@@ -175,20 +175,20 @@ def test_a_work_folder_stands_for_its_export(exported, tmp_path):
     (tmp_path / "run.json").write_text("{}")
     assert load_model(tmp_path).config == load_model(exported).config
     exported.rename(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=f"make one with: tpulm export {tmp_path}"):
+    with pytest.raises(ConfigError, match=f"tpulm export {tmp_path}"):
         load_model(tmp_path)
 
 
 def test_what_is_no_model_is_refused(exported, tmp_path):
-    with pytest.raises(ConfigError, match="nothere: no such folder"):
+    with pytest.raises(ConfigError, match="nothere"):
         load_model(tmp_path / "nothere")
-    with pytest.raises(ConfigError, match=r"is a file; name the folder that holds config\.json and model\.safetensors"):
+    with pytest.raises(ConfigError, match=r"a file; .*config\.json and model\.safetensors"):
         load_model(exported / "model.safetensors")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"config\.json, model\.safetensors, tokenizer\.json or vocab\.txt missing$"):
+    with pytest.raises(ConfigError, match=r"config\.json, model\.safetensors, tokenizer\.json or vocab\.txt"):
         load_model(tmp_path / "empty")
     (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"model\.safetensors missing; pytorch_model\.bin is not read: load it with"):
+    with pytest.raises(ConfigError, match=r"pytorch_model\.bin"):
         load_model(exported)
 
 
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_refused(exported):
     whole = path.read_bytes()
     for broken in (whole[:100], struct.pack("<Q", 1 << 40) + whole[8:], whole[:8] + b"}" + whole[9:], whole[:-5], b""):
         path.write_bytes(broken)
-        with pytest.raises(DataError, match=r"model\.safetensors: not a whole safetensors file"):
+        with pytest.raises(DataError, match=r"model\.safetensors: .*safetensors file"):
             load_model(exported)
 
 
@@ -216,15 +216,15 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(exported, tmp_pa
     storage.write_atomic(tmp_path / "vocab.txt", "\n".join(words) + "\n")
     tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path / "larger")
     storage.write_atomic(exported / "tokenizer.json", storage.read_bytes(tmp_path / "larger" / "tokenizer.json"))
-    with pytest.raises(DataError, match=r"export: the vocabulary has 70 tokens, but the model only 60"):
+    with pytest.raises(DataError, match=r"export: .* 70 .* 60"):
         load_model(exported)
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("config.json", '{"model_type": ', "not valid JSON.*copy or export the model again"),
-        ("tokenizer_config.json", "[]", "not a JSON object.*copy or export the model again"),
+        ("config.json", '{"model_type": ', "not valid JSON.*export the model again"),
+        ("tokenizer_config.json", "[]", "not a JSON object.*export the model again"),
         ("config.json", '"hidden_dropout_prob": Infinity', "Infinity"),
         ("config.json", '"x": ' + "[" * 5_000 + "]" * 5_000, "nested"),
         ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: "),
@@ -247,5 +247,7 @@ def test_weights_that_are_no_numbers_are_refused(exported):
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.embeddings.LayerNorm.bias"][3] = tensors["bert.encoder.layer.1.output.LayerNorm.bias"][2] = float("nan")
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
-    with pytest.raises(DataError, match=r"in bert.embeddings.LayerNorm.bias, bert.encoder.layer.1.output.LayerNorm.bias$"):
+    with pytest.raises(
+        DataError, match=r"bert\.embeddings\.LayerNorm\.bias, bert\.encoder\.layer\.1\.output\.LayerNorm\.bias$"
+    ):
         load_model(exported)

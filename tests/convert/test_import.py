@@ -34,7 +34,7 @@ def test_a_checkpoint_of_tf1(real_data: Path, tmp_path: Path):
     assert json.loads(imported.stdout)["step"] == 20 and "moments in optimizer.safetensors" in imported.stderr
     filled = invoke("fill-mask", out, "all work and no [MASK]", "--top", 2, "--json")
     assert len(json.loads(filled.stdout)["all work and no [MASK]"]) == 2
-    with pytest.raises(ConfigError, match=r"Did you mean 'bert_model\.ckpt'\?"):
+    with pytest.raises(ConfigError, match=r"'bert_model\.ckpt'"):
         import_model(source / "bert_modl.ckpt", tmp_path / "other")
 
 
@@ -52,7 +52,7 @@ def test_pickled_weights_are_never_opened(tmp_path: Path, name: str):
 def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, source: Path):
     for named, target, options, message in (
         (tmp_path / "nowhere", "out", {}, "nowhere"),
-        (tmp_path, "out", {}, "is neither a Hugging Face folder"),
+        (tmp_path, "out", {}, r"model\.safetensors, config\.json"),
         (source, "out", {"kind": "bert", "strip_accents": False}, "--strip-accents/--keep-accents, --kind"),
         (source / "model.safetensors", "out", {}, r"model\.safetensors is a file"),
         (source, "source/vocab.txt", {}, r"vocab\.txt is a file"),
@@ -62,7 +62,7 @@ def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path, source: Pat
             import_model(named, tmp_path / target, **options)
     (source / "model.safetensors").rename(source / "model-00001-of-00002.safetensors")
     (source / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(DataError, match="weight_map is None"):
+    with pytest.raises(DataError, match="weight_map"):
         import_model(source, tmp_path / "out")
     (source / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model-00002-of-00002.safetensors"}}')
     with pytest.raises(StorageError, match="model-00002-of-00002"):
@@ -86,7 +86,7 @@ def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, source: Path):
     import_model(source, "gs://runs/model")
     import_model("gs://runs/model", tmp_path / "back")
     assert (tmp_path / "back" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
-    with pytest.raises(ConfigError, match="gs://runs/model is not empty"):
+    with pytest.raises(ConfigError, match="gs://runs/model"):
         import_model(source, "gs://runs/model")
 
 

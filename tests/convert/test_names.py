@@ -55,5 +55,5 @@ def test_old_names_repeats_and_buffers_are_tidied():
 def test_a_decoder_of_its_own_is_refused():
     tensors = exported()
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
-    with pytest.raises(DataError, match=r"here: cls\.predictions\.decoder\.weight differs from bert\.embeddings"):
+    with pytest.raises(DataError, match=r"here: cls\.predictions\.decoder\.weight .* bert\.embeddings"):
         tidy(tensors, "bert", origin="here")

@@ -55,7 +55,7 @@ def test_the_same_vocabulary_moves_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no token in common"):
+    with pytest.raises(ConfigError, match="--init"):
         new_vocabulary(vocabulary(tmp_path, "old.txt", "a"), vocabulary(tmp_path, "new.txt", "b"))
 
 

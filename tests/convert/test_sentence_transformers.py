@@ -99,7 +99,7 @@ def test_such_a_model_is_fine_tuned_for_classes_too(library: Any, tmp_path: Path
     classifier.params = classifier.first_params(0)
     classifier.save_pretrained(tmp_path / "out")
     assert (tpulm.load_model(tmp_path / "out").head, (tmp_path / "out" / "modules.json").exists()) == ("classification", False)
-    with pytest.raises(ConfigError, match="an encoder without a masked head, which fills no masks"):
+    with pytest.raises(ConfigError, match="masked head"):
         fill_mask(load_model(folder), "the [MASK]")
 
 
@@ -111,7 +111,7 @@ def test_such_a_model_is_fine_tuned_for_classes_too(library: Any, tmp_path: Path
         ("sentence_bert_config.json", {"max_seq_length": "12"}, "max_seq_length is '12'"),
         ("sentence_bert_config.json", {"max_seq_length": 4}, "max_seq_length is 4"),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8"),
-        ("modules.json", {"type": "sentence_transformers.models.Dense"}, "module 3 is Dense; only Transformer, Pooling and"),
+        ("modules.json", {"type": "sentence_transformers.models.Dense"}, "module 3 is Dense"),
         ("modules.json", None, "not a JSON array"),
     ],
 )
@@ -144,5 +144,5 @@ def test_lower_case_beside_the_tokenizer(library: Any, tmp_path: Path) -> None:
         change(folder / "tokenizer.json", **tokenizer)
         if lowercase:
             assert load_model(folder).head == "embedding"
-    with pytest.raises(DataError, match="do_lower_case is true, but the tokenizer keeps capital letters"):
+    with pytest.raises(DataError, match="do_lower_case"):
         load_model(folder)

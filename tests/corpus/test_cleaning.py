@@ -147,9 +147,7 @@ def test_matches_are_deleted_before_all_else_counted_and_shown(separator: str):
     assert len(samples[f"/{RUBY}/"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("pattern", "said"), [("《[", "'《\\[' is not a regular expression.*unterminated"), ("x*", "'x\\*' matches the empty")]
-)
+@pytest.mark.parametrize(("pattern", "said"), [("《[", "'《\\['.*unterminated"), ("x*", "'x\\*'.*empty")])
 def test_patterns_that_cannot_serve_are_refused(pattern: str, said: str):
     with pytest.raises(ValidationError, match=said):
         CleaningConfig(remove=(pattern,))
@@ -248,14 +246,14 @@ def test_only_the_beginning_of_a_long_document_counts(monkeypatch: pytest.Monkey
 def test_an_unknown_language_is_said_before_anything_is_read(tmp_path: Path):
     (tmp_path / "text.txt").write_text("a\nb\n")
     config = CorpusConfig.model_validate({"sources": str(tmp_path / "text.txt"), "cleaning": {"languages": ["kor"]}})
-    with pytest.raises(ConfigError, match=r"'kor' is not among the \d+ languages .* codes of ISO 639"):
+    with pytest.raises(ConfigError, match=r"'kor'.*ISO 639"):
         corpus.scatter(config, tmp_path / "w", part_bytes=1000)
     assert not (tmp_path / "w" / "corpus" / "manifest.json").exists()
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "py3langid", None)
-    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[languages\]' in your clone"):
+    with pytest.raises(MissingExtra, match=r"\[languages\]"):
         Cleaner(CleaningConfig(languages=("ko",)))
 
 

@@ -52,10 +52,10 @@ def test_an_array_is_read_as_its_items(read: Callable, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("content", "message", "skipped", "left"),
     [
-        ('[{"text": "a"}, {"txt": "b"}, {"text": "c"}]', r"item 1: the record has no 'text'.*'txt'", "no_field", ["a", "c"]),
-        ('[{"text": "a"}, {"text": "b', r"item 1, line 1: the JSON array is broken from '\{\"text", "broken_file", ["a"]),
-        ('[{"text": "a"}\n{"text": "b"}]', "item 1, line 2: the JSON array is broken", "broken_file", ["a"]),
-        ('[{"text": "a"}, ["b"]]', r"item 1: .*the record is \[\"b\"\], not an object", "no_field", ["a"]),
+        ('[{"text": "a"}, {"txt": "b"}, {"text": "c"}]', "item 1: .*'text'.*'txt'", "no_field", ["a", "c"]),
+        ('[{"text": "a"}, {"text": "b', r"item 1, line 1: .*'\{\"text", "broken_file", ["a"]),
+        ('[{"text": "a"}\n{"text": "b"}]', "item 1, line 2: ", "broken_file", ["a"]),
+        ('[{"text": "a"}, ["b"]]', r"item 1: .*\[\"b\"\]", "no_field", ["a"]),
     ],
 )
 def test_a_bad_item_is_an_error_with_its_number(faulty: Callable, content: str, message: str, skipped: str, left: list[str]):
@@ -72,8 +72,8 @@ def test_a_bad_item_is_an_error_with_its_number(faulty: Callable, content: str, 
         ('{"text": ["a", "b"]}', "not_text", r"\[\"a\", \"b\"\]"),
         ('{"text": "cut', "not_json", "Unterminated"),
         ("{", "not_json", r"several lines.*jq -c \."),
-        ('{"text": "a longer one", "text": "b"}', "not_json", "'text' is there twice"),
-        ('{"text": "a", "id": 1, "text": "a longer one"}', "not_json", "'text' is there twice"),
+        ('{"text": "a longer one", "text": "b"}', "not_json", "'text' .*twice"),
+        ('{"text": "a", "id": 1, "text": "a longer one"}', "not_json", "'text' .*twice"),
         ("[" * 100_000, "not_json", "100 deep"),
         *(('{"text": ' + "[" * deep + "]" * deep + "}", "not_json", "100 deep") for deep in (950, 5_000)),
         (r'{"text": "half \ud83d of a pair"}', "not_unicode", r"\\ud83d"),
@@ -105,7 +105,7 @@ def test_quotes_are_plain_characters_in_tsv(read: Callable):
 
 def test_a_quote_that_never_closes_is_an_error_not_a_memory_hog(read: Callable, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", 500)
-    with pytest.raises(DataError, match="line 3: row larger than field limit"):
+    with pytest.raises(DataError, match="line 3"):
         read("a.csv", 'id,text\n1,fine\n2,"open\n' + "3,more\n" * 1000)
     found = read("a.csv", 'id,text\n1,fine\n2,"open\n', on_error="skip")
     assert (found.documents, found.skipped) == (["fine"], {"malformed_row": 1})
@@ -114,9 +114,9 @@ def test_a_quote_that_never_closes_is_an_error_not_a_memory_hog(read: Callable, 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1,two,three", "3 fields .* but the header has 2"),
-        ("1", "1 fields .* but the header has 2"),
-        ('1,"closed" and more', "quotes within a quoted field are doubled"),
+        ("1,two,three", "3 fields .* 2"),
+        ("1", "1 fields .* 2"),
+        ('1,"closed" and more', "quoted"),
     ],
 )
 def test_a_ragged_or_malformed_row(faulty: Callable, row: str, message: str):
@@ -128,7 +128,7 @@ def test_a_ragged_or_malformed_row(faulty: Callable, row: str, message: str):
     ("name", "content"), [("a.tsv", "no\ttext\n1\tx\nno\ttext\n2\ty\n"), ("a.csv", 'text\nx\n"text"\r\ny\n')]
 )
 def test_a_header_between_the_rows_of_joined_files(faulty: Callable, name: str, content: str):
-    faulty(name, content, "line 3: it repeats the header", ["x", "y"], "malformed_row")
+    faulty(name, content, "line 3: .*header", ["x", "y"], "malformed_row")
 
 
 def test_a_bad_byte_takes_its_row_along(faulty: Callable):
@@ -138,7 +138,7 @@ def test_a_bad_byte_takes_its_row_along(faulty: Callable):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "id,txt\n1,x\n", r"'text'.*'txt'\?"), ("a.csv", "text,text\n1,x\n", "2 columns named 'text'"),
+        ("a.csv", "id,txt\n1,x\n", r"'text'.*'txt'\?"), ("a.csv", "text,text\n1,x\n", "2 .*'text'"),
         ("a.csv", "id;text\n1;x\n", "semicolons"), ("a.csv", "id\ttext\n1\tx\n", "'tsv'"), ("a.tsv", "id,text\n1,x\n", "'csv'"),
     ],
 )  # fmt: skip
@@ -183,15 +183,15 @@ def test_dots_descend_into_structs(read: Callable, tmp_path: Path):
 
 def test_null_and_invalid_rows(faulty: Callable, tmp_path: Path):
     invalid = pa.Array.from_buffers(pa.string(), 2, [*pa.array(["abcd", "ef"]).buffers()[:2], pa.py_buffer(b"ab\xffdef")])
-    faulty("a.parquet", parquet(tmp_path, text=[None, "x"]), "row 0: 'text' is null", ["x"], "not_text")
-    faulty("a.parquet", parquet(tmp_path, text=invalid), "row 0: .* not UTF-8", ["ef"], "undecodable")
+    faulty("a.parquet", parquet(tmp_path, text=[None, "x"]), "row 0: 'text'", ["x"], "not_text")
+    faulty("a.parquet", parquet(tmp_path, text=invalid), "row 0: .*UTF-8", ["ef"], "undecodable")
 
 
 def test_a_missing_or_wrong_column(read: Callable, tmp_path: Path):
     content = parquet(tmp_path, txt=["x"], number=[1])
-    with pytest.raises(DataError, match=r"no column 'text'. Did you mean 'txt'\? The columns: txt, number"):
+    with pytest.raises(DataError, match=r"'text'.*'txt'.*txt, number"):
         read("a.parquet", content, on_error="skip")
-    with pytest.raises(DataError, match="holds int64, not strings"):
+    with pytest.raises(DataError, match="int64"):
         read("a.parquet", content, text_field="number")
 
 
@@ -199,7 +199,7 @@ def test_a_broken_file(faulty: Callable, tmp_path: Path):
     content = parquet(tmp_path, text=[f"{number}" * 50 for number in range(1000)])
     named = content[:-2000] + content[-2000:].replace(b"text", b"t\xff\xfet")  # the footer is at the end
     for broken in (content[:-100], b"not parquet at all", content[:100] + bytes(5000) + content[5100:], named):
-        faulty("a.parquet", broken, "not a whole Parquet file", [], "broken_file")
+        faulty("a.parquet", broken, "Parquet file", [], "broken_file")
 
 
 def test_a_bucket_that_does_not_answer_is_no_broken_file(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -208,7 +208,7 @@ def test_a_bucket_that_does_not_answer_is_no_broken_file(gcs: Emulator, tmp_path
     assert list(read_texts([source])) == [["one", "two"]]
     monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.2)
     monkeypatch.setattr(ByteStream, "exhaust", lambda stream: gcs.faults.set(error_rate=1.0, match="a.parquet"))
-    with pytest.raises(StorageError, match=r"cannot read gs://runs/a\.parquet: Cloud Storage did not answer"):
+    with pytest.raises(StorageError, match=r"gs://runs/a\.parquet"):
         list(read_texts([source]))
 
 

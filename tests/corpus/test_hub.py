@@ -99,43 +99,43 @@ def test_a_folder_relative_to_the_run_file(folder: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"config": None}, "has several configurations; set config to one of plain, again"),
-        ({"config": "plane"}, r"no config 'plane'\. Did you mean 'plain'\? Choose one of plain, again"),
-        ({"split": "tst"}, r"no split 'tst'\. Did you mean 'test'\? Its splits: train, test"),
-        ({"split": "train[:10%]"}, r"A part of a split cannot be named; corpus\.max_documents limits"),
-        ({"revision": "main"}, "revision is for datasets on the Hub"),
-        ({"streaming": False}, "streaming = false is for datasets on the Hub"),
-        ({"path": "hub:a/b/c"}, r"'hub:a/b/c' is not a dataset name; write hub:NAME, hub:OWNER/NAME"),
+        ({"config": None}, "config .*plain, again"),
+        ({"config": "plane"}, "'plane'.*'plain'.*plain, again"),
+        ({"split": "tst"}, "'tst'.*'test'.*train, test"),
+        ({"split": "train[:10%]"}, r"corpus\.max_documents"),
+        ({"revision": "main"}, "revision"),
+        ({"streaming": False}, "streaming"),
+        ({"path": "hub:a/b/c"}, "'hub:a/b/c'.*hub:OWNER/NAME"),
         ({"path": "hub:a"}, None),
     ],
 )
 def test_what_is_not_there(folder: Path, settings: dict[str, Any], message: str | None):
-    with pytest.raises(ConfigError if message else Unavailable, match=message or "HF_HUB_OFFLINE .*is set(?s:.*)hf download a"):
+    with pytest.raises(ConfigError if message else Unavailable, match=message or "HF_HUB_OFFLINE(?s:.*)hf download a"):
         find_files([source(folder, **settings)])
 
 
 def test_folders_that_are_no_dataset(folder: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no files of text or tables"):
+    with pytest.raises(ConfigError, match=r"/empty .*tables"):
         find_files([source(tmp_path / "empty", config=None)])
     for configs in ("[1]", '[{data_files: "a**"}]', "["):
         (folder / "README.md").write_text(f"---\nconfigs: {configs}\n---\n")
         with pytest.raises(DataError, match="hub:"):
             find_files([source(folder, config=None)])
     (folder / "state.json").write_text("{}")
-    with pytest.raises(ConfigError, match="written by save_to_disk"):
+    with pytest.raises(ConfigError, match="save_to_disk"):
         find_files([source(folder)])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"path": "a.txt", "split": "test"}, r"split is for datasets \(tfds:NAME and hub:NAME\), and 'a\.txt' is none"),
-        ({"format": "python", "revision": "x"}, "revision is for datasets"),
-        ({"path": "tfds:lm1b", "revision": "x"}, r"revision is for datasets \(hub:NAME\), and 'tfds:lm1b'"),
-        ({"path": "hub:x", "documents": "file"}, "documents is for files, and 'hub:x' is a dataset"),
-        ({"path": "tfds:x", "encoding": "cp949"}, "encoding is for files"),
-        ({"path": "hub:x", "format": "jsonl"}, "has no format 'jsonl'; leave format out"),
+        ({"path": "a.txt", "split": "test"}, r"split .*'a\.txt'"),
+        ({"format": "python", "revision": "x"}, "revision"),
+        ({"path": "tfds:lm1b", "revision": "x"}, "revision .*'tfds:lm1b'"),
+        ({"path": "hub:x", "documents": "file"}, "documents .*'hub:x'"),
+        ({"path": "tfds:x", "encoding": "cp949"}, "encoding"),
+        ({"path": "hub:x", "format": "jsonl"}, "'jsonl'"),
     ],
 )
 def test_settings_of_other_kinds_are_refused(settings: dict[str, Any], message: str):
@@ -187,13 +187,13 @@ def test_splits_are_those_of_the_library_datasets(layout: str, tmp_path: Path):
 def test_a_folder_that_changed_is_refused(scattered: Callable, folder: Path, tmp_path: Path):
     work = scattered([source(folder)]).workdir
     scattered([source(shutil.copytree(folder, tmp_path / "moved"))], workdir=work)
-    with pytest.raises(WorkFolderMismatch, match="number of files: 3 -> 1"):
+    with pytest.raises(WorkFolderMismatch, match="files: 3 -> 1"):
         scattered([source(folder, split="test")], workdir=work)
     with pytest.raises(WorkFolderMismatch, match=r"train-0\.jsonl, text_field: text -> in\.title"):
         scattered([source(folder, text_field="in.title")], workdir=work)
     path = folder / "plain/train-1.jsonl"
     path.write_text(path.read_text().replace("document 21", "document 99"))
-    with pytest.raises(WorkFolderMismatch, match=r"train-1\.jsonl: its content is not what it was"):
+    with pytest.raises(WorkFolderMismatch, match=r"train-1\.jsonl: .*content"):
         scattered([source(folder)], workdir=work)
     shutil.rmtree(folder)
     scattered([source(folder)], workdir=work)  # elsewhere
@@ -232,11 +232,11 @@ def test_on_the_hub(hub: FakeHub, folder: Path, tmp_path: Path, scattered: Calla
     assert not any("jsonl" in request for request in hub.requests[before:])  # nothing is read again
     assert scattered(on_hub(streaming=False)).train() == found.train()
     (folder / "plain/test.jsonl").write_text(jsonl(TEXTS[:4]))
-    with pytest.raises(WorkFolderMismatch, match=f"{first} -> {hub.commit}; revision = '{first}' reads"):
+    with pytest.raises(WorkFolderMismatch, match=f"{first} -> {hub.commit}; revision = '{first}'"):
         scattered(on_hub(), workdir=work)
     hub.silent = True
     assert scattered(on_hub(), workdir=work).manifest == found.manifest
-    with pytest.raises(Unavailable, match="hub:owner/texts cannot be read"):
+    with pytest.raises(Unavailable, match="hub:owner/texts"):
         scattered(on_hub())
     assert capfd.readouterr() == ("", "")
 
@@ -247,22 +247,22 @@ def test_on_the_hub_with_a_limit_and_refusals(hub: FakeHub, folder: Path, scatte
     assert scattered(on_hub(), max_documents=25).documents() == sorted(TEXTS[:25])
     assert not any(request.startswith("GET") and "train-3" in request for request in hub.requests)
     for settings, message in (
-        ({"revision": "x"}, "hub:owner/texts has no revision 'x'"),
-        ({"path": "hub:owner/none"}, "the Hugging Face Hub has no dataset 'owner/none'"),
-        ({"config": None}, "several configurations; set config to one of plain"),
+        ({"revision": "x"}, "hub:owner/texts .*revision 'x'"),
+        ({"path": "hub:owner/none"}, "'owner/none'"),
+        ({"config": None}, "config .*plain"),
     ):
         with pytest.raises(ConfigError, match=message):
             scattered(on_hub(**settings))
     (folder / "more.txt").write_text("another commit")
     hub.gated = True
-    with pytest.raises(ConfigError, match="is gated: accept its terms on"):
+    with pytest.raises(ConfigError, match=r"gated: .*/owner/texts"):
         scattered(on_hub())
 
 
 def test_what_the_hub_has_converted(hub: FakeHub, folder: Path, tables: Path, tmp_path: Path, scattered: Callable):
     """Where a dataset has no files that can be read; and no part in place of a whole."""
     (folder / "texts.py").write_text("")  # a program that makes the dataset
-    with pytest.raises(ConfigError, match="holds no files of text"):
+    with pytest.raises(ConfigError, match=r"hub:owner/texts .*tables"):
         scattered(on_hub())
     hub.converted = tmp_path / "converted"
     for name, shard in (("plain/train", 0), ("plain/partial-test", 1)):
@@ -271,6 +271,6 @@ def test_what_the_hub_has_converted(hub: FakeHub, folder: Path, tables: Path, tm
     found = scattered(on_hub())
     assert found.documents() == sorted(TEXTS[:30])
     assert [item.within for item in found.manifest.inputs] == ["plain/train/0000.parquet"]
-    with pytest.raises(ConfigError, match="first 5 GB"):
+    with pytest.raises(ConfigError, match="5 GB of 'test'"):
         scattered(on_hub(split="test"))
     assert scattered(on_hub(split="test", revision="refs/convert/parquet")).documents() == sorted(TEXTS[30:])

@@ -50,7 +50,7 @@ def test_zeros_after_the_end_are_padding(write: Callable):
 def test_a_file_that_ends_early_is_an_error_with_the_place(compression: Compression, write: Callable):
     data = COMPRESS[compression](TEXT)[:-20]
     path = write("a", data)
-    with pytest.raises(DataError, match=rf"a, after byte \d+ of the text: the {compression} data ends too early"):
+    with pytest.raises(DataError, match=rf"a, after byte \d+ .*{compression} data"):
         list(ByteStream(path, compression, Faults("stop", "a")).pieces())
 
 
@@ -67,13 +67,13 @@ def test_the_readable_beginning_is_used_when_skipping(compression: Compression, 
 
 @pytest.mark.parametrize("content", [b"this is plain text", b"this is plain text" * 10_000, b""])
 def test_what_is_not_compressed_is_an_error(compression: Compression, write: Callable, content: bytes):
-    with pytest.raises(DataError, match="take the compression's suffix off" if content else "0 bytes of text could be read"):
+    with pytest.raises(DataError, match="suffix" if content else "0 bytes"):
         list(ByteStream(write("a", content), compression, Faults("stop", "a")).pieces())
 
 
 def test_garbage_after_the_end_is_an_error(compression: Compression, write: Callable):
     path = write("a", COMPRESS[compression](b"some text\n") + b"garbage")
-    with pytest.raises(DataError, match=r"(is broken|ends too early)"):
+    with pytest.raises(DataError, match=f"{compression} data"):
         list(ByteStream(path, compression, Faults("stop")).pieces())
     assert b"".join(ByteStream(path, compression, Faults("skip")).pieces()) == b"some text\n"
 
@@ -133,7 +133,7 @@ def test_a_byte_order_mark_at_the_start_of_a_line_is_dropped_and_kept_elsewhere(
 
 
 def test_undecodable_bytes_are_an_error_with_file_line_and_byte_or_take_their_line_along(faulty: Callable):
-    message, rest = r"a\.txt, line 2, byte 8: the bytes 'ff' are not utf-8", (["first", "last"], "undecodable")
+    message, rest = r"a\.txt, line 2, byte 8: .*'ff'", (["first", "last"], "undecodable")
     assert faulty("a.txt", b"first\nab\xffd\nlast\n", message, *rest).exit_code == 3
     faulty("a.txt", b"first\nab\xff\xfed\nlast\n", message, *rest)
 
@@ -141,16 +141,16 @@ def test_undecodable_bytes_are_an_error_with_file_line_and_byte_or_take_their_li
 @pytest.mark.parametrize(
     ("content", "encoding", "advice"),
     [
-        ("Все счастливые семьи похожи друг на друга".encode("koi8-r"), "utf-8", "would decode as .*koi8_r"),
-        ("한국 영화는 재미있다\n".encode("utf-16-le"), "utf-8", "would decode as utf_16_le"),
-        ("똠방각하 펲시".encode("cp949"), "euc-kr", "set encoding = 'cp949'"),
+        ("Все счастливые семьи похожи друг на друга".encode("koi8-r"), "utf-8", "koi8_r"),
+        ("한국 영화는 재미있다\n".encode("utf-16-le"), "utf-8", "utf_16_le"),
+        ("똠방각하 펲시".encode("cp949"), "euc-kr", "'cp949'"),
         # Python's own codecs write them; that these bytes are Windows-1252: WHATWG, https://encoding.spec.whatwg.org/#names-and-labels
-        ("“It’s late” – déjà vu, 5 €".encode("cp1252"), "utf-8", "would decode as .*cp1252"),
+        ("“It’s late” – déjà vu, 5 €".encode("cp1252"), "utf-8", "cp1252"),
         ("영화를 봤다. 좋았다.\n".encode() * 9 + b"\xff", "utf-8", "are not utf-8[.] With"),  # damaged, and nothing else
-        ("①".encode("cp932"), "shift_jis", "set encoding = 'cp932'"),
+        ("①".encode("cp932"), "shift_jis", "'cp932'"),
         (codecs.BOM_UTF16_LE + b"a\0", "utf-8", "encoding = 'utf-16'"),
-        (b"\x1f\x8b\x08\x00rest", "utf-8", "name that ends in .gz"),
-        (b"PK\x03\x04\xff\xff", "utf-8", "an .xlsx: unpack it"),
+        (b"\x1f\x8b\x08\x00rest", "utf-8", r"\.gz"),
+        (b"PK\x03\x04\xff\xff", "utf-8", r"\.xlsx"),
     ],
 )
 def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, encoding: str, advice: str):
@@ -160,11 +160,11 @@ def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, 
 
 def test_undecodable_utf16_names_its_byte(faulty: Callable):
     content = "ab\ncd\n".encode("utf-16-le") + b"\x00\xdc" + "e\n".encode("utf-16-le")
-    faulty("a.txt", content, "line 3, byte 12: the bytes '00 dc'", ["ab", "cd"], "undecodable", encoding="utf-16-le")
+    faulty("a.txt", content, "line 3, byte 12: .*'00 dc'", ["ab", "cd"], "undecodable", encoding="utf-16-le")
 
 
 def test_utf16_without_its_mark_needs_a_byte_order(read: Callable):
-    with pytest.raises(DataError, match="name the byte order"):
+    with pytest.raises(DataError, match="'utf-16-le' or"):
         read("a.txt", "ab\n".encode("utf-16-le"), encoding="utf-16", on_error="skip")
 
 
@@ -175,7 +175,7 @@ def test_a_character_cut_off_at_the_end(read: Callable):
     assert read("a.txt", "a\n한".encode("utf-16-le")[:-1], encoding="utf-16-le", on_error="skip").documents == ["a"]
 
 
-def stretches(path: Path, faults: Faults) -> list[Lines]:
+def line_groups(path: Path, faults: Faults) -> list[Lines]:
     return list(read_lines(ByteStream(path, None, faults), find_codec("utf-8"), faults))
 
 
@@ -184,7 +184,7 @@ def stretches(path: Path, faults: Faults) -> list[Lines]:
     batch=st.integers(1, 50),
 )
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_stretches_are_the_file_and_know_their_lines(
+def test_groups_of_lines_are_the_file_and_know_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], batch: int
 ):
     monkeypatch.setattr(lines, "BATCH_BYTES", batch)
@@ -192,7 +192,7 @@ def test_stretches_are_the_file_and_know_their_lines(
     content = "\n".join(texts)
     path = tmp_path / "a.txt"
     path.write_bytes(content.encode())
-    found = stretches(path, Faults("stop"))
+    found = line_groups(path, Faults("stop"))
     assert "".join(item.text for item in found) == content.removeprefix("\ufeff")
     line = 1
     for item in found:
@@ -207,7 +207,7 @@ def test_only_a_line_feed_ends_a_line(read: Callable, character: str):
 
 
 def test_nul_is_an_error_with_its_line(faulty: Callable):
-    content, message = b"one\ntwo\nth\0ree\nfour", r"a\.txt, line 3: a NUL character.*utf-16"
+    content, message = b"one\ntwo\nth\0ree\nfour", r"a\.txt, line 3: .*NUL.*utf-16"
     faulty("a.txt", content, message, ["one", "two", "four"], "nul_character")
 
 
@@ -218,15 +218,15 @@ def test_a_line_that_is_too_long_is_an_error_or_left_out(tmp_path: Path, monkeyp
     monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 32)
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntwo\n" + b"x" * 5000 + b"\nthree\nfo\xffur\n")
-    with pytest.raises(DataError, match="line 3: a line longer than"):
-        stretches(path, Faults("stop", "a.txt"))
+    with pytest.raises(DataError, match="line 3"):
+        line_groups(path, Faults("stop", "a.txt"))
     faults = Faults("skip", "a.txt")
-    found = stretches(path, faults)
+    found = line_groups(path, faults)
     assert "".join(item.text for item in found) == "one\ntwo\nthree\nfo\udc80ur\n"
     assert faults.skipped == {"too_large": 1}
     assert found[-1].first + found[-1].text.count("\n") == 6
     path.write_bytes(b"one\n" + b"x" * 5000)
-    assert "".join(item.text for item in stretches(path, Faults("skip"))) == "one\n"
+    assert "".join(item.text for item in line_groups(path, Faults("skip"))) == "one\n"
 
 
 def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
@@ -240,8 +240,8 @@ def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
 )
 def test_a_file_cut_within_a_character_was_truncated(write: Callable, encoding: str, text: str, left: str):
     path = write("a.txt", f"{text}\n{text}".encode(encoding)[:-1])
-    with pytest.raises(DataError, match=f"line 2, byte .*ends within a character: of its last one only '{left}' is there"):
+    with pytest.raises(DataError, match=f"line 2, byte .*'{left}'"):
         list(read_lines(ByteStream(path, None, Faults("stop", "a.txt")), encoding, Faults("stop", "a.txt")))
     latin = write("b.txt", "un café".encode("cp1252"))  # which ends as a cut UTF-8 file would, and has no other byte of it
-    with pytest.raises(DataError, match="would decode as cp1252"):
+    with pytest.raises(DataError, match="cp1252"):
         list(read_lines(ByteStream(latin, None, Faults("stop", "b.txt")), "utf-8", Faults("stop", "b.txt")))

@@ -18,7 +18,7 @@ def test_another_format_version_is_refused(scattered: Callable, write: Callable)
     corpus = scattered(write("a.txt", "one\ntwo"))
     path = corpus.workdir / "corpus" / "manifest.json"
     storage.write_json(path, storage.read_json(path) | {"format_version": 99}, sealed=True)
-    with pytest.raises(StorageError, match="format version 99"):
+    with pytest.raises(StorageError, match="version 99"):
         load_manifest(corpus.workdir)
 
 
@@ -65,11 +65,11 @@ def test_other_settings_are_named(scattered: Callable, folder: Path, settings: d
 def test_changed_files_are_named(scattered: Callable, folder: Path):
     work = scattered(folder).workdir
     (folder / "c.txt").write_text("new")
-    with pytest.raises(WorkFolderMismatch, match=r"number of files: 2 -> 3\n  new: .*c\.txt"):
+    with pytest.raises(WorkFolderMismatch, match=r"files: 2 -> 3\n  new: .*c\.txt"):
         scattered(folder, workdir=work)
     (folder / "c.txt").unlink()
     (folder / "b.txt").write_text("three\nfive\n")
-    with pytest.raises(WorkFolderMismatch, match=r"b\.txt: its content is not what it was"):
+    with pytest.raises(WorkFolderMismatch, match=r"b\.txt: .*content"):
         scattered(folder, workdir=work)
     (folder / "b.txt").unlink()
     with pytest.raises(WorkFolderMismatch, match=r"gone: .*b\.txt"):
@@ -86,7 +86,7 @@ def test_a_corpus_that_is_not_here_at_all_is_no_mismatch(scattered: Callable, fo
     corpus = scattered(folder)
     (folder / "a.txt").unlink()
     gone = CorpusConfig.model_validate({"sources": [str(folder / "a.txt"), str(folder / "b.txt")]})
-    with pytest.raises(ConfigError, match="no file or folder"):
+    with pytest.raises(ConfigError, match=r"a\.txt"):
         verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
     shutil.rmtree(folder)
     verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
@@ -103,5 +103,5 @@ def test_behind_a_limit_files_may_change(scattered: Callable, folder: Path):
         stream.write(b"more")
     scattered(folder, workdir=work, max_documents=10)
     (folder / "a.txt").write_bytes(b"another line\n" * 200_000)
-    with pytest.raises(WorkFolderMismatch, match=r"a\.txt: its content"):
+    with pytest.raises(WorkFolderMismatch, match=r"a\.txt: .*content"):
         scattered(folder, workdir=work, max_documents=10)

@@ -122,5 +122,5 @@ def test_however_the_work_is_divided_or_interrupted(
 
 
 def test_exact_ones_go_with_them():
-    with pytest.raises(ValueError, match="leave deduplicate = true"):
+    with pytest.raises(ValueError, match="deduplicate = true"):
         CorpusConfig(near_duplicates=0.8, deduplicate=False)

@@ -109,7 +109,7 @@ def test_many_duplicates_do_not_shrink_the_sample(scattered: Callable, write: Ca
 
 def test_a_sample_without_room_for_a_document(scattered: Callable, file: Path):
     corpus = scattered(file)
-    with pytest.raises(DataError, match=r"raise tokenizer\.sample_bytes"):
+    with pytest.raises(DataError, match=r"tokenizer\.sample_bytes"):
         list(sample_texts(corpus.workdir, corpus.manifest, 10))
 
 

@@ -56,7 +56,7 @@ def test_a_format_of_ones_own_is_read_by_every_worker(
 def test_it_is_named_in_a_source_and_has_faults(read: Callable) -> None:
     content = "stray\n>a\nAC\n"
     assert read("a.txt", ">a\nAC\n", format="fasta", text_field="\n").documents == ["a\nAC"]
-    with pytest.raises(DataError, match="line 1: text before the first"):
+    with pytest.raises(DataError, match="line 1"):
         read("a.fasta", content)
     with pytest.raises(DataError, match="line 3"):  # where the document begins, not where it ends
         read("b.fasta", ">a\nAC\n>b\0\nGT\n>c\n")
@@ -64,5 +64,5 @@ def test_it_is_named_in_a_source_and_has_faults(read: Callable) -> None:
 
 
 def test_a_format_that_is_not_known() -> None:
-    with pytest.raises(ValueError, match=r"'fast' is not one of auto, text, .*, fasta\. Did you mean 'fasta'"):
+    with pytest.raises(ValueError, match=r"'fast' .*, fasta\. .*'fasta'"):
         SourceConfig(path="a", format="fast")

@@ -143,7 +143,7 @@ def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Ca
     ],
 )
 def test_documents_that_are_no_plain_text_are_noted(tmp_path: Path, write: Callable, line: str, named: str):
-    """Of a hundred, one is noted; of more, one may be a text about markup."""
+    """One in a hundred is noted; one in more may be a text about markup."""
     for plain, expected in ((99, named), (100, "")):
         heard, lines = Heard(), [f"plain line {number}" for number in range(plain)]
         config = CorpusConfig.model_validate({"sources": [str(write(f"{plain}.txt", "\n".join([line, *lines])))]})
@@ -199,7 +199,7 @@ def test_max_bytes_never_takes_more(scattered: Callable, sources: list[str]):
     assert exact.documents() == corpus.documents()
     both = scattered(sources, max_bytes=1000, max_documents=3)
     assert both.manifest.counts.documents == 3
-    with pytest.raises(DataError, match=r"first document is larger than corpus\.max_bytes = 5"):
+    with pytest.raises(DataError, match=r"corpus\.max_bytes = 5"):
         scattered(sources, max_bytes=5)
 
 
@@ -250,7 +250,7 @@ def test_the_manifest_outlives_the_documents(scattered: Callable, sources: list[
     remove_spill(corpus.workdir)
     assert sorted(tree(corpus.workdir)) == ["corpus/manifest.json", "corpus/removed.json"]
     assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest
-    with pytest.raises(StorageError, match=r"gone; delete .*manifest\.json and run the same command again"):
+    with pytest.raises(StorageError, match=r"gone; .*manifest\.json"):
         read_part(corpus.workdir, corpus.manifest, 0)
     with pytest.raises(StorageError, match="gone"):
         list(sample_texts(corpus.workdir, corpus.manifest, 10**6))
@@ -326,7 +326,7 @@ def test_a_full_disk_is_an_error_without_torn_output(scattered: Callable, source
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(StorageError, match=r"cannot write .*000000\.spill"):
+        with pytest.raises(StorageError, match=r"000000\.spill"):
             scattered(sources, workdir=tmp_path / "w")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -338,7 +338,7 @@ def test_a_file_that_grows_while_it_is_read(scattered: Callable, sources: list[s
     found = SCATTER.find_files
     smaller = lambda *given, **more: [one._replace(bytes=one.bytes - 1) for one in found(*given, **more)]  # noqa: E731
     monkeypatch.setattr(SCATTER, "find_files", smaller)
-    with pytest.raises(DataError, match="let nothing write to it"):
+    with pytest.raises(DataError, match=r"had \d+ bytes, then \d+"):
         scattered(sources)
 
 

@@ -46,26 +46,26 @@ def test_sources_come_in_the_order_they_are_written(folder: Path):
 
 def test_an_empty_folder_and_an_empty_list(folder: Path):
     (folder / "empty").mkdir()
-    with pytest.raises(ConfigError, match="holds no files"):
+    with pytest.raises(ConfigError, match="/empty "):
         names(folder, "empty")
-    with pytest.raises(ConfigError, match="empty: name at least one"):
+    with pytest.raises(ConfigError, match=r"corpus\.sources"):
         find_files([])
 
 
 def test_a_key_is_refused_where_no_file_of_the_source_uses_it(folder: Path):
     for path, key in (("*.txt", {"text_field": "body"}), ("sub/*.jsonl", {"documents": "paragraph"})):
         sources = [SourceConfig.model_validate({"path": str(folder / path), **key})]
-        with pytest.raises(ConfigError, match=f"{next(iter(key))} does not apply"):
+        with pytest.raises(ConfigError, match=next(iter(key))):
             refuse_unused_settings(sources, find_files(sources))
     sources = [SourceConfig(path=str(folder / "sub"), text_field="body")]
     refuse_unused_settings(sources, find_files(sources))  # one of the two files uses it
 
 
 def test_a_file_reached_twice_is_refused(folder: Path):
-    with pytest.raises(ConfigError, match=r"b\.txt is reached twice: by sources\[0\] .* and by sources\[1\]"):
+    with pytest.raises(ConfigError, match=r"b\.txt .*sources\[0\] .*sources\[1\]"):
         names(folder, "*.txt", "b.txt")
     (folder / "link.txt").symlink_to(folder / "b.txt")
-    with pytest.raises(ConfigError, match="reached twice"):
+    with pytest.raises(ConfigError, match=r"link\.txt"):
         names(folder, "*.txt")
 
 
@@ -74,11 +74,11 @@ def test_links(folder: Path):
     (folder / "linked" / "sub").symlink_to(folder / "sub")
     assert names(folder, "linked") == ["linked/sub/c.jsonl", "linked/sub/deep/d.txt"]
     (folder / "sub" / "circle").symlink_to(folder / "linked")
-    with pytest.raises(ConfigError, match="reached twice, through a link"):
+    with pytest.raises(ConfigError, match="twice, through a link"):
         names(folder, "linked")
     (folder / "broken").mkdir()
     (folder / "broken" / "x.txt").symlink_to("/nowhere")
-    with pytest.raises(ConfigError, match="a link to nothing"):
+    with pytest.raises(ConfigError, match=r"x\.txt"):
         names(folder, "broken")
 
 
@@ -114,12 +114,12 @@ def test_a_format_that_is_given_counts(write: Callable):
 
 
 def test_what_cannot_be_a_source(tmp_path: Path):
-    with pytest.raises(ConfigError, match="leave out path 'x'"):
+    with pytest.raises(ConfigError, match="path 'x'"):
         find_files([SourceConfig(path="x", format="python")])
-    with pytest.raises(ConfigError, match="paths are local or gs"):
+    with pytest.raises(ConfigError, match="s3://bucket/x"):
         find_files([SourceConfig(path="s3://bucket/x.txt")])
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="neither a file nor a folder"):
+    with pytest.raises(ConfigError, match="pipe"):
         find_files([SourceConfig(path=str(tmp_path / "pipe"))])
 
 
@@ -138,7 +138,7 @@ def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: 
 def test_a_document_among_texts_can_be_left_out(write: Callable, tmp_path: Path):
     write("notes.docx", "x")
     write("a.txt", "x")
-    with pytest.raises(ConfigError, match=r"notes\.docx is a word processor's .*, such as .*/\*\.txt"):
+    with pytest.raises(ConfigError, match=r"notes\.docx .*/\*\.txt"):
         find_files([SourceConfig(path=str(tmp_path))])
 
 
@@ -156,12 +156,12 @@ def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_pat
             file.read_text(encoding="utf-8")
         assert scattered(path, workdir=corpus.workdir).manifest == corpus.manifest
     (folder / name).write_bytes(b"\xff\n")
-    with pytest.raises(DataError, match=re.escape(f"unpacked/{shown}, line 1, byte 0: the bytes 'ff' are not utf-8")):
+    with pytest.raises(DataError, match=re.escape(f"unpacked/{shown}, line 1, byte 0: ")):
         scattered(folder)
     with pytest.raises(ConfigError, match=re.escape(shown)):
         scattered(folder / name.replace("txt", "tsv"))
 
 
 def test_nul_in_a_path_is_refused():
-    with pytest.raises(ConfigError, match=r"^\'a\\x00b\.txt\' cannot be a path: it holds a NUL"):
+    with pytest.raises(ConfigError, match=r"^'a\\x00b\.txt'"):
         find_paths("a\0b.txt")

@@ -130,7 +130,7 @@ def test_features_that_are_no_text(data_dir: Path, field: str, message: str):
 
 
 def test_bytes_that_are_not_utf8(data_dir: Path, scattered: Callable):
-    with pytest.raises(DataError, match=r"train\.array_record-.*, record \d+: 'raw' is not UTF-8 \(byte 2"):
+    with pytest.raises(DataError, match=r"train\.array_record-.*, record \d+: 'raw' .*byte 2"):
         texts(source(data_dir, text_field="raw"))
     corpus = scattered([source(data_dir, text_field="raw", on_error="skip")])
     assert corpus.manifest.counts.documents == 299 and corpus.manifest.counts.skipped == {"undecodable": 1}
@@ -141,18 +141,18 @@ def test_broken_shards(data_dir: Path):
     content = first.read_bytes()
     for broken in (content[: len(content) // 2], b"", b"nothing of the kind"):
         first.write_bytes(broken)
-        with pytest.raises(DataError, match="not a whole ArrayRecord file"):
+        with pytest.raises(DataError, match="ArrayRecord"):
             texts(source(data_dir))
         assert 0 < len(texts(source(data_dir, on_error="skip"))) < len(TEXTS)
     first.unlink()
-    with pytest.raises(ConfigError, match=r"is not whole: it has no tiny_texts-train\.array_record-00000-of-00004"):
+    with pytest.raises(ConfigError, match=r"tiny_texts-train\.array_record-00000-of-00004"):
         find_files([source(data_dir)])
 
 
 def test_tfrecords_are_refused_with_the_way_out(data_dir: Path):
     described = data_dir / "tiny_texts/ja/1.2.0/dataset_info.json"
     described.write_text(described.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(ConfigError, match=r"as tfrecord, which is read with TensorFlow alone(?s:.*)--file_format=array_record"):
+    with pytest.raises(ConfigError, match=r"tfrecord(?s:.*)--file_format=array_record"):
         find_files([source(data_dir)])
 
 
@@ -165,7 +165,7 @@ def test_a_dataset_that_changed_is_refused(scattered: Callable, data_dir: Path, 
     content = second.read_bytes()
     second.write_bytes(third.read_bytes())
     third.write_bytes(content)
-    with pytest.raises(WorkFolderMismatch, match="00001-of-00004: its content is not what it was"):
+    with pytest.raises(WorkFolderMismatch, match=r"00001-of-00004: .*content"):
         scattered([source(data_dir)], workdir=work)
 
 
@@ -178,7 +178,7 @@ def test_a_finished_corpus_needs_neither_dataset_nor_package(
     assert not (tmp_path / "nowhere").exists()  # nothing was prepared
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     verify(corpus.manifest, CorpusConfig(sources=(source(data_dir),)), corpus.workdir, part_bytes=16_000_000)
-    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[tfds\]' in your clone"):
+    with pytest.raises(MissingExtra, match=r"\[tfds\]"):
         find_files([source(data_dir)])
 
 
@@ -191,8 +191,8 @@ def test_it_is_prepared_where_that_needs_no_network(tmp_path: Path, capsys: pyte
     ("path", "message"),
     [
         ("tfds:ag_news_subset", r"(does not answer|needs the package)"),
-        ("tfds:lm1b", "this dataset's generator needs TensorFlow"),
-        ("tfds:wiki40b/ja", "no generator of that name that works without TensorFlow"),
+        ("tfds:lm1b", "needs TensorFlow"),
+        ("tfds:wiki40b/ja", "without TensorFlow"),
     ],
 )
 def test_it_cannot_be_prepared_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str):

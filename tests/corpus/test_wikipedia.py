@@ -156,8 +156,8 @@ def test_what_is_taken_out_of_sentences_is_counted_by_name(tmp_path: Path, scatt
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"templates": {"a": "{1"}}, "text with arguments in braces"),
-        ({"templates": {"a": "1"}, "format": "csv"}, "read as csv"),
+        ({"templates": {"a": "{1"}}, "braces"),
+        ({"templates": {"a": "1"}, "format": "csv"}, "csv"),
     ],
 )
 def test_templates_of_a_run_file_are_checked(settings: dict[str, object], message: str):

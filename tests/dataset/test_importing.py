@@ -223,12 +223,12 @@ def test_too_little_and_impossible_settings_are_refused(tmp_path: Path, tokenize
     with pytest.raises(DataError, match=r"1 different.*4 exact"):
         import_tfrecords(same, tmp_path / "w1", kind="bert", tokenizer=tokenizer)
     empty = write_files(tmp_path / "empty", [[], []])
-    with pytest.raises(DataError, match="no file holds a record"):
+    with pytest.raises(DataError, match=empty[0]):
         import_tfrecords(empty, tmp_path / "w2", kind="bert", tokenizer=tokenizer)
-    with pytest.raises(ConfigError, match="between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"1\.0; .*0\.01"):
         import_tfrecords(same, tmp_path / "w3", kind="bert", tokenizer=tokenizer, holdout_fraction=1.0)
     short = write_files(tmp_path / "short", [[{"input_ids": [2, 5, 3], "input_mask": [1] * 3, "segment_ids": [0] * 3}]])
-    with pytest.raises(DataError, match="its rows have 3 tokens, not 8 to"):
+    with pytest.raises(DataError, match=" 3 tokens, not 8 to"):
         import_tfrecords(short, tmp_path / "w4", kind="electra", tokenizer=tokenizer)
 
 

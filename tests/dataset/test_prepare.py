@@ -234,7 +234,7 @@ def test_the_manifest_says_which_encoded_and_a_difference_makes_it_the_library(
     found, compared = complete(packed.workdir), len(scattered.documents)  # all of them are less than the sample
     assert found.encoding == Encoding(by=encode.ENGINE, compared=compared)
     monkeypatch.setattr(encode, "same", lambda ours, theirs: False)
-    with pytest.warns(UserWarning, match="give different ids"):
+    with pytest.warns(UserWarning, match=encode.ENGINE):
         made = scattered.copy(tmp_path / "w").prepare(PACKED)
     assert made.encoding == Encoding(by=encode.LIBRARY, compared=compared) and made.fingerprint == found.fingerprint
 

@@ -62,9 +62,9 @@ def test_one_damaged_block_leaves_the_others_readable(tmp_path: Path, rows: np.n
     shard.write_bytes(data)
     array = store.open_array(tmp_path / "a")
     np.testing.assert_array_equal(array[4:8].read().result(), rows[4:8])
-    with pytest.raises(StorageError, match="cannot read"), store.explain("read", shard):
+    with pytest.raises(StorageError, match=r"c\.0\.0"), store.explain("read", shard):
         array[0:4].read().result()
-    with pytest.raises(StorageError, match="does not exist"):
+    with pytest.raises(StorageError, match="nothing"):
         store.open_array(tmp_path / "nothing")
 
 
@@ -80,4 +80,4 @@ def test_a_write_that_fails_says_why(tmp_path: Path, user_environment: dict[str,
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a")]
     result = subprocess.run(command, env=user_environment, capture_output=True, text=True, check=False)
-    assert "StorageError: cannot write" in result.stderr and "the file would exceed a size limit (ulimit -f)" in result.stderr
+    assert "StorageError: cannot write" in result.stderr and "ulimit -f" in result.stderr

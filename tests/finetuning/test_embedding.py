@@ -44,7 +44,7 @@ def loss_of(kind: type[ScoredPairs | RankedTexts], outputs: np.ndarray, labels: 
 
 
 def test_losses_are_those_of_sentence_transformers(torch: ModuleType) -> None:
-    """Of random vectors; rows that only fill the batch count for nothing."""
+    """For random vectors; rows that only fill the batch count for nothing."""
     losses: Any = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     rng = np.random.default_rng(0)
     for rows in (2, 12):

@@ -136,10 +136,10 @@ def test_the_best_of_several_learning_rates_is_kept(encoder: Path, files: Path, 
     )
     assert same_model(out, alone.output) and (out / "report" / "index.html").exists()
     assert try_rates(rates).nothing_to_do
-    with pytest.raises(ConfigError, match="without a learning_rate beside them"):
+    with pytest.raises(ConfigError, match="learning_rate"):
         tpulm.finetune(encoder, files / "train.tsv", out, learning_rates=rates, learning_rate=1e-4)
     out = Path(alone.output)
-    with pytest.raises(WorkFolderMismatch, match="with one learning rate"):
+    with pytest.raises(WorkFolderMismatch, match="one learning rate"):
         try_rates(rates)
 
 
@@ -165,7 +165,7 @@ def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: 
     summary = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
     doubts = summary.seeds[0].doubts
     assert any(doubt.startswith("training did not help") for doubt in doubts)
-    assert "of the texts are longer than 8 tokens and were cut; max_length = " in summary.health
+    assert "longer than 8 tokens" in summary.health
     assert summary.health in (tmp_path / "clf" / "README.md").read_text()
 
 

@@ -112,7 +112,7 @@ def test_f1_of_numbers_from_a_threshold_on_is_klues() -> None:
 
 @pytest.mark.needs_peer
 def test_scores_of_several_labels_are_those_of_scikit_learn() -> None:
-    """Of all labels together, and of each."""
+    """For all labels together, and for each."""
     metrics, task = pytest.importorskip("sklearn.metrics"), find_task(FinetuneConfig(task="multilabel"))
     rng = np.random.default_rng(0)
     for _ in range(100):

@@ -66,7 +66,7 @@ class Attempt(NamedTuple):
         return named_leaves(load_model(self.output).params)
 
     def results(self) -> list[dict[str, Any]]:
-        """Of each seed, without how fast it was."""
+        """The result of each seed, without its speed."""
         paths = [self.output / "finetuning" / f"seed-{seed}" / "result.json" for seed in (0, 1)]
         return [json.loads(path.read_text()) | {"rows_per_second": None} for path in paths]
 

@@ -183,13 +183,13 @@ def test_a_line_of_a_csv_that_is_no_word_and_tag_is_refused(tmp_path: Path) -> N
     (tmp_path / "b.csv").write_text(f'{KAGGLE.format("")},"met,VBD,O\n,Ann,NNP,O\nSentence: 3,x,N,O\n')
     found = read_columns(tmp_path / "b.csv", on_error="skip")
     assert found.texts == ["Ann met Bob", "x"] and found.skipped == {"malformed_row": 1}  # with its whole sentence
-    with pytest.raises(DataError, match="no column 'ner'"):
+    with pytest.raises(DataError, match="'ner'"):
         read_columns(tmp_path / "a.csv", Columns(label="ner"))
 
 
 def test_a_sentence_of_blanks_is_refused_or_counted(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("\u3000\tO\n\nOslo\tB-LOC\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 1: the text is empty"):
+    with pytest.raises(DataError, match=r"line 1: .*empty"):
         read_columns(tmp_path / "a.conll")
     assert read_columns(tmp_path / "a.conll", on_error="skip").skipped == {"empty": 1}
 
@@ -221,7 +221,7 @@ def test_words_and_their_tags_as_the_hub_has_them(
 
 
 def test_words_of_single_characters_are_klues(tmp_path: Path) -> None:
-    """Of klue/klue, ner: the second sentence has no blank of its own."""
+    """Rows of klue/klue, ner: the second sentence has no blank of its own."""
     rows = [
         {"tokens": ["4", "일", " ", "현"], "ner_tags": ["B-DT", "I-DT", "O", "O"]},
         {"tokens": ["네", "!"], "ner_tags": ["O", "O"]},
@@ -264,8 +264,8 @@ def test_exports_of_annotation_tools(tmp_path: Path) -> None:
 
 def test_ids_without_words_or_with_two_columns_of_tags_are_refused(tmp_path: Path) -> None:
     for content, said in (
-        ("1\tB-LOC\n2\tO\n\n1\tO\n2\tO\n", "its first column counts the words"),
-        ("1\tOslo\tB-LOC\tO\n2\tis\tO\tO\n", "its last two columns are both tags"),
+        ("1\tB-LOC\n2\tO\n\n1\tO\n2\tO\n", "first column"),
+        ("1\tOslo\tB-LOC\tO\n2\tis\tO\tO\n", "last two columns"),
         ("Oslo NNP B-LOC\n\n1 CD O\n3.5 CD CD\n", "the tag of"),
     ):
         (tmp_path / "a.conll").write_text(content)

@@ -75,7 +75,7 @@ def test_it_learns_and_is_loaded_as_it_was_saved(task: str, encoder: Path, tmp_p
 
 
 def plain(answer: Any) -> Any:
-    """Of an answer in a text (answer, start, end), of a choice (label, choice)."""
+    """(answer, start, end) of an answer in a text, (label, choice) of a choice."""
     return tuple(answer.values())[: 3 if "start" in answer else 2] if isinstance(answer, dict) else answer
 
 
@@ -86,7 +86,7 @@ def names_of(classifier: tpulm.Classifier) -> tuple[str, ...] | None:
 @pytest.mark.parametrize("task", ["tag", "qa", "embed"])
 def test_what_is_no_classifier_is_refused(task: str, tmp_path: Path) -> None:
     untrained(task)[0].save_pretrained(tmp_path / "out")
-    with pytest.raises(ConfigError, match="this"):
+    with pytest.raises(ConfigError, match=r"tpulm\.(Classifier|embed)"):
         tpulm.classify(tmp_path / "out", "good")
 
 
@@ -139,9 +139,9 @@ def test_examples_that_teach_nothing_are_refused(task: str, examples: list[Any],
 @pytest.mark.parametrize(
     ("task", "example", "named"),
     [
-        ("classification", ("a bad film", "nag"), "Did you mean 'neg'"),
-        ("multilabel", ("a bad film", ["blam"]), "Did you mean 'blame'"),
-        ("tag", ("good", [[0, 4, "prase"]]), "Did you mean 'praise'"),
+        ("classification", ("a bad film", "nag"), "'neg'"),
+        ("multilabel", ("a bad film", ["blam"]), "'blame'"),
+        ("tag", ("good", [[0, 4, "prase"]]), "'praise'"),
         ("tag", ("good", [[0, 9, "praise"]]), "0 to 9"),
         ("embed", ("film", "plot", "much"), "'much'"),
     ],
@@ -244,7 +244,7 @@ def test_a_task_of_ones_own_learns_from_files(registered: None, encoder: Path, t
     assert again.predict([FILM, PLOT]) == [1, -1] and again.evaluate(examples[200:])["agreement"] > 0.9
     with pytest.raises(DataError, match="'pos'"):
         again.evaluate([("good", "pos")])
-    with pytest.raises(ConfigError, match=r"'feling'.*Did you mean 'feeling'"):
+    with pytest.raises(ConfigError, match=r"'feling'.*'feeling'"):
         tpulm.Classifier(encoder, task="feling")
     with pytest.raises(ConfigError, match="feeling"):
         tpulm.Classifier(encoder, task="feeling", metric="accuracy")

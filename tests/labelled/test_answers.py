@@ -114,8 +114,8 @@ def test_squad_and_its_kin(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ({"answers": [{"text": "Soul", "answer_start": 12}]}, r"id a: .*\"Soul\" is not at 12.*\"Seou\""),
-        ({"answers": [{"text": "Seoul", "answer_start": 11}]}, r"11, .* it stands at 12"),
+        ({"answers": [{"text": "Soul", "answer_start": 12}]}, r"id a: .*\"Soul\" .* 12.*\"Seou\""),
+        ({"answers": [{"text": "Seoul", "answer_start": 11}]}, "11, .* 12"),
         ({"answers": [{"text": "Seoul"}]}, "id a: "),
         ({"answers": "Seoul"}, 'id a: .*"Seoul"'),
         ({}, "'answers'"),

@@ -77,11 +77,11 @@ def test_many_classes_that_are_allowed(labels: list[Any]):
 
 def test_a_label_unseen_in_training():
     found = LabelSet.of(labelled(["negative", "positive"]))
-    with pytest.raises(DataError, match=r"example 1: its label 'postive'.*'positive'\?.* 2 more examples, with 1 other"):
+    with pytest.raises(DataError, match=r"example 1: .*'postive'.*'positive'.* 2 more .* 1 other"):
         found.encode(labelled(["negative", "postive", "neutral", "postive"]))
-    with pytest.raises(DataError, match="its label '0' is none"):
+    with pytest.raises(DataError, match="'0'"):
         found.encode(labelled([0, 1]))
-    with pytest.raises(DataError, match=r"its label '2.6' is none .*'5.0'\. Numbers to predict.* need --regression\."):
+    with pytest.raises(DataError, match=r"'2\.6' .*'5\.0'.*--regression"):
         LabelSet.of(labelled(["5.0", "2.4"])).encode(labelled(["2.4", "2.6"]))
     with pytest.raises(DataError, match=r"'1', '2'\.$"):
         LabelSet.of(labelled([1, 2])).encode(labelled([7]))
@@ -93,14 +93,14 @@ def test_given_labels_keep_their_order_and_may_be_ids():
     assert found.encode(labelled(["pos", "neg"])).tolist() == [1, 0]
     assert found.encode(labelled([2, "0", 1])).tolist() == [2, 0, 1]
     for labels in ([0, 3], [0, "pos"], [-1, 0], [0.0, 1.0]):
-        with pytest.raises(DataError, match="Numbers 0 to 2 may stand for them, where all labels are numbers"):
+        with pytest.raises(DataError, match="0 to 2"):
             found.encode(labelled(labels))
     assert LabelSet.from_names(("1", "0")).encode(labelled([0, 1])).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [((), "0 labels are given"), (("a",), "1 labels"), (("a", ""), "without a name"), (("a", "b", "a"), "2 times")],
+    [((), "0 labels"), (("a",), "1 labels"), (("a", ""), "without a name"), (("a", "b", "a"), "2 times")],
 )
 def test_given_labels_that_are_none(names: tuple[str, ...], message: str):
     with pytest.raises(ConfigError, match=message):
@@ -120,5 +120,5 @@ def test_what_is_no_number(label: Any):
 
 def test_examples_without_labels_have_no_classes():
     for use in (LabelSet.of, LabelSet.from_names(("a", "b")).encode, numbers):
-        with pytest.raises(DataError, match="read without labels"):
+        with pytest.raises(DataError, match="without labels"):
             use(examples_of(["x"], labelled=False))

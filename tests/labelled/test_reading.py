@@ -60,7 +60,7 @@ def test_a_missing_key_is_a_fault_of_its_record(write: Callable):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n", "looks like data.*--no-header"),
+        ("a.tsv", "gj04\t1\tOur friends won't buy this.\nx\t1\ty\n", "--no-header"),
         ("a.tsv", "text,label\nx,1\n", "--format csv"),
         ("a.csv", "text\tlabel\nx\t1\n", "--format tsv"),
     ],
@@ -73,15 +73,15 @@ def test_a_header_that_is_none(write: Callable, name: str, content: str, message
 @pytest.mark.parametrize(
     ("row", "message", "reason"),
     [
-        *(({"text": nothing, "label": 1}, "the text is empty", "empty") for nothing in ("", " \n", None, float("nan"))),
-        ({"text": "x", "label": 1, "pair": ""}, "the second text is empty", "empty"),
-        ({"text": 7, "label": 1}, "the text is 7, not a string", "not_text"),
-        ({"text": "a\0b", "label": 1}, "a NUL character", "nul_character"),
-        ({"text": "a\ud800", "label": 1}, "half of a surrogate pair", "not_unicode"),
-        ({"text": "x" * 101, "label": 1}, "the text is longer than", "too_large"),
-        *(({"text": "x", "label": nothing}, "the label is missing", "no_label") for nothing in (None, " ", "\u200b\ufeff")),
-        ({"text": "x", "label": float("nan")}, "the label is NaN", "no_label"),
-        ({"text": "x", "label": ["a", "b"]}, r'the label is \["a", "b"\]; an example has one label', "no_label"),
+        *(({"text": nothing, "label": 1}, "text .*empty", "empty") for nothing in ("", " \n", None, float("nan"))),
+        ({"text": "x", "label": 1, "pair": ""}, "second text .*empty", "empty"),
+        ({"text": 7, "label": 1}, "text is 7", "not_text"),
+        ({"text": "a\0b", "label": 1}, "NUL", "nul_character"),
+        ({"text": "a\ud800", "label": 1}, "surrogate", "not_unicode"),
+        ({"text": "x" * 101, "label": 1}, "longer", "too_large"),
+        *(({"text": "x", "label": nothing}, "label is missing", "no_label") for nothing in (None, " ", "\u200b\ufeff")),
+        ({"text": "x", "label": float("nan")}, "label is NaN", "no_label"),
+        ({"text": "x", "label": ["a", "b"]}, r'label is \["a", "b"\]', "no_label"),
     ],
 )
 def test_what_is_no_example(write: Callable, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], message: str, reason: str):
@@ -105,14 +105,14 @@ def test_nulls_of_parquet(tmp_path: Path):
 
 @pytest.mark.parametrize(("name", "content"), [("a.tsv", ""), ("a.csv.gz", "text,label\n"), ("a.jsonl", "")])
 def test_files_without_examples(write: Callable, name: str, content: str):
-    with pytest.raises(DataError, match="it has no examples: the file is empty, or a header without rows"):
+    with pytest.raises(DataError, match=name):
         read_examples(write(name, content))
-    with pytest.raises(DataError, match=r"no example is left; left out were: empty 2"):
+    with pytest.raises(DataError, match="empty 2"):
         read_examples(write("b.jsonl", '{"text": "", "label": 1}\n' * 2), on_error="skip")
 
 
 def test_each_column_has_one_role():
-    with pytest.raises(ConfigError, match="the columns of label and text are both 'x'"):
+    with pytest.raises(ConfigError, match=r"label and text .*'x'"):
         Columns("x", "x")
 
 
@@ -152,10 +152,10 @@ def test_examples_of_files_and_named_columns(write_rows: Callable):
     [
         ({"txt": ["a"], "label": [1]}, r"'text'.*'txt'\?"),
         ({"text": ["a"], "label": [1, 2]}, "text 1, label 2"),
-        ({"text": "a", "label": [1]}, "column 'text' is one string"),
+        ({"text": "a", "label": [1]}, "'text' .*string"),
         (["a", "b"], 'example 0: it is "a"'),
         ([("a", 1), ("b", "c", 1)], "example 1: it has 3 parts"),
-        *(([("a", 1), (text, 1)], "example 1: the text is empty") for text in ("", None)),
+        *(([("a", 1), (text, 1)], "example 1: .*empty") for text in ("", None)),
         ([], "no examples"),
         (5, "not int"),
     ],
@@ -169,7 +169,7 @@ def test_wrong_ways_of_reading_a_list():
     wrong: Any = "skpi"
     with pytest.raises(ConfigError, match="'skpi'"):
         examples_of([("a", 1)], on_error=wrong)
-    with pytest.raises(ConfigError, match="a list has its parts in order"):
+    with pytest.raises(ConfigError, match="columns"):
         examples_of([("a", 1)], columns=Columns())
 
 
@@ -213,13 +213,13 @@ class TestRowNumbers:
     def test_they_are_no_texts(self, write_rows: Callable, form: str, first: int):
         rows = [{"text": str(first + 3 * n // 2), "review": word, "label": n % 2} for n, word in enumerate("abcd")]
         path = write_rows(f"a.{form}", rows)
-        with pytest.raises(DataError, match=r"the column 'text' of the text numbers the rows.*'review' \"d\".*--text-column"):
+        with pytest.raises(DataError, match=r"'text' .*'review' \"d\".*--text-column"):
             read_examples(path)
-        with pytest.raises(DataError, match="numbers the rows"):
+        with pytest.raises(DataError, match="'text' of the text"):
             list(read_texts(path, skipped=Counter()))
         assert read_examples(path, Columns("review")).texts == ["a", "b", "c", "d"]
         pair = Columns("review", pair="pair")
-        with pytest.raises(DataError, match="the column 'pair' of the pair numbers the rows"):
+        with pytest.raises(DataError, match="'pair' of the pair"):
             read_examples(write_rows(f"b.{form}", [{**row, "pair": row["text"]} for row in rows]), pair)
 
     def test_a_column_that_is_named_is_taken(self, write_rows: Callable):
@@ -228,19 +228,19 @@ class TestRowNumbers:
 
     def test_a_file_without_a_header_begins_with_them(self, write: Callable):
         path = write("a.csv", "".join(f"{n},word,{n % 2}\n" for n in range(4)))
-        with pytest.raises(DataError, match=r"'1' of the text numbers the rows"):
+        with pytest.raises(DataError, match="'1' of the text"):
             read_examples(path, Columns("1", "3", header=False))
         assert len(read_examples(path, Columns("2", "3", header=False))) == 4
 
     def test_they_may_be_shuffled(self, write_rows: Callable):
         rows = [{"text": number * 7 % 31, "label": number % 2} for number in range(31)]
         for form in ("csv", "tsv"):
-            with pytest.raises(DataError, match="'text' of the text numbers the rows"):
+            with pytest.raises(DataError, match="'text' of the text"):
                 read_examples(write_rows(f"a.{form}", rows))
 
     def test_a_stream_is_stopped_before_its_rows_are_used(self, write: Callable):
         rows = read_texts(write("a.csv", "text\n" + "".join(f"{n}\n" for n in range(5_000))), skipped=Counter())
-        with pytest.raises(DataError, match="line 21: the column 'text'"):
+        with pytest.raises(DataError, match=r"line 21: .*'text'"):
             list(islice(rows, 20))
 
     @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ class TestRowNumbers:
             if fine:
                 assert len(read_examples(path)) == len(labels)
             else:
-                with pytest.raises(DataError, match=r"'label' of the label numbers the rows.*--label-column"):
+                with pytest.raises(DataError, match=r"'label' of the label .*--label-column"):
                     read_examples(path)
 
     def test_numbers_among_the_texts_are_texts(self, write_rows: Callable):

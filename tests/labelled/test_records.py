@@ -66,7 +66,7 @@ def test_a_row_over_several_lines_begins_where_it_begins(write: Callable):
         ("a.jsonl", '["x"]\n{"text": "y", "label": "0"}\n', r'line 1: .*\["x"\]', "no_field"),
         ("a.tsv", b"text\tlabel\nx\xff\t1\ny\t0\n", "line 2, byte 12: .*'ff'", "undecodable"),
         ("a.jsonl", b'{"text": "x\xff"}\n{"text": "y", "label": "0"}\n', "line 1, byte 11: .*utf-8", "undecodable"),
-        ("a.csv", "text,label\nx\0,1\ny,0\n", "line 2: a NUL", "nul_character"),
+        ("a.csv", "text,label\nx\0,1\ny,0\n", "line 2: .*NUL", "nul_character"),
     ],
 )
 def test_what_is_no_row(write: Callable, name: str, content: bytes | str, message: str, reason: str):
@@ -83,7 +83,7 @@ def test_a_quote_that_is_never_closed_is_an_error_either_way(write: Callable, mo
     path = write("a.csv", 'text,label\nx,1\n"two\nlines",0\n"open,1\n' + "y,0\n" * 400)
     for limit in (tables.MAX_DOCUMENT_BYTES, 500):  # it meets the file's end, or the longest field there may be
         monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", limit)
-        with pytest.raises(DataError, match=r"a\.csv, line 5: a quote in this row is never closed"):
+        with pytest.raises(DataError, match=r"a\.csv, line 5: .*quote"):
             list(read_records(path, on_error=on_error, skipped=Counter()))
 
 
@@ -109,7 +109,7 @@ def test_one_json_array_is_as_good_as_lines(write: Callable):
     [
         ('[{"text": "a"}, 7]', r"a\.json, item 1: .*7"),
         ('[\n{"text": "a"},\n{"text": ', r"a\.json, item 1, line 3: .*JSON array"),
-        ('[{"text": "a"},', r"a\.json, item 1, line 1: .*from here on"),
+        ('[{"text": "a"},', r"a\.json, item 1, line 1: "),
         ('{"data": [{"text": "x", "label": 1}]}', r"a\.json: .*SQuAD"),
     ],
 )
@@ -128,8 +128,8 @@ def test_columns_without_a_name_of_one_name_and_of_bad_bytes(write: Callable):
     (record,) = read_records(write("a.csv", "label,text,,\nham,hi,,\n"), skipped=Counter())
     assert record.values == {"label": "ham", "text": "hi", "column 3": "", "column 4": ""}
     for content, said in (
-        (b"text,text\nx,y\n", "2 columns are named 'text'"),
-        (b"t\xff,label\nx,1\n", "the header cannot be read"),
+        (b"text,text\nx,y\n", "2 .*'text'"),
+        (b"t\xff,label\nx,1\n", ".*header"),
     ):
         with pytest.raises(DataError, match=f"line 1: {said}"):
             list(read_records(write("b.csv", content), on_error="skip", skipped=Counter()))
@@ -147,9 +147,9 @@ def test_the_format_can_be_given(write: Callable):
     with pytest.raises(ConfigError, match=r"'\.txt'.*--format tsv"):
         list(read_records(path, skipped=Counter()))
     assert values_and_skipped(path, format="tsv") == ([["x", "1"]], {})
-    with pytest.raises(ConfigError, match=r"format 'tsb' is not known. Did you mean 'tsv'\?"):
+    with pytest.raises(ConfigError, match=r"'tsb' .*'tsv'"):
         values_and_skipped(path, format="tsb")
-    with pytest.raises(ConfigError, match="Parquet compresses by itself"):
+    with pytest.raises(ConfigError, match="Parquet"):
         list(read_records(write("a.parquet.gz", b""), skipped=Counter()))
 
 
@@ -181,11 +181,11 @@ def test_files_in_cloud_storage(gcs: Emulator, write_rows: Callable, form: str):
 
 def test_columns_of_one_name_in_parquet(tmp_path: Path):
     pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet: 2 columns are named 'text'; rename all but one"):
+    with pytest.raises(DataError, match=r"a\.parquet: 2 .*'text'"):
         list(read_records(tmp_path / "a.parquet", skipped=Counter()))
     inner = pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["t", "t"])
     pq.write_table(pa.table({"text": ["x"], "more": pa.array([[]], pa.list_(inner.type))}), tmp_path / "c.parquet")
-    with pytest.raises(DataError, match=r"c\.parquet: 2 columns are named 't'"):
+    with pytest.raises(DataError, match=r"c\.parquet: 2 .*'t'"):
         list(read_records(tmp_path / "c.parquet", skipped=Counter()))
 
 
@@ -224,18 +224,18 @@ def test_csv_quotes(tmp_path: Path) -> None:
 def test_a_tsv_cannot_hold_everything(tmp_path: Path) -> None:
     write_answers(tmp_path / "out.tsv", ANSWERS)
     assert (tmp_path / "out.tsv").read_text(encoding="utf-8").splitlines()[0] == "id\ttext\tpredicted"
-    with pytest.raises(DataError, match=r"row 1: 'a\\tb' holds a tab"):
+    with pytest.raises(DataError, match=r"row 1: 'a\\tb'"):
         write_answers(tmp_path / "other.tsv", [ANSWERS[0], {**ANSWERS[0], "text": "a\tb"}])
     assert not (tmp_path / "other.tsv").exists()
 
 
 def test_rows_of_other_keys(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"row 1: its keys are other, .*\.jsonl"):
+    with pytest.raises(DataError, match=r"row 1: .*\.jsonl"):
         write_answers(tmp_path / "out.csv", [{"text": "a"}, {"other": "b"}])
 
 
 def test_a_name_without_a_format(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"out\.txt: results are written as \.jsonl, \.csv, \.tsv"):
+    with pytest.raises(ConfigError, match=r"out\.txt: .*\.jsonl, \.csv, \.tsv"):
         write_answers(tmp_path / "out.txt", [])
 
 
@@ -245,7 +245,7 @@ def test_texts_come_with_their_rows(tmp_path: Path) -> None:
     rows = list(read_texts(tmp_path / "in.tsv", Columns(text="document"), on_error="skip", skipped=skipped))
     assert [(row.record.values["id"], row.text, row.pair) for row in rows] == [("1", "good", None), ("3", "bad", None)]
     assert skipped == {"empty": 1}
-    with pytest.raises(DataError, match=r"in\.tsv, line 3: the text is empty"):
+    with pytest.raises(DataError, match=r"in\.tsv, line 3: .*empty"):
         list(read_texts(tmp_path / "in.tsv", Columns(text="document"), skipped=skipped))
 
 

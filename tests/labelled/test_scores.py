@@ -84,16 +84,16 @@ def test_what_does_not_vary_has_no_correlation():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_predictions_that_are_no_numbers(value: float):
-    with pytest.raises(TrainingDiverged, match="1 of 2 predictions are no finite numbers"):
+    with pytest.raises(TrainingDiverged, match="1 of 2 predictions"):
         regression_scores(np.array([1.0, 2.0]), np.array([1.0, value]))
 
 
 def test_no_examples_have_no_scores():
     nothing = np.zeros(0, np.int32)
     for use in (lambda: class_scores(nothing, nothing, 2), lambda: regression_scores(nothing, nothing), lambda: summarize([])):
-        with pytest.raises(DataError, match="there are no"):
+        with pytest.raises(DataError, match=r"no (examples|scores)"):
             use()
-    with pytest.raises(ValueError, match=r"labels \(2,\) and predictions \(1,\)"):
+    with pytest.raises(ValueError, match=r"\(2,\) .*\(1,\)"):
         class_scores(np.array([0, 1]), np.array([1]), 2)
 
 

@@ -116,13 +116,13 @@ def test_a_regression_has_no_classes():
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 0.51, 1.0, float("nan")])
 def test_fractions_that_cannot_be_held_out(fraction: float):
-    with pytest.raises(ConfigError, match=r"choose one above 0 and up to 0\.5"):
+    with pytest.raises(ConfigError, match=r"up to 0\.5"):
         split([("a", 0), ("b", 1)], fraction)
 
 
 @pytest.mark.parametrize("rows", [[("a", 0)], [("a", 0), ("b", 1)], [("a", 0), ("a", 0), ("a", 1)]])
 def test_too_few_texts(rows: list[Row]):
-    with pytest.raises(DataError, match=f"of {len(rows)} examples none can be held out"):
+    with pytest.raises(DataError, match=f"of {len(rows)} examples none"):
         split(rows)
 
 

@@ -18,7 +18,7 @@ Mixing = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]  # queries, keys
 
 
 def weight_seeds(rows: int, length: int) -> DropoutSeeds:
-    """Of the dropout of attention weights [rows, H, length, length]."""
+    """Seeds of the dropout of attention weights [rows, H, length, length]."""
     tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), rows)), length)
     return seeds_at(site_seeds(jax.random.key(1), ()), tokens, (rows, 1, length, 1))
 

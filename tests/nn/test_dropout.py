@@ -12,7 +12,7 @@ ROWS, LENGTH, WIDTH = 64, 32, 128
 
 
 def seeds_of(keys: jax.Array, length: int, *, step: int = 1, site: int = 0) -> DropoutSeeds:
-    """Of the tokens of rows with these keys, [rows * length, 1]."""
+    """Seeds of the tokens of rows with these keys, [rows * length, 1]."""
     sites = site_seeds(jax.random.key(step), (4,))
     return seeds_at(sites[site], token_seeds(row_seeds(keys), length), (len(keys) * length, 1))
 

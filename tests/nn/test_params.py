@@ -76,5 +76,5 @@ def test_truncated_normal_is_cut_at_two_deviations():
 
 
 def test_axes_must_name_every_dimension():
-    with pytest.raises(ValueError, match="needs 2 axis names"):
+    with pytest.raises(ValueError, match=r"2 axis names"):
         ParamSpec((3, 4), ("embed",), zeros, True)

@@ -69,8 +69,8 @@ def test_a_schedule_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("train.objective.name=mlmm", r"train\.objective\.name.*'mlmm' is not one of mlm, rtd, clm.*Did you mean 'mlm'"),
-        ("train.optimizer.schedule=liner", r"train\.optimizer\.schedule.*'liner' is not one of linear.*Did you mean 'linear'"),
+        ("train.objective.name=mlmm", r"train\.objective\.name.*'mlmm' .*mlm, rtd, clm.*'mlm'"),
+        ("train.optimizer.schedule=liner", r"train\.optimizer\.schedule.*'liner' .*'linear'"),
     ],
 )
 def test_an_unknown_name_is_an_error_with_the_nearest(setting: str, message: str) -> None:

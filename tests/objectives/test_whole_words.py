@@ -144,5 +144,5 @@ def test_the_objective_reads_where_words_begin(architecture: str):
 def test_a_decoder_has_no_words_to_draw():
     causal = {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
     RunConfig.model_validate(causal)
-    with pytest.raises(ValueError, match="whole_words is for masked models"):
+    with pytest.raises(ValueError, match="whole_words"):
         RunConfig.model_validate({**causal, "train": {"objective": {"whole_words": True}}})

@@ -71,7 +71,7 @@ def test_it_goes_on_from_its_own_checkpoint_and_computes_what_a_loop_does(model:
     made = shutil.ignore_patterns("checkpoints", "results", "metrics", "export")
 
     def losses(config: RunConfig, name: str, notes: Notes) -> list[float]:
-        """Of a loop of one's own on the same rows."""
+        """The losses of a loop of one's own on the same rows."""
         shutil.copytree(tmp_path / "w", tmp_path / name, ignore=made)
         return [step.metrics["loss"] for step in pipeline.training_steps(config, tmp_path / name, progress=notes)]
 

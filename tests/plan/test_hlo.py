@@ -45,7 +45,7 @@ def test_arrays_are_as_large_as_their_tiles_make_them():
         assert array.bytes == size, shape
     on_chip, in_hbm = hlo.arrays("(f32[8]{0:T(1024)S(1)}, f32[8]{0:T(1024)})")
     assert (on_chip.memory_space, in_hbm.memory_space) == (1, 0)
-    with pytest.raises(ValueError, match="no ENTRY computation"):
+    with pytest.raises(ValueError, match="ENTRY"):
         hlo.parse("HloModule nothing")
 
 

@@ -50,22 +50,22 @@ def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
     cases: tuple[tuple[list[Any], str], ...] = (
         (["good", None], "text 2 of 2"),
         ([5], "text 1 of 1"),
-        ([("a", "b")], r'the text is \["a", "b"\], not a string'),
-        (["a\ud800b"], "half of a surrogate pair"),
+        ([("a", "b")], r'\["a", "b"\]'),
+        (["a\ud800b"], "surrogate"),
     )
     for texts, message in cases:
         with pytest.raises(DataError, match=message):
             tpulm.classify(model, texts)
-    with pytest.raises(DataError, match="second text is empty"):
+    with pytest.raises(DataError, match="second text"):
         tpulm.classify(model, ["good"], [""])
-    with pytest.raises(DataError, match="1 texts and 2 second texts"):
+    with pytest.raises(DataError, match=r"1 .* 2 second texts"):
         tpulm.classify(model, ["good"], ["a", "b"])
 
 
 def test_refusals(model: LoadedModel, folder: Path) -> None:
     with pytest.raises(DataError, match="text 2 of 2"):
         tpulm.classify(model, ["good", " \n"])
-    with pytest.raises(ConfigError, match="not a classifier"):
+    with pytest.raises(ConfigError, match="'tpulm finetune'"):
         tpulm.classify(tpulm.load_model(folder / "electra"), "good")
-    with pytest.raises(ConfigError, match="this is a classifier"):
+    with pytest.raises(ConfigError, match="tpulm classify"):
         tpulm.fill_mask(model, "a [MASK] film")

@@ -134,7 +134,7 @@ def test_what_cannot_be_scored(tmp_path: Path):
     for sentence, error in ((" ", "sentence 1 of 1"), ("the film " * 20, "at most 32")):
         with pytest.raises(DataError, match=error):
             sentence_scores(model, sentence)
-    with pytest.raises(DataError, match=r"sentence 2 of 4: .* 2 are too long\."):
+    with pytest.raises(DataError, match=r"sentence 2 of 4: .* 2 "):
         sentence_scores(model, ["the", "the film " * 20, "film", "the film " * 30])
     with pytest.raises(ConfigError, match="detection"):
         sentence_scores(load_model(build_encoder("electra", tmp_path)), "the film")

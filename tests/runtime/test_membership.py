@@ -75,16 +75,16 @@ def test_options_are_taken_as_they_are(metadata: Metadata):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("h:1", None, None), r"^--num-hosts and --host-index missing: several hosts need all three of --coordinator,"),
+        (("h:1", None, None), "^--num-hosts and --host-index missing: .*--coordinator"),
         (("h:1", 2, None), r"^--host-index missing"),
-        (("h:1", 2, 2), r"^--host-index 2 is not one of 2 hosts: count from 0"),
-        (("h:1", 2, -1), r"^--host-index -1 is not one of 2 hosts"),
-        (("h:1", 0, 0), r"^--host-index 0 is not one of 0 hosts"),
-        (("h", 2, 0), r"^--coordinator h: give address:port of the first host, such as 10\.0\.0\.2:8476"),
-        ((":8476", 2, 0), "^--coordinator :8476: give address:port"),
-        (("h:²", 2, 0), "give address:port"),
-        (("h:0", 2, 0), "give address:port"),
-        (("h:65535", 2, 0), "the port after it is used, too"),
+        (("h:1", 2, 2), "^--host-index 2 .* 2 hosts"),
+        (("h:1", 2, -1), "^--host-index -1 .* 2 hosts"),
+        (("h:1", 0, 0), "^--host-index 0 .* 0 hosts"),
+        (("h", 2, 0), r"^--coordinator h: .*10\.0\.0\.2:8476"),
+        ((":8476", 2, 0), "^--coordinator :8476: "),
+        (("h:²", 2, 0), "^--coordinator h:0: "),
+        (("h:0", 2, 0), "^--coordinator h:²: "),
+        (("h:65535", 2, 0), "^--coordinator h:65535: "),
     ],
 )
 def test_options_that_make_no_sense(given: tuple[str | None, int | None, int | None], message: str):
@@ -144,7 +144,7 @@ def test_a_server_that_fails_is_asked_again_and_is_no_sign_of_being_alone(metada
     metadata("1", "10.0.0.1,10.0.0.2", 5)
     assert membership() == Membership("10.0.0.1:8476", 2, 1)
     metadata("1", "10.0.0.1,10.0.0.2", 100)
-    with pytest.raises(TpulmError, match="asked 6 times") as caught:
+    with pytest.raises(TpulmError, match="6 times") as caught:
         membership()
     assert caught.value.exit_code == 1, "another attempt may succeed"
 

@@ -103,7 +103,7 @@ class Cluster:
         return "Training" in self.log(0).read_text().rpartition("=== attempt")[2]
 
     def committed_step(self) -> int:
-        """Of the newest checkpoint that is whole; 0 where there is none."""
+        """The step of the newest whole checkpoint; 0 if there is none."""
         return max(storage.committed_steps(self.workdir / "checkpoints"), default=0)
 
     def is_committing(self) -> bool:

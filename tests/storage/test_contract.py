@@ -72,10 +72,10 @@ def test_json_is_canonical_and_what_is_none_is_named(place: PurePath):
     assert not storage.exists(place / "nan.json")
     for content in (b'{"a": ', b"\xff\xfe", b""):
         storage.write_atomic(place / "x.json", content)
-        with pytest.raises(StorageError, match=r"x\.json: not valid JSON"):
+        with pytest.raises(StorageError, match=r"x\.json: .*JSON"):
             storage.read_json(place / "x.json")
     storage.write_atomic(place / "x.txt", b"abc\xb0\xa1")
-    with pytest.raises(DataError, match=r"x.*: not UTF-8 text .byte 3"):
+    with pytest.raises(DataError, match=r"x\.txt: .*byte 3"):
         storage.read_text(place / "x.txt")
 
 
@@ -261,5 +261,5 @@ class TestReading:
 
 def test_dots_are_no_folders_in_cloud_storage():
     for path in ("gs://runs/../x", "gs://runs/./x", "gs://runs/x/.."):
-        with pytest.raises(ConfigError, match=r"no \. and \.\. for folders"):
+        with pytest.raises(ConfigError, match=r"\.\."):
             storage.as_path(path)

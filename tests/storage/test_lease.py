@@ -191,7 +191,7 @@ def test_the_holder_of_a_folder(place: PurePath):
     assert storage.holder(place) is None
     if storage.is_remote(place):
         storage.write_atomic(place / lease.LEASE, b"{}")
-        with pytest.raises(StorageError, match="is not the lease of a process"):
+        with pytest.raises(StorageError, match=r"lease\.json"):
             storage.holder(place)
 
 
@@ -266,7 +266,7 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_writes_nothing_mor
                 _, error = process.communicate(timeout=20)
                 # The one request that the kernel may have been sending when the process was stopped.
                 assert set(written(gcs)) - before <= {under_way}
-                assert f"InUse: {FOLDER} is in use by process {os.getpid()}" in error
+                assert f"InUse: {FOLDER} " in error and f"process {os.getpid()}" in error
         finally:
             process.kill()
             process.communicate()

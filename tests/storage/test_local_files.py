@@ -95,9 +95,9 @@ storage.write_atomic(sys.argv[1], "new")
 class TestFolders:
     def test_a_file_in_the_way(self, tmp_path: Path):
         (tmp_path / "file").write_text("x")
-        with pytest.raises(StorageError, match="a part of the path is a file"):
+        with pytest.raises(StorageError, match="file/w"):
             storage.check_writable(tmp_path / "file" / "w")
-        with pytest.raises(StorageError, match="it is a folder, not a file"):
+        with pytest.raises(StorageError, match="a folder"):
             storage.read_bytes(tmp_path)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -124,9 +124,9 @@ class TestFolders:
         assert list(tmp_path.iterdir()) == []
 
     def test_other_schemes_are_refused_with_a_way_out(self):
-        with pytest.raises(ConfigError, match="paths are local or gs://bucket/"):
+        with pytest.raises(ConfigError, match="s3://bucket/x"):
             storage.as_path("s3://bucket/x")
-        with pytest.raises(ConfigError, match="with two slashes"):
+        with pytest.raises(ConfigError, match="slashes"):
             storage.as_path("gs:/bucket/x")
-        with pytest.raises(ConfigError, match="name the bucket"):
+        with pytest.raises(ConfigError, match="gs:///x"):
             storage.as_path("gs:///x")

@@ -121,8 +121,8 @@ def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]' in your clone"):
+    with pytest.raises(MissingExtra, match=rf"\[{extra}\]"):
         analysers.versions(name)
     monkeypatch.setitem(__import__("sys").modules, {"mecab": "fugashi", "kiwi": "kiwipiepy"}[name], None)
-    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]' in your clone"):
+    with pytest.raises(MissingExtra, match=rf"\[{extra}\]"):
         analysers.load.__wrapped__(name)

@@ -80,7 +80,7 @@ def test_which_tokens_end_a_text(one_file: Path):
     write(one_file, "special_tokens_map.json", {"eos_token": {"content": "<|stop|>"}})
     assert load_causal(one_file).ends == {8}
     (one_file / "special_tokens_map.json").unlink()
-    with pytest.raises(DataError, match=r"no token is known to end a text.*Write its id into config.json"):
+    with pytest.raises(DataError, match=r"config\.json"):
         load_causal(one_file)
     write(one_file, "config.json", {"eos_token_id": 50256})
     with pytest.raises(DataError, match="eos_token_id"):
@@ -123,7 +123,7 @@ def test_tokens_behind_the_vocabulary(two_files: Path):
         ),
         *(
             ("merges.txt", "l o w\n", "merges.txt:1: .*'l o w'"),
-            ("merges.txt", "x y\n", "merges.txt does not go with vocab.json"),
+            ("merges.txt", "x y\n", "merges.txt .*vocab.json"),
         ),
         *(("merges.txt", b"\xff y\n", "merges.txt: .*byte 0"), ("vocab.json", r'{"\ud800": 0}', "vocab.json: .*surrogate")),
         ("added_tokens.json", '{"x": null}', "added_tokens.json: .* 'x' is None"),
@@ -141,8 +141,8 @@ def test_files_that_do_not_fit_are_refused(two_files: Path, name: str, content: 
 
 def test_one_of_two_files_is_not_enough(two_files: Path):
     (two_files / "merges.txt").unlink()
-    with pytest.raises(DataError, match=r"merges.txt is missing beside vocab.json"):
+    with pytest.raises(DataError, match=r"merges\.txt .*vocab\.json"):
         load_causal(two_files)
     (two_files / "vocab.json").unlink()
-    with pytest.raises(StorageError, match="holds no tokenizer"):
+    with pytest.raises(StorageError, match="no tokenizer"):
         load_causal(two_files)

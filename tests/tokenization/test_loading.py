@@ -113,7 +113,7 @@ class TestVocabulary:
         ("content", "message"),
         [
             *((b"", "empty"), (b"\n\n", "empty"), (b"[PAD]\n[UNK]\na\n", "none for: cls .* sep")),
-            ("\n".join([*WORDS, "the", "cat"]).encode(), "'the' stands on lines 7, 14"),
+            ("\n".join([*WORDS, "the", "cat"]).encode(), "'the' .*7, 14"),
             ("\n".join(WORDS).encode("utf-16"), "byte 0"),
         ],
     )
@@ -238,7 +238,7 @@ class TestTokenizerJson:
     @pytest.mark.parametrize(
         ("declared", "message"),
         [
-            ({"mask_token": "_"}, "'_' is declared as a special token, but is how this byte-level"),
+            ({"mask_token": "_"}, "'_'"),
             ({"sep_token": "<s>"}, "share an id"),
             ({"mask_token": "@@"}, r"none for: mask \(@@\)\..*<unk>"),
         ],
@@ -281,19 +281,19 @@ class TestTokenizerJson:
         path = tmp_path / "tokenizer.json"
         path.write_text(content)
         for read in (load, vocab_size_of):
-            with pytest.raises(DataError, match=r"not a tokenizer\.json|is empty"):
+            with pytest.raises(DataError, match=r"tokenizer\.json"):
                 read(path)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "//////////8="}}, "cannot read it: Precompiled"),
-            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="}}, "cannot encode text with it"),
+            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "//////////8="}}, "Precompiled"),
+            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="}}, "cannot encode"),
             ({"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]], "unk_id": None}}, "`unk_id` is missing"),
-            ({"model": {"type": "WordLevel", "vocab": {"a": 2**32 - 1, "b": 0}, "unk_token": "b"}}, "ids end at 10,000,000"),
-            ({"model": {"type": "WordLevel", "vocab": {"a": True}, "unk_token": "a"}}, "a token has the id True"),
-            ({"added_tokens": [{"content": "x"}]}, "added_tokens is not a list of objects with an id each"),
-            ({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "b"}}, "2 tokens share the id 0"),
+            ({"model": {"type": "WordLevel", "vocab": {"a": 2**32 - 1, "b": 0}, "unk_token": "b"}}, "10,000,000"),
+            ({"model": {"type": "WordLevel", "vocab": {"a": True}, "unk_token": "a"}}, "id True"),
+            ({"added_tokens": [{"content": "x"}]}, "added_tokens"),
+            ({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "b"}}, "share the id 0"),
         ],
     )
     def test_what_the_library_fails_at(self, tmp_path: Path, capfd: pytest.CaptureFixture, changes: dict, message: str):
@@ -337,14 +337,14 @@ class TestFolder:
         specification = storage.read_json(tmp_path / "tokenizer.json")
         specification["added_tokens"][0]["rstrip"] = True
         storage.write_json(tmp_path / "tokenizer.json", specification)
-        with pytest.raises(StorageError, match="was changed after it was written"):
+        with pytest.raises(StorageError, match="fingerprint"):
             load(tmp_path)
 
     def test_with_a_bare_vocabulary(self, vocabulary: Path):
         assert load(vocabulary.parent).fingerprint == load(vocabulary).fingerprint
 
     def test_empty_or_absent(self, tmp_path: Path):
-        with pytest.raises(StorageError, match="holds no tokenizer"):
+        with pytest.raises(StorageError, match="no tokenizer"):
             load(tmp_path)
         for name in ("tokenizer.json", "vocab.txt"):
             with pytest.raises(StorageError, match="no such file"):

@@ -130,7 +130,7 @@ def test_the_fingerprint_knows_the_analyser(made: Tokenization) -> None:
 
 
 def test_offsets_are_refused(made: Tokenization) -> None:
-    with pytest.raises(ConfigError, match="splits texts into morphemes first"):
+    with pytest.raises(ConfigError, match="morphemes"):
         made.plain()
 
 
@@ -151,7 +151,7 @@ def test_transformers_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> Non
 def test_transformers_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     """Better than to read Korean without cutting it, which gives other tokens and says nothing."""
     pytest.importorskip("kiwipiepy")
-    with pytest.raises(ValueError, match="Invalid word_tokenizer_type 'kiwi'"):
+    with pytest.raises(ValueError, match="'kiwi'"):
         theirs_of(train("kiwi"), tmp_path)
 
 
@@ -192,13 +192,13 @@ def test_added_tokens_are_not_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mecab_kwargs": {"mecab_dic": "ipadic"}}, r"mecab \(\{'mecab_dic': 'ipadic'\}\) and wordpiece cannot be used here"),
+        ({"mecab_kwargs": {"mecab_dic": "ipadic"}}, r"mecab \(\{'mecab_dic': 'ipadic'\}\) and wordpiece"),
         ({"mecab_kwargs": {"mecab_dic": None, "mecab_option": "-d /ipadic"}}, "-d /ipadic"),
         ({"mecab_kwargs": {"mecab_dic": "unidic_lite", "normalize_text": False}}, "'normalize_text': False"),
         # As the first Japanese BERTs are published, whose weights are of ipadic (transformers issue 32482).
-        ({}, r'no mecab_dic in mecab_kwargs\).* An older model meant ipadic; .*, add "mecab_dic": "unidic_lite"$'),
-        ({"subword_tokenizer_type": "character", "mecab_kwargs": {"mecab_dic": "unidic_lite"}}, "and character cannot be"),
-        ({"subword_tokenizer_type": "sentencepiece", "word_tokenizer_type": "basic"}, "with basic .* and sentencepiece cannot"),
+        ({}, r'no mecab_dic .*"mecab_dic": "unidic_lite"$'),
+        ({"subword_tokenizer_type": "character", "mecab_kwargs": {"mecab_dic": "unidic_lite"}}, "and character"),
+        ({"subword_tokenizer_type": "sentencepiece", "word_tokenizer_type": "basic"}, "basic .* and sentencepiece"),
     ],
 )
 def test_other_dictionaries_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -213,7 +213,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'wordpiece'"):
         TokenizerConfig(algorithm="bpe", morphemes="mecab")
     morphemes = {"tokenizer": {"morphemes": "kiwi"}}
-    with pytest.raises(ValueError, match=r"leave data\.word_boundaries out"):
+    with pytest.raises(ValueError, match=r"data\.word_boundaries"):
         words = {"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}}
         RunConfig.model_validate(morphemes | words)
     with pytest.raises(ValueError, match=r"tokenizer\.morphemes"):
@@ -221,5 +221,5 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         RunConfig.model_validate(morphemes | causal)
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
     tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path)
-    with pytest.raises(ConfigError, match="splits texts in another way by its own settings"):
+    with pytest.raises(ConfigError, match="its own settings"):
         tokenization.load(tmp_path / "tokenizer.json", TokenizerConfig(morphemes="mecab"))

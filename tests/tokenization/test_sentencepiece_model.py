@@ -103,7 +103,7 @@ AMONG = "{0} a{0}b {0}{0} the {0} cat\n{0}영화{0}\u0301 ㅋ{0}"
 def test_user_defined_symbols_are_kept_as_they_are(tmp_path: Path, kind: str, options: dict[str, Any], symbols: list[str]):
     path = trained(tmp_path / "m.model", model_type=kind, user_defined_symbols=symbols, **options)
     if "  " in symbols and options.get("remove_extra_whitespaces", True):
-        with pytest.raises(DataError, match="user-defined symbols with spaces at an end"):
+        with pytest.raises(DataError, match="user-defined symbols"):
             tokenization.load(path)
         return
     theirs, ours = sentencepiece.SentencePieceProcessor(model_file=str(path)), tokenization.load(path)
@@ -148,9 +148,9 @@ def test_what_it_lacks_comes_after_its_own_tokens(model: tuple[Path, Tokenizatio
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "char"}, "splits text into characters"),
-        ({"model_type": "word"}, "splits text into words"),
-        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "marks spaces after words or not at all"),
+        ({"model_type": "char"}, "characters"),
+        ({"model_type": "word"}, "words"),
+        ({"model_type": "bpe", "treat_whitespace_as_suffix": True}, "spaces after words"),
     ],
 )
 def test_kinds_that_have_no_like(tmp_path: Path, options: dict[str, Any], message: str):
@@ -162,7 +162,7 @@ def test_kinds_that_have_no_like(tmp_path: Path, options: dict[str, Any], messag
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe no model", b"[PAD]\n[UNK]\n"])
 def test_what_is_no_model(tmp_path: Path, content: bytes):
     (tmp_path / "m.model").write_bytes(content)
-    with pytest.raises(DataError, match="not a SentencePiece model"):
+    with pytest.raises(DataError, match="SentencePiece"):
         tokenization.load(tmp_path / "m.model")
 
 
@@ -193,8 +193,8 @@ def damaged(content: bytes, kind: str) -> bytes:
     ("kind", "message"),
     [
         ("compiled rules", "the tokenizers library"),  # which panics
-        ("piece", "is not UTF-8: the file is damaged"),
-        ("score", "has the score nan: the file is damaged"),
+        ("piece", "UTF-8"),
+        ("score", "score nan"),
     ],
 )
 def test_damage_within(tmp_path: Path, capfd: pytest.CaptureFixture, kind: str, message: str):

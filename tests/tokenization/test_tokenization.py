@@ -53,7 +53,7 @@ def test_where_words_begin(made: Tokenization):
 
 @pytest.mark.parametrize("index", [100_000, 2**31])
 def test_ids_beyond_the_vocabulary_are_refused(made: Tokenization, index: int):
-    with pytest.raises(DataError, match=f"id {index} has no token: ids of this vocabulary end at {made.vocab_size - 1:,}"):
+    with pytest.raises(DataError, match=f"id {index} .*{made.vocab_size - 1:,}"):
         made.token(index)
 
 

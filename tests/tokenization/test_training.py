@@ -85,13 +85,13 @@ def test_every_process_with_any_number_of_threads_trains_the_same(threads: str, 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_more_than_the_text_yields_names_what_it_yields(algorithm: str):
     few = batches(make_texts(60))
-    with pytest.raises(ConfigError, match="cannot be reached") as caught:
+    with pytest.raises(ConfigError, match="vocab_size 5,000 ") as caught:
         tokenization.train(few, config(algorithm, vocab_size=5_000))
     reachable = re.search(r"Set tokenizer.vocab_size to ([\d,]+) or less", str(caught.value))
     assert reachable is not None
     size = int(reachable[1].replace(",", ""))
     assert tokenization.train(few, config(algorithm, vocab_size=size)).vocab_size == size
-    with pytest.raises(ConfigError, match="cannot be reached"):
+    with pytest.raises(ConfigError, match=f"vocab_size {size + 1:,} "):
         tokenization.train(few, config(algorithm, vocab_size=size + 1))
 
 
@@ -99,13 +99,13 @@ def test_more_than_the_text_yields_names_what_it_yields(algorithm: str):
 def test_too_small_names_the_least_possible(algorithm: str):
     texts, least = batches(make_texts(600)), 50
     for size in (1, 8, 50):
-        with pytest.raises(ConfigError, match="is too small") as caught:
+        with pytest.raises(ConfigError, match=f"vocab_size {size} ") as caught:
             tokenization.train(texts, config(algorithm, vocab_size=size))
         found = re.search(r"least possible is ([\d,]+)", str(caught.value))
         assert found is not None
         least = int(found[1].replace(",", ""))
     assert tokenization.train(texts, config(algorithm, vocab_size=least)).vocab_size == least
-    with pytest.raises(ConfigError, match="is too small"):
+    with pytest.raises(ConfigError, match=f"vocab_size {least - 1:,} "):
         tokenization.train(texts, config(algorithm, vocab_size=least - 1))
 
 
@@ -122,7 +122,7 @@ def test_rare_characters_do_not_crowd_out_a_small_vocabulary(algorithm: str, tex
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_one_word_yields_an_error_that_says_what_to_do(algorithm: str):
-    with pytest.raises(ConfigError, match=r"Set tokenizer.vocab_size to|give more text"):
+    with pytest.raises(ConfigError, match=r"vocab_size to|more text"):
         tokenization.train([["hello"]], config(algorithm))
 
 

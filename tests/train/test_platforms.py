@@ -41,12 +41,12 @@ def test_a_machine_without_a_wanted_tpu_computes_on_its_cpu(pci: Path, device: s
 @pytest.mark.parametrize(
     ("chips", "wanted", "variable", "message"),
     [
-        (0, "tpu", "", r"asks for a TPU .*computes on the CPU: this machine has no TPU chip.*--allow-cpu"),
+        (0, "tpu", "", "TPU .*--allow-cpu"),
         (1, "tpu", "", r"pip install -e '\.\[tpu\]'"),
         (1, "tpu", "cpu", "JAX_PLATFORMS=cpu"),
-        (4, "auto", "", "this machine has 4 TPU chips, but JAX computes on the CPU"),
-        (0, "gpu", "", "asks for a GPU.*no NVIDIA driver"),
-        (0, "gpu", "cpu", "asks for a GPU.*no NVIDIA driver"),  # as `import tpulm` sets it
+        (4, "auto", "", "4 TPU chips"),
+        (0, "gpu", "", "GPU.*NVIDIA"),
+        (0, "gpu", "cpu", "GPU.*NVIDIA"),  # as `import tpulm` sets it
     ],
 )
 def test_a_device_that_is_not_used_stops_the_run_with_the_reason(
@@ -76,7 +76,7 @@ def test_a_tpu_that_is_set_up_and_fails_is_the_machines_fault(pci: Path, monkeyp
     attach(pci, "0x0063", 4)
     monkeypatch.setattr(platforms, "find_spec", lambda name: name)
     monkeypatch.setattr(platforms.jax, "default_backend", default_backend)
-    with pytest.raises(DeviceError, match="resource busy" if message else "another process may hold it"):
+    with pytest.raises(DeviceError, match="resource busy" if message else "another process"):
         check_platform("auto")
 
 

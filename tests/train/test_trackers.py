@@ -82,14 +82,14 @@ def test_a_tracker_that_fails_is_left_alone(
     with MetricsLog(tmp_path, first_step=0, tracking=tracking(progress)) as log:
         log.write("train", 1, {"loss": 1.0})
         log.write("train", 2, {"loss": 0.5})
-    assert progress.notes == ["wandb gets no more of this run: OSError: no network"]
+    assert len(progress.notes) == 1 and "wandb" in progress.notes[0] and "OSError: no network" in progress.notes[0]
     assert [record.step for record in read_metrics(tmp_path)] == [1, 2]
 
 
 def test_a_missing_package_is_named_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     config = toy_config(write_corpus(tmp_path / "corpus.txt.gz"), track={"to": ["mlflow"]})
-    with pytest.raises(ConfigError, match="--track mlflow needs the package mlflow: "):
+    with pytest.raises(ConfigError, match="--track mlflow"):
         pipeline.run(config, tmp_path / "w")
     assert not (tmp_path / "w" / "corpus").exists()
 
@@ -169,9 +169,10 @@ def test_trackio_holds_the_metrics_after_a_kill(tmp_path: Path, monkeypatch: pyt
 
 
 def records_of(content: bytes) -> Iterator[bytes]:
-    """Of a .wandb file: 7 bytes of its own, then LevelDB's log (doc/log_format.md there): blocks of 32 KiB, pieces of records.
+    """The records of a .wandb file: 7 bytes of its own, then LevelDB's log (doc/log_format.md there).
 
-    Before each are a checksum (4 bytes), a length (2) and a kind (1: whole, 2: first, 3: middle, 4: last).
+    Its blocks of 32 KiB hold pieces of records. Before each are a checksum (4 bytes), a length (2) and a kind (1: whole,
+    2: first, 3: middle, 4: last).
     """
     assert content[:4] == b":W&B"
     place, parts = 7, b""
