@@ -151,6 +151,7 @@ class TestErrors:
             (["data.sequence_length=1024"], "max_positions 512"),
             (['corpus.sources=[{format="jsonl"}]'], "path is missing"),
             (["data.rows=packed"], "next_sentence needs rows = 'segments'"),
+            (["data.split_sentences=true"], "split_sentences"),
         ],
     )
     def test_a_wrong_setting_is_shown_with_what_was_expected(self, overrides: list[str], said: str):

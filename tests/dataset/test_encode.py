@@ -67,6 +67,17 @@ def test_without_sentences_documents_are_whole() -> None:
     assert tokens.sentence_ends.tolist() == tokens.document_ends.tolist() == [9, 15]
 
 
+def test_sentences_apart_are_documents_that_begin_and_end_with_text() -> None:
+    documents = ["One is here.  Two is there.\nThree.", "---", "四。五。"]
+    tokens, counts = encode_documents(documents, LETTERS, sentences=True, apart=True, dtype=UINT16)
+    pieces = [text_of(piece) for piece in np.split(tokens.ids, tokens.document_ends[:-1])]
+    assert pieces == ["One is here.", "Two is there.", "Three.", "四。", "五。"]
+    assert tokens.document_ends.tolist() == tokens.sentence_ends.tolist()
+    _, whole = encode_documents(documents, LETTERS, sentences=True, dtype=UINT16)
+    for name in ("documents", "empty_documents", "characters", "bytes", "unknown_tokens", "unknown_characters"):
+        assert getattr(counts, name) == getattr(whole, name), name
+
+
 def test_sentences_without_tokens_vanish() -> None:
     tokens, _ = encode_documents(["One.\n--\nTwo."], LETTERS, sentences=True, dtype=UINT16)
     assert tokens.sentence_ends.tolist()[-1] == tokens.document_ends.tolist()[-1] == tokens.ids.size

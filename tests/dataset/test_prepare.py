@@ -133,6 +133,19 @@ def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
     assert manifest.corpus["documents"] == len(packed.documents)
 
 
+@pytest.mark.parametrize("rows", ["packed", "causal"])
+def test_sentences_may_be_documents_of_their_own(scattered: Scattered, tmp_path: Path, rows: str) -> None:
+    apart = scattered.copy(tmp_path / "w")
+    apart.prepare(CONFIG.model_copy(update={"rows": rows, "split_sentences": True}))
+    tokenizer = tokenization.load(apart.workdir / "tokenizer")
+    found = np.concatenate([column_of(apart.workdir, split).ravel() for split in ("train", "holdout")])
+    before = tokenizer.special.cls if rows == "packed" else tokenizer.special.sep
+    sentences = [one for document in dict.fromkeys(apart.documents) for one in corpus.split_sentences(document)]
+    expected = np.bincount([tokenizer.encode([one]).ids[0] for one in sentences], minlength=60)
+    assert len(sentences) > 2 * len(apart.documents)
+    assert (np.bincount(found[np.flatnonzero(found[:-1] == before) + 1], minlength=60) >= expected).all()
+
+
 def test_lengths_of_documents_are_told_nearly(packed: Scattered) -> None:
     """Beside NumPy's quantiles of all of them: the same, or up to an eighth more, as the lengths were counted."""
     manifest = complete(packed.workdir)

@@ -289,6 +289,8 @@ class DataConfig(Settings):
     # decoder, documents joined by [SEP]
     rows: Literal["segments", "packed", "causal"] = "segments"
     next_sentence: bool = False  # segments only: half of the rows get a random segment B, as in BERT
+    # packed and causal: every sentence is a document of its own. Right for judging single sentences; longer contexts are not learned
+    split_sentences: bool = False
     short_fraction: Fraction = 0.1  # segments only: fraction of rows with a random, shorter target length
     single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: fraction with one segment
     # for train.objective.whole_words: mask an analyser's morphemes (mecab: Japanese, kiwi: Korean), not the tokenizer's words
@@ -304,6 +306,8 @@ class DataConfig(Settings):
     def contradictions(self) -> Iterator[str]:
         if self.next_sentence and self.rows != "segments":
             yield f"next_sentence needs rows = 'segments', not '{self.rows}'"
+        if self.split_sentences and self.rows == "segments":
+            yield "split_sentences needs rows = 'packed' or 'causal': segments hold several sentences"
 
 
 class GeneratorConfig(Settings):

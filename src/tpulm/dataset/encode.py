@@ -37,12 +37,14 @@ def encode_documents(
     *,
     sentences: bool,
     dtype: np.dtype,
+    apart: bool = False,
     words: WordEncoder | None = None,
     at_once: int | None = None,
     advance: Callable[[int, int], None] = lambda text_bytes, documents: None,
 ) -> tuple[TokenizedDocuments, Counts]:
     """Tokenize the documents, in order, and count text and tokens; with `sentences` each is split into sentences.
 
+    With `apart`, too, each sentence is a document of its own, without the white space around it; the counts are of the documents.
     `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the numbers of bytes
     and documents done, after about every `at_once` characters.
     """
@@ -53,7 +55,9 @@ def encode_documents(
     num_bytes = blanks = 0
     unknown_characters = 0.0
     for some in slices(documents, at_once or _CHARACTERS_AT_ONCE):
-        texts, counts = _in_sentences(some) if sentences else (some, np.ones(len(some), np.int64))
+        texts, counts = (
+            _in_sentences(some, split_sentences if apart else _sentences) if sentences else (some, np.ones(len(some), np.int64))
+        )
         if words is None:
             encoded = tokenization.encode(texts)
         else:
@@ -72,13 +76,12 @@ def encode_documents(
     ends = np.cumsum(np.concatenate(lengths))
     document_ends = ends[np.cumsum(np.concatenate(sentence_counts))]
     characters = np.fromiter(map(len, documents), np.int64, len(documents))
-    tokens = TokenizedDocuments(
-        all_ids, _rising(ends), _rising(document_ends), None if words is None else np.concatenate(word_start)
-    )
+    beginnings = None if words is None else np.concatenate(word_start)
+    tokens = TokenizedDocuments(all_ids, _rising(ends), _rising(ends if apart else document_ends), beginnings)
     counted = Counts(
         documents=len(documents),
         one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,
-        empty_documents=len(documents) - tokens.document_ends.size,
+        empty_documents=len(documents) - _rising(document_ends).size,
         bytes=num_bytes,
         characters=int(characters.sum()),
         tokens=all_ids.size,
@@ -91,9 +94,9 @@ def encode_documents(
     return tokens, counted
 
 
-def _in_sentences(documents: list[str]) -> tuple[list[str], np.ndarray]:
+def _in_sentences(documents: list[str], splitter: Callable[[str], list[str]]) -> tuple[list[str], np.ndarray]:
     """The sentences of all documents, and how many each document has; int64 [N]."""
-    split = list(map(_sentences, documents))
+    split = list(map(splitter, documents))
     return list(chain.from_iterable(split)), np.fromiter(map(len, split), np.int64, len(split))
 
 
