@@ -289,7 +289,8 @@ class DataConfig(Settings):
     # decoder, documents joined by [SEP]
     rows: Literal["segments", "packed", "causal"] = "segments"
     next_sentence: bool = False  # segments only: half of the rows get a random segment B, as in BERT
-    # packed and causal: every sentence is a document of its own. Right for judging single sentences; longer contexts are not learned
+    # packed and causal: every sentence is a document of its own, for models that judge single sentences: of longer texts they
+    # learn nothing
     split_sentences: bool = False
     short_fraction: Fraction = 0.1  # segments only: fraction of rows with a random, shorter target length
     single_segment_fraction: Fraction = 0.1  # segments only, without next_sentence: fraction with one segment

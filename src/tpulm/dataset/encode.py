@@ -44,7 +44,7 @@ def encode_documents(
 ) -> tuple[TokenizedDocuments, Counts]:
     """Tokenize the documents, in order, and count text and tokens; with `sentences` each is split into sentences.
 
-    With `apart`, too, each sentence is a document of its own, without the white space around it; the counts are of the documents.
+    With `apart`, too, each sentence is a document of its own, without the white space around it; counts stay the documents'.
     `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the numbers of bytes
     and documents done, after about every `at_once` characters.
     """
