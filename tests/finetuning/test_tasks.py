@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tpulm.config.finetune import METRIC_NAMES, METRICS, TASKS
 from tpulm.errors import ConfigError, DataError
 from tpulm.finetuning import Task, register_task
 from tpulm.finetuning.multilabel import LabelSets
-from tpulm.finetuning.tasks import TextClassification, find_task
+from tpulm.finetuning.tasks import TextClassification, find_task, read_for
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.rows import Rows
 from tpulm.train.finetuning_program import Labelled
@@ -150,6 +151,28 @@ def test_labels_that_were_not_learnt_are_named(task: str, example: Any, named: s
     good = examples_of(task, 1)
     with pytest.raises(DataError, match=rf"(?s)example 1: .*{named}"):
         untrained(task)[0].evaluate([*good, example])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("train.conll", "Ann B-PER\nsings O\n\n", "tag"),
+        ("train.tsv", "## a comment\nA\tB-PS\nn\tI-PS\n\n", "tag"),
+        ("train.jsonl", '{"tokens": ["Ann", "sings"], "ner_tags": ["B-PER", "O"]}\n', "tag"),
+        ("spans.jsonl", '{"text": "Ann sings", "label": [[0, 3, "PER"]]}\n', "tag"),
+        ("train.jsonl", '{"question": "Who?", "context": "Ann.", "answers": [{"text": "Ann", "answer_start": 0}]}\n', "qa"),
+        ("train.jsonl", '{"question": "Who?", "choice0": "Ann", "choice1": "Bo", "label": 1}\n', "choice"),
+        ("train.tsv", "text\tlabel\ngood\tpos\nbad\t\n", None),
+        ("train.jsonl", '{"text": "good", "label": ["a", "b"]}\n', None),
+        ("train.jsonl", '{"review": "good", "label": "a"}\n', None),
+    ],
+)
+def test_files_of_another_task_are_told(name: str, text: str, task: str | None, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises((ConfigError, DataError)) as refused:
+        read_for(find_task(FinetuneConfig()), path, Columns())
+    assert (re.findall(r"give --task (\w+)", str(refused.value)) or [None]) == [task]
 
 
 def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:

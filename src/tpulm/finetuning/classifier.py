@@ -17,7 +17,7 @@ from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, Loaded
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
-from tpulm.finetuning.tasks import find_task, task_of
+from tpulm.finetuning.tasks import find_task, read_for, task_of
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
@@ -266,7 +266,7 @@ class Classifier:
 
     def _examples(self, data: Any) -> Examples:
         if isinstance(data, str | PurePath):
-            return self.task.read(data, Columns())
+            return read_for(self.task, data, Columns())
         return self.task.take(data)
 
     def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:

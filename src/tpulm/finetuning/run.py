@@ -28,7 +28,14 @@ from tpulm.convert.huggingface import CONFIG, READS, LoadedModel, load_model
 from tpulm.errors import ConfigError, WorkFolderMismatch, some_of
 from tpulm.finetuning.classifier import Classifier
 from tpulm.finetuning.summary import FinetuneSummary, SeedResult, card_text
-from tpulm.finetuning.tasks import Mistake, label_warnings, model_warnings, part_vocabulary_warnings, text_warnings
+from tpulm.finetuning.tasks import (
+    Mistake,
+    label_warnings,
+    model_warnings,
+    part_vocabulary_warnings,
+    read_for,
+    text_warnings,
+)
 from tpulm.labelled import Columns, Examples, summarize
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
@@ -230,7 +237,7 @@ class _Finetuning:
                 examples[name] = path
             elif path is not None:
                 columns = self._columns.get(name) or self._columns.get("train") or Columns()
-                examples[name] = self._task.read(path, columns, **self._reading)
+                examples[name] = read_for(self._task, path, columns, **self._reading)
                 interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:

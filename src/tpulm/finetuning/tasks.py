@@ -20,7 +20,7 @@ from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Fault
-from tpulm.errors import DataError, some_of, suggest
+from tpulm.errors import ConfigError, DataError, TpulmError, some_of, suggest
 from tpulm.labelled import (
     Columns,
     Examples,
@@ -50,6 +50,7 @@ _MANY_CUT = 0.1  # of the texts
 _IMBALANCED = 0.75  # of the training labels are one class
 _FEW_EXAMPLES = 20  # of which each may have a class of its own
 _DEFAULT_COLUMNS = vars(Columns())
+_OF_OWN_FILES = ("tag", "qa", "choice")  # tasks whose files look like no others
 
 
 class Mistake(NamedTuple):
@@ -347,6 +348,25 @@ def find_task(config: FinetuneConfig) -> Task:
     task = copy(_REGISTRY[config.task])
     task.config = config
     return task
+
+
+def read_for(task: Task, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
+    """`Task.read`. If the file is refused and one of the tasks with files of their own reads it, the error names that task."""
+    try:
+        return task.read(path, columns, **reading)
+    except (ConfigError, DataError) as error:
+        others = [name for name in _OF_OWN_FILES if name != task.config.task]
+        if name := next((name for name in others if _reads(name, path, columns, **reading)), None):
+            error.args = (f'{error} It reads as examples of another task: give --task {name} (task="{name}" in Python).',)
+        raise
+
+
+def _reads(name: str, path: str | PurePath, columns: Columns, **reading: Any) -> bool:
+    try:
+        find_task(FinetuneConfig(task=name)).read(path, columns, **{**reading, "on_error": "stop"})
+    except TpulmError:
+        return False
+    return True
 
 
 def task_of(model: LoadedModel) -> str:

@@ -95,7 +95,8 @@ def label_fault(label: Any) -> Fault:
     if _is_missing(label_text(label) if isinstance(label, str) else label):
         return "no_label", "the label is missing."
     if not isinstance(label, (str, int, float)):
-        return "no_label", f"the label is {show(label)}; an example has one label, a string or a number."
+        one = "an example has one label, a string or a number (lists: --task multilabel)"
+        return "no_label", f"the label is {show(label)}; {one}."
     return find_fault(label) if isinstance(label, str) else None
 
 
