@@ -207,8 +207,14 @@ def test_unknown_tokens_with_their_characters_and_words(tokenizer: tokenization.
     assert str(found) == "66.7% of the text's characters are unknown (characters z x; words zz, xb)"
 
 
+def test_unknown_characters_that_the_vocabulary_writes_otherwise(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*KNOWN, "\u314b"]))  # as people type it; KLUE-NER has the NFKC form
+    found = tokenization.count_unknown(tokenization.load(tmp_path / "vocab.txt"), [["a \u110f\u110f z"]])
+    assert str(found).endswith("; the vocabulary has \u314b U+314B for \u110f U+110F: replace them)")
+
+
 def test_text_that_is_known(tokenizer: tokenization.Tokenization):
-    assert tokenization.count_unknown(tokenizer, [["ab ba."]]) == (5, 0, 0, 100, (), ())
+    assert tokenization.count_unknown(tokenizer, [["ab ba."]]) == (5, 0, 0, 100, (), (), ())
     assert tokenization.count_unknown(tokenizer, []).fraction == 0.0
 
 

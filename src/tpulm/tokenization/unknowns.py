@@ -31,6 +31,7 @@ class Unknowns(NamedTuple):
     limit: int
     characters: tuple[str, ...]
     words: tuple[str, ...]
+    written: tuple[tuple[str, str], ...] = ()  # of these characters, what the vocabulary has in their place: ㅋ for U+110F
 
     @property
     def fraction(self) -> float:
@@ -44,6 +45,9 @@ class Unknowns(NamedTuple):
     def __str__(self) -> str:
         shown = [word if len(word) <= _SHOWN_CHARACTERS else f"{word[:_SHOWN_CHARACTERS]}…" for word in self.words]
         examples = [(f"characters {' '.join(self.characters)}" if self.characters else ""), f"words {', '.join(shown)}"]
+        both = ", ".join(f"{other} U+{ord(other):04X} for {one} U+{ord(one):04X}" for one, other in self.written)
+        if both:
+            examples.append(f"the vocabulary has {both}: replace them")
         why = f"; a word of more than {self.limit} characters is unknown as a whole" if self.is_long else ""
         return f"{self.fraction:.1%} of the text's characters are unknown ({'; '.join(filter(None, examples))}{why})"
 
@@ -64,8 +68,11 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
     if not hidden:
         return Unknowns(visible, 0, 0, limit, (), ())
     characters = count_characters((unicodedata.normalize("NFC", word), count) for word, count in words.items())
-    alone = [_unknown(tokenization, counts) for counts in (characters, words)]
-    return Unknowns(visible, round(hidden), round(long), limit, *alone)
+    alone, in_words = (_unknown(tokenization, counts) for counts in (characters, words))
+    known = {unicodedata.normalize("NFKC", token): token for token in tokenization.vocabulary() if len(token) == 1}
+    forms = {one: known.get(unicodedata.normalize("NFKC", one), one) for one in alone}
+    written = tuple((one, other) for one, other in forms.items() if one != other)
+    return Unknowns(visible, round(hidden), round(long), limit, alone, in_words, written)
 
 
 def vocabulary_warnings(tokenization: Tokenization, texts: Sequence[str], name: str) -> list[str]:
