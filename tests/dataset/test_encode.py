@@ -69,7 +69,7 @@ def test_without_sentences_documents_are_whole() -> None:
 
 def test_sentences_apart_are_documents_that_begin_and_end_with_text() -> None:
     documents = ["One is here.  Two is there.\nThree.", "---", "四。五。"]
-    tokens, counts = encode_documents(documents, LETTERS, sentences=True, apart=True, dtype=UINT16)
+    tokens, counts = encode_documents(documents, LETTERS, sentences=False, apart=True, dtype=UINT16)
     pieces = [text_of(piece) for piece in np.split(tokens.ids, tokens.document_ends[:-1])]
     assert pieces == ["One is here.", "Two is there.", "Three.", "四。", "五。"]
     assert tokens.document_ends.tolist() == tokens.sentence_ends.tolist()

@@ -44,7 +44,7 @@ def encode_documents(
 ) -> tuple[TokenizedDocuments, Counts]:
     """Tokenize the documents, in order, and count text and tokens; with `sentences` each is split into sentences.
 
-    With `apart`, too, each sentence is a document of its own, without the white space around it; counts stay the documents'.
+    With `apart` each sentence is a document of its own, without the white space around it; counts stay the documents'.
     `words` (of the same tokenizer) says where words begin; every sentence begins one. `advance` gets the numbers of bytes
     and documents done, after about every `at_once` characters.
     """
@@ -52,12 +52,11 @@ def encode_documents(
     lengths: list[np.ndarray] = [np.zeros(1, np.int64)]
     sentence_counts: list[np.ndarray] = [np.empty(0, np.int64)]
     word_start: list[np.ndarray] = [np.empty(0, np.int8)]
+    splitter = split_sentences if apart else _sentences if sentences else None
     num_bytes = blanks = 0
     unknown_characters = 0.0
     for some in slices(documents, at_once or _CHARACTERS_AT_ONCE):
-        texts, counts = (
-            _in_sentences(some, split_sentences if apart else _sentences) if sentences else (some, np.ones(len(some), np.int64))
-        )
+        texts, counts = _in_sentences(some, splitter) if splitter else (some, np.ones(len(some), np.int64))
         if words is None:
             encoded = tokenization.encode(texts)
         else:
@@ -80,7 +79,7 @@ def encode_documents(
     tokens = TokenizedDocuments(all_ids, _rising(ends), _rising(ends if apart else document_ends), beginnings)
     counted = Counts(
         documents=len(documents),
-        one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,
+        one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if splitter else 0,
         empty_documents=len(documents) - _rising(document_ends).size,
         bytes=num_bytes,
         characters=int(characters.sum()),

@@ -122,7 +122,8 @@ def prepare_texts(texts: Iterable[list[str]], folder: PurePath, config: DataConf
     rows = row_format(config.model_copy(update={"word_boundaries": "none"}), tokenizer)
     records = []
     for number, documents in enumerate(texts):
-        tokens, counts = encode_documents(documents, tokenizer, **_of_sentences(config), dtype=rows.token_dtype)
+        sentences, apart = config.rows == "segments", config.split_sentences
+        tokens, counts = encode_documents(documents, tokenizer, sentences=sentences, apart=apart, dtype=rows.token_dtype)
         layout = _lay(tokens, config, RandomStream(config.seed, StreamPurpose.LAYOUT, number, SPLITS.index("holdout")))
         records.append(write_part(folder, number, "", SplitRows("holdout", [Version(layout, tokens.ids)], counts), rows))
     return split_manifest(folder, "holdout", {}, rows, records)
@@ -180,7 +181,8 @@ class TextSource(NamedTuple):
             tokens, counts = encode_documents(
                 documents,
                 tokenizer,
-                **_of_sentences(self.config),
+                sentences=self.config.rows == "segments",
+                apart=self.config.split_sentences,
                 dtype=rows.token_dtype,
                 words=words,
                 at_once=analysers.CHARACTERS_AT_ONCE if words or tokenizer.segmenter else None,
@@ -191,10 +193,6 @@ class TextSource(NamedTuple):
             versions = _versions(tokens, self.config, (number, place), self.config.dupe_factor if is_train else 1)
             counts = counts.model_copy(update=of_train if is_train else {})
             yield SplitRows(split, versions, counts, part.removed if is_train else {})
-
-
-def _of_sentences(config: DataConfig) -> dict[str, bool]:
-    return {"sentences": config.rows == "segments" or config.split_sentences, "apart": config.split_sentences}
 
 
 def _versions(tokens: TokenizedDocuments, config: DataConfig, numbers: tuple[int, ...], count: int) -> Iterator[Version]:
