@@ -76,7 +76,7 @@ def test_the_example_is_right():
         ("budget = 0", "budget: "),
         ('service_account = "worker"', "e-mail address"),
         ('secrets = {"A-B" = "x"}', "'A-B'"),
-        ('secrets = {A = "hf_abc$def"}', "secrets.A"),
+        ('secrets = {A = "hf_abc$def"}', "secrets: A"),
         ("spot = maybe", "line 1"),
     ],
 )

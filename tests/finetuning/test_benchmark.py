@@ -80,7 +80,7 @@ def test_the_table_has_the_published_scores_and_what_is_missing(finished: tuple[
     remarks = "\n".join(report.remarks())
     assert "RTE: missing, no RTE/dev.tsv (.gz may follow) below" in remarks
     assert "not as published: epochs = 1, batch_size = 16, max_length = 16" in remarks
-    assert "Epochs and learning rates are chosen on a part of train, which remarks on a task call dev" in remarks
+    assert "Epochs and learning rates are chosen on a part of train, which remarks call dev" in remarks
     table = (workdir / "bench.md").read_text()
     assert "| CoLA, Matthews |" in table and all(one.source in table for one in report.described.baselines)
     assert json.loads((workdir / "bench.json").read_text()) == json.loads(json.dumps(report.values()))

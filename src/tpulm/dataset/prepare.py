@@ -43,6 +43,8 @@ MODULES = (__name__, "numpy.ma")  # preloaded in workers; NumPy would import the
 _GLANCE_BYTES = 1 << 20  # of sample text that is laid out first
 _FEW_TOKENS = 5_000  # of a holdout: 15 % of them are 750, of which a share of 30 % has a standard error of 1.7 points
 _COMPARED_BYTES = 1 << 17  # of sample text that the library encodes too
+# At their defaults they are no input, so that datasets from before they existed stay complete.
+_LATER_SETTINGS = ("word_boundaries", "dupe_factor", "split_sentences")
 
 
 def warm_up(pool: WorkerPool, tokenization_path: str | PurePath) -> None:
@@ -71,8 +73,7 @@ def prepare(
     Raises WorkFolderMismatch if a complete W/dataset was made from other inputs, DataError if a split is empty.
     """
     analyser = _analyser(config, tokenizer, workdir)
-    excluded = {"word_boundaries"} if config.word_boundaries == "none" else set[str]()
-    excluded |= {"dupe_factor"} if config.dupe_factor == 1 else set[str]()
+    excluded = {name for name in _LATER_SETTINGS if getattr(config, name) == DataConfig.model_fields[name].default}
     inputs = {
         "format_version": FORMAT_VERSION,
         "config": config.model_dump(mode="json", exclude=excluded),

@@ -122,8 +122,8 @@ class BenchReport:
             lines.append(f"{name}: {rates} by {by} on {one.chosen_on}, {seeds} seed{'s' * (seeds != 1)}; examples: {counts}")
             lines += [f"{name}: {note}" for note in [*one.notes, *([one.health] if one.health != "all right" else [])]]
         mode = (
-            "Epochs and learning rates are chosen on a part of train, which remarks on a task call dev; the dev of the table is "
-            "scored once for each seed, after that."
+            "Epochs and learning rates are chosen on a part of train, which remarks call dev; the table's dev is scored "
+            "once for each seed, after that."
             if self.select == "train"
             else "Epochs and learning rates are chosen on dev, the part that is reported: these scores are optimistic."
         )
