@@ -231,7 +231,8 @@ def happen(run: Cluster, event: Event, emulator: Emulator) -> None:
         assert newest_failure(run)["kind"] == "PeerLost", newest_failure(run)
     else:
         run.send(signal.SIGTERM, event.host)
-        assert run.wait(60) == [75, 75], run.tails()
+        codes = run.wait(60)  # the hosts agree on a step to stop at, for which a busy machine may take longer than for the rest
+        assert codes == [75, 75] or (codes == [0, 0] and run.is_complete()), run.tails()
     run.wait(30)
 
 
