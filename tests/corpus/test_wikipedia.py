@@ -231,13 +231,6 @@ def test_a_dump_of_one_stream_is_one_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(sources.find_files([SourceConfig(path=str(path))])) == 1
 
 
-def test_other_compressed_files_are_not_read_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "_RANGE_BYTES", 50)
-    path = tmp_path / "a.txt.bz2"
-    path.write_bytes(b"".join(bz2.compress(f"line {number}\n".encode()) for number in range(20)))
-    assert [found.length for found in sources.find_files([SourceConfig(path=str(path))])] == [None]
-
-
 def test_sentences_of_four_languages():
     """50 each of ja, ko, de and fr, with what MediaWiki shows by the documentation of their templates; few lose a word."""
     lost: Counter[str] = Counter()
