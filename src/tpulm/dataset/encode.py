@@ -79,7 +79,7 @@ def encode_documents(
     tokens = TokenizedDocuments(all_ids, _rising(ends), _rising(ends if apart else document_ends), beginnings)
     counted = Counts(
         documents=len(documents),
-        one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if splitter else 0,
+        one_sentence_documents=int(np.count_nonzero(np.concatenate(sentence_counts) == 1)) if sentences else 0,
         empty_documents=len(documents) - _rising(document_ends).size,
         bytes=num_bytes,
         characters=int(characters.sum()),

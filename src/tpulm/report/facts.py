@@ -27,7 +27,7 @@ class RunData(NamedTuple):
 
     @classmethod
     def read(cls, workdir: PurePath) -> RunData:
-        """Raises ConfigError if the folder is none of a run."""
+        """Read them from a work folder. Raises ConfigError if it has no run."""
         config, results, folder = open_run(workdir), read_results(workdir), workdir / "tokenizer"
         if not storage.exists(folder / "manifest.json"):
             return cls(config, results)
