@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,13 +19,14 @@ import pytest
 import typer
 
 import tpulm
-from cloud_emulator import Emulator
+from cloud_emulator import Emulator, MachineSettings
 from command_line import commands_of, invoke
 from encoders import build_encoder, reviews, write_tsv
 from toy_runs import run_file, write_corpus, write_records
 from tpulm import storage
 from tpulm.cli import terminal
 from tpulm.cli.app import app
+from tpulm.cloud import bundle, smoke
 from tpulm.cloud.job import Job, Node
 from tpulm.runtime import interrupt
 
@@ -74,6 +76,11 @@ ELSEWHERE = {"cloud rehearse", "cloud export skypilot", "cloud export jobset", "
 SLOW = ("plan", "cloud smoke")  # compiles for another machine; runs on emulated ones
 
 
+@pytest.fixture
+def machines() -> MachineSettings:
+    return MachineSettings(environment={"TPULM_LOOK_SECONDS": "0.2", "TPULM_BOOT_SECONDS": "5"})
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, toy_run: tuple[Any, Path, Any]) -> Path:
     root = tmp_path_factory.mktemp("asked")
@@ -113,6 +120,10 @@ def words(name: str, folder: Path, request: pytest.FixtureRequest, monkeypatch: 
     if name.startswith("cloud"):
         request.getfixturevalue("cloud")
     if name == "cloud smoke":
+        (uv := folder / "nothing" / "uv").parent.mkdir(exist_ok=True)
+        uv.touch()
+        monkeypatch.setattr(bundle, "fetch_uv", lambda _: uv)  # so that its VMs install nothing
+        monkeypatch.setattr(smoke, "Smoke", partial(smoke.Smoke, pause_seconds=0.2, appear_seconds=0.0))
         assert invoke("cloud", "setup", "--accelerator", "v5litepod-1", "--bucket", "runs", "--yes").returncode == 0
     if name == "cloud emulator":
         monkeypatch.setattr(interrupt, "requested", lambda: True)  # as Ctrl-C once it has begun
