@@ -1,0 +1,96 @@
+"""Does a run end as `tpulm plan --pilot` said? Three languages, a masked and a causal recipe, ten times as long as a pilot.
+
+    python benchmarks/predictions.py forecast --workdir W [--data shared/data] [--case ko-masked …]
+    git commit benchmarks/predictions.json      # before the runs
+    python benchmarks/predictions.py run --workdir W [--case …]
+
+Forecasts and outcomes are kept in benchmarks/predictions.json, held-out losses in nats a token; a forecast that is there is
+never made again. Both commands print the table; both resume what was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from corpora import CORPORA, data_folder
+
+import tpulm
+from tpulm.cli.terminal import drawn_progress
+from tpulm.config import RunConfig, load
+from tpulm.convert.markdown import table
+from tpulm.errors import ConfigError
+from tpulm.pipeline.pilots import forecast
+
+KEPT = Path(__file__).with_name("predictions.json")
+TEXTS = CORPORA | {"en": "en/words8m.txt.xz"}
+RECIPES: dict[str, tuple[str, int, float]] = {  # recipe, steps, minutes for its pilots
+    "masked": ("laptop-modern", 7_000, 12.0),
+    "causal": ("laptop-lm", 3_500, 7.0),
+}
+CASES = [f"{language}-{kind}" for language in ("ko", "ja", "en") for kind in RECIPES]
+TIMES_AS_LONG = 10  # as the largest pilot, at least
+
+
+def run_of(case: str, data: Path) -> tuple[RunConfig, float]:
+    """The settings of a case, and the minutes of its pilots."""
+    language, kind = case.split("-")
+    recipe, steps, minutes = RECIPES[kind]
+    sources = [str((data / TEXTS[language]).resolve())]
+    return load(recipe, {"language": language, "corpus.sources": sources, "train.steps": steps}), minutes
+
+
+def forecast_of(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    config, minutes = run_of(case, options.data)
+    with drawn_progress() as progress:
+        try:
+            made = forecast(config, options.workdir / case, seconds=60 * minutes, progress=progress)
+        except ConfigError as refused:
+            return {"refused": str(refused)}
+    largest = max(made.pilots, key=lambda one: one.parameters * one.tokens)
+    times = made.parameters * made.tokens / (largest.parameters * largest.tokens)
+    if times < TIMES_AS_LONG:
+        raise SystemExit(f"{case}: the run is {times:.1f} times as long as its largest pilot: give pilots fewer minutes")
+    pilots = [one._asdict() for one in made.pilots]
+    return {"loss": made.loss, "low": made.low, "high": made.high, "times_as_long": times, "pilots": pilots}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["forecast", "run"])
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--case", choices=CASES, nargs="+", default=CASES)
+    options = parser.parse_args()
+    for case in options.case:
+        kept: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+        if options.what == "forecast" and case not in kept:
+            new = {"forecast": forecast_of(case, options)}
+        elif options.what == "run" and case in kept and "outcome" not in kept[case]:
+            with drawn_progress() as progress:
+                new = {"outcome": tpulm.run(run_of(case, options.data)[0], options.workdir / case, progress=progress).eval_loss}
+        else:
+            continue
+        kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}  # another process may have added its case
+        kept[case] = kept.get(case, {}) | new
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    rows: list[list[str]] = []
+    for case, of in json.loads(KEPT.read_text()).items():
+        said, outcome = of["forecast"], of.get("outcome")
+        if "refused" in said:
+            rows.append([case, "refused", "", "", f"{outcome:.3f}" if outcome else "", ""])
+            continue
+        interval, off = (
+            f"{said['low']:.3f} to {said['high']:.3f}",
+            f"{100 * (said['loss'] / outcome - 1):+.1f} %" if outcome else "",
+        )
+        rows.append(
+            [case, f"{said['loss']:.3f}", interval, f"{said['times_as_long']:.0f}", f"{outcome:.3f}" if outcome else "", off]
+        )
+    print(table(["run", "forecast", "interval", "of its largest pilot", "outcome", "forecast off by"], rows))
+
+
+if __name__ == "__main__":
+    main()
