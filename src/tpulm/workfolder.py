@@ -32,6 +32,7 @@ _RESULTS = ("train", "evaluation", "samples", "export", "report")
 REVISIONS = "revisions"  # the folder of the models that were kept by words
 FORECAST = PurePath("pilots/forecast.json")  # what small runs said of the run
 _CARD = "README.md"  # of an export
+_MANIFEST = "manifest.json"  # of a folder that was prepared
 _STAGES = ("corpus", "tokenizer", "dataset", "checkpoints", "results", "export")
 
 
@@ -52,7 +53,7 @@ def begin(config: RunConfig, workdir: str | PurePath, progress: Progress = SILEN
     """
     folder = storage.as_path(workdir)
     if imported := is_imported(folder):
-        if config.corpus.sources and not storage.exists(folder / "dataset" / "manifest.json"):  # an import that failed
+        if config.corpus.sources and not is_prepared(folder, "dataset"):  # an import that failed
             for name in ("dataset", "tokenizer"):
                 storage.remove(folder / name)
             imported = False
@@ -131,9 +132,14 @@ def _drop_stale_results(config: RunConfig, folder: PurePath, progress: Progress)
         storage.remove(folder / "results")
 
 
+def is_prepared(workdir: PurePath, stage: str) -> bool:
+    """Whether W/corpus, W/tokenizer or a phase's W/…/dataset is complete: its manifest, which is written last, is there."""
+    return storage.exists(workdir / stage / _MANIFEST)
+
+
 def _existing_stages(folder: PurePath) -> list[str]:
     """The stages that have results, in order."""
-    exists = {name: storage.exists(folder / name / "manifest.json") for name in ("corpus", "tokenizer", "dataset")}
+    exists = {name: is_prepared(folder, name) for name in ("corpus", "tokenizer", "dataset")}
     exists["checkpoints"] = bool(storage.committed_steps(folder / "checkpoints"))
     return [name for name in _STAGES if exists.get(name, storage.exists(folder / name))]
 
@@ -245,9 +251,9 @@ def is_imported(workdir: str | PurePath) -> bool:
 
 def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
     """Raise ConfigError, before anything is written, unless these settings fit the imported rows."""
-    path = folder / "dataset" / "manifest.json"
-    if not storage.exists(path):
+    if not is_prepared(folder, "dataset"):
         raise ConfigError(f"the import into {folder} is not finished; run the same 'tpulm dataset import-tfrecord' again")
+    path = folder / "dataset" / _MANIFEST
     try:
         rows = storage.read_json(path)["train"]["rows"]
         if type(rows["sequence_length"]) is not int or not isinstance(rows["kind"], str):

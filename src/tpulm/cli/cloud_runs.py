@@ -197,6 +197,7 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     """Raises ConfigError for a corpus that is not there, before anything that takes long."""
     from tpulm.config.schema import DATASETS
     from tpulm.corpus.sources import find_files, refuse_unused_settings
+    from tpulm.workfolder import is_prepared
 
     datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
     local = [source.path for source in config.corpus.sources if source.path and not storage.is_remote(source.path)]
@@ -204,7 +205,7 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
         raise ConfigError(f"--prepare-on-tpu: {datasets[0]} is read with packages that workers do not have; leave it out")
     if on_tpu and local:
         raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
-    if not storage.exists(folder / "dataset" / "manifest.json"):
+    if not is_prepared(folder, "dataset"):
         refuse_unused_settings(config.corpus.sources, find_files(config.corpus.sources))
 
 

@@ -17,7 +17,7 @@ from tpulm.runtime import watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, WorkerPool
 from tpulm.tokenization import pipelines
-from tpulm.workfolder import is_imported
+from tpulm.workfolder import is_imported, is_prepared
 
 _PROBE = "\u212a \u037e ａＢ１２\u3000a\xa0b  c\td aaaaaaaaa!!!!!!!!!"  # the first two are K and ; in every form
 _UNNORMALIZED = (
@@ -35,7 +35,7 @@ def prepare_corpus(
             'the run has no text: name it in the run file, for instance\n  [corpus]\n  sources = ["texts/*.txt.gz"]\n'
             "or with --set 'corpus.sources=[\"texts/*.txt.gz\"]'"
         )
-    if not storage.exists(workdir / "corpus" / "manifest.json"):
+    if not is_prepared(workdir, "corpus"):
         check_named_inputs(config)
     text = corpus.scatter(
         config.corpus, workdir, part_bytes=config.data.part_bytes, runner=runner, hosts=hosts, progress=progress
@@ -160,7 +160,7 @@ def prepare_data(
         ended("dataset", True)
         return complete
     with WorkerPool(modules=dataset.MODULES) if runner is None else nullcontext(runner) as pool:
-        had_corpus, had_tokenizer = (storage.exists(workdir / name / "manifest.json") for name in ("corpus", "tokenizer"))
+        had_corpus, had_tokenizer = (is_prepared(workdir, name) for name in ("corpus", "tokenizer"))
         tokenizer = None
         if config.tokenizer.path is not None:  # better to raise its errors before the text is read
             tokenizer = prepare_tokenizer(config, workdir, None, hosts=hosts, progress=progress)
@@ -174,7 +174,7 @@ def prepare_data(
         ended("tokenizer", had_tokenizer)
         watchdog.report("dataset")
         phases = phases_of(config)
-        was_done = all(storage.exists(workdir / phase.folder / "dataset" / "manifest.json") for phase in phases)
+        was_done = all(is_prepared(workdir / phase.folder, "dataset") for phase in phases)
         if not was_done:
             _check_vocabulary(config, workdir, text, tokenizer, progress)
         made = {

@@ -8,13 +8,13 @@ from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tpulm import storage, tokenization
+from tpulm import tokenization
 from tpulm.config import RunConfig, changes
 from tpulm.convert.model_card import CardFacts
 from tpulm.dataset import DatasetManifest, load_manifest
 from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
-from tpulm.workfolder import open_run, read_results
+from tpulm.workfolder import is_prepared, open_run, read_results
 
 
 class RunData(NamedTuple):
@@ -28,10 +28,10 @@ class RunData(NamedTuple):
     @classmethod
     def read(cls, workdir: PurePath) -> RunData:
         """Read them from a work folder. Raises ConfigError if it has no run."""
-        config, results, folder = open_run(workdir), read_results(workdir), workdir / "tokenizer"
-        if not storage.exists(folder / "manifest.json"):
+        config, results = open_run(workdir), read_results(workdir)
+        if not is_prepared(workdir, "tokenizer"):
             return cls(config, results)
-        return cls(config, results, tokenization.load(folder), load_manifest(workdir))
+        return cls(config, results, tokenization.load(workdir / "tokenizer"), load_manifest(workdir))
 
 
 def gather(data: RunData, history: History, *, step: int) -> CardFacts | None:
