@@ -265,7 +265,7 @@ def test_settings(encoder: Path, settings: dict[str, Any], named: str) -> None:
 
 def test_what_cannot_be_trained_or_used(encoder: Path) -> None:
     with pytest.raises(ConfigError, match="causal"):
-        tpulm.Classifier(built("decoder"), **QUICK).fit(reviews(64))
+        tpulm.Classifier(built("decoder"), **QUICK)
     with pytest.raises(ConfigError, match="batch_size 13"):
         tpulm.Classifier(encoder, batch_size=13, max_length=16).fit(reviews(64))
     with pytest.raises(ConfigError, match="trained"):

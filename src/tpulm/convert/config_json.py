@@ -174,7 +174,9 @@ class Described(NamedTuple):
 
 
 def model_type_of(config: ModelConfig, head: Head) -> str:
-    """The `model_type` of config.json. Raises ConfigError if no class of transformers has the model's settings."""
+    """The `model_type` of config.json. Raises ConfigError if no class of transformers has its settings and head."""
+    if config.architecture == "decoder" and head != "causal":
+        raise ConfigError("this is a causal language model; fine-tuning begins with an encoder (bert or electra)")
     try:
         model_type = stock_class_of({**config.model_dump(), "next_sentence": head == "next_sentence"}).model_type
     except ValueError as error:

@@ -19,7 +19,6 @@ from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
-from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Electra, generator_config
 from tpulm.models.embedding import TextEncoder, without_head
 from tpulm.nn.params import initialize, is_spec, named_leaves
@@ -189,10 +188,8 @@ def begin_classifier(params: Model, spec: FineTuned, *, again: bool, seed: int) 
 
     The head is drawn from the seed, except for what `params` has: BERT's pooler if next-sentence prediction trained it,
     ModernBERT's dense layer and norm, a classifier's dense layer, and its whole head if it has the same task and labels
-    (`again`). Raises ConfigError for a causal model.
+    (`again`).
     """
-    if isinstance(params, Decoder):
-        raise ConfigError("this is a causal language model; classification needs an encoder (bert or electra)")
     if isinstance(spec, TextEncoder):
         return without_head(params)
     kind = TokenClassifier if isinstance(spec, TokenClassifier) else SequenceClassifier
