@@ -7,33 +7,34 @@ expression finds candidates, and Python examines one only if its full stop may b
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from typing import Final
 
 _CLOSING = r"\"'”’»」』）)］\]｝}〉》】〕〗"
 _MARKS = ".!?…。！？｡"
-_LOWER = "a-zà-öø-ÿα-ωа-яё"
+# Latin, Greek, Cyrillic and Armenian. Georgian has upper-case letters, too, but sentences do not begin with them.
+_LOWER = "".join(filter(str.islower, map(chr, (*range(0x61, 0x590), *range(0x1E00, 0x2000)))))
 
 # What follows the first of a run of marks (only the first, or long runs would take quadratic time), by kind:
 # - full-width: no space needed; not in 「…。」と, where the sentence continues after the quotation;
 # - Korean without a space: 재밌어요.진짜, after a syllable that ends sentences, or after "!" and "?";
-# - Latin: white space, and no lower-case letter after it;
+# - Latin: white space, and no lower-case letter after it, unless the text has no others;
 # - other scripts: anything;
 # - a line end: no lower-case letter, which shows that the line was only wrapped.
-_CANDIDATE: Final = re.compile(
-    rf"""
+_PATTERN: Final = rf"""
     [{_MARKS}．।॥؟۔።։།\n] (?<![{_MARKS}][{_MARKS}])
     (?:
         (?: (?<=[。！？｡]) [{_MARKS}]*+ | [{_MARKS}]++ (?<=[。！？｡]) )
         (?: [{_CLOSING}]++ (?![とっ、，]) | (?![{_CLOSING}]) ) \s*+
       | (?: (?<=[다요죠까네음임함됨]\.) | (?<=[가-힣][!?]) ) [.!?~]*+ (?=[가-힣])
-      | (?<=[.!?…]) [.!?…]*+ [{_CLOSING}]*+ (?: [^\S\n]*+ \n \s*+ | [^\S\n]++ (?![{_LOWER},;:)\]]) )
+      | (?<=[.!?…]) [.!?…]*+ [{_CLOSING}]*+ (?: [^\S\n]*+ \n \s*+ | [^\S\n]++ (?! [,;:)\]] | LOWER ) )
       | (?<=．) [{_CLOSING}]*+ (?![0-9０-９A-Za-zＡ-Ｚａ-ｚ]) \s*+
       | (?<=[।॥؟۔።։།]) [।॥؟۔።։།]*+ [{_CLOSING}]*+ \s*+
       | (?<=\n) [^\S\n]*+ (?: \n \s*+ | (?![{_LOWER}]) )
     )
-    """,
-    re.VERBOSE,
-)
+"""
+_CANDIDATE: Final = re.compile(_PATTERN.replace("LOWER", f"[{_LOWER}]"), re.VERBOSE)
+_CANDIDATE_IN_LOWER_CASE: Final = re.compile(_PATTERN.replace("| LOWER", ""), re.VERBOSE)
 
 # Polite endings that end a Korean sentence even without a full stop.
 _KOREAN_ENDING: Final = re.compile(r"(?:니다|[어아해네세에예군까게데지나래대]요) +(?=[가-힣A-Za-z0-9\"'“‘(])")
@@ -46,15 +47,23 @@ _BEFORE_NUMBERS: Final = frozenset({
     "no", "nos", "vol", "vols", "p", "pp", "fig", "figs", "eq", "eqs", "sec", "ch", "chap", "art", "par",
     "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
 })  # fmt: skip
+# Where all letters are lower-case: after these abbreviations, an ellipsis or a quotation the sentence goes on.
+_GOES_ON: Final = re.compile("\\.\\.|…|.*[\"'”’»]")
+_WITHIN_LOWER_CASE: Final = frozenset({"etc", "inc", "ltd", "corp", "co", "dept", "ave", "blvd", "bros"})
 
 
 def split_sentences(text: str) -> list[str]:
     """The sentences in order, without surrounding white space. Nothing else is lost."""
     sentences: list[str] = []
     begin = 0
-    for match in _CANDIDATE.finditer(text):
+    in_lower_case = text.islower()
+    candidates = _CANDIDATE_IN_LOWER_CASE if in_lower_case else _CANDIDATE
+    abbreviations = _ABBREVIATIONS | _WITHIN_LOWER_CASE if in_lower_case else _ABBREVIATIONS
+    for match in candidates.finditer(text):
         mark, end = match.span()
-        if text[mark] == "." and not _ends_sentence(text, begin, mark, end):
+        if text[mark] == "." and not _ends_sentence(text, begin, mark, end, abbreviations):
+            continue
+        if in_lower_case and _GOES_ON.match(match[0]) and text[end : end + 1].islower():
             continue
         _append(sentences, text[begin:end].strip())
         begin = end
@@ -73,7 +82,7 @@ def _append(sentences: list[str], sentence: str) -> None:
         sentences.append(sentence)
 
 
-def _ends_sentence(text: str, begin: int, mark: int, end: int) -> bool:
+def _ends_sentence(text: str, begin: int, mark: int, end: int, abbreviations: Set[str]) -> bool:
     """Whether the full stop at `mark` ends a sentence, rather than an abbreviation, an initial or a list number."""
     before = text[mark - 1 : mark]
     if not (before.isascii() and before.isalnum()):
@@ -87,4 +96,4 @@ def _ends_sentence(text: str, begin: int, mark: int, end: int) -> bool:
     if "." in word:  # U.S., e.g.; but not "example.com."
         return any(len(letters) > 1 for letters in word.split("."))
     word = word.lower()
-    return not (word in _ABBREVIATIONS or (word in _BEFORE_NUMBERS and text[end : end + 1].isdigit()))
+    return not (word in abbreviations or (word in _BEFORE_NUMBERS and text[end : end + 1].isdigit()))
