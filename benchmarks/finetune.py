@@ -30,8 +30,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from train_step import processor
-from turns import environment
+from turns import environment, processor
 
 from tpulm import tokenization
 from tpulm.accelerators import cpu_multiplies_bfloat16

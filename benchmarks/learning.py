@@ -49,8 +49,7 @@ import jax
 import learning_data
 import learning_report
 import numpy as np
-from train_step import processor
-from turns import Contender, environment, read_answer, say
+from turns import Contender, environment, processor, read_answer, say
 
 import tpulm
 from tpulm import dataset, pipeline

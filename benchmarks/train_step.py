@@ -34,7 +34,6 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import resource
 import statistics
 import sys
@@ -46,7 +45,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from turns import Contender, ContenderError, environment, say
+from turns import Contender, ContenderError, environment, processor, say
 
 import tpulm
 from tpulm.accelerators import from_device_kind, nvidia_driver, tpu_chips
@@ -564,17 +563,6 @@ def _ratio(figures: dict[str, dict[str, Any]], mine: Sequence[str], opponents: S
         "ratio": round(statistics.median(ratios), 2),
         "range": [round(min(ratios), 2), round(max(ratios), 2)],
     }
-
-
-def processor() -> str:
-    """Its name, which a virtual machine may hide, with its family and model."""
-    fields = dict[str, str]()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
-    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in fields.get("flags", "").split()]
-    place = f"family {fields.get('cpu family', '?')}, model {fields.get('model', '?')}; {', '.join(known)}"
-    return f"{fields.get('model name', platform.processor())} ({place})"
 
 
 def show(result: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -74,3 +75,14 @@ def read_answer(lines: Iterable[str], name: str) -> dict[str, Any]:
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))
     raise ContenderError(f"{name} ended without an answer, see above")
+
+
+def processor() -> str:
+    """Its name, which a virtual machine may hide, with its family and model."""
+    fields = dict[str, str]()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in fields.get("flags", "").split()]
+    place = f"family {fields.get('cpu family', '?')}, model {fields.get('model', '?')}; {', '.join(known)}"
+    return f"{fields.get('model name', platform.processor())} ({place})"

@@ -1,0 +1,76 @@
+"""What a recipe learns from ten million English words: the table of docs/learning.md, from nothing.
+
+    python benchmarks/babylm.py --workdir W [--data shared/data] [--recipe babylm-10m …] [--seeds 0 1 2] [--steps N]
+
+Trains each recipe with each seed on words8m.txt.xz, scores it on the parts of BLiMP and Zorro that are there, and writes
+W/babylm.md: held-out loss, accuracy in percent (the mean of the paradigms), minutes of the training steps, and the processor.
+Models are in W/RECIPE-SEED/export. What was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from corpora import data_folder
+from turns import processor
+
+import tpulm
+from tpulm.cli.terminal import drawn_progress
+from tpulm.config import load
+from tpulm.convert.markdown import table
+from tpulm.predict.minimal_pairs import read_pairs, score_pairs
+from tpulm.train.metrics import read_attempts
+
+SUITES = {"BLiMP": "en/blimp_dev.tar.gz", "Zorro": "en/zorro_dev.tar.gz"}
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    """The folder with the archive's files."""
+    if not folder.exists():
+        with tarfile.open(archive) as stream:
+            stream.extractall(folder, filter="data")
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=data_folder())
+    parser.add_argument("--recipe", nargs="+", default=["babylm-10m"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--steps", type=int, help="in place of the recipe's")
+    options = parser.parse_args()
+    text = [str((options.data / "en/words8m.txt.xz").resolve())]
+    pairs = {
+        name: read_pairs(unpacked(options.data / path, options.workdir / name) / "**" / "*.*") for name, path in SUITES.items()
+    }
+    rows: list[list[str]] = []
+    for recipe in options.recipe:
+        scores: list[list[float]] = []
+        for seed in options.seeds:
+            settings: dict[str, Any] = {"language": "en", "corpus.sources": text, "train.seed": seed}
+            if options.steps:
+                settings["train.steps"] = options.steps
+            workdir = options.workdir / f"{recipe}-{seed}"
+            with drawn_progress() as progress:
+                summary = tpulm.run(load(recipe, settings), workdir, progress=progress)
+                model = tpulm.load_model(workdir)
+                accuracies = [100 * score_pairs(model, some, progress=progress).accuracy for some in pairs.values()]
+            begun = [one for one in read_attempts(workdir) if one.start and one.records]
+            minutes = sum(one.records[-1].values["time"] - one.start["time"] for one in begun) / 60
+            scores.append([summary.eval_loss, *accuracies])
+            rows.append([recipe, str(seed), *(f"{score:.2f}" for score in scores[-1]), f"{minutes:.0f}"])
+        if len(scores) > 1:
+            means = (f"{statistics.mean(column):.2f} ± {statistics.stdev(column):.2f}" for column in zip(*scores, strict=True))
+            rows.append([recipe, f"mean of {len(scores)}", *means, ""])
+        result = f"{processor()}\n\n{table(['', 'seed', 'held-out loss', *SUITES, 'minutes'], rows)}\n"
+        (options.workdir / "babylm.md").write_text(result, encoding="utf-8")
+        print(result, flush=True)
+
+
+if __name__ == "__main__":
+    main()
