@@ -27,10 +27,13 @@ def test_nothing_but_white_space_is_lost_and_order_is_kept(text: str):
         "He was born on Jan. 5 in St. Louis vs. Chicago. | Prof. Jones, Ph.D., agrees.",
         "1. First things first. | 2. Second things second.",
         "Café is good. | Él dijo que sí. | ¿Qué? | Ça va. | Ähnlich ist es.",
-        "Это хорошо. | Да, т. е. нет.",
+        "Это хорошо. | Да, т. е. нет. | Пришёл и я. | Это написал А. С. Пушкин. | Или А.С. Пушкин?",
+        "Bunu Ö. Seyfettin yazdı. | Ο Κ. Καβάφης ήταν ποιητής. | Τι κάνεις; | Είμαι καλά.",
+        "i saw LOL on tv. | it was fun. | then we left! | so what? | ok",
+        "Soft! take me with you. | He did.",
         "Napsal např. články, mj. české, tzv. řády. | Ústí je město. | Jest np. łatwo.",
         "Nó đi. | Ông ấy v.v. ở đó. | Він сказав, напр. її, тощо. | Так.",
-        "გამარჯობა. | როგორ ხარ? | კარგად.",
+        'მან თქვა: "მოვდივარ." | შემდეგ წავიდა. | ის დაბრუნდა... | მერე დაჯდა.',
         'it is good. | we saw mr. smith, dr. who, etc. and the u.s. army! | "so?" she said. | wait... what? | (it ended.) | ok',
         "정말 재미있게 봤습니다. | 3.1운동 이야기도 나오고요! | 별점은 9.5점.",
         "너무 좋아요 | 또 볼게요 | 추천합니다 | 그럼 이만",
@@ -56,6 +59,8 @@ def test_korean_headings_quotations_and_missing_spaces():
         "「もう、だめだ。」|彼は泣いた。|本当？！|そうだ",
         "とても寒い。|とにかく行こう！|３．１４である．|次だ．",
         "今天天气很好。|我们去公园吧！|“好的。”|他笑了……",
+        "すごい!|また行きたい?|はい。|「本当?」と彼は言った。",
+        "你好!|我来了。|你是谁?|我是他。",
     ],
 )
 def test_japanese_and_chinese(text: str):
@@ -65,6 +70,8 @@ def test_japanese_and_chinese(text: str):
 def test_other_scripts():
     assert split_sentences("यह है। वह था॥ अंत") == ["यह है।", "वह था॥", "अंत"]
     assert split_sentences("هل هذا؟ نعم") == ["هل هذا؟", "نعم"]
+    assert split_sentences("ምን ነው፧ ደህና ነኝ።") == ["ምን ነው፧", "ደህና ነኝ።"]
+    assert split_sentences("ខ្ញុំទៅផ្សារ៕ គាត់មកហើយ៕") == ["ខ្ញុំទៅផ្សារ៕", "គាត់មកហើយ៕"]
 
 
 def test_line_ends_part_sentences_unless_the_line_was_wrapped():
