@@ -27,6 +27,12 @@ def changed(words: list[str], draw: random.Random, count: int) -> list[str]:
     return words
 
 
+def test_vowel_signs_tell_words_apart():
+    alike = ["वह लड़का मेरा भाई है और अच्छा गाता है", "वह लड़की मेरी भाई है और अच्छी गाती है"]
+    hashes = band_hashes(alike, banding(0.8))
+    assert not (hashes[:, 0] == hashes[:, 1]).any()
+
+
 @pytest.fixture(scope="module")
 def documents() -> list[str]:
     """240 documents; every third has a near twin after it, every tenth an exact one."""

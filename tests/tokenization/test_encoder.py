@@ -81,7 +81,16 @@ def test_a_vocabulary_with_gaps_is_encoded_by_its_own_ids():
 
 
 needs_engine = pytest.mark.skipif(encode.tokie is None, reason="no wheel of tokie for this platform")
-DISAGREE = ["\u0378", "\U00020000\U000e0100", "\u1c8a", "a\u0897b"]  # unassigned, or newer than one of the two tables
+DISAGREE = [
+    "हिन्दी में लिखा हुआ, कि",
+    "கி கீ",
+    "می\u200cخواهم",
+    "e\u0301a",
+    "\u0378",
+    "\U00020000\U000e0100",
+    "\u1c8a",
+    "a\u0897b",
+]  # unassigned, or newer than one of the two tables
 
 
 @needs_engine

@@ -33,9 +33,20 @@ def test_unigram_words_end_at_punctuation_and_lines(text: str, expected: list[st
     assert words(pipelines.unigram(TokenizerConfig()), text) == expected
 
 
-def test_byte_level_words_are_gpt2s():
+def split(tokenizer: Tokenizer, text: str) -> list[str]:
+    assert tokenizer.pre_tokenizer is not None
+    return [text[begin:end] for _, (begin, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def test_byte_level_words_are_gpt2s_with_their_marks():
     assert words(pipelines.bpe(TokenizerConfig()), "it's 12 a!") == ["it", "'s", "Ġ12", "Ġa", "!"]
     assert words(pipelines.bpe(TokenizerConfig(lowercase=True, strip_accents=True)), "É") == ["e"]
+    gpt2 = Tokenizer(models.BPE())
+    gpt2.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for text in ("we'll go, I'd say:  «été» 3rd\n\n한국어 日本語です。 ❤️ 1️⃣ 👍🏽 \t x ", "I'VE 'tis a' s'"):
+        assert split(pipelines.bpe(TokenizerConfig()), text) == split(gpt2, text)
+    for text in ("हिन्दी में लिखा", "தமிழ் எழுத்து", "كَتَبَ الوَلَد", "می\u200cخواهم که", "e\u0301te\u0301 a\u0308"):
+        assert split(pipelines.bpe(TokenizerConfig()), text) == text.replace(" ", "\0 ").split("\0")
 
 
 # -- special tokens' names as ordinary text --

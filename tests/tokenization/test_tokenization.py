@@ -47,7 +47,8 @@ def test_where_words_begin(made: Tokenization):
             assert all(token.startswith(("Ġ", "Ċ")) == begins for token, begins in tokens)
             assert ("Ċ", True) in tokens
         case _:
-            assert all(token.startswith("▁") == begins for token, begins in tokens)
+            assert all(token.startswith(("▁", "\n", "<0x0A>")) == begins for token, begins in tokens)
+            assert {("\n", True), ("<0x0A>", True)} & set(tokens)
     assert continuing
 
 

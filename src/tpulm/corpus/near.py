@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import PurePath
@@ -211,7 +212,11 @@ def _keys_between(path: PurePath, low: int, high: int) -> Keys:
 
 SHINGLE_WORDS: Final = 5  # as in FineWeb (Penedo et al. 2024, section 3.4)
 MOST_HASHES: Final = 128
-_SINGLE: Final = ((0x3041, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana and Chinese characters.
+_SINGLE: Final = (
+    *((0x0E01, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),
+    *((0x3041, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF)),
+)
 _BASE: Final = 0x9E3779B97F4A7C15  # odd, hence with an inverse modulo 2^64
 
 _APART, _WORD, _ALONE = range(3)
@@ -311,6 +316,8 @@ def _hash_family() -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=1)
 def _kinds() -> np.ndarray:
     kinds = np.fromiter((_WORD if chr(point).isalnum() else _APART for point in range(0x110000)), np.uint8, 0x110000)
+    marks = (point for point in range(0x300, 0x20000) if unicodedata.category(chr(point)) in ("Mn", "Mc"))
+    kinds[[point for point in marks if not 0xFE00 <= point <= 0xFE0F]] = _WORD  # as in `identity.letters`
     for first, last in _SINGLE:
         kinds[first : last + 1][kinds[first : last + 1] == _WORD] = _ALONE
     return kinds

@@ -29,8 +29,10 @@ from tpulm.tokenization.pipelines import (
     MAX_WORD_CHARACTERS,
     composing,
     in_sequence,
+    is_bpe,
     is_byte_level,
     is_unigram,
+    marks,
     normalization_before,
     normalizer,
     steps,
@@ -51,6 +53,7 @@ _FIRST_CHARACTERS: Final = 1 << 13  # that an encoder sees: always compared
 _LONGEST: Final = 1 << 13  # characters of a text for the engine
 _AGREES, _DIFFERS = 1, 2
 _FORM, _ODD, _SPACE, _LINE = 4, 8, 16, 32  # what the corpus's normalization may change, alone or next to another
+_GPT2_WORDS: Final = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _BPE_VARIATIONS: Final = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout", "ignore_merges")
 
 # Where a word begins in any context; not line ends for Metaspace, which would put a space before what follows.
@@ -98,8 +101,9 @@ class Encoder:
         if self._normalizer is not None:
             self._library.normalizer = normalizer(own)
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point, with what normalization may change; 0: not tried yet
-        if "NFC" in {step["type"] for step in own}:
-            self._agreement[list(composing(0x1100))] = _DIFFERS | _FORM * (self._cleaning.unicode_form != "none")
+        by_library = composing(0x1100) if "NFC" in {step["type"] for step in own} else frozenset[int]()
+        by_library |= marks() if is_bpe(pipeline.specification["pre_tokenizer"]) else frozenset[int]()
+        self._agreement[list(by_library)] = _DIFFERS | _FORM * (self._cleaning.unicode_form != "none")
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
 
@@ -267,6 +271,8 @@ def _engine(specification: dict[str, Any]) -> _Engine | None:
     """An engine if tokie agrees with the library except at some code points: for BERT's WordPiece, GPT-2's BPE, our Unigram."""
     if tokie is None or any(not token["special"] for token in specification["added_tokens"]):
         return None
+    if is_bpe(specification["pre_tokenizer"]):  # texts with `marks` go to the library
+        specification = {**specification, "pre_tokenizer": _GPT2_WORDS}
     vocabulary = specification["model"]["vocab"]
     known = _known(specification)
     if known is None or (isinstance(vocabulary, dict) and max(vocabulary.values()) >= len(vocabulary)):  # ids have gaps

@@ -28,6 +28,11 @@ MAX_WORD_CHARACTERS = 100  # WordPiece: a longer word is unknown as a whole, as 
 # and other blanks apart. Otherwise a Japanese line would be one word, and the trainer's time and memory would explode.
 _UNIGRAM_WORDS = rf"{SPACE}?[\p{{L}}\p{{M}}\p{{N}}]+|{SPACE}?[^\s\p{{L}}\p{{M}}\p{{N}}{SPACE}]+|\s+|{SPACE}"
 
+# BPE: GPT-2's words, except that a letter's marks and joiners are a part of its word, as Indic vowels and vowelled Arabic are
+# written with them.
+JOINERS: Final = "\u200c\u200d"
+_BPE_WORDS: Final = rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}[\p{{L}}\p{{M}}{JOINERS}]*| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
+
 
 def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     """BERT's normalizer and pre-tokenizer.
@@ -58,10 +63,12 @@ def wordpiece_model(vocabulary: dict[str, int], unknown: str = special.UNKNOWN) 
 
 
 def bpe(config: TokenizerConfig) -> Tokenizer:
-    """GPT-2's byte-level words: no character is ever unknown."""
+    """Byte-level words: no character is ever unknown."""
     tokenizer = Tokenizer(models.BPE())
     _set_normalizer(tokenizer, config)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.Split(Regex(_BPE_WORDS), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
@@ -154,6 +161,20 @@ def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
             ],
         }:
             return replacement == SPACE and expression == _UNIGRAM_WORDS
+    return False
+
+
+def is_bpe(pre_tokenizer: Mapping[str, Any] | None) -> bool:
+    """Whether a pre-tokenizer of tokenizer.json is that of `bpe`."""
+    match pre_tokenizer:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ],
+        }:
+            return expression == _BPE_WORDS
     return False
 
 
@@ -280,6 +301,13 @@ def _merges_without(names: Collection[str], model: Mapping[str, Any]) -> list[li
 def without_surrogates(text: str) -> str:
     """Replace every lone surrogate, which UTF-8 cannot encode, by U+FFFD; a pair becomes its character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@cache
+def marks() -> frozenset[int]:
+    """Code points that `bpe` keeps with the letter before them, and GPT-2's words do not."""
+    points = (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0))
+    return frozenset(point for point in points if unicodedata.category(chr(point))[0] == "M") | set(map(ord, JOINERS))
 
 
 @cache

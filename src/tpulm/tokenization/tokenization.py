@@ -22,6 +22,7 @@ from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, with
 from tpulm.tokenization.segmenter import Segmenter
 
 _BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
+_LINE_END_BYTE = "<0x0A>"  # Unigram's, of a vocabulary without line ends
 
 
 class Tokenization:
@@ -174,11 +175,14 @@ class Tokenization:
     def word_starts(self) -> np.ndarray:
         """Whether the token of each id begins a word, wherever it stands; bool [V].
 
-        In a byte-level vocabulary line ends and tabs do too. The first token of a text always begins a word.
+        Line ends and tabs do, too, except in WordPiece's, which has none. The first token of a text always begins a word.
         """
         starts = np.ones(self.vocab_size, bool)
         for token, index in self.vocabulary().items():
-            blank = self.algorithm == "BPE" and token.startswith(_BYTE_LEVEL_BLANKS)
+            bpe, unigram = self.algorithm == "BPE", self.algorithm == "Unigram"
+            blank = (
+                token.startswith(_BYTE_LEVEL_BLANKS) if bpe else unigram and (token[:1].isspace() or token == _LINE_END_BYTE)
+            )
             starts[index] = blank or not self.is_continuation(index)
         return starts
 

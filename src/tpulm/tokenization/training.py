@@ -255,7 +255,7 @@ def count_words(texts: Iterable[list[str]], pipeline: Tokenizer, progress: Progr
     Raises DataError when there is nothing but blanks.
     """
     # WhitespaceSplit splits only at spaces, and Metaspace, in a sequence, puts a space before what has none.
-    at_marks = isinstance(pipeline.pre_tokenizer, pre_tokenizers.BertPreTokenizer | pre_tokenizers.ByteLevel)
+    at_marks = isinstance(pipeline.pre_tokenizer, pre_tokenizers.BertPreTokenizer) or isinstance(pipeline.model, models.BPE)
     cuts = _SPACES_AND_MARKS if at_marks else _SPACES
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
@@ -323,7 +323,7 @@ def _hash(word: str) -> bytes:
 def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -> None:
     normalizer, pre_tokenizer = pipeline.normalizer, pipeline.pre_tokenizer
     assert pre_tokenizer is not None, "every pipeline of ours has one"
-    is_byte_level = isinstance(pre_tokenizer, pre_tokenizers.ByteLevel)
+    is_byte_level = isinstance(pipeline.model, models.BPE)
     for chunk, count in chunks.items():
         normalized = normalizer.normalize_str(chunk) if normalizer else chunk
         split = pre_tokenizer.pre_tokenize_str(normalized)
