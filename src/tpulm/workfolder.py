@@ -132,6 +132,12 @@ def _drop_stale_results(config: RunConfig, folder: PurePath, progress: Progress)
         storage.remove(folder / "results")
 
 
+def newer_checkpoint(workdir: PurePath) -> int | None:
+    """The step of the newest checkpoint, if W/export is of an earlier one."""
+    newest, exported = max(storage.committed_steps(workdir / "checkpoints"), default=0), read_result(workdir, "export")
+    return newest if newest and (exported is None or exported["step"] < newest) else None
+
+
 def is_prepared(workdir: PurePath, stage: str) -> bool:
     """Whether W/corpus, W/tokenizer or a phase's W/…/dataset is complete: its manifest, which is written last, is there."""
     return storage.exists(workdir / stage / _MANIFEST)

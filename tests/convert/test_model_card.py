@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 
 from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig, load
 from tpulm.convert.heads import Head
-from tpulm.convert.model_card import CardFacts, num_parameters, render, settings
+from tpulm.convert.model_card import CardFacts, name_of, num_parameters, render, settings
 from tpulm.convert.names import names
 from tpulm.convert.tensors import to_theirs
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest
@@ -94,6 +95,19 @@ def test_front_matter_is_what_the_hub_reads():
         "pipeline_tag": "fill-mask",
         "tags": ["bert", "masked-language-model", "pretrained-from-scratch", "tpulm"],
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/home/me/a-customer/w/export", "w"),
+        ("runs/ko/export", "ko"),
+        ("gs://bucket/runs/ko/export", "ko"),
+        ("klue/bert-base", "klue/bert-base"),
+    ],
+)
+def test_a_model_is_named_without_the_folders_of_this_machine(path: str, name: str):
+    assert name_of(path) == name
 
 
 def test_figures_are_stated_once_and_well():

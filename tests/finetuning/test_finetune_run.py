@@ -20,6 +20,7 @@ from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import load_model
 from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
 from tpulm.finetuning import FinetuneSummary, read_mistakes
+from tpulm.finetuning.tasks import Mistake
 from tpulm.labelled import Columns
 from tpulm.progress import Silent
 
@@ -58,6 +59,13 @@ def run(
 
 def same_model(first: Path | str, second: Path | str) -> bool:
     return same(load_model(first).params, load_model(second).params)
+
+
+def test_mistakes_hold_any_line_separator(tmp_path: Path) -> None:
+    mistakes = [Mistake(f"one\u2028two{end}\x85three", None, "x", "y", 0.5, "line 1") for end in ("\u2029", "\r\n")]
+    lines = (json.dumps(mistake._asdict(), ensure_ascii=False) + "\n" for mistake in mistakes)
+    (tmp_path / "mistakes.jsonl").write_text("".join(lines), encoding="utf-8")
+    assert read_mistakes(tmp_path) == mistakes
 
 
 def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:

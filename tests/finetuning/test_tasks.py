@@ -190,6 +190,62 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
         tpulm.Classifier(built("eurobert"), task="qa")
 
 
+@pytest.mark.parametrize(
+    ("task", "labels", "place"),
+    [
+        ("multilabel", ["sports;politics"], "a, line 1"),
+        ("regression", ["1.5", "n/a"], "a, line 2"),
+        ("tag", ["O O"], "a, line 1"),
+        ("qa", ["yes"], "a, line 1"),
+    ],
+)
+def test_examples_that_were_read_without_the_task_are_checked_by_it(task: str, labels: list[Any], place: str) -> None:
+    texts = ["the film", "the plot"][: len(labels)]
+    pairs = texts if task == "qa" else None
+    examples = Examples(texts, pairs, labels, [f"a, line {number}" for number in range(1, 1 + len(labels))])
+    with pytest.raises(DataError, match=place):
+        find_task(FinetuneConfig.model_validate({"task": task})).take(examples)
+
+
+def test_labels_with_a_separator_are_lists_for_python_too(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\nfilm\ta;b\nplot\t\n")
+    examples = tpulm.read_examples(tmp_path / "a.tsv", Columns(label_separator=";"))
+    assert examples.labels == [["a", "b"], []]
+    assert find_task(FinetuneConfig(task="multilabel")).learn(examples).names == ("a", "b")
+
+
+class Frame:
+    """Columns by name, as a pandas DataFrame has them, which is no Mapping."""
+
+    def __init__(self, **columns: list[str]):
+        self.columns, self._of = list(columns), columns
+
+    def keys(self) -> list[str]:
+        return self.columns
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._of
+
+    def __getitem__(self, name: str) -> list[str]:
+        return self._of[name]
+
+
+def test_texts_that_belong_together_come_from_a_data_frame() -> None:
+    columns = {"text": ["where", "who"], "pair": ["here", "she"], "negative": ["there", "he"]}
+    task = find_task(FinetuneConfig(task="retrieve"))
+    taken = task.take(Frame(**columns))
+    assert (taken.texts, taken.pairs, taken.labels) == tuple(columns.values())
+
+
+def test_unanswerable_questions_of_the_hub_are_counted() -> None:
+    task = find_task(FinetuneConfig(task="qa", max_length=32))
+    made = tpulm.load_model(built("bert")).tokenization
+    answers: list[Any] = [{"text": ["film"], "answer_start": [4]}, {"text": [], "answer_start": []}]
+    examples = task.take([("was it", "the film", answer) for answer in answers])
+    data = task.encode(examples, None, made, max_length=32, learn=True)
+    assert "1 have no answer" in task.notes(data, None)[0]
+
+
 class Feeling(Task):
     """Labels are -1 and 1."""
 

@@ -229,6 +229,16 @@ def test_a_tsv_cannot_hold_everything(tmp_path: Path) -> None:
     assert not (tmp_path / "other.tsv").exists()
 
 
+def test_half_of_a_surrogate_pair_in_a_column_that_is_not_read(tmp_path: Path) -> None:
+    row = {**ANSWERS[0], "user": "\ud83d", "name": "한"}
+    write_answers(tmp_path / "out.jsonl", [row, ANSWERS[0]])
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert list(map(json.loads, lines)) == [row, ANSWERS[0]]
+    for form in ("csv", "tsv"):
+        with pytest.raises(DataError, match=r"row 0: .*surrogate.*\.jsonl"):
+            write_answers(tmp_path / f"out.{form}", [row])
+
+
 def test_rows_of_other_keys(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 1: .*\.jsonl"):
         write_answers(tmp_path / "out.csv", [{"text": "a"}, {"other": "b"}])

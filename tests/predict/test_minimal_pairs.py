@@ -25,7 +25,7 @@ from tpulm.convert.huggingface import save_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import initialize
 from tpulm.predict import scores
-from tpulm.predict.minimal_pairs import MinimalPair, read_pairs, score_pairs
+from tpulm.predict.minimal_pairs import BENCHMARKS, MinimalPair, PairsReport, Tally, read_pairs, score_pairs
 
 WORDS = ("the", "film", "was", "good", "bad", "very", "plot", "cast", "and", ".")
 BLIMP = {"sentence_good": "the film was good", "sentence_bad": "the film was", "UID": "a", "linguistics_term": "x"}
@@ -193,6 +193,16 @@ def test_ties_are_not_right(tmp_path: Path):
     command = ["bench", "pairs", str(tmp_path / "pairs.jsonl"), "--model", str(folder), "--encoding", "utf-16", "--json"]
     result = CliRunner().invoke(app, command)
     assert json.loads(result.stdout)["ties"] == 1
+
+
+def test_a_part_of_a_benchmark_does_not_count_as_the_whole():
+    one, blimp = Tally(2, 1, 0), BENCHMARKS["adjunct_island"]
+    paradigms = {f"p{number}": one for number in range(67)}
+    names = [
+        PairsReport(some, {}, one, "", benchmark).name("mine")
+        for some, benchmark in ((paradigms, blimp), ({"adjunct_island": one}, blimp), (paradigms, None))
+    ]
+    assert names == ["BLiMP", "1 of 67 paradigms of BLiMP", "mine"]
 
 
 def test_the_report_and_the_card_of_a_run_tell_its_score(toy_run: tuple[Any, Path, Any], tmp_path: Path):

@@ -131,7 +131,6 @@ def _pairs(path: PurePath, model: PurePath, encoding: str, *, plain: bool) -> No
     if exists(model / "run.json"):
         from tpulm import pipeline
 
-        name = report.benchmark.name if report.benchmark else path.name
-        pipeline.record_pairs(model, name, report)
+        pipeline.record_pairs(model, report.name(path.name), report)
         say(f"{model}: its report tells this score, and so will its card ('tpulm export {model}')")
     print_json(report.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -27,7 +26,7 @@ from tpulm.convert.config_json import (
     to_config_json,
 )
 from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
-from tpulm.convert.model_card import CardFacts, write_card
+from tpulm.convert.model_card import CardFacts, is_hub_name, write_card
 from tpulm.convert.names import fuse, head_in, names, tidy, ungrouped, without_heads
 from tpulm.convert.relatives import as_bert_config, as_bert_tensors
 from tpulm.convert.sentence_transformers import embedder_files, read_embedder, text_length
@@ -41,6 +40,7 @@ from tpulm.tokenization.causal import GPT2_VOCABULARY
 from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
+from tpulm.workfolder import newer_checkpoint
 
 WEIGHTS = "model.safetensors"
 SHARDS = f"{WEIGHTS}.index.json"  # names the files that hold the weights, if they are several
@@ -51,7 +51,6 @@ SENTENCEPIECE = "tokenizer.model"
 HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its export
 # In an export: the model itself; for ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
-_HUB_NAME = re.compile(r"\w[\w-]*/\w[\w.-]*", re.ASCII)  # an owner whose name is no folder's, and a repository
 REPORT = "import.json"  # of an imported model
 # Keys of config.json: of a fine-tuned model, and of one that began as a run of tpulm.
 COLUMNS, PRETRAINED = "tpulm_columns", "tpulm_pretrained"
@@ -248,6 +247,11 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
     folder = next((folder / half for half in preferred if storage.exists(folder / half / CONFIG)), folder)
     if is_workdir and not storage.exists(folder / CONFIG):
         raise ConfigError(f"{source} is a work folder without an exported model; make one with: tpulm export {source}")
+    if is_workdir and (step := newer_checkpoint(source)) is not None:
+        raise ConfigError(
+            f"{source / 'export'} is older than checkpoint {step:,}: bring it up to date with: tpulm export {source} (or name "
+            f"{source / 'export'} to use it as it is)"
+        )
     missing = [CONFIG] if not storage.exists(folder / CONFIG) else []
     missing += [WEIGHTS] if weights_file(folder) is None else []
     if not any(storage.exists(folder / name) for name in TOKENIZERS):
@@ -278,7 +282,7 @@ def local_or_hub(path: str | os.PathLike[str]) -> PurePath:
     """The path or, if nothing is there and it is named so, a model of the Hugging Face Hub, downloaded unless it is in the
     Hub's cache. Raises ConfigError."""
     source, name = storage.as_path(path), str(path)
-    if not _HUB_NAME.fullmatch(name) or storage.exists(source) or storage.exists(source.parent):
+    if not is_hub_name(name):
         return source
     from huggingface_hub import snapshot_download
 

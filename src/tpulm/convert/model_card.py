@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -28,6 +29,7 @@ from tpulm.tokenization import UNKNOWN_WARNING
 CARD = "README.md"
 CURVE_ROWS = 12  # of the table of losses
 _LANGUAGES = 5  # named on the card
+_HUB_NAME = re.compile(r"\w[\w-]*/\w[\w.-]*", re.ASCII)  # an owner whose name is no folder's, and a repository
 _TEMPLATES = 20  # of those that were taken out of sentences
 _SCRIPTS = {"bert": "BERT's create_pretraining_data.py", "electra": "ELECTRA's build_pretraining_dataset.py"}
 _TASKS: dict[Head, str] = {
@@ -161,8 +163,19 @@ def _origin(facts: CardFacts) -> str:
         task += ", with whole words masked,"
     if start is None:
         return f"was pretrained from scratch by {task}"
-    names = [name for name in PurePath(start).parts if name not in ("export", "/")]
-    return f"was trained further, from the weights of {code(names[-1] if names else start)}, by {task}"
+    return f"was trained further, from the weights of {code(name_of(start))}, by {task}"
+
+
+def is_hub_name(path: str | PurePath) -> bool:
+    """Whether it is the name of a model on the Hugging Face Hub, as owner/name, and not of a folder."""
+    folder = storage.as_path(path)
+    return bool(_HUB_NAME.fullmatch(str(path))) and not (storage.exists(folder) or storage.exists(folder.parent))
+
+
+def name_of(path: str | PurePath) -> str:
+    """What a page may call a model that began at `path`: its name on the Hub, or its folder's without those above it."""
+    names = [name for name in storage.as_path(path).parts if name not in ("export", "/")]
+    return str(path) if is_hub_name(path) or not names else names[-1]
 
 
 def data_rows(facts: CardFacts) -> list[Row]:

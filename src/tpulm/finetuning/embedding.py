@@ -19,6 +19,7 @@ from tpulm.labelled import (
     Examples,
     LabelSet,
     examples_of,
+    is_table_of_columns,
     number_fault,
     numbers,
     read_examples,
@@ -110,7 +111,7 @@ class Retrieval(_Embedding):
 
     def take(self, data: Any) -> Examples:
         """From (anchor, text), (anchor, text, other), or columns text, pair and, optionally, negative."""
-        if isinstance(data, Mapping):
+        if is_table_of_columns(data):
             columns = Columns(pair="pair", negative="negative" if "negative" in data else None)
             return examples_of(data, labelled=False, columns=columns, fault=self.fault)
         taken = super().take(data)

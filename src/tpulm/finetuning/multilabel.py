@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from tpulm.convert.config_json import HeadConfig
 from tpulm.corpus.documents import Fault
-from tpulm.corpus.readers.jsonl import show
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import DataError
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
-from tpulm.labelled import Columns, Examples, LabelSet, label_fault, label_set_scores, read_examples
+from tpulm.labelled import Examples, LabelSet, label_set_fault, label_set_scores
 from tpulm.labelled.labels import label_name, labels_of
 from tpulm.labelled.rows import Rows
 from tpulm.objectives.multilabel import MultiLabelClassification
@@ -29,30 +27,8 @@ class LabelSets(Task):
     kind = "A classifier with any number of labels a text"
     objective = MultiLabelClassification
 
-    def read(self, path: str | PurePath, columns: Columns, **reading: Any) -> Examples:
-        columns = self.columns_of(columns)
-        between = columns.label_separator
-        if between is None:
-            return super().read(path, columns, **reading)
-        if not between:
-            raise ConfigError("the labels' separator is empty; name what stands between them: --label-separator ';'")
-
-        def adapt(values: dict[str, Any]) -> dict[str, Any]:
-            label = values.get(columns.label)
-            if not isinstance(label, str):
-                return values
-            return {**values, columns.label: label.split(between) if label.strip() else []}
-
-        return read_examples(path, columns, fault=self.fault, adapt=adapt, **reading)
-
     def label_fault(self, label: Any) -> Fault:
-        if not isinstance(label, list | tuple):
-            return "no_label", (
-                f'the label is {show(label)}; a list is expected, such as ["a", "b"] or []. Where it is one string say what '
-                "separates the labels: --label-separator ';' (Columns(label_separator=';') in Python)."
-            )
-        fault = next((fault for one in label if (fault := label_fault(one)) is not None), None)
-        return None if fault is None else (fault[0], f"of its labels {show(label)}: {fault[1]}")
+        return label_set_fault(label)
 
     def learn(self, examples: Examples) -> LabelSet:
         flat = _flat(examples)

@@ -79,7 +79,7 @@ class QuestionAnswering(Task):
 
     def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
         assert data.examples is not None
-        none, state = sum(not label for label in labels_of(data.examples)), Counter(data.labels[:, 2].tolist())
+        none, state = sum(not answers_of(label) for label in labels_of(data.examples)), Counter(data.labels[:, 2].tolist())
         count = max(1, len(data.examples) - none)
         messages = [
             f"{len(data.examples):,} questions are {len(data.rows):,} rows" + (f"; {none:,} have no answer" if none else "")

@@ -42,7 +42,7 @@ from tpulm.nn.params import named_leaves
 from tpulm.notebook import shown
 from tpulm.progress import Progress
 from tpulm.report import Reporter
-from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK
+from tpulm.report.finetuning import INPUTS, MISTAKES, SUMMARY, WORK, read_lines
 from tpulm.runtime import interrupt
 from tpulm.runtime.hosts import Hosts, Membership
 from tpulm.train.distributed import initialize
@@ -234,7 +234,7 @@ class _Finetuning:
         skipped: Counter[str] = Counter()
         for name, path in self._paths.items():
             if isinstance(path, Examples):
-                examples[name] = path
+                examples[name] = self._task.take(path)
             elif path is not None:
                 columns = self._columns.get(name) or self._columns.get("train") or Columns()
                 examples[name] = read_for(self._task, path, columns, **self._reading)
@@ -385,8 +385,7 @@ def _publish(summary: FinetuneSummary, work: PurePath) -> None:
 
 def read_mistakes(output: str | PurePath) -> list[Mistake]:
     """The mistakes that `finetune` wrote to DIR/mistakes.jsonl."""
-    text = storage.read_bytes(storage.as_path(output) / MISTAKES).decode()
-    return [Mistake(**json.loads(line)) for line in text.splitlines()]
+    return [Mistake(**values) for values in read_lines(storage.as_path(output) / MISTAKES)]
 
 
 def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tpulm.config import FinetuneConfig
 from tpulm.convert.markdown import card, table
+from tpulm.convert.model_card import name_of
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import summarize
 
@@ -121,6 +122,7 @@ def card_text(summary: FinetuneSummary) -> str:
     return card(
         "finetuned_card.md",
         summary=summary,
+        origin=name_of(summary.model),
         settings=summary.settings,
         task=find_task(summary.settings),
         best=best,

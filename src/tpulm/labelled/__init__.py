@@ -4,7 +4,17 @@
 set, `rows` encodes. `scores`, `entities` and `answers` score predictions of classes, of spans in a text, and of answers.
 """
 
-from tpulm.labelled.examples import Columns, Examples, example_fault, examples_of, label_fault, read_examples, read_texts
+from tpulm.labelled.examples import (
+    Columns,
+    Examples,
+    example_fault,
+    examples_of,
+    is_table_of_columns,
+    label_fault,
+    label_set_fault,
+    read_examples,
+    read_texts,
+)
 from tpulm.labelled.labels import LabelSet, label_name, number_fault, numbers
 from tpulm.labelled.scores import average_auprc, class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
 from tpulm.labelled.split import Split, hold_out
@@ -19,8 +29,10 @@ __all__ = [
     "example_fault",
     "examples_of",
     "hold_out",
+    "is_table_of_columns",
     "label_fault",
     "label_name",
+    "label_set_fault",
     "label_set_scores",
     "number_fault",
     "numbers",

@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -66,6 +67,8 @@ class Columns:
     encoding: str = "utf-8"  # of the file's text; Parquet names its own
 
     def __post_init__(self) -> None:
+        if self.label_separator == "":
+            raise ConfigError("the labels' separator is empty; name what stands between them: --label-separator ';'")
         role_of: dict[str, str] = {}
         for role, name in (("label", self.label), ("pair", self.pair), ("negative", self.negative), ("text", self.text)):
             if name and (other := role_of.setdefault(name, role)) != role:
@@ -108,12 +111,36 @@ def example_fault(values: Mapping[str, Any], label_fault: Callable[[Any], Fault]
     return label_fault(values["label"]) if fault is None and "label" in values else fault
 
 
+def label_set_fault(label: Any) -> Fault:
+    """Why a value is not a list of a text's labels, perhaps empty."""
+    if not isinstance(label, list | tuple):
+        return "no_label", (
+            f'the label is {show(label)}; a list is expected, such as ["a", "b"] or []. Where it is one string say what '
+            "separates the labels: --label-separator ';' (Columns(label_separator=';') in Python)."
+        )
+    fault = next((fault for one in label if (fault := label_fault(one)) is not None), None)
+    return None if fault is None else (fault[0], f"of its labels {show(label)}: {fault[1]}")
+
+
 Check = Callable[[Mapping[str, Any]], Fault]
 Adapt = Callable[[dict[str, Any]], dict[str, Any]]  # a file's row, with the columns to read; raises UnusableRecord
 
 
 def _as_it_is(values: dict[str, Any]) -> dict[str, Any]:
     return values
+
+
+def _separated(columns: Columns, adapt: Adapt) -> Adapt:
+    """`adapt`, and a label that is a string of several becomes their list."""
+
+    def separated(values: dict[str, Any]) -> dict[str, Any]:
+        values = adapt(values)
+        label = values.get(columns.label)
+        if not isinstance(label, str):
+            return values
+        return {**values, columns.label: label.split(columns.label_separator) if label.strip() else []}
+
+    return separated
 
 
 def text_fault(text: Any, role: str) -> Fault:
@@ -140,7 +167,7 @@ def read_examples(
     labelled: bool = True,
     on_error: OnError = "stop",
     format: RowFormat | Literal["auto"] = "auto",
-    fault: Check = example_fault,
+    fault: Check | None = None,
     adapt: Adapt = _as_it_is,
 ) -> Examples:
     """The examples of a file, a folder or a glob, in order.
@@ -150,6 +177,10 @@ def read_examples(
     is an error either way, and so is a file without usable rows.
     """
     faults = new_faults(on_error)
+    if columns.label_separator is not None:
+        adapt = _separated(columns, adapt)
+        fault = fault or partial(example_fault, label_fault=label_set_fault)
+    fault = fault or example_fault
     cells = _read_cells(path, columns, format, faults, adapt, labelled=labelled)
     names = {"text": columns.text} | ({"pair": columns.pair} if columns.pair else {})
     return replace(_gather(cells, faults, fault, os.fspath(path)), columns=names if columns.header else {})
@@ -200,10 +231,10 @@ def examples_of(
     lists of different shapes.
     """
     if isinstance(data, Examples):
-        return data
+        return _checked(data, fault)
     if isinstance(data, (str, os.PathLike)):
         return read_examples(data, columns or Columns(), labelled=labelled, on_error=on_error, fault=fault)
-    if isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns")):  # a pandas DataFrame is not a Mapping
+    if is_table_of_columns(data):
         rows = _rows_of_columns(data, columns, labelled=labelled)
     elif columns is not None:
         raise ConfigError("columns are named for files and mappings; a list has its parts in order: (text, label)")
@@ -213,6 +244,21 @@ def examples_of(
         rows = _rows_of_tuples(list(data), labelled=labelled)
     records = ((Row(row, f"example {index}"), row) for index, row in enumerate(rows))
     return _gather(records, new_faults(on_error), fault, "the examples")
+
+
+def is_table_of_columns(data: Any) -> bool:
+    """Whether it is columns by name: a mapping or a pandas DataFrame, which is none."""
+    return isinstance(data, Mapping) or (hasattr(data, "keys") and hasattr(data, "columns"))
+
+
+def _checked(examples: Examples, check: Check) -> Examples:
+    """The examples, if each is of use to the task whose `check` it is. Raises DataError."""
+    parts = {"text": examples.texts, "pair": examples.pairs, "label": examples.labels}
+    roles = {role: values for role, values in parts.items() if values is not None}
+    for place, *values in zip(examples.places, *roles.values(), strict=True):
+        if (fault := check(dict(zip(roles, values, strict=True)))) is not None:
+            raise DataError(fault[1], location=place)
+    return examples
 
 
 def _gather(rows: Iterable[tuple[Row, dict[str, Any]]], faults: Faults, check: Check, name: str) -> Examples:

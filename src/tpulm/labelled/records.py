@@ -41,6 +41,7 @@ WORDING: Final = Wording(
     some_encoding='give --encoding (Columns(encoding="…") in Python) if that is what it is',
 )
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half of a pair, which a jsonl can name and UTF-8 cannot hold
 _BOM: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)"
 _MARK: Final = _BOM + rb"?\s*"
 _ROW_FORMATS: Final[tuple[RowFormat, ...]] = get_args(RowFormat)
@@ -258,9 +259,10 @@ class RowWriter:
         self._columns: list[str] | None = None
 
     def write(self, values: Mapping[str, Any], place: str) -> None:
-        """Write a row. Raises DataError for a value that a tsv cannot hold, and for columns other than the first row's."""
+        """Write a row. Raises DataError for a value that a csv or tsv cannot hold, and for other columns than before."""
         if self._form == ".jsonl":
-            self._stream.write(json.dumps(values, ensure_ascii=False, default=str) + "\n")
+            line = json.dumps(values, ensure_ascii=False, default=str)
+            self._stream.write((json.dumps(values, default=str) if _SURROGATE.search(line) else line) + "\n")
             return
         if self._columns is None:
             self._columns = list(values)
@@ -275,6 +277,10 @@ class RowWriter:
         self._row([_text(value) for value in values.values()], place)
 
     def _row(self, cells: list[str], place: str) -> None:
+        bad = next(filter(_SURROGATE.search, cells), None)
+        if bad is not None:
+            message = f"{bad[:60]!r} holds half of a surrogate pair, which no {self._form[1:]} can; write to a .jsonl"
+            raise DataError(message, location=place)
         if self._form == ".csv":
             line = io.StringIO()
             csv.writer(line, lineterminator="\n").writerow(cells)

@@ -28,7 +28,17 @@ from tpulm.runtime.hosts import ALONE, Hosts, Membership
 from tpulm.runtime.memory import naming_shortage
 from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_losses_differ
 from tpulm.train.trackers import check_trackers
-from tpulm.workfolder import REVISIONS, begin, is_imported, open_run, read_result, read_results, working_in, write_result
+from tpulm.workfolder import (
+    REVISIONS,
+    begin,
+    is_imported,
+    newer_checkpoint,
+    open_run,
+    read_result,
+    read_results,
+    working_in,
+    write_result,
+)
 
 if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training needs it
     import numpy as np
@@ -181,10 +191,8 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     """
     from tpulm.convert.huggingface import load_model
 
-    config, exported = open_run(workdir), read_result(workdir, "export")
-    newest = max(storage.committed_steps(workdir / "checkpoints"), default=0)
-    has_export = storage.exists(workdir / "export")
-    if has_export and (not newest or (exported is not None and exported["step"] >= newest)):
+    config, has_export = open_run(workdir), storage.exists(workdir / "export")
+    if has_export and newer_checkpoint(workdir) is None:
         return load_model(workdir, preferred=preferred)
     stages = _trained(config, workdir, ALONE, progress, read_only=True)
     with storage.scratch_folder() as folder:

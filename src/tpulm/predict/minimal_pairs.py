@@ -24,6 +24,7 @@ _CATEGORY: Final = ("linguistics_term", "phenomenon", "type", "category")
 
 class Benchmark(NamedTuple):
     name: str
+    paradigms: int
     published: dict[str, float]  # accuracies in percent on the whole set, by system
 
 
@@ -33,6 +34,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS: Final = {
     "adjunct_island": Benchmark(
         "BLiMP",
+        67,
         {
             "GPT-BERT, BabyLM 2025": 71.3,
             "RoBERTa-base, BabyLM 2023": 69.5,
@@ -40,8 +42,8 @@ BENCHMARKS: Final = {
             "OPT-125M, BabyLM 2023": 62.6,
         },
     ),
-    "island-effects-adjunct_island": Benchmark("Zorro", {"RoBERTa-base": 82.6, "BabyBERTa": 80.3}),
-    "complex NP island": Benchmark("JBLiMP", {"people": 90.9, "GPT-2": 78.0, "LSTM": 75.7, "5-gram": 74.0}),
+    "island-effects-adjunct_island": Benchmark("Zorro", 23, {"RoBERTa-base": 82.6, "BabyBERTa": 80.3}),
+    "complex NP island": Benchmark("JBLiMP", 39, {"people": 90.9, "GPT-2": 78.0, "LSTM": 75.7, "5-gram": 74.0}),
 }
 
 
@@ -70,6 +72,13 @@ class PairsReport(NamedTuple):
     total: Tally
     method: str  # how sentences were scored
     benchmark: Benchmark | None  # None: pairs of one's own
+
+    def name(self, folder: str) -> str:
+        """What was scored: the benchmark, a part of it, or pairs of one's own in `folder`."""
+        if self.benchmark is None:
+            return folder
+        name, whole, found = self.benchmark.name, self.benchmark.paradigms, len(self.by_paradigm)
+        return name if found >= whole else f"{found} of {whole} paradigms of {name}"
 
     @property
     def accuracy(self) -> float:

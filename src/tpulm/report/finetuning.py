@@ -10,6 +10,7 @@ from typing import Any
 
 from tpulm import pages, storage
 from tpulm.config import FinetuneConfig
+from tpulm.convert.model_card import name_of
 from tpulm.labelled.entities import shown_label
 from tpulm.readable import utc
 from tpulm.report.facts import changed
@@ -41,7 +42,7 @@ def render(folder: PurePath, *, with_samples: bool = True) -> str:
     scores = [name.removeprefix("dev_") for name in summary if name.startswith("dev_") and not name.endswith("_deviation")]
     return pages.render(
         "report.html",
-        name=f"Fine-tuned: {PurePath(str(summary.get('model', folder.name))).name}",
+        name=f"Fine-tuned: {name_of(summary.get('model', folder.name))}",
         headline=f"{state}. {health[:1].upper()}{health[1:]}".rstrip(". ") + ".",
         tone="" if not health else "good" if health == "all right" else "bad",
         under_way=held,
@@ -97,8 +98,11 @@ def class_rows(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...
     return [(name, *(f"{of[one]:.3f}" for one in ("precision", "recall", "f1")), f"{of['count']:,}") for name, of in ordered]
 
 
+def read_lines(path: PurePath) -> list[dict[str, Any]]:
+    """The objects of a jsonl, whose texts may hold other line separators, such as U+2028."""
+    return [json.loads(line) for line in storage.read_text(path).split("\n") if line]
+
+
 def _mistakes(folder: PurePath) -> list[dict[str, Any]]:
-    path = folder / MISTAKES
-    lines = storage.read_text(path).splitlines() if storage.exists(path) else []
-    mistakes = [json.loads(line) for line in lines[:_MOST_MISTAKES]]
+    mistakes = read_lines(folder / MISTAKES)[:_MOST_MISTAKES] if storage.exists(folder / MISTAKES) else []
     return [one | {name: shown_label(one[name], one["text"]) for name in ("label", "predicted")} for one in mistakes]
