@@ -21,8 +21,8 @@ from tpulm.tokenization.offsets import Aligned, Aligner, Derived
 from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
 from tpulm.tokenization.segmenter import Segmenter
 
-_BYTE_LEVEL_BLANKS = ("Ċ", "č", "ĉ")  # how GPT-2's table of bytes writes line feed, carriage return and tab
-_LINE_END_BYTE = "<0x0A>"  # Unigram's, of a vocabulary without line ends
+# Line feed, carriage return and tab: by GPT-2's table of bytes, and as they are or, in a vocabulary without them, as bytes.
+_BLANKS = {"BPE": ("Ċ", "č", "ĉ"), "Unigram": ("\n", "\r", "\t", "<0x0A>", "<0x0D>", "<0x09>")}
 
 
 class Tokenization:
@@ -177,13 +177,9 @@ class Tokenization:
 
         Line ends and tabs do, too, except in WordPiece's, which has none. The first token of a text always begins a word.
         """
-        starts = np.ones(self.vocab_size, bool)
+        starts, blanks = np.ones(self.vocab_size, bool), _BLANKS.get(self.algorithm, ())
         for token, index in self.vocabulary().items():
-            bpe, unigram = self.algorithm == "BPE", self.algorithm == "Unigram"
-            blank = (
-                token.startswith(_BYTE_LEVEL_BLANKS) if bpe else unigram and (token[:1].isspace() or token == _LINE_END_BYTE)
-            )
-            starts[index] = blank or not self.is_continuation(index)
+            starts[index] = token.startswith(blanks) or not self.is_continuation(index)
         return starts
 
     def causal(self) -> Tokenization:
