@@ -56,7 +56,7 @@ _BEFORE_NUMBERS: Final = frozenset({
 })  # fmt: skip
 # Where sentences begin with lower-case letters: after these abbreviations, an ellipsis or a quotation the sentence goes on.
 _GOES_ON: Final = re.compile("\\.\\.|…|.*[\"'”’»]")
-_WITHIN_LOWER_CASE: Final = frozenset({"etc", "inc", "ltd", "corp", "co", "dept", "ave", "blvd", "bros"})
+_MORE_ABBREVIATIONS: Final = _ABBREVIATIONS | {"etc", "inc", "ltd", "corp", "co", "dept", "ave", "blvd", "bros"}
 
 
 def split_sentences(text: str) -> list[str]:
@@ -65,7 +65,7 @@ def split_sentences(text: str) -> list[str]:
     begin = 0
     in_lower_case = _is_in_lower_case(text)
     candidates = _CANDIDATE_IN_LOWER_CASE if in_lower_case else _CANDIDATE
-    abbreviations = _ABBREVIATIONS | _WITHIN_LOWER_CASE if in_lower_case else _ABBREVIATIONS
+    abbreviations = _MORE_ABBREVIATIONS if in_lower_case else _ABBREVIATIONS
     for match in candidates.finditer(text):
         mark, end = match.span()
         if text[mark] == "." and not _ends_sentence(text, begin, mark, end, abbreviations):
