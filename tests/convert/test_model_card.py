@@ -100,7 +100,7 @@ def test_front_matter_is_what_the_hub_reads():
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("/home/me/a-customer/w/export", "w"),
+        ("/srv/a-customer/w/export", "w"),
         ("runs/ko/export", "ko"),
         ("gs://bucket/runs/ko/export", "ko"),
         ("klue/bert-base", "klue/bert-base"),
