@@ -88,11 +88,6 @@ hypothesis.settings.load_profile("tpulm")
 NO_TORCH = "torch is not installed: run '.venv/bin/pip install torch' to run the parity tests"
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """For `-n auto`: one more than there are processors, since many tests wait for a process or a server."""
-    return (os.cpu_count() or 1) + 1
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark users of the `torch` fixture as needs_peer, and skip them where torch is missing."""
