@@ -363,8 +363,7 @@ def test_a_run_is_looked_at_while_another_process_holds_it(toy_run: Run, tmp_pat
         model = pipeline.current_model(workdir, preferred=("",), progress=progress)
     assert scores["step"] == 6 and scores["loss"] == pytest.approx(summary.eval_loss, rel=1e-5)
     assert any("checkpoint 6 of 1,000" in note for note in notes)
-    (workdir / "export").mkdir()
-    shutil.copytree(toy_run[1] / "export", workdir / "export", dirs_exist_ok=True)
+    shutil.copytree(toy_run[1] / "export", workdir / "export")
     with pytest.raises(ConfigError, match="checkpoint 6"):  # of which that export is not, as far as anybody knows
         tpulm.load_model(workdir)
     tpulm.load_model(workdir / "export")

@@ -77,9 +77,14 @@ def keys_of_texts(documents: Sequence[bytes], text: str) -> Keys:
     return Keys(keys_of(documents).high, np.frombuffer(digests, ">u8").astype(np.uint64))
 
 
+def is_letter(code: int) -> bool:
+    """Whether a code point is a letter, a digit or a combining mark (L, N, Mn, Mc), and no variation selector."""
+    category = unicodedata.category(chr(code))
+    return category[0] in "LN" or (category in ("Mn", "Mc") and not (0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF))
+
+
 def letters(text: str) -> list[bytes]:
-    """The letters, digits and combining marks (Unicode categories L, N, Mn, Mc, except variation selectors) of each document in
-    a text that separates them by NUL, with simple case folding, in UTF-8."""
+    """The letters (`is_letter`) of each document in a text that separates them by NUL, with simple case folding, in UTF-8."""
     table = _folded()
     if text.isascii():
         return text.encode().translate(bytes(table[:256].astype(np.uint8)), _DROPPED_ASCII).split(b"\0")
@@ -97,10 +102,8 @@ def _folded() -> np.ndarray:
     """What each code point becomes, 0 if it is dropped; uint32 [_TABLE]."""
     table = np.zeros(_TABLE, np.uint32)
     for code in range(_TABLE):
-        character = chr(code)
-        category = unicodedata.category(character)
-        if category[0] in "LN" or (category in ("Mn", "Mc") and not 0xFE00 <= code <= 0xFE0F):
-            folded = character.casefold()
+        if is_letter(code):
+            folded = chr(code).casefold()
             table[code] = ord(folded) if len(folded) == 1 else code
     return table
 

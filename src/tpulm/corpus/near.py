@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import PurePath
@@ -36,7 +35,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.corpus.identity import RANGE, Keys, joined, mix
+from tpulm.corpus.identity import RANGE, Keys, is_letter, joined, mix
 from tpulm.corpus.manifest import PieceRecord, hash_json, pieces_folder, spill_path
 from tpulm.corpus.spill import SortedRun, SpillReader, place_of
 from tpulm.progress import Progress
@@ -315,9 +314,7 @@ def _hash_family() -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _kinds() -> np.ndarray:
-    kinds = np.fromiter((_WORD if chr(point).isalnum() else _APART for point in range(0x110000)), np.uint8, 0x110000)
-    marks = (point for point in range(0x300, 0x20000) if unicodedata.category(chr(point)) in ("Mn", "Mc"))
-    kinds[[point for point in marks if not 0xFE00 <= point <= 0xFE0F]] = _WORD  # as in `identity.letters`
+    kinds = np.fromiter((_WORD if is_letter(point) else _APART for point in range(0x110000)), np.uint8, 0x110000)
     for first, last in _SINGLE:
         kinds[first : last + 1][kinds[first : last + 1] == _WORD] = _ALONE
     return kinds

@@ -193,7 +193,7 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
 
     config, has_export = open_run(workdir), storage.exists(workdir / "export")
     if has_export and newer_checkpoint(workdir) is None:
-        return load_model(workdir, preferred=preferred)
+        return load_model(workdir / "export", preferred=preferred)
     stages = _trained(config, workdir, ALONE, progress, read_only=True)
     with storage.scratch_folder() as folder:
         step, params = stages.newest_model()
