@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def program() -> Any:
     return toy.program(toy.config(train={"objective": {"evaluation_mask_fraction": 0.5}}))
 
 
-def score(program: Any, rows: int) -> Evaluation:
+def score(program: Any, rows: int, advance: Callable[[float], None] = lambda rows: None) -> Evaluation:
     counts = np.bincount(zipfian(20_000, seed=1)[:, 1:-1].ravel(), minlength=toy.VOCAB_SIZE)
     size, held_out = program.evaluation_batch_size, zipfian(rows, seed=2)
     batches = []
@@ -38,8 +39,15 @@ def score(program: Any, rows: int) -> Evaluation:
         batches.append({"tokens": batch})
     params = program.initial_state().params
     return evaluate(
-        program, params, batches, rows=rows, batch_size=size, tokens_per_character=1.0, training_counts=counts
-    )  # fmt: skip
+        program,
+        params,
+        batches,
+        rows=rows,
+        batch_size=size,
+        tokens_per_character=1.0,
+        training_counts=counts,
+        advance=advance,
+    )
 
 
 def test_forty_held_out_rows_give_what_a_large_holdout_gives(program: Any):
@@ -54,3 +62,9 @@ def test_an_untrained_model_is_at_the_unigrams(program: Any):
     found = score(program, 64)
     assert found.values()["at_unigrams"] == 1.0
     assert found.loss > found.unigram_entropy
+
+
+def test_progress_counts_the_rows_and_not_the_padding(program: Any):
+    shown: list[float] = []
+    score(program, program.evaluation_batch_size + 3, shown.append)
+    assert shown == [program.evaluation_batch_size, 3]

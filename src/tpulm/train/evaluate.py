@@ -58,15 +58,15 @@ def evaluate(
     """Score `params` on all `batches` (of `batch_size` rows over all hosts; `rows` real rows in total).
 
     `tokens_per_character` is `SplitManifest.predicted_per_character` of the text; `training_counts` is how often each token
-    occurs in training, [V] (`dataset.token_counts`). `advance` is called after each batch. On a single host a requested stop
-    raises `Stopped`.
+    occurs in training, [V] (`dataset.token_counts`). `advance` is called with the rows of each batch. On a single host a
+    requested stop raises `Stopped`.
     """
     so_far = program.evaluation_sums()
     for number, batch in enumerate(batches):
         so_far = program.evaluation_step(params, so_far, program.to_devices(batch), program.scalar(number * batch_size))
         if number % _IN_FLIGHT == 0:
             jax.block_until_ready(so_far)
-        advance(batch_size)
+        advance(min(batch_size, rows - number * batch_size))  # the last batch is padded
         check_alone()
     sums, labels = jax.device_get(so_far)
     metrics = {name: float(value) for name, value in program.objective.metrics(sums).items()}
