@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tpulm.config import DataConfig, ModelConfig, RunConfig, TokenizerConfig, TrainConfig, load
+from tpulm.config import DataConfig, ModelConfig, PhaseConfig, RunConfig, TokenizerConfig, TrainConfig, load
 from tpulm.convert.heads import Head
 from tpulm.convert.model_card import CardFacts, name_of, num_parameters, render, settings
 from tpulm.convert.names import names
@@ -58,14 +58,16 @@ def manifest(corpus: dict[str, Any], **counts: Any) -> DatasetManifest:
 FULL = replace(
     BARE,
     config=CONFIG,
-    dataset=manifest(
-        CORPUS,
-        documents=698_000,
-        duplicates=7_001,
-        characters=24_000_000,
-        rows=181_234,
-        tokens=11_234_567,
-        token_lengths={6: 100_000, 12: 300_000, 40: 250_000, 1_200: 48_000},
+    datasets=(
+        manifest(
+            CORPUS,
+            documents=698_000,
+            duplicates=7_001,
+            characters=24_000_000,
+            rows=181_234,
+            tokens=11_234_567,
+            token_lengths={6: 100_000, 12: 300_000, 40: 250_000, 1_200: 48_000},
+        ),
     ),
     training_curve=tuple((step, 9.7 - step / 200) for step in range(10, 601, 10)),
     holdout_curve=tuple((step, 9.8 - step / 200) for step in range(60, 601, 60)),
@@ -142,8 +144,20 @@ def test_figures_are_stated_once_and_well():
     assert "with tpulm 0.1.0" in card
 
 
+def test_rows_and_passes_are_told_of_each_length_that_was_trained_on():
+    phases = (PhaseConfig(share=0.9, sequence_length=32, batch_size=128), PhaseConfig(share=0.1))
+    short, long = manifest(CORPUS, rows=6_000, tokens=1), manifest(CORPUS, rows=1_500, tokens=1)
+    train = short.train.model_copy(update={"rows": short.train.rows.model_copy(update={"sequence_length": 32})})
+    short = short.model_copy(update={"train": train})
+    card = render(replace(FULL, config=CONFIG.model_copy(update={"phases": phases}), datasets=(short, long), steps=550))
+    assert "| training rows of 32 tokens | 6,000 |" in card and "| training rows of 64 tokens | 1,500 |" in card
+    assert "| passes over the rows of 32 tokens | 11.52 |" in card  # 540 steps of 128
+    assert "| passes over the rows of 64 tokens | 0.43 |" in card  # 10 steps of 64
+    assert "trained on rows of 32 and 64." in card
+
+
 def test_an_imported_dataset_is_told_as_such():
-    card = render(replace(FULL, dataset=manifest({"imported": "electra", "records": 2_000, "duplicates": 30}, rows=9)))
+    card = render(replace(FULL, datasets=(manifest({"imported": "electra", "records": 2_000, "duplicates": 30}, rows=9),)))
     assert "| records of ELECTRA's build_pretraining_dataset.py read | 2,000 |" in card
     assert "| exact duplicate rows left out | 30 |" in card
     assert "| `data.sequence_length` | `64` |" in card
@@ -214,7 +228,7 @@ def test_a_detector_is_judged_beside_its_generator():
 
 
 def test_a_vocabulary_that_does_not_fit_is_told():
-    card = render(replace(FULL, dataset=manifest(CORPUS, rows=1, tokens=1, characters=100, unknown_characters=78)))
+    card = render(replace(FULL, datasets=(manifest(CORPUS, rows=1, tokens=1, characters=100, unknown_characters=78),)))
     assert "| unknown characters | 78.00% |" in card
     assert "Its vocabulary does not fit its training text, of whose characters 78.00% are unknown." in card
     assert "does not fit" not in render(FULL)

@@ -68,3 +68,23 @@ def test_progress_counts_the_rows_and_not_the_padding(program: Any):
     shown: list[float] = []
     score(program, program.evaluation_batch_size + 3, shown.append)
     assert shown == [program.evaluation_batch_size, 3]
+
+
+def test_the_ends_of_texts_count_where_they_are_predicted():
+    """Two texts in a row, [CLS] a … [SEP] each: a model of next tokens predicts both [SEP]s, a masked one none."""
+    half = toy.LENGTH // 2
+    rows = zipfian(64, seed=2)
+    rows[:, half - 1], rows[:, half] = toy.SPECIAL.sep, toy.SPECIAL.cls
+    counts = np.bincount(zipfian(20_000, seed=1)[:, 1:-1].ravel(), minlength=toy.VOCAB_SIZE)
+    counts[toy.SPECIAL.sep] = counts.sum() // (half - 2)
+    for name, share_of_ends in (("mlm", 0.0), ("clm", 1 / (half - 1))):
+        made = toy.program(toy.config(train={"objective": {"name": name, "evaluation_mask_fraction": 0.5}}))
+        size = made.evaluation_batch_size
+        batches = [{"tokens": rows[first : first + size]} for first in range(0, len(rows), size)]
+        params = made.initial_state().params
+        scoring: dict[str, Any] = {"rows": 64, "batch_size": size, "tokens_per_character": 1.0, "training_counts": counts}
+        found = evaluate(made, params, batches, **scoring)
+        assert found.bits_per_character == pytest.approx(found.loss / np.log(2) / (1 - share_of_ends))
+        shares = np.append(SHARES * (1 - share_of_ends), share_of_ends)
+        entropy = float(-(shares[shares > 0] @ np.log(shares[shares > 0])))
+        assert found.unigram_entropy == pytest.approx(entropy, rel=0.05)

@@ -170,6 +170,35 @@ def test_a_phase_with_another_batch_size_goes_on_with_the_next_row(program: Any,
     assert same_outcome(stopped, tmp_path / "stopped", (whole, tmp_path / "whole"))
 
 
+class Noise(toy.Rows):
+    """Rows of which nothing can be learned."""
+
+    def batch(self, cursor: int) -> dict[str, np.ndarray]:
+        rows = super().batch(cursor)["tokens"]
+        rows[:, 1:-1] = np.random.default_rng(cursor).integers(5, toy.VOCAB_SIZE, rows[:, 1:-1].shape)
+        return {"tokens": rows}
+
+
+def test_each_phase_is_logged_judged_and_evaluated_by_itself(tmp_path: Path) -> None:
+    """They part at step 6, in the middle of a window, and the second one's text is harder."""
+    streams, spans = (toy.Rows(), Noise()), ((0, 6), (6, 12))
+
+    def run(name: str, **train: Any) -> Path:
+        settings = toy.config(train={"optimizer": {"learning_rate": 1e-2, "warmup_steps": 1}, "spike_factor": 1.02, **train})
+        for stream, steps in zip(streams, spans, strict=True):
+            toy.run(toy.program(settings), settings, tmp_path / name, stream=stream, steps=steps)
+        return tmp_path / name
+
+    each = {r.step: r.values["loss"] for r in read_metrics(run("each", log_every_steps=1)) if r.kind == "train"}
+    assert min(each[step] for step in range(7, 13)) > 1.02 * each[6]
+    records = read_metrics(run("w"))
+    losses = {r.step: r.values["loss"] for r in records if r.kind == "train"}
+    spans_logged = {4: (1, 4), 6: (5, 6), 8: (7, 8), 12: (9, 12)}
+    means = {step: np.mean([each[one] for one in range(first, last + 1)]) for step, (first, last) in spans_logged.items()}
+    assert losses == pytest.approx(means, rel=1e-5)
+    assert [r.step for r in records if r.kind == "evaluation"] == [6]
+
+
 # A read that fails leaves orbax's event loop and its tasks to the garbage collector, which warns in whatever test comes then.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

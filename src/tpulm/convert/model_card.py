@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from huggingface_hub import ModelCardData
 
 from tpulm import storage
-from tpulm.config import ModelConfig, RunConfig, flatten
+from tpulm.config import ModelConfig, RunConfig, flatten, phases_of
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.markdown import card, code, plain
 from tpulm.dataset import DatasetManifest
@@ -79,7 +80,7 @@ class CardFacts:
     vocab_size: int
     mask_token: str
     steps: int  # done, not planned
-    dataset: DatasetManifest | None = None
+    datasets: tuple[DatasetManifest, ...] = ()  # of each phase
     training_curve: Sequence[tuple[int, float]] = ()  # step, and the loss of its batch or the mean since the previous point
     holdout_curve: Sequence[tuple[int, float]] = ()
     scores: Mapping[str, Any] = field(default_factory=dict)  # on held-out text, as `train.evaluate` defines them, and "step"
@@ -107,9 +108,14 @@ class CardFacts:
         return "next_sentence" if self.config.data.next_sentence else "masked"
 
     @property
+    def row_lengths(self) -> str:
+        """Tokens of the rows of each phase, such as "128 and 512"."""
+        return " and ".join(dict.fromkeys(f"{one.config.data.sequence_length:,}" for one in phases_of(self.config)))
+
+    @property
     def imported(self) -> bool:
         """Whether the rows were made from existing TFRecords instead of text."""
-        return self.dataset is not None and "imported" in self.dataset.corpus
+        return bool(self.datasets) and "imported" in self.datasets[0].corpus
 
 
 def write_card(folder: str | PurePath, facts: CardFacts) -> None:
@@ -120,7 +126,7 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
     count = num_parameters(facts.model, facts.head, facts.vocab_size)
-    unknown = facts.dataset.train.counts.unknown_fraction if facts.dataset else 0.0
+    unknown = facts.datasets[0].train.counts.unknown_fraction if facts.datasets else 0.0
     return card(
         "model_card.md",
         facts=facts,
@@ -180,25 +186,39 @@ def name_of(path: str | PurePath) -> str:
 
 def data_rows(facts: CardFacts) -> list[Row]:
     """Counts of what was read and what was trained on."""
-    dataset = facts.dataset
-    if dataset is None:
+    if not facts.datasets:
         return []
-    counts, length, batch = dataset.train.counts, facts.config.data.sequence_length, facts.config.train.batch_size
-    tokens_per_row = (counts.tokens + counts.copied_tokens) / max(1, counts.rows)
+    dataset = facts.datasets[0]
+    counts = dataset.train.counts
     rows = [
         *(_import_rows(dataset) if facts.imported else _corpus_rows(dataset)),
         ("tokens", f"{counts.tokens:,}"),
-        (f"training rows of {length:,} tokens", f"{counts.rows:,}"),
-        ("held-out rows", f"{dataset.holdout.counts.rows:,}"),
         ("characters of a document", _quantiles(counts.length_quantiles(counts.character_lengths))),
         ("tokens of a document", _quantiles(counts.length_quantiles(counts.token_lengths))),
-        ("tokens of text in a row", f"{tokens_per_row:,.1f}" if counts.tokens else ""),
-        ("padding", percent(dataset.train.padding_fraction, 2)),
-        ("unknown characters", percent(dataset.train.counts.unknown_fraction, 2)),
+        ("unknown characters", percent(counts.unknown_fraction, 2)),
         ("tokens per character", f"{dataset.train.tokens_per_character:.3f}" if counts.characters else ""),
-        ("passes over the rows", f"{facts.steps * batch / counts.rows:.2f}" if counts.rows else ""),
+        *_rows_of_phases(facts),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _rows_of_phases(facts: CardFacts) -> Iterator[Row]:
+    """Of each row length that was trained on."""
+    phases = list(zip(phases_of(facts.config), facts.datasets, strict=False))
+    read = Counter[str]()
+    for phase, _ in phases:
+        steps = min(phase.last_step, facts.steps) - min(phase.first_step, facts.steps)
+        read[phase.folder] += steps * phase.config.train.batch_size
+    made = {phase.folder: dataset for phase, dataset in phases}
+    for folder, dataset in made.items():
+        counts, length = dataset.train.counts, dataset.train.rows.sequence_length
+        of_which = f" of {length:,} tokens" if len(made) > 1 else ""
+        tokens_per_row = (counts.tokens + counts.copied_tokens) / max(1, counts.rows)
+        yield f"training rows of {length:,} tokens", f"{counts.rows:,}"
+        yield f"held-out rows{of_which}", f"{dataset.holdout.counts.rows:,}"
+        yield f"tokens of text in a row{of_which}", f"{tokens_per_row:,.1f}" if counts.tokens else ""
+        yield f"padding{' of rows' if of_which else ''}{of_which}", percent(dataset.train.padding_fraction, 2)
+        yield f"passes over the rows{of_which}", f"{read[folder] / counts.rows:.2f}" if counts.rows else ""
 
 
 def _import_rows(dataset: DatasetManifest) -> list[Row]:

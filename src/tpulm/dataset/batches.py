@@ -168,16 +168,15 @@ def token_counts(split: SplitManifest, *, max_tokens: int) -> np.ndarray:
     """How often each token occurs where a model may have to predict it, int64 [V], in the split's first rows.
 
     These are a random sample, of `max_tokens` tokens or slightly more. In causal rows the next tokens count; in others all
-    tokens but [CLS], [SEP] and [PAD], which are never masked.
+    tokens but [CLS] and [PAD], which no objective predicts.
     """
     rows = split.rows
     max_rows = math.ceil(max_tokens / (rows.sequence_length * max(1e-3, split.text_fraction)))
-    never = (rows.special.pad,) if rows.kind == "causal" else (rows.special.pad, rows.special.cls, rows.special.sep)
     counts = np.zeros(rows.vocab_size, np.int64)
     for batch in evaluation_batches(split, batch_size=1024, max_rows=max_rows):
         tokens = batch["tokens"][:, 1:] if rows.kind == "causal" else batch["tokens"]
         counts += np.bincount(tokens.ravel(), minlength=rows.vocab_size)
-    counts[list(never)] = 0
+    counts[[rows.special.pad, rows.special.cls]] = 0
     return counts
 
 

@@ -165,12 +165,6 @@ class SplitManifest(Record):
     def num_versions(self) -> int:
         return len(self.parts[0].version_rows)
 
-    @property
-    def predicted_per_character(self) -> float:
-        """Tokens of the text that a model is scored on, per character; with causal rows the ends of texts count too."""
-        ends = self.counts.documents - self.counts.empty_documents if self.rows.kind == "causal" else 0
-        return (self.counts.tokens + ends) / max(1, self.counts.characters)
-
 
 class DatasetManifest(Record):
     """Both splits; `corpus` repeats the counts of the corpus or the import: what was read, and what was left out and why."""

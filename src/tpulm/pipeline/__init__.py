@@ -310,10 +310,12 @@ class Stages:
             repair(self.workdir, self.progress)
         _check_platform(self.config)
         check_trackers(self.config.track)
-        step, resumed_at, result = newest_step(self.workdir, self.results) or 0, None, None
-        while result is None or step < self.config.train.steps:
+        newest = newest_step(self.workdir, self.results) or 0
+        result = self._train(phase_at(self.phases, newest - 1))  # a phase's last step may not be scored yet
+        step, resumed_at = result.steps, result.resumed_at
+        while step < self.config.train.steps:
             result = self._train(phase_at(self.phases, step))
-            step, resumed_at = result.steps, result.resumed_at if resumed_at is None else resumed_at
+            step = result.steps
         rate = result.rate
         speed = {"tokens_per_second": round(rate.per_second, 1), "mfu": None if rate.mfu is None else round(rate.mfu, 4)}
         if not rate.per_second:  # trained by an attempt that was killed before it wrote this, or whose result was damaged
@@ -340,7 +342,9 @@ class Stages:
         from tpulm.train.trackers import Tracking
 
         config, of_several = phase.config, len(self.phases) > 1
-        text_fraction, program = self._dataset(phase).train.text_fraction, self._begun(phase)
+        text_fraction, program = self._dataset(phase).train.text_fraction, self._program(phase)
+        if not newest_step(self.workdir, self.results):
+            self._begin(program)
         run = loop.Run(
             program=program,
             config=config.train,
@@ -382,7 +386,7 @@ class Stages:
     def _known(self) -> RunData:
         from tpulm.report.facts import RunData
 
-        return RunData(self.config, self.results, self.data.tokenizer, self.data.datasets[0])
+        return RunData(self.config, self.results, self.data.tokenizer, self.data.datasets)
 
     def _advice(self, phase: Phase) -> str:
         """What to change if the run does no better than unigrams."""
@@ -390,10 +394,10 @@ class Stages:
         unknown_fraction = made.train.counts.unknown_fraction
         return advice_for(self.config, unknown_fraction=unknown_fraction, imported="imported" in made.inputs)
 
-    def _begun(self, phase: Phase) -> PretrainingProgram:
-        """The phase's program, with the weights that the run starts from."""
-        program, path = self._program(phase), self.config.train.start_from
-        if path is not None and phase.first_step == 0 and not newest_step(self.workdir, self.results):
+    def _begin(self, program: PretrainingProgram) -> None:
+        """Give the program the weights that the run starts from, if it names some."""
+        path = self.config.train.start_from
+        if path is not None:
             from tpulm.convert.continuing import initial_weights
 
             tokenizer, spec = self.data.tokenizer, program.objective.spec
@@ -407,7 +411,6 @@ class Stages:
             )
             program.start_from(initial.params, initial.moments)
             self.progress.note(initial.summary)
-        return program
 
     def _rows(self, phase: Phase) -> dataset.Batches:
         train = phase.config.train
@@ -529,8 +532,10 @@ class Stages:
 
         state, cursor = None, 0
         for phase in self.phases:
-            program, rows, span = self._begun(phase), self._rows(phase), (phase.first_step, phase.last_step)
-            state = program.initial_state() if state is None else state
+            program, rows, span = self._program(phase), self._rows(phase), (phase.first_step, phase.last_step)
+            if state is None:
+                self._begin(program)
+                state = program.initial_state()
             for step in steps_of(program, rows, state, *span, cursor=cursor):
                 yield step
                 state, cursor = step.state, cursor + rows.batch_size
@@ -666,7 +671,7 @@ class Stages:
             batches(),
             rows=min(split.counts.rows, max_rows or split.counts.rows),
             batch_size=size,
-            tokens_per_character=split.predicted_per_character,
+            tokens_per_character=split.tokens_per_character,
             training_counts=self._training_counts(phase),
             advance=advance,
         )

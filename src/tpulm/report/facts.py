@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tpulm import tokenization
-from tpulm.config import RunConfig, changes
+from tpulm.config import RunConfig, changes, phases_of
 from tpulm.convert.model_card import CardFacts
 from tpulm.dataset import DatasetManifest, load_manifest
 from tpulm.report.history import History
@@ -23,7 +23,7 @@ class RunData(NamedTuple):
     config: RunConfig
     results: Mapping[str, dict[str, Any]]
     tokenizer: Tokenization | None = None
-    dataset: DatasetManifest | None = None  # of the first phase
+    datasets: tuple[DatasetManifest, ...] = ()  # of each phase
 
     @classmethod
     def read(cls, workdir: PurePath) -> RunData:
@@ -31,7 +31,10 @@ class RunData(NamedTuple):
         config, results = open_run(workdir), read_results(workdir)
         if not is_prepared(workdir, "tokenizer"):
             return cls(config, results)
-        return cls(config, results, tokenization.load(workdir / "tokenizer"), load_manifest(workdir))
+        folders = [workdir / phase.folder for phase in phases_of(config)]
+        datasets = {folder: load_manifest(folder) for folder in dict.fromkeys(folders)}
+        made = [manifest for folder in folders if (manifest := datasets[folder]) is not None]
+        return cls(config, results, tokenization.load(workdir / "tokenizer"), tuple(made))
 
 
 def gather(data: RunData, history: History, *, step: int) -> CardFacts | None:
@@ -45,7 +48,7 @@ def gather(data: RunData, history: History, *, step: int) -> CardFacts | None:
         vocab_size=tokenizer.vocab_size,
         mask_token=tokenizer.token(tokenizer.special.mask),
         steps=step,
-        dataset=data.dataset,
+        datasets=data.datasets,
         training_curve=history.curve("train", "loss"),
         holdout_curve=history.curve("evaluation", "loss"),
         scores={**scored.values, "step": scored.step} if scored and "baseline_accuracy" in scored.values else {},

@@ -24,9 +24,9 @@ class Evaluation(NamedTuple):
     `accuracy` and `loss` (nats) are means over the predicted tokens. On the same tokens, `baseline_accuracy` is that of always
     guessing the most frequent training token, and `unigram_entropy` (nats) the loss of knowing only how frequent each token is
     in training: the cross-entropy of add-one smoothed unigrams.
-    `bits_per_character` = loss / ln 2 * tokens / characters of the held-out text: for a causal model, which predicts every
-    token and every end of a text, the exact code length of the text; for a masked model a pseudo-likelihood, comparable
-    between tokenizers at one mask fraction.
+    `bits_per_character` = loss / ln 2 * predictions / characters of the held-out text: for a causal model, which predicts every
+    token and every end of a text, the exact code length of the text; for a masked model, whose predictions are a sample of its
+    tokens, a pseudo-likelihood, comparable between tokenizers at one mask fraction.
     """
 
     rows: int
@@ -57,8 +57,8 @@ def evaluate(
 ) -> Evaluation:
     """Score `params` on all `batches` (of `batch_size` rows over all hosts; `rows` real rows in total).
 
-    `tokens_per_character` is `SplitManifest.predicted_per_character` of the text; `training_counts` is how often each token
-    occurs in training, [V] (`dataset.token_counts`). `advance` is called with the rows of each batch. On a single host a
+    `tokens_per_character` is the text's, without ends of texts; `training_counts` is how often each token occurs in training,
+    [V] (`dataset.token_counts`). `advance` is called with the rows of each batch. On a single host a
     requested stop raises `Stopped`.
     """
     so_far = program.evaluation_sums()
@@ -70,7 +70,11 @@ def evaluate(
         check_alone()
     sums, labels = jax.device_get(so_far)
     metrics = {name: float(value) for name, value in program.objective.metrics(sums).items()}
-    total = float(labels.sum())
+    total, sep = float(labels.sum()), program.special.sep
+    ends = float(labels[sep])
+    if not ends:  # they are not predicted
+        training_counts = training_counts.copy()
+        training_counts[sep] = 0
     smoothed = (training_counts + 1.0) / (training_counts.sum() + len(training_counts))
     of_tokens = "mlm_" if "mlm_loss" in metrics else ""  # where the loss sums several tasks, the tokens' loss has its own name
     return Evaluation(
@@ -79,6 +83,6 @@ def evaluate(
         accuracy=metrics[f"{of_tokens}accuracy"],
         baseline_accuracy=float(labels[training_counts.argmax()]) / max(total, 1.0),
         unigram_entropy=float(-(labels @ np.log(smoothed))) / max(total, 1.0),
-        bits_per_character=metrics[f"{of_tokens}loss"] / math.log(2) * tokens_per_character,
+        bits_per_character=metrics[f"{of_tokens}loss"] / math.log(2) * tokens_per_character * total / max(total - ends, 1.0),
         metrics=metrics,
     )

@@ -6,10 +6,10 @@ from __future__ import annotations
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import collections
 import contextlib
+import dataclasses
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import PurePath
@@ -53,7 +53,7 @@ class Stream(Protocol):
 History = tuple[dict[str, float], ...]  # with a `Selection`, of each evaluation: "epoch", "train_loss" and its scores
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Selection:
     """Keep the parameters of the best evaluation, and stop after `patience` evaluations without a better one."""
 
@@ -96,7 +96,7 @@ class TrainResult(NamedTuple):
     best: Any = None  # with a `Selection`: the best parameters
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """What is trained, on what, and where it is saved. With several hosts all have the same.
 
@@ -194,7 +194,8 @@ def train(run: Run) -> TrainResult:
                 progress.advance(1)
 
             last, stopping, was_unscored = step == last_step, stop_requested(hosts), unscored
-            scores_due = unscored or ((step % evaluate_every == 0 or step == judged) and (selection is not None or not last))
+            evaluates = (step % evaluate_every == 0 or step == judged) and (selection is not None or step < config.steps)
+            scores_due = unscored or evaluates
             log_due = not unscored and (step % config.log_every_steps == 0 or last or (scores_due and selection is not None))
             save_due = not unscored and (
                 last or stopping or checkpoints.is_due(step, ask_the_clock=log_due or not hosts.are_several)
@@ -320,8 +321,13 @@ def _restore(run: Run, checkpoints: Checkpoints | NoCheckpoints) -> _Start:
     recorded = restored.metadata
     skipped = tuple((int(first), int(last)) for first, last in recorded["skipped"])
     lowest, loss = recorded["lowest_loss"], recorded["train_loss"]
+    state: TrainState = restored.state if selection is None else restored.state["train"]
+    unscored = bool(recorded.get("unscored"))  # absent from older checkpoints
+    if run.steps is not None and recorded["step"] == run.steps[0]:  # a phase begins: its losses are not those of the one before
+        window = jax.tree.map(lambda sums: jnp.zeros_like(sums, device=sums.sharding), state.window)
+        state, lowest, unscored = dataclasses.replace(state, window=window), None, False
     return _Start(
-        restored.state if selection is None else restored.state["train"],
+        state,
         recorded["step"],
         recorded["cursor"],
         skipped,
@@ -329,7 +335,7 @@ def _restore(run: Run, checkpoints: Checkpoints | NoCheckpoints) -> _Start:
         math.nan if loss is None else loss,
         tuple(recorded.get("history", ())),  # absent from older checkpoints
         None if selection is None else restored.state["best"],
-        bool(recorded.get("unscored")),  # absent from older checkpoints
+        unscored,
     )
 
 
