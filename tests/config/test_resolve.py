@@ -250,6 +250,13 @@ class TestShortenedRuns:
         assert "warmup_steps 300 exceeds train.steps 100" in message_of(
             "laptop-electra", ["train.steps=100", "train.optimizer.warmup_steps=300"]
         )
+        assert "decay_steps 90 and warmup_steps 20 together exceed train.steps 100" in message_of(
+            "laptop-lm",
+            [
+                f"train.{one}"
+                for one in ("steps=100", "optimizer.schedule=wsd", "optimizer.decay_steps=90", "optimizer.warmup_steps=20")
+            ],
+        )
         file = write(tmp_path, "run.toml", 'extends = "laptop-bert"\n[train]\nsteps = 500\noptimizer.warmup_steps = 100\n')
         assert config.load(file).train.optimizer.warmup_steps == 100
         assert config.load("laptop-bert", ["train.steps=12000"]).train.optimizer.warmup_steps == 50  # longer: as it is

@@ -255,6 +255,7 @@ def test_labels_without_an_order(encoder: Path) -> None:
         ({"metric": "pearson"}, "'pearson'"),
         ({"labels": ("a", "b"), "task": "regression"}, "labels"),
         ({"task": "regression", "pooling": "cls"}, "pooling"),
+        ({"checkpoint": {"keep_at_words": [1_000]}}, "keep_at_words"),
         ({"config": FinetuneConfig(), "max_length": 16}, "max_length"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from command_line import invoke
 from toy_runs import run_file, write_corpus
 from tpulm import storage
-from tpulm.config import load
+from tpulm.config import PhaseConfig, load, phases_of
 from tpulm.errors import ConfigError
 from tpulm.pipeline import pilots
 from tpulm.pipeline.pilots import Rung, forecast, in_small
@@ -45,11 +45,22 @@ def test_a_run_in_small():
     assert (half.model.hidden_size, half.model.num_heads, half.model.num_layers) == (384, 6, 11)
     rate = run.train.optimizer.learning_rate * 2**0.5 / 2
     assert half.train.optimizer.learning_rate == pytest.approx(rate)
+    phases = ({"share": 0.5}, {"share": 0.5, "batch_size": 64})
+    two = in_small(
+        run.model_copy(update={"phases": tuple(map(PhaseConfig.model_validate, phases))}),
+        Rung(1.0, 10, run.train.batch_size // 4),
+    )
+    assert [one.config.train.batch_size for one in phases_of(two)] == [run.train.batch_size // 4, 16]
     assert in_small(load("laptop-lm"), Rung(0.5, 100, 16)).train.optimizer.learning_rate == 7e-3  # Muon's: as it is
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [(["train.steps=100"], "just run it"), (["corpus.holdout_fraction=0.001"], "too little to predict")]
+    ("changes", "message"),
+    [
+        (["train.steps=100"], "just run it"),
+        (["train.start_from=a/model"], "train.start_from"),
+        (["corpus.holdout_fraction=0.001"], "too little to predict"),
+    ],
 )
 def test_where_pilots_cannot_tell(tmp_path: Path, changes: list[str], message: str):
     (tmp_path / "run.toml").write_text(run_file(str(write_corpus(tmp_path / "text.gz")), steps=1_000))

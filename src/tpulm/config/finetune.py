@@ -101,6 +101,8 @@ class FinetuneConfig(Settings):
             yield f"pooling is of tasks with one output per text, and the task is {self.task}; leave it out"
         if self.class_weights is not None and self.task != "classification":
             yield f"class_weights are of classification, and the task is {self.task}; leave them out"
+        if self.checkpoint.average_last is not None or self.checkpoint.keep_at_words:
+            yield "checkpoint.average_last and keep_at_words are of pretraining; leave them out"
 
     @property
     def chosen_by(self) -> str:

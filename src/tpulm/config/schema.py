@@ -649,6 +649,12 @@ class RunConfig(Settings):
             yield (
                 f"train.optimizer.warmup_steps {warmup_steps} exceeds train.steps {self.train.steps}; lower it, or leave it out"
             )
+        decay_steps = self.train.optimizer.decay_steps or 0
+        if self.train.optimizer.schedule == "wsd" and warmup_steps + decay_steps > self.train.steps:
+            yield (
+                f"train.optimizer.decay_steps {decay_steps} and warmup_steps {warmup_steps} together exceed train.steps "
+                f"{self.train.steps}; lower one of them"
+            )
         # Whole-word masking and morphemes need one source of word boundaries, and no decoder.
         decoder, morphemes = self.model.architecture == "decoder", self.tokenizer.morphemes != "none"
         if self.train.objective.whole_words and decoder:

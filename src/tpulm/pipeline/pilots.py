@@ -100,6 +100,11 @@ def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, prog
 
 
 def _check(config: RunConfig) -> None:
+    if config.train.start_from is not None:
+        raise ConfigError(
+            f"the run goes on from {config.train.start_from}: pilots predict runs that begin anew, and for this one leave "
+            "train.start_from (or --init) out"
+        )
     if config.train.steps < 4 * _LEAST_STEPS:
         raise ConfigError(f"the run has {config.train.steps:,} steps, hardly more than a pilot of {_LEAST_STEPS}: just run it")
     if config.model.architecture == "electra":
@@ -154,7 +159,9 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
         "optimizer": optimizer.model_copy(update=planned),
     }
     phases = tuple(
-        phase.model_copy(update={"batch_size": None if phase.batch_size is None else rung.batch_size})
+        phase.model_copy(
+            update={"batch_size": phase.batch_size and max(1, phase.batch_size * rung.batch_size // train.batch_size)}
+        )
         for phase in config.phases
     )
     return config.model_copy(
