@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +17,7 @@ from tpulm import storage
 from tpulm.config import PhaseConfig, load, phases_of
 from tpulm.errors import ConfigError
 from tpulm.pipeline import pilots
-from tpulm.pipeline.pilots import Rung, forecast, in_small
+from tpulm.pipeline.pilots import PilotResult, Rung, forecast, in_small
 from tpulm.progress import SILENT
 from tpulm.report import write
 
@@ -70,6 +72,27 @@ def test_where_pilots_cannot_tell(tmp_path: Path, changes: list[str], message: s
         forecast(load("electra-small"), tmp_path / "e", seconds=60)
 
 
+# Real pilots: parameters, millions of tokens, loss. A masked model of Korean reviews that had hardly begun to learn, and a
+# causal one of English.
+STEEP = {(610_624, 0.301): 7.106, (610_624, 0.441): 6.914, (610_624, 0.722): 6.527, (610_624, 1.205): 5.980}
+STEEP |= {(610_624, 2.008): 5.399, (586_048, 0.722): 6.713, (586_048, 2.008): 5.531}
+FLAT = {(1_328_256, 0.189): 4.159, (1_328_256, 0.319): 3.901, (1_328_256, 0.512): 3.706}
+FLAT |= {(362_816, 0.319): 4.099, (362_816, 0.512): 3.901, (362_816, 0.819): 3.743, (362_816, 1.28): 3.616}
+
+
+@pytest.mark.parametrize(("losses", "unigrams"), [(STEEP, 7.392), (FLAT, 5.519)], ids=["steep", "flat"])
+def test_a_run_far_beyond_steep_pilots_is_not_forecast(
+    losses: dict[tuple[int, float], float], unigrams: float, monkeypatch: pytest.MonkeyPatch
+):
+    outcomes = [PilotResult("", size, 1e6 * tokens, loss, unigrams, True, 5.0) for (size, tokens), loss in losses.items()]
+    counts = SimpleNamespace(train=SimpleNamespace(counts=SimpleNamespace(tokens=4_000_000)))
+    monkeypatch.setattr(pilots, "_size", lambda *_: pilots._Size(1_328_256, 5e6, 1e12))
+    monkeypatch.setattr(pilots, "_of_this_architecture", lambda config: [])
+    expected = pytest.raises(ConfigError, match="steep") if losses is STEEP else contextlib.nullcontext()
+    with expected:
+        pilots._predicted(load("laptop-lm"), cast("Any", SimpleNamespace(datasets=[counts])), outcomes, pilots._Timing((), 1e9))
+
+
 def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sizes = pilots._Size(parameters=1_000_000, tokens=1e6, flops=1e12)
     monkeypatch.setattr(pilots, "_size", lambda *_: sizes)
@@ -90,6 +113,7 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     monkeypatch.setattr(pilots, "_LEAST_TEXT", 1_000)
     monkeypatch.setattr(pilots, "_paces", lambda *_: (0.05, 0.0))  # of one step, and of compiling: 7 pilots of 10 to 15 steps
     monkeypatch.setattr(pilots, "_FEWER_TOKENS", 1e9)
+    monkeypatch.setattr(pilots, "_WIDEST", float("inf"))
     steps = np.random.default_rng(0).choice([7, 11], (1_000, 20)).cumsum(axis=1)
     lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others

@@ -31,6 +31,7 @@ _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
 _LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
 _TIMED_STEPS = 4
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
+_WIDEST = 1.5  # of an interval that tells something: its upper end over its lower one
 
 
 class Rung(NamedTuple):
@@ -314,6 +315,11 @@ def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotRe
     run, text = _size(config, data), data.datasets[-1].train.counts.tokens
     pilots = [ScalingPoint(one.parameters, one.tokens, one.loss) for one in learned]
     prediction = predict(pilots, (run.parameters, run.tokens), unigrams=largest.unigrams, text=text)
+    if prediction.high > _WIDEST * prediction.low:
+        raise ConfigError(
+            f"the pilots' loss still falls so steeply that the run may end anywhere between {prediction.low:.2f} and "
+            f"{prediction.high:.2f} nats. Give --pilot more time"
+        )
     law, size, tokens = prediction.law, run.parameters, run.tokens
     alternatives = {
         "half the steps": law.loss(size, tokens / 2),
