@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 
@@ -90,6 +92,18 @@ class TestCreateIfAbsent:
             won = list(pool.map(lambda i: storage.create_if_absent(place / "x", str(i)), range(WRITERS)))
         assert won.count(True) == 1
         assert storage.read_text(place / "x") == str(won.index(True))
+
+    @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
+    def test_without_hard_links(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+        """Google Drive in Colab gives ENOSYS (treeverse/dvc#6962), Linux for FAT EPERM."""
+
+        def refused(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "link", refused)
+        self.test_the_first_wins(tmp_path)
+        self.test_one_of_many_threads_wins(tmp_path)
+        assert not list(tmp_path.rglob(f"*{storage.TEMPORARY_SUFFIX}"))
 
 
 class TestVersions:

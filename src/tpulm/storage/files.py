@@ -69,11 +69,11 @@ def create_if_absent(path: AnyPath, data: bytes | str) -> bool:
         return cloud.create(target, payload)
     with explain("create", target), _written(target, payload) as temporary:
         try:
-            os.link(temporary, target)
+            _link(temporary, target)
         except FileExistsError:
             return False
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync(target.parent)
     return True
 
@@ -350,6 +350,17 @@ def _move(source: Path, target: Path) -> None:
         raise
     _sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name. Without hard links, as on a mounted Google Drive, it is moved there, after an empty one."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM):
+            raise
+        target.touch(exist_ok=False)
+        source.replace(target)
 
 
 def _version(status: os.stat_result) -> str:
