@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import signal
@@ -128,6 +129,17 @@ def test_two_hosts_of_one_number(group: Group):
         refused.result()
     third = group.start(meet, 2, 3)
     assert sorted(future.result(SECONDS) for future in (first, second, again, third) if future is not refused) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("last", ["", "arrive meeting", "leave 75"])
+def test_a_host_that_goes_before_all_are_here_may_come_again(group: Group, coordinator: str, last: str):
+    first = group.start(meet, 0, 3)
+    line = channel.LineConnection(stray(coordinator))
+    channel.greet(line, 1, 3, hashlib.sha256(b"run").hexdigest())
+    line.send(last)
+    line.discard()
+    others = [group.start(meet, index, 3) for index in (1, 2)]
+    assert [host.result(SECONDS) for host in (first, *others)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])

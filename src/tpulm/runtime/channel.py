@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -54,6 +55,12 @@ class LineConnection:
         with contextlib.suppress(OSError):
             self._stream.close()
         return None
+
+    def is_gone(self) -> bool:
+        """Whether the peer has hung up, even if not all that it sent was read."""
+        poll = select.poll()
+        poll.register(self._connection, getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
 
     def set_timeout(self, seconds: float | None) -> None:
         self._connection.settimeout(seconds)

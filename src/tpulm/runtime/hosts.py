@@ -140,6 +140,9 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
             with contextlib.suppress(TimeoutError):
                 connection, _ = server.accept()
                 silent[connection] = time.monotonic() + _GREETING_SECONDS
+            for index in [index for index, line in lines.items() if line.is_gone()]:
+                progress.note(f"host {index} has gone before all were here; waiting until it is started again")
+                lines.pop(index).discard()
             for connection, deadline in [*silent.items()]:
                 if has_line(connection):
                     del silent[connection]
