@@ -172,6 +172,14 @@ def test_who_may_take_a_lease(changes: dict[str, Any], free: bool):
     assert lease.is_free({**other, **changes}, age_seconds=2.0, host="here") is free
 
 
+def test_a_container_with_the_host_s_name_is_another_host(monkeypatch: pytest.MonkeyPatch):
+    """As under `docker run --network=host`: its process ids say nothing here."""
+    other = somebody(3.0, process=2**22 + 1, host=lease._host())
+    assert lease.is_free(other, age_seconds=2.0, host=lease._host())
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[1]")
+    assert not lease.is_free(other, age_seconds=2.0, host=lease._host())
+
+
 def test_a_lease_that_is_none_is_named(gcs: Emulator):
     for content in ('{"id": 1', "[]", '{"id": 1}', ""):
         storage.write_atomic(PATH, content)

@@ -2,7 +2,7 @@
 
 On this machine that is an OS lock, released when its process ends, however that happens. In Cloud Storage it is a lease, the
 object FOLDER/.lease.json, which its owner renews; others take it over by compare-and-swap once it has expired, or at once if
-its owner was a process of the same machine that is gone.
+its owner was a process of the same machine and container that is gone.
 
 Only times of one clock are compared: the bucket's, which dates the lease and an object written now, or this machine's since it
 was last renewed or seen. An owner that was stopped for longer than that (SIGSTOP, a laptop asleep) must renew the lease before
@@ -247,9 +247,10 @@ def _lease(owner: dict[str, Any], *, seconds: float | None = None) -> str:
 
 
 def _host() -> str:
-    """The machine and its boot: another machine may get the same name."""
+    """The machine, its boot and the namespace of process ids: another machine, or a container here, may have the same name."""
     with contextlib.suppress(OSError):
-        return f"{socket.gethostname()} ({Path('/proc/sys/kernel/random/boot_id').read_text().strip()[:8]})"
+        boot, namespace = Path("/proc/sys/kernel/random/boot_id").read_text()[:8], Path("/proc/self/ns/pid").readlink()
+        return f"{socket.gethostname()} ({boot} {namespace})"
     return socket.gethostname()
 
 
