@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import io
 import os
@@ -14,6 +15,7 @@ import pytest
 from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.storage.causes import client
 
 # google-cloud-storage leaves the connection of a refused download to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -277,3 +279,13 @@ def test_dots_are_no_folders_in_cloud_storage():
     for path in ("gs://runs/../x", "gs://runs/./x", "gs://runs/x/.."):
         with pytest.raises(ConfigError, match=r"\.\."):
             storage.as_path(path)
+
+
+def test_what_is_stored_as_gzip_is_read_as_stored(gcs: Emulator):
+    """As `gcloud storage cp --gzip-local` stores text; the client decompresses it, and then it is of another size."""
+    stored = gzip.compress(b"text\n" * 1000)
+    blob = client().bucket("runs").blob("text.txt.gz")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(stored)
+    with storage.open_read("gs://runs/text.txt.gz") as stream:
+        assert stream.read() == stored

@@ -57,7 +57,8 @@ def open_read(path: PurePath) -> BinaryIO:
     with explain("read", path):
         blob = _blob(path)
         blob.reload(**_patience())
-        return cast("BinaryIO", blob.open("rb", chunk_size=_READ_CHUNK_BYTES, **_patience()))
+        as_stored = bool(blob.content_encoding)  # its size and ranges count the bytes that are stored
+        return cast("BinaryIO", blob.open("rb", chunk_size=_READ_CHUNK_BYTES, raw_download=as_stored, **_patience()))
 
 
 def write(path: PurePath, data: bytes) -> None:
