@@ -123,6 +123,20 @@ class TestFolders:
         storage.remove(tmp_path / "folder")
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_folder_of_another_disk_is_copied(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        storage.write_atomic(tmp_path / "disk" / "60" / "array", "numbers")
+        replace = os.replace
+
+        def within_a_disk(source: Path, target: Path) -> None:
+            if Path(source).parent != Path(target).parent:
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", within_a_disk)
+        storage.move_folder(tmp_path / "disk" / "60", tmp_path / "damaged" / "60")
+        assert list(storage.walk(tmp_path)) == ["damaged/60/array"]
+        assert list((tmp_path / "disk").iterdir()) == leftovers(tmp_path) == []
+
     def test_other_schemes_are_refused_with_a_way_out(self):
         with pytest.raises(ConfigError, match="s3://bucket/x"):
             storage.as_path("s3://bucket/x")

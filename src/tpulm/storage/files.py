@@ -343,13 +343,29 @@ def _move(source: Path, target: Path) -> None:
     if replaced:
         target.replace(aside)
     try:
-        source.replace(target)
+        _rename(source, target)
     except OSError:
         if replaced:
             aside.replace(target)
         raise
     _sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Rename, or copy, from another disk (W/checkpoints may be a link to one), under a name that comes when all is there."""
+    try:
+        source.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = temporary_name(target)
+        try:
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, copy)
+            copy.replace(target)
+        finally:
+            remove(copy)
+        remove(source)
 
 
 def _link(source: Path, target: Path) -> None:
