@@ -31,7 +31,7 @@ def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None)
     there are none.
     """
     try:
-        files = _find_paths(storage.as_path(pattern))
+        files = all_paths(storage.as_path(pattern))
     except ConfigError as error:
         advice = f" {ESCAPES}." if re.search(r"[\x00-\x1f]", pattern) else ""
         raise ConfigError(printable(str(error)) + advice) from error
@@ -43,7 +43,8 @@ def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None)
     return data_files
 
 
-def _find_paths(path: PurePath) -> dict[str, storage.FileInfo]:
+def all_paths(path: PurePath) -> dict[str, storage.FileInfo]:
+    """`find_paths` that leaves no file out but hidden ones."""
     if not isinstance(path, Path):
         return _in_cloud(path)
     files: dict[str, storage.FileInfo] = {}
@@ -69,7 +70,7 @@ def _without_wildcards(path: PurePath) -> PurePath:
 
 
 def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
-    """`_find_paths` for gs:// paths, by listing the bucket."""
+    """`all_paths` for gs:// paths, by listing the bucket."""
     info = storage.info(path)
     if info is not None:
         return {str(path): info}

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tpulm import storage
 from tpulm.config import SourceConfig
 from tpulm.corpus.documents import DocumentBatch
+from tpulm.corpus.paths import all_paths
 from tpulm.corpus.readers.jsonl import read_jsonl
 from tpulm.corpus.readers.lines import ByteStream, Compression, Input, InputFile
 from tpulm.corpus.readers.parquet import read_parquet
@@ -58,7 +59,7 @@ def find_data_files(source: SourceConfig, index: int, download: bool) -> list[In
     """
     folder = _folder(source)
     if folder is not None:
-        infos = storage.walk(folder)
+        infos = {Path(path).relative_to(folder).as_posix(): info for path, info in all_paths(folder).items()}
         card = storage.read_text(folder / _CARD) if _CARD in infos else ""
         with _explaining(source):
             names = _names_of(source, sorted(infos), card)
