@@ -51,7 +51,7 @@ _LONGEST_NAME: Final = 60
 _BRACKETS: Final = re.compile(r"\{{2,}|\}{2,}|\[\[|\[(?=https?://|ftp://|mailto:)|\]+|\|")
 _HEADING: Final = re.compile(r"={1,6}[^=].*=")
 _TABLE_START: Final = re.compile(r"(?:[ :*#\t]|\x01[^\x02]*\x02)*\{\|")
-_LISTED: Final = ("*", "#", ":", ";", "|", "!")  # begin a line of a list, or a table's remnant
+_LISTED: Final = ("*", "#", ":", ";", "|")  # begin a line of a list, or a table's remnant
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(?:-[A-Za-z-]+)?|simple")
 _FILE_NAME: Final = re.compile(  # what Commons has
     r"[^:]+:.+\.(?:jpe?g|png|svg|gif|tiff?|webp|og[gva]|web[mp]|pdf|djvu|midi?|wav|mp[34g]|mpeg|flac|opus|xcf|stl)", re.I
