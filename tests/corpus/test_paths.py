@@ -13,6 +13,7 @@ from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.corpus.paths import find_paths, name_within
 from tpulm.errors import ConfigError
+from tpulm.storage.causes import client
 
 FILES = (
     "b.txt", "a.txt.gz", "sub/c.jsonl", "sub/deep/d.txt", "sub/deep/deeper/e.txt", ".hidden.txt", "sub/.git/e.txt",
@@ -124,6 +125,15 @@ def test_an_empty_bucket(cloud: str, gcs: Emulator):
         find_paths("gs://runs/x")
     with pytest.raises(ConfigError, match="gs://runs"):
         find_paths("gs://runs")
+
+
+@pytest.mark.parametrize("name", ["a//b.txt", "/b.txt"])
+def test_an_object_with_two_slashes(gcs: Emulator, name: str):
+    client().bucket("runs").blob(f"t/{name}").upload_from_string("text")
+    with pytest.raises(ConfigError, match=f"t/{name}"):
+        find_paths("gs://runs/t")
+    storage.write_atomic("gs://runs/t/c.txt", "text")
+    assert list(find_paths("gs://runs/t/*.txt")) == ["gs://runs/t/c.txt"]
 
 
 def test_two_stars_within_a_name(gcs: Emulator):

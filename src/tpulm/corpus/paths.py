@@ -84,6 +84,8 @@ def _in_cloud(path: PurePath) -> dict[str, storage.FileInfo]:
         raise ConfigError(
             f"{path} matches no file.{_near(path)}" if magic else f"there is no file or folder {path}.{_near(path)}"
         )
+    if doubled := next((path for path in listed if path.count("//") > 1), None):
+        raise ConfigError(f"{doubled}: a name with // cannot be read; rename it (gcloud storage mv), or use a glob without it")
     return listed
 
 
