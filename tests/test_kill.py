@@ -25,6 +25,7 @@ STAGES = (
     "corpus/manifest.json",
     "tokenizer/manifest.json",
     "dataset/inputs.json",
+    "dataset/train/part-00001",
     "dataset/manifest.json",
     "metrics/0001.jsonl",
     "checkpoints/20",
@@ -66,22 +67,10 @@ every_steps = 20
 """
 
 
-# What differs from a packed BERT, by objective.
-KINDS = {
-    "masked": RUN_FILE,
-    "replaced": RUN_FILE.replace(
-        "[model]", '[model]\narchitecture = "electra"\nactivation = "gelu"\nembedding_size = 64\ngenerator = {width = 0.5}'
-    ),
-    "causal": RUN_FILE.replace('rows = "packed"', 'rows = "causal"').replace(
-        "[model]", '[model]\narchitecture = "decoder"\nnorm_position = "pre"'
-    ),
-}
-
-
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp(f"kill-{request.param}")
-    (root / "run.toml").write_text(KINDS[request.param])
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("kill")
+    (root / "run.toml").write_text(RUN_FILE)
     return root
 
 
@@ -109,13 +98,10 @@ def whole(folder: Path) -> Outcome:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", list(KINDS), indirect=True)
 def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome, user_environment: dict[str, str]) -> None:
-    """Up to the first step all kinds do the same."""
     rng = random.Random(1)
     killed = 0
-    stages = STAGES if "architecture" not in (folder / "run.toml").read_text() else STAGES[6:]
-    for stage in stages:
+    for stage in STAGES:
         process = start(folder, "killed", user_environment)
         while not (folder / "killed" / stage).exists() and process.poll() is None:
             time.sleep(0.005)
@@ -126,12 +112,11 @@ def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome
             process.wait()
             killed += 1
     assert start(folder, "killed", user_environment).wait(600) == 0, (folder / "killed.log").read_text()
-    assert killed >= len(stages) - 2
+    assert killed >= len(STAGES) - 2
     assert outcome(folder / "killed") == whole
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["masked"], indirect=True)
 def test_a_stop_saves_and_exits_75(folder: Path, whole: Outcome, user_environment: dict[str, str]) -> None:
     """While data is prepared, with its workers, as a closed terminal does it; and twice in training."""
     workdir, log = folder / "stopped", folder / "stopped.log"

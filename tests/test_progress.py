@@ -59,8 +59,3 @@ def test_documents_a_second_stand_beside_the_bar():
     assert not lines
     rate.add(5)
     assert lines[-1].endswith(" documents/s")
-
-
-def test_every_public_name_exists():
-    for name in tpulm.__all__:
-        assert getattr(tpulm, name) is not None

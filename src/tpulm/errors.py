@@ -30,7 +30,6 @@ from unicodedata import normalize
 
 from tpulm.readable import pasteable
 
-EXIT_OK = 0
 EXIT_STOPPED = 75
 EXIT_PEER_LOST = 76
 

@@ -419,6 +419,9 @@ def test_chips_that_fail_are_the_machines_fault_unless_at_the_same_step():
         at_work_again(working(), dataclasses.replace(WORKING, outcome=early)), dataclasses.replace(WORKING, outcome=early)
     )
     assert (job.status, job.hangs, job.fruitless) == ("active", (), 2)
+    third = jobs.ended(jobs.ending(job, "trainer", "x"), now=NOW, newest_step=0, pause=0.0)
+    closed = decide(third, Observation(), NOW, POLICY)
+    assert isinstance(closed, Close) and closed.status == "failed"
     memory = dataclasses.replace(halted, message="RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
     assert at_work_again(working(), dataclasses.replace(WORKING, outcome=memory)).status == "failed"
 

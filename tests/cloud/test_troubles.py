@@ -44,15 +44,14 @@ Event = Callable[["Run"], object]
 class Run(Control):
     """A run of five checkpoints in a folder of this machine, by the emulator's clock, of which each look takes half a minute.
 
-    `events` are by the step after which they happen, once; `ends` are outcomes of trainers, by the step at which they end.
+    `events` are by the step after which they happen, once.
     """
 
     def __init__(self, gcs: Emulator, folder: Path, **options: Any):
         super().__init__(folder)
         Path(str(self.folder)).mkdir()
-        self.tpu, self.step, self.silent, self.told = gcs.tpu, 0, frozenset[int](), list[str]()
+        self.tpu, self.step, self.told = gcs.tpu, 0, list[str]()
         self.events: dict[int, Event] = {}
-        self.ends: dict[int, list[dict[str, Any]]] = {}
         self.tpu.set(create_seconds=100.0, delete_seconds=20.0, queue_seconds=40.0)
         settings = load(project=PROJECT, bucket="runs", **{"accelerator": "v3-8", "zones": ZONES, **options})
         job = Job(
@@ -107,14 +106,11 @@ class Run(Control):
         if not (machines and all(machine.is_on for machine in machines)) or storage.exists(folder / "end-0.json"):
             return
         for worker in range(len(machines)):
-            if worker not in self.silent:
-                storage.write_json(folder / f"beat-{worker}.json", {"time": self.now(), "state": "training"})
+            storage.write_json(folder / f"beat-{worker}.json", {"time": self.now(), "state": "training"})
         if job.wanted != "running" or node.asked_because not in (None, "done"):
             outcome: dict[str, Any] | None = {"exit_code": 75, "message": "saved"}
-        elif self.ends.get(self.step):
-            outcome = self.ends[self.step].pop()
         else:
-            self.step += not self.silent
+            self.step += 1
             outcome = {"exit_code": 0} if self.is_complete() else None
         if outcome is not None:
             storage.write_json(folder / "end-0.json", {"failure": None, "message": "", **outcome})
@@ -194,82 +190,6 @@ def test_a_trouble_on_the_way(gcs: Emulator, tmp_path: Path, trouble: str):
     assert (job.status, endings(job), job.newest_step) == ("done", ends, STEPS), run.told
     if len(ends) > 1:
         assert 0 < job.attempts[0].last_step == job.attempts[1].first_step
-
-
-@pytest.mark.parametrize(
-    ("outcome", "count", "status", "ends"),
-    [
-        ({"exit_code": -9}, 1, "done", ["trainer", "done"]),
-        ({"exit_code": 2, "failure": "ConfigError", "message": "batch_size 7"}, 1, "failed", ["failed"]),
-        ({"exit_code": 0}, 3, "failed", ["trainer"] * 3),  # without a model
-    ],
-)
-def test_how_a_trainer_may_end(
-    gcs: Emulator, tmp_path: Path, outcome: dict[str, Any], count: int, status: str, ends: list[str]
-):
-    run = Run(gcs, tmp_path)
-    run.ends = {2 if status == "done" else 0: [outcome] * count}
-    job = run.run()
-    assert (job.status, endings(job)) == (status, ends), run.told
-    assert status == "done" or outcome.get("message", "") in job.message
-
-
-def test_a_preempted_slice_whose_hosts_tell_of_it_first(gcs: Emulator, tmp_path: Path):
-    """Half a minute before the API does (marin issue 5747)."""
-
-    def preempt_once_a_host_was_lost(run: Run) -> None:
-        if storage.exists(run.attempt(1) / "end-0.json"):
-            run.tpu.kill("toy-a1")
-        else:
-            run.events[2] = preempt_once_a_host_was_lost
-
-    run = Run(gcs, tmp_path, accelerator="v3-32")
-    run.ends = {2: [{"exit_code": 76, "failure": "PeerLost", "message": "host 3 was lost"}]}
-    run.events[2] = preempt_once_a_host_was_lost
-    job = run.run()
-    assert (job.status, endings(job), job.fruitless) == ("done", ["preempted", "done"], 0), run.told
-
-
-def test_one_of_four_workers_that_is_silent(gcs: Emulator, tmp_path: Path):
-    def fall_silent(run: Run) -> None:
-        run.silent, run.events[2] = frozenset({2}), speak_in_the_next
-
-    def speak_in_the_next(run: Run) -> None:
-        if run.job().attempt == 2:
-            run.silent = frozenset()
-        else:
-            run.events[2] = speak_in_the_next
-
-    run = Run(gcs, tmp_path, accelerator="v3-32")
-    run.events[2] = fall_silent
-    job = run.run()
-    assert (job.status, endings(job)) == ("done", ["silent", "done"]), run.told
-    assert job.attempts[0].detail.startswith("1 of 4 workers")
-
-
-def test_a_quota_that_stays_full(gcs: Emulator, tmp_path: Path):
-    run = Run(gcs, tmp_path)
-    gcs.tpu.set_quota("v3-8", 0)
-    begun, job = run.now(), run.run()
-    assert job.status == "refused" and set(job.closed) == set(ZONES) and "TPUV3sPreemptible" in job.message
-    assert 3600 <= run.now() - begun < 3 * 3600
-
-
-def test_stopped_while_it_is_provisioned(gcs: Emulator, tmp_path: Path):
-    """Which refuses to be deleted: it is waited out, and then deleted."""
-    run = Run(gcs, tmp_path, **ONE_QUEUED)
-    gcs.tpu.set(create_seconds=400.0, boot_seconds=400.0)
-
-    def stop_once_it_is(run: Run) -> None:
-        if "PROVISIONING" in run.tpu.queued_resources().values():
-            run.change(lambda job: job.model_copy(update={"wanted": "stopped"}))
-        else:
-            run.events[0] = stop_once_it_is
-
-    run.events[0] = stop_once_it_is
-    job = run.run()
-    assert (job.status, endings(job)) == ("stopped", ["stopped"])
-    assert any("PROVISIONING" in line for line in run.told), run.told
 
 
 @pytest.mark.parametrize("wanted", ["stopped", "running"], ids=["stopped", "budget"])

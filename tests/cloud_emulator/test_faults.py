@@ -8,11 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-import gcsfs
 import google.api_core.exceptions as refusals
 import pytest
 import requests
-import tensorstore as ts
 from google.cloud import storage
 from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -82,19 +80,6 @@ def bucket(gcs: Emulator) -> Iterator[Any]:  # the client's annotations deny wha
         yield client.bucket("runs")
 
 
-def test_an_account_that_may_not_write(gcs: Emulator, bucket: Any):
-    gcs.faults.set(read_only=True)
-    with pytest.raises(refusals.Forbidden, match=r"storage\.objects\.create"):
-        bucket.blob("y").upload_from_string(b"")
-    with pytest.raises(refusals.Forbidden, match=r"storage\.objects\.delete"):
-        bucket.blob("x").delete()
-    with pytest.raises(refusals.Forbidden, match=r"storage\.buckets\.create"):
-        bucket.client.create_bucket("other")
-    assert bucket.blob("x").download_as_bytes() == b"content"
-    with pytest.raises(OSError, match=r"storage\.objects\.create"):
-        gcsfs.GCSFileSystem().pipe("runs/y", b"")
-
-
 def test_a_lost_answer_and_requests_that_wait_side_by_side(gcs: Emulator, bucket: Any):
     gcs.faults.set(drop_after_rate=1, count=1, match="^lock$")
     with pytest.raises(refusals.PreconditionFailed):  # the client's second request finds what its first one made
@@ -132,16 +117,3 @@ def test_what_a_client_that_went_away_had_sent_is_carried_out(gcs: Emulator):
         gcs.wait_until_idle(0.01)
     gcs.wait_until_idle()
     assert gcs.object_names("runs") == ["late"]
-
-
-@pytest.mark.slow
-def test_tensorstore_survives_refusals_drops_and_cuts(gcs: Emulator):
-    content = bytes(range(256)) * 1000
-    store = ts.KvStore.open("gs://runs/t/").result()
-    for fault in ("error_rate", "drop_rate", "error_after_rate", "drop_after_rate"):
-        gcs.faults.set(**{fault: 1, "count": 1})
-        store.write("k", content).result()
-    for fault in ("error_rate", "drop_rate", "truncate_rate"):
-        gcs.faults.set(**{fault: 1, "count": 1})
-        assert store.read("k").result().value == content
-    assert gcs.faults.injected == {"error": 2, "drop": 2, "error_after": 1, "drop_after": 1, "truncate": 1}

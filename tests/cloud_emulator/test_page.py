@@ -1,4 +1,4 @@
-"""The emulator's page: what is there, behind the same token as the rest, with nothing unescaped."""
+"""The emulator's page: what is there, with nothing unescaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import requests
 from rig import Rig
 
 
-def test_it_shows_what_is_there_to_whoever_has_the_token(rig: Rig):
+def test_it_shows_what_is_there(rig: Rig):
     rig.emulator.create_bucket("runs")
     rig.create()
     rig.emulator.faults.set(error_rate=0.0, read_only=True, match="<script>alert(1)</script>")
@@ -18,7 +18,3 @@ def test_it_shows_what_is_there_to_whoever_has_the_token(rig: Rig):
     for text in ("runs", "read_only", "Nodes", *rig.tpu.nodes()):
         assert text in found.text, text
     assert "&lt;script&gt;" in found.text and not re.search(r"<script|https?://|url\(", found.text)
-    without = rig.emulator.url.rpartition("/")[0]
-    assert requests.get(f"{without}/_control/page", timeout=30).status_code == 403
-    of_a_page = {"Origin": "http://evil.example"}
-    assert requests.get(f"{rig.emulator.url}/_control/page", headers=of_a_page, timeout=30).status_code == 403

@@ -4,10 +4,6 @@ import hashlib
 import json
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +13,7 @@ import pytest
 import tensorstore
 
 from toy_runs import Notes
-from tpulm import corpus, storage, tokenization
+from tpulm import corpus, tokenization
 from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
 from tpulm.corpus import CorpusManifest
 from tpulm.dataset import (
@@ -256,35 +252,6 @@ def test_a_complete_dataset_is_left_alone(packed: Scattered) -> None:
     before = {path: path.stat().st_mtime_ns for path in (packed.workdir / "dataset").rglob("*")}
     assert packed.prepare(PACKED) == complete(packed.workdir)
     assert {path: path.stat().st_mtime_ns for path in (packed.workdir / "dataset").rglob("*")} == before
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
-    scattered: Scattered, redrawn: Scattered, tmp_path: Path, user_environment: dict[str, str]
-) -> None:
-    other = scattered.copy(tmp_path / "w")
-    folder = other.workdir / "dataset"
-    code = (
-        "import sys\nfrom tpulm import corpus, tokenization\n"
-        "from tpulm.config import DataConfig\nfrom tpulm.dataset import prepare\n"
-        "w, config = sys.argv[1], DataConfig.model_validate_json(sys.argv[2])\n"
-        "folder, text = w + '/tokenizer', corpus.load_manifest(w)\ntokenizer = tokenization.load(folder)\n"
-        "prepare(config, w, tokenizer=tokenizer, tokenization_path=folder, corpus_manifest=text, workers=1)\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(code, encoding="utf-8")
-    command = [sys.executable, str(script), str(other.workdir), REDRAWN.model_dump_json()]
-    moments = ("train/.part-00000*", "train/part-00001", "holdout/part-00002")
-    for moment in moments:
-        process = subprocess.Popen(command, env=user_environment)
-        while process.poll() is None and not list(folder.glob(moment)):
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert not (folder / "manifest.json").exists() or moment == moments[-1]
-    (folder / "train" / f".part-00009.1.x{storage.TEMPORARY_SUFFIX}").mkdir()
-    other.prepare(REDRAWN)
-    assert digests(folder) == digests(redrawn.workdir / "dataset")
 
 
 def test_other_inputs_are_refused_by_name(packed: Scattered) -> None:

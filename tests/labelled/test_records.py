@@ -12,8 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cloud_emulator import Emulator
-from tpulm import storage
 from tpulm.corpus.readers import tables
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import Columns, read_texts
@@ -104,18 +102,9 @@ def test_one_json_array_is_as_good_as_lines(write: Callable):
     assert [record.place.rpartition("/")[2] for record in found] == ["a.json.gz, item 0", "a.json.gz, item 1"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('[{"text": "a"}, 7]', r"a\.json, item 1: .*7"),
-        ('[\n{"text": "a"},\n{"text": ', r"a\.json, item 1, line 3: .*JSON array"),
-        ('[{"text": "a"},', r"a\.json, item 1, line 1: "),
-        ('{"data": [{"text": "x", "label": 1}]}', r"a\.json: .*SQuAD"),
-    ],
-)
-def test_an_array_of_something_else(write: Callable, content: str, message: str):
-    path = write("a.json", content)
-    with pytest.raises(DataError, match=message):
+def test_an_array_of_something_else(write: Callable):
+    path = write("a.json", '{"data": [{"text": "x", "label": 1}]}')
+    with pytest.raises(DataError, match=r"a\.json: .*SQuAD"):
         list(read_records(path, skipped=Counter()))
 
 
@@ -169,14 +158,6 @@ def test_a_file_in_a_named_encoding_has_the_rows_of_utf8(write_rows: Callable, w
             (file,) = find_record_files(one)
             found.append([row.values for row in read_file(file, on_error=on_error, skipped=Counter(), encoding=how)])
         assert found[0] == found[1] and "비" in str(found)
-
-
-@pytest.mark.parametrize("form", ["tsv", "parquet"])
-def test_files_in_cloud_storage(gcs: Emulator, write_rows: Callable, form: str):
-    storage.write_atomic(f"gs://runs/a.{form}", write_rows(f"a.{form}", ROWS).read_bytes())
-    records = list(read_records(f"gs://runs/a.{form}", skipped=Counter()))
-    assert [record.values for record in records] == ROWS
-    assert records[0].place.startswith(f"gs://runs/a.{form}, ")
 
 
 def test_columns_of_one_name_in_parquet(tmp_path: Path):

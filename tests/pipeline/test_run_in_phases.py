@@ -43,13 +43,6 @@ def test_each_phase_has_rows_of_its_own_length(whole: Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_steps_of_a_loop_of_ones_own_are_those_of_the_run(whole: Run, tmp_path: Path) -> None:
-    config, workdir, _ = whole
-    losses = [float(metrics["loss"]) for _, _, metrics in pipeline.training_steps(config, tmp_path / "w")]
-    assert losses == pytest.approx([r.values["loss"] for r in read_metrics(workdir) if r.kind == "train"], rel=1e-5)
-
-
-@pytest.mark.slow
 def test_stopped_in_any_phase_it_ends_the_same(whole: Run, tmp_path: Path) -> None:
     """In the first, at the end of the second and in the third, of which a damaged checkpoint leads back into the second."""
     config, workdir, _ = whole

@@ -303,7 +303,7 @@ def test_words_that_no_merge_makes_are_not_cut_apart():
 @pytest.mark.parametrize(
     ("model", "pre_tokenizer"),
     [
-        (models.BPE(numbered([*SPECIALS, *BYTES]), [], unk_token="<unk>", fuse_unk=True), unigram_words("always")),
+        (models.BPE(numbered([*SPECIALS, *BYTES]), [], unk_token="<unk>", fuse_unk=True), unigram_words()),
         (
             models.Unigram([(name, -1.0) for name in (*SPECIALS, *BYTES, "日", "本")] + [(as_bytes("日本"), -2.0)], unk_id=1),
             pre_tokenizers.ByteLevel(add_prefix_space=False),

@@ -203,10 +203,13 @@ def test_none_that_is_whole(folder: PurePath):
     assert len(notes.notes) == 2 and len(storage.list_folder(folder.parent / "damaged")) == 2
 
 
-def test_one_without_its_commit_does_not_exist(gcs: Emulator):
-    folder = storage.as_path("gs://runs/w/checkpoints")
+@pytest.mark.parametrize("folder", ["disk", "cloud"], indirect=True)
+def test_one_without_its_commit_does_not_exist(folder: PurePath):
     save(folder, 1, 2)
-    storage.remove(folder / "2" / "commit_success.txt")
+    if storage.is_remote(folder):
+        storage.remove(folder / "2" / "commit_success.txt")
+    else:
+        storage.move_folder(folder / "2", folder / "2.orbax-checkpoint-tmp")
     assert restored_step(folder) == 1
 
 

@@ -6,7 +6,6 @@ PIECES/000000.json   what it was made from and where its parts end, written last
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import PurePath
@@ -78,14 +77,8 @@ class RangeTask(NamedTuple):
         if done != len(rows):
             raise DataError(f"the file had {len(rows):,} records here, and now {done:,}: it changed", location=self.path)
         rows = rows[order_of(rows)]
-        with (
-            storage.built_aside(self.piece) as temporary,
-            storage.explain("write", temporary),
-            temporary.open("wb") as stream,
-        ):
+        with storage.stream_aside(self.piece) as stream:
             np.save(stream, rows)
-            stream.flush()
-            os.fsync(stream.fileno())
             size = stream.tell()
         draws = list(map(int, draw(keys_in(rows), HashPurpose.HOLDOUT)))
         firsts = [np.uint64(part_range(part, self.num_parts)[0]) for part in range(1, self.num_parts)]

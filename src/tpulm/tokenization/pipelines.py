@@ -56,9 +56,12 @@ def wordpiece(config: TokenizerConfig, *, as_google: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def wordpiece_model(vocabulary: dict[str, int], unknown: str = special.UNKNOWN) -> models.WordPiece:
+def wordpiece_model(vocabulary: dict[str, int]) -> models.WordPiece:
     return models.WordPiece(
-        vocabulary, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS, continuing_subword_prefix=CONTINUATION
+        vocabulary,
+        unk_token=special.UNKNOWN,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        continuing_subword_prefix=CONTINUATION,
     )
 
 
@@ -77,14 +80,14 @@ def unigram(config: TokenizerConfig) -> Tokenizer:
     """SentencePiece's spaces, words split at punctuation, bytes for rare characters."""
     tokenizer = Tokenizer(models.Unigram())
     _set_normalizer(tokenizer, config)
-    tokenizer.pre_tokenizer = unigram_words("always")
+    tokenizer.pre_tokenizer = unigram_words()
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(replacement=SPACE)])
     return tokenizer
 
 
-def unigram_words(prepend_scheme: Literal["always", "never"]) -> pre_tokenizers.PreTokenizer:
-    """The pre-tokenizer of our Unigram; "always" puts a space before each text."""
-    metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=prepend_scheme)
+def unigram_words() -> pre_tokenizers.PreTokenizer:
+    """The pre-tokenizer of our Unigram, which puts a space before each text."""
+    metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     return pre_tokenizers.Sequence([metaspace, pre_tokenizers.Split(Regex(_UNIGRAM_WORDS), "isolated")])
 
 
