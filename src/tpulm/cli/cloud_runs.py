@@ -194,9 +194,10 @@ def _confirm_cost(
 
 
 def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
-    """Raises ConfigError for a corpus that is not there, before anything that takes long."""
+    """Raises ConfigError for a corpus, a vocabulary or a starting model that is not there, before anything that takes long."""
     from tpulm.config.schema import DATASETS
     from tpulm.corpus.sources import find_files, refuse_unused_settings
+    from tpulm.pipeline.preparation import check_named_inputs
     from tpulm.workfolder import is_prepared
 
     datasets = [source.path for source in config.corpus.sources if source.format in DATASETS]
@@ -206,6 +207,7 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
     if on_tpu and local:
         raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
     if not is_prepared(folder, "dataset"):
+        check_named_inputs(config)
         refuse_unused_settings(config.corpus.sources, find_files(config.corpus.sources))
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import PurePath
@@ -32,6 +32,8 @@ from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
 
 _OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # each tracker's key or address
+# What tokenization reads in the folder of a vocabulary; the manifest says that it is one of ours.
+_BESIDE_TOKENIZERS = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "manifest.json")
 _LONGEST_SECONDS = 30 * 86_400.0  # for which an attempt's node runs, without a shorter deadline
 
 
@@ -264,18 +266,26 @@ def label_value(name: str, workdir: PurePath) -> str:
 
 
 def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConfig:
-    """The run with its local vocabulary and starting model copied into a folder of the bucket."""
+    """The run with its local vocabulary and starting model copied into a folder of the bucket, where they stay if this machine
+    has them no longer."""
     changes: dict[str, Any] = {}
-    if (path := config.tokenizer.path) is not None and not storage.is_remote(path):
-        target = folder / "tokenizer" / PurePath(path).name
-        if copy:
-            storage.write_atomic(target, storage.read_bytes(path))
-        changes["tokenizer"] = config.tokenizer.model_copy(update={"path": str(target)})
+    if config.tokenizer.path is not None and not storage.is_remote(config.tokenizer.path):
+        path, target = storage.as_path(config.tokenizer.path), folder / "tokenizer"
+        if copy and storage.exists(path):
+            _mirror(path.parent, [path.name, *_BESIDE_TOKENIZERS], target)
+        changes["tokenizer"] = config.tokenizer.model_copy(update={"path": str(target / path.name)})
     if (start := config.train.start_from) is not None and not storage.is_remote(start):
         if copy:
             storage.copy_files(start, folder / "start")
         changes["train"] = config.train.model_copy(update={"start_from": str(folder / "start")})
     return config.model_copy(update=changes)
+
+
+def _mirror(source: PurePath, names: Sequence[str], target: PurePath) -> None:
+    """Have a folder of the bucket hold those of these files that exist, and no others. What is there already is not sent."""
+    files = storage.listing(source, names)
+    storage.copy_files(source, target, names=[name for name, _ in storage.differences(target, files)])
+    storage.remove_files(target, [name for name in storage.walk(target) if name not in files])
 
 
 def near_bucket(settings: CloudSettings, rest: GoogleRest, *, note: Callable[[str], None] = lambda line: None) -> CloudSettings:

@@ -14,7 +14,7 @@ import re
 import shutil
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Final
 
@@ -126,12 +126,17 @@ def publish(temporary: AnyPath, path: AnyPath, *, last: str = "") -> None:
         remove(source)
 
 
-def copy_files(source: AnyPath, target: AnyPath, *, last: str = "") -> None:
-    """Copy the files below `source` to the same names below `target`, each atomically, the one named `last` at the end."""
+def copy_files(source: AnyPath, target: AnyPath, *, names: Iterable[str] | None = None, last: str = "") -> None:
+    """Copy the files below `source`, or those of these names, to the same names below `target`, each atomically, the one named
+    `last` at the end."""
     source_folder, target_folder = as_path(source), as_path(target)
-    for name in sorted(walk(source_folder), key=lambda name: (name == last, name)):
-        make_folder((target_folder / name).parent)
-        write_atomic(target_folder / name, read_bytes(source_folder / name))
+    for name in sorted(walk(source_folder) if names is None else names, key=lambda name: (name == last, name)):
+        file = source_folder / name
+        if isinstance(file, Path) and is_remote(target_folder):
+            cloud.upload_file(file, target_folder / name)  # which reads a part of it at a time
+        else:
+            make_folder((target_folder / name).parent)
+            write_atomic(target_folder / name, read_bytes(file))
 
 
 def move_folder(source: AnyPath, target: AnyPath, *, first: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -25,11 +25,11 @@ def seal(folder: PurePath, **values: Any) -> None:
     write_json(folder / SEAL, {"objects": objects, **values})
 
 
-def listing(folder: PurePath) -> dict[str, dict[str, Any]]:
-    """The sizes and checksums of the files below a folder, by relative name. Local files are read; Cloud Storage supplies its
-    own checksums."""
-    files = walk(folder).items()
-    return {name: {"bytes": one.size, "crc32c": one.crc32c or _crc32c(folder / name)} for name, one in files}
+def listing(folder: PurePath, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The sizes and checksums of the files below a folder, or of those of these names that exist, by relative name. Local files
+    are read; Cloud Storage supplies its own checksums."""
+    files = walk(folder) if names is None else {name: one for name in names if (one := info(folder / name)) is not None}
+    return {name: {"bytes": one.size, "crc32c": one.crc32c or _crc32c(folder / name)} for name, one in files.items()}
 
 
 def differences(folder: PurePath, recorded: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
