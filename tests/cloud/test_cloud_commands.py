@@ -14,11 +14,14 @@ from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, 
 from cloud_emulator import Emulator
 from command_line import run_cloud as run
 from command_line import terminal_of
-from tpulm import storage
+from tpulm import storage, workfolder
 from tpulm.cli import cloud_runs
+from tpulm.cloud import launch as cloud_launch
 from tpulm.cloud import prices, teardown
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import ConfigError, InUse, StorageError, TpulmError
+from tpulm.config import canonical_json
+from tpulm.config import load as load_run
+from tpulm.errors import ConfigError, InUse, StorageError, TpulmError, WorkFolderMismatch
 
 W = ("--workdir", str(WORKDIR_PATH))
 
@@ -119,6 +122,27 @@ def test_logs_go_to_stdout_alone(said: io.StringIO, gcs: Emulator):
     assert said.getvalue() == "attempt 2, worker 1\n"
     write_job(job_of(attempt=2, status="done"))
     assert run("logs", *W, "-f", "--worker", "1") == (0, "step 1 [a]\nstep 2 한\n")
+
+
+def test_launching_in_the_folder_of_a_run_that_is_done(said: io.StringIO, api: TpuApi, gcs: Emulator):
+    """The same run is done; another is refused, and one whose model is gone gets it again."""
+    control, done = (
+        write_job(job_of(status="done", project=PROJECT)),
+        load_run("bert-tiny", {"corpus.sources": ["gs://runs/x"]}),
+    )
+    for path in (control.run_file, WORKDIR_PATH / "run.json"):
+        storage.write_atomic(path, canonical_json(done))
+    storage.write_atomic(WORKDIR_PATH / "export" / "model.safetensors", b"1")
+    workfolder.write_result(WORKDIR_PATH, "export", {"step": 7}, product=WORKDIR_PATH / "export")
+    storage.write_atomic(WORKDIR_PATH / "dataset" / "manifest.json", b"{}")
+    place = (*W, "--project", PROJECT, "--accelerator", "v3-8", "--bucket", "runs", "--zone", ZONE)
+    launch = ("launch", "bert-tiny", "--set", "corpus.sources=['gs://runs/x']", *place, "--no-check", "--no-plan", "--yes")
+    assert run(*launch, "--json")[0] == 0 and not gcs.tpu.nodes()
+    for option in ((), ("--prepare-on-tpu",)):
+        with pytest.raises(WorkFolderMismatch, match=r"train\.steps"):
+            run(*launch, "--set", "train.steps=8", *option)
+    storage.remove(WORKDIR_PATH / "export")
+    assert not cloud_launch.is_done(done, WORKDIR_PATH)
 
 
 def test_ssh_prints_the_command_and_nothing_else(said: io.StringIO, gcs: Emulator):

@@ -77,7 +77,7 @@ def launch(
             cloud.setup.require(settings)
     control = cloud.control.Control(folder)
     job = found[0] if (found := control.read()) else None
-    if job is not None and control.is_complete() and job.is_over:
+    if job is not None and job.is_over and cloud.launch.is_done(config, folder):
         _end(job, folder)
     named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project), note=say)
     if job is not None and job.node is not None:
@@ -96,7 +96,7 @@ def launch(
         estimate = _planned(config, settings, max(by_zone.values(), default=None)) if plan else None
         _confirm_cost(config, settings, folder, prices, estimate, yes=yes)
         staged = cloud.launch.staged(config, folder / "cloud" / "inputs")
-        if not prepare_on_tpu:
+        if not prepare_on_tpu or control.is_complete():  # of a complete run that only looks whether it is this one
             prepare_in_bucket(staged, folder)
         with drawn_progress() as progress:
             cloud.launch.launch(staged, folder, settings, prices=by_zone, python=python, progress=progress)

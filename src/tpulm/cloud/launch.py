@@ -24,12 +24,13 @@ from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Provider, Request
 from tpulm.cloud.settings import FILE, CloudSettings, near
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import RunConfig, canonical_json, differences, from_json, listed
+from tpulm.config import Change, RunConfig, canonical_json, differences, from_json, listed
 from tpulm.config.validation import validated
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing, suggest
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import dollars
 from tpulm.storage.paths import bucket_and_name
+from tpulm.workfolder import read_result
 
 _OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # each tracker's key or address
 # What tokenization reads in the folder of a vocabulary; the manifest says that it is one of ours.
@@ -86,8 +87,7 @@ def reattach(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> J
     """Continue a run that has a node, as it was launched. Raises ConfigError if the settings differ."""
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
-    begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
-    changes: list[object] = [*differences(begun, staged(config, control.folder / "inputs", copy=False))]
+    changes: list[object] = [*_changed(config, control)]
     for name in ("project", "accelerator", "spot", "budget", "deadline_hours", "secrets", "service_account"):
         if (before := getattr(then, name)) != (now := getattr(settings, name)):
             changes.append(f"{name}: {before} -> {now}")
@@ -97,6 +97,20 @@ def reattach(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> J
             "with those; 'tpulm cloud stop' ends its TPU, and launching then takes these"
         )
     return job if job.wanted == "running" else control.change(reopened)
+
+
+def is_done(config: RunConfig, workdir: PurePath) -> bool:
+    """Whether this very run was launched in the folder and is complete, and its model lies there as it was exported."""
+    result = read_result(workdir, "export")
+    if result is None or _changed(config, Control(workdir)):
+        return False
+    return not any(storage.differences(workdir / "export", result.get("files", {})))
+
+
+def _changed(config: RunConfig, control: Control) -> list[Change]:
+    """The settings in which the run that was launched differs from `config`."""
+    begun = from_json(storage.read_bytes(control.run_file), str(control.run_file))
+    return differences(begun, staged(config, control.folder / "inputs", copy=False))
 
 
 def check_folder(workdir: PurePath) -> None:
