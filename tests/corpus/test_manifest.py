@@ -94,6 +94,17 @@ def test_a_corpus_that_is_not_here_at_all_is_no_mismatch(scattered: Callable, fo
         verify(corpus.manifest, gone, corpus.workdir, part_bytes=10_000)
 
 
+def test_sources_that_are_here_are_compared_without_those_that_are_not(scattered: Callable, folder: Path):
+    """As on a VM, which has what is in the bucket, and not what was on the laptop."""
+    paths = [str(folder / "a.txt"), str(folder / "b.txt")]
+    work = scattered(paths).workdir
+    (folder / "a.txt").unlink()
+    scattered(paths, workdir=work)
+    (folder / "b.txt").write_text("three\nfive\n")
+    with pytest.raises(WorkFolderMismatch, match=r"b\.txt: .*content"):
+        scattered(paths, workdir=work)
+
+
 def test_behind_a_limit_files_may_change(scattered: Callable, folder: Path):
     (folder / "a.txt").write_bytes(b"a line of text\n" * 200_000)
     work = scattered(folder, max_documents=10).workdir

@@ -12,16 +12,16 @@ from typing import Any, Final, Self
 from pydantic import RootModel
 
 from tpulm import storage
-from tpulm.config import CorpusConfig, RunConfig, SourceConfig, differences, listed
+from tpulm.config import CorpusConfig, RunConfig, differences, listed
 from tpulm.config.validation import validate_own
 from tpulm.corpus.documents import SamplesByReason
 from tpulm.corpus.readers import READERS
-from tpulm.corpus.readers.hub import is_folder
 from tpulm.corpus.readers.lines import InputFile
 from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import SortedRun
-from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.errors import WorkFolderMismatch
 from tpulm.runtime.stage import Record, read_record
+from tpulm.storage.paths import printable
 
 FORMAT_VERSION: Final = 4  # 4: the holdout split depends only on letters and digits
 
@@ -161,34 +161,20 @@ def hash_json(value: Any) -> str:
 def verify(manifest: CorpusManifest, config: CorpusConfig, workdir: str | os.PathLike[str], *, part_bytes: int) -> None:
     """Raise WorkFolderMismatch if the settings or the files differ from those of the manifest.
 
-    It is not a mismatch if no file of the corpus is found (the work folder may have moved to another machine), if the version
-    of Python, and with it Python's text, differs, or if a dataset cannot be accessed now. Contents are compared, not paths.
+    It is not a mismatch if a source is not found (the work folder may have moved to another machine, which has those in buckets
+    alone), if the version of Python, and with it Python's text, differs, or if a dataset cannot be accessed now. Contents are
+    compared, not paths.
     """
     away: set[int] = set()
-    try:
-        files = find_files(config.sources, away=away)
-    except ConfigError:
-        if any(_exists(source) for source in config.sources):
-            raise
-        files = None
+    files = find_files(config.sources, away=away)
     changes: list[object] = list(_settings_changes(manifest, config, part_bytes))
-    if files is not None:
+    if files:
         changes.extend(_file_changes(manifest, config, files, away))
     if changes:
         raise WorkFolderMismatch(
             f"{os.fspath(workdir)} was begun with another corpus (there -> now):\n{listed(changes)}\n"
             "Use another --workdir, or delete this one to begin again."
         )
-
-
-def _exists(source: SourceConfig) -> bool:
-    """Whether this machine has the source's files; False for a dataset on the Hub, which any machine can reach."""
-    if source.format == "hub" and not is_folder(source.path):
-        return False
-    try:
-        return bool(find_files([source], away=set()))
-    except ConfigError:
-        return False
 
 
 def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes: int) -> Iterator[object]:
@@ -202,14 +188,19 @@ def _settings_changes(manifest: CorpusManifest, config: CorpusConfig, part_bytes
 def _file_changes(
     manifest: CorpusManifest, config: CorpusConfig, files: Sequence[InputFile], away: Collection[int]
 ) -> Iterator[str]:
+    before, now = len(manifest.config.sources), len(config.sources)
+    if away and before != now:
+        lacking = ", ".join(printable(config.sources[source].path) for source in sorted(away))
+        yield f"number of sources: {before} -> {now}, of which {lacking} cannot be looked at here"
+        return
     records = [record for record in manifest.inputs if record.source not in away]
     if manifest.limit_reached:
         files = files[: len(records)]
     if len(files) != len(records):
-        before, now = {record.within for record in records}, {file.within for file in files}
+        read, found = {record.within for record in records}, {file.within for file in files}
         yield f"number of files: {len(records)} -> {len(files)}"
-        yield from (f"new: {path}" for path in sorted(now - before))
-        yield from (f"gone: {path}" for path in sorted(before - now))
+        yield from (f"new: {path}" for path in sorted(found - read))
+        yield from (f"gone: {path}" for path in sorted(read - found))
         return
     for record, file in zip(records, files, strict=True):
         old = reading_settings(manifest.config, record.source, record)

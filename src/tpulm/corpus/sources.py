@@ -24,7 +24,7 @@ from tpulm.corpus.paths import find_paths, name_within
 from tpulm.corpus.readers import FORMATS, READERS, read_documents
 from tpulm.corpus.readers.lines import Compression, InputFile, find_codec, open_file
 from tpulm.corpus.readers.wikipedia import stream_offsets
-from tpulm.errors import ConfigError, MissingExtra, Unavailable
+from tpulm.errors import ConfigError, Unavailable
 from tpulm.storage.paths import printable
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
@@ -47,9 +47,9 @@ def find_files(
 ) -> list[InputFile]:
     """Every file of every source; datasets are prepared if necessary. `note` receives the names of ignored files.
 
-    With `away`, for a corpus that was read before, nothing is prepared or downloaded; sources that this machine cannot access
-    now (no network, or a missing package) are left out, and their indices added to the set. Raises ConfigError for what is
-    missing, matches nothing, or is reached twice, and Unavailable if the Hub does not respond.
+    With `away`, for a corpus that was read before, nothing is prepared or downloaded; sources that this machine does not have,
+    or cannot access now (no network, or a missing package), are left out, and their indices added to the set. Raises
+    ConfigError for what is missing, matches nothing, or is reached twice, and Unavailable if the Hub does not respond.
     """
     if not sources:
         raise ConfigError("corpus.sources is empty: name at least one file, folder or glob, such as sources = ['text/*.txt']")
@@ -58,8 +58,8 @@ def find_files(
     for index, source in enumerate(sources):
         try:
             of_source = _files_of(source, index, note, first_time=away is None)
-        except (Unavailable, MissingExtra):
-            if away is None or source.format not in DATASETS:
+        except (ConfigError, Unavailable) as error:
+            if away is None or (isinstance(error, Unavailable) and source.format not in DATASETS):
                 raise
             away.add(index)
             continue
