@@ -14,7 +14,8 @@ from toy_runs import Notes
 from tpulm import dataset, pipeline, storage, tokenization
 from tpulm.config import RunConfig
 from tpulm.convert.continuing import starting_point
-from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.errors import ConfigError, MissingExtra, WorkFolderMismatch
+from tpulm.pipeline import preparation
 from tpulm.tokenization import analysers
 
 SENTENCES = {
@@ -36,6 +37,10 @@ def toy(folder: Path, analyser: str) -> RunConfig:
         "hardware": {"data": 2},
     }
     return RunConfig.model_validate(settings)
+
+
+def raises(name: str) -> Any:
+    raise MissingExtra(name)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,11 @@ def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
 
     begin = starting_point(storage.as_path(summary.export))
     assert begin.tokenizer["morphemes"] == analyser
+
+    with monkeypatch.context() as without:
+        for function in ("load", "versions"):
+            without.setattr(analysers, function, raises)
+        preparation.prepare_data(config, workdir)  # all is there: nothing is cut again
 
     monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "package": "0"})
     with pytest.raises(WorkFolderMismatch, match=r"analyser\.package: \(none\) -> .0"):

@@ -8,7 +8,7 @@ import pytest
 
 from tpulm.cloud import launch
 from tpulm.cloud.job import Job, intended
-from tpulm.cloud.launch import check_budget, check_trackers, request_for
+from tpulm.cloud.launch import check_budget, check_extras, extras_of, request_for
 from tpulm.cloud.settings import CloudSettings, load, region_of
 from tpulm.config import RunConfig, TrackConfig
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra
@@ -131,7 +131,7 @@ def test_a_budget_needs_a_price():
 def test_trackers_need_their_secrets_and_are_installed_here(monkeypatch: pytest.MonkeyPatch):
     def check(tracker: str, **secrets: str) -> None:
         settings = CloudSettings(project="my-project", secrets=secrets)
-        check_trackers(RunConfig(track=TrackConfig.model_validate({"to": [tracker]})), settings)
+        check_extras(RunConfig(track=TrackConfig.model_validate({"to": [tracker]})), settings)
 
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="WANDB_API_KEY"):
@@ -142,6 +142,18 @@ def test_trackers_need_their_secrets_and_are_installed_here(monkeypatch: pytest.
         check("mlflow", MLFLOW_TRACKING_URI="address")
     monkeypatch.setattr(launch, "find_spec", lambda name: object())
     check("mlflow", MLFLOW_TRACKING_URI="address")
+
+
+def test_what_a_run_needs_besides_is_on_its_vms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = RunConfig.model_validate({"tokenizer": {"morphemes": "mecab"}, "corpus": {"cleaning": {"languages": ["ja"]}}})
+    assert extras_of(run) == ("ja", "languages") and extras_of(RunConfig()) == ()
+    words = {"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}}
+    assert extras_of(RunConfig.model_validate(words)) == ("ko",)
+    (tmp_path / "tokenizer_config.json").write_text('{"word_tokenizer_type": "mecab"}')
+    assert extras_of(RunConfig.model_validate({"tokenizer": {"path": str(tmp_path / "vocab.txt")}})) == ("ja",)
+    monkeypatch.setattr(launch, "find_spec", lambda name: None if name == "py3langid" else object())
+    with pytest.raises(MissingExtra, match="py3langid"):
+        check_extras(run, CloudSettings(project="my-project"))
 
 
 def test_what_a_node_is_told():

@@ -71,7 +71,7 @@ def launch(
     settings = cloud_settings(cloud_file, where, require=("bucket", "accelerator", "zones"))
     folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
     cloud.launch.check_folder(folder)
-    cloud.launch.check_trackers(config, settings)
+    cloud.launch.check_extras(config, settings)
     if check:
         with console.status(f"Looking at {settings.project} …"):
             cloud.setup.require(settings)

@@ -22,7 +22,7 @@ import yaml
 from tpulm import accelerators, storage
 from tpulm.cloud import bundle
 from tpulm.cloud.control import Control
-from tpulm.cloud.launch import check_folder, check_trackers, label_value
+from tpulm.cloud.launch import check_extras, check_folder, extras_of, label_value
 from tpulm.cloud.settings import CloudSettings, region_of
 from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import EXIT_PEER_LOST, EXIT_STOPPED, ConfigError
@@ -71,13 +71,13 @@ def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, prog
     Raises ConfigError for a folder that is not in a bucket, and for a run that has a node; InUse for a supervised run.
     """
     check_folder(workdir)
-    check_trackers(config, settings)
+    check_extras(config, settings)
     control = Control(workdir)
     with storage.held(control.folder, note=progress.note):
         if (versioned := control.read()) is not None and versioned[0].nodes:
             name = versioned[0].nodes[0].name
             raise ConfigError(f"{name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
-        offline, extras = not settings.external_addresses, config.track.to
+        offline, extras = not settings.external_addresses, extras_of(config)
         packed = bundle.stage(control.folder / "bundles", offline=offline, extras=extras, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))
     return Staged(label_value(config.name, workdir), workdir, control.run_file, packed)

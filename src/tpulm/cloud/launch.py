@@ -15,7 +15,7 @@ from typing import Any
 
 from tpulm import storage
 from tpulm.cloud import bundle
-from tpulm.cloud.control import Control
+from tpulm.cloud.control import Control, read_object
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.job import Job, Node, reopened
@@ -33,6 +33,8 @@ from tpulm.storage.paths import bucket_and_name
 from tpulm.workfolder import read_result
 
 _OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # each tracker's key or address
+_OF_ANALYSERS = {"mecab": "ja", "kiwi": "ko"}  # each morphological analyser's extra
+_PACKAGES = {"ja": "fugashi", "ko": "kiwipiepy", "languages": "py3langid"}  # an extra's package, where it has another name
 # What tokenization reads in the folder of a vocabulary; the manifest says that it is one of ours.
 _BESIDE_TOKENIZERS = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "manifest.json")
 _LONGEST_SECONDS = 30 * 86_400.0  # for which an attempt's node runs, without a shorter deadline
@@ -55,7 +57,7 @@ def launch(
     budget without a price; InUse if the run is supervised. Nothing is changed then.
     """
     check_folder(workdir)
-    check_trackers(config, settings)
+    check_extras(config, settings)
     check_known(settings, settings.zones, prices)
     control = Control(workdir)
     where = {
@@ -72,7 +74,7 @@ def launch(
             name = versioned[0].nodes[0].name
             raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' continues it")
         offline = not settings.external_addresses and python is None
-        extras, bundles = config.track.to, control.folder / "bundles"
+        extras, bundles = extras_of(config), control.folder / "bundles"
         staged = bundle.stage(bundles, python=python, offline=offline, extras=extras, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))
         storage.write_json(control.settings_file, {**settings.model_dump(mode="json"), "bundle": str(staged)})
@@ -120,8 +122,18 @@ def check_folder(workdir: PurePath) -> None:
         raise ConfigError(f"--workdir {workdir} {where}; the workers need a folder in a bucket: gs://bucket/path")
 
 
-def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
-    """Raises ConfigError for a tracker that VMs cannot report to, MissingExtra for one that is not installed here."""
+def extras_of(config: RunConfig) -> tuple[str, ...]:
+    """tpulm's extras that the run needs on its VMs, besides those of every run."""
+    analysers = {config.tokenizer.morphemes, config.data.word_boundaries}
+    if path := config.tokenizer.path:
+        beside = storage.as_path(path).with_name("tokenizer_config.json")
+        analysers |= {read_object(beside).get("word_tokenizer_type")} if storage.exists(beside) else set()
+    extras = [extra for name, extra in _OF_ANALYSERS.items() if name in analysers]
+    return (*config.track.to, *extras, *(["languages"] if config.corpus.cleaning.languages else []))
+
+
+def check_extras(config: RunConfig, settings: CloudSettings) -> None:
+    """Raises ConfigError for a tracker that VMs cannot report to, MissingExtra for an extra that is not installed here."""
     for name in config.track.to:
         if (variable := _OF_TRACKERS.get(name)) is None:
             raise ConfigError(
@@ -132,8 +144,9 @@ def check_trackers(config: RunConfig, settings: CloudSettings) -> None:
                 f"track.to = '{name}' needs {variable} on the VMs: make a secret of it, and name that in {FILE}: "
                 f'[secrets] {variable} = "…"'
             )
-        if find_spec(name) is None:
-            raise MissingExtra(f"VMs get the version of {name} that is installed here, and none is: {installing(name)}")
+    for extra in extras_of(config):
+        if find_spec(name := _PACKAGES.get(extra, extra)) is None:
+            raise MissingExtra(f"VMs get the version of {name} that is installed here, and none is: {installing(extra)}")
 
 
 def check_budget(settings: CloudSettings, prices: Mapping[str, float], *, spent: float) -> None:

@@ -111,7 +111,7 @@ def prepare_tokenizer(
         tokenization.save(trained, folder, inputs=inputs, model_max_length=config.model.max_positions)
     hosts.barrier("tokenizer")
     loaded = tokenization.load(folder)
-    if not _normalizes(loaded, config.corpus.cleaning):
+    if not is_prepared(workdir, "dataset") and not _normalizes(loaded, config.corpus.cleaning):
         progress.note(_UNNORMALIZED)
     return loaded
 
