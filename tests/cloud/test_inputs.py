@@ -37,3 +37,21 @@ def test_a_vocabulary_goes_with_the_files_beside_it(gcs: Emulator, tmp_path: Pat
 
 def test_all_files_beside_a_vocabulary_that_are_read():
     assert {*launch._BESIDE_TOKENIZERS} == {*hf_files.SETTINGS_FILES, hf_files.ADDED_TOKENS, files.MANIFEST}
+
+
+def test_of_a_starting_model_only_what_is_read_is_copied_and_once(gcs: Emulator, tmp_path: Path):
+    model = {"export/generator/config.json", "export/discriminator/model.safetensors", "export/config.json", "run.json"}
+    model |= {"results/export.json", "optimizer.safetensors"}
+    for name in (*model, "checkpoints/7/a.json", "dataset/manifest.json", ".lock", "secrets.json", "export/generator/x/y.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    run = load_run("bert-tiny", {"train.start_from": str(tmp_path)})
+    assert launch.staged(run, INPUTS).train.start_from == str(INPUTS / "start")
+    first = storage.walk(INPUTS / "start")
+    assert first.keys() == model
+    (tmp_path / "run.json").write_text("other")
+    launch.staged(run, INPUTS)
+    assert {name for name, file in storage.walk(INPUTS / "start").items() if file != first[name]} == {"run.json"}
+    (tmp_path / "run.json").unlink()
+    launch.staged(run, INPUTS)
+    assert storage.walk(INPUTS / "start").keys() == {"secrets.json", "optimizer.safetensors", "results/export.json"}

@@ -206,6 +206,10 @@ def check_sources(config: RunConfig, folder: PurePath, *, on_tpu: bool) -> None:
         raise ConfigError(f"--prepare-on-tpu: {datasets[0]} is read with packages that workers do not have; leave it out")
     if on_tpu and local:
         raise ConfigError(f"--prepare-on-tpu: {local[0]} is on this machine; copy the corpus to a bucket and name it there")
+    if (start := config.train.start_from) is not None and not storage.is_remote(start) and storage.exists(start):
+        from tpulm.convert.huggingface import model_folder
+
+        model_folder(start)  # raises for an export that is older than its checkpoint, which stays here
     if not is_prepared(folder, "dataset"):
         check_named_inputs(config)
         refuse_unused_settings(config.corpus.sources, find_files(config.corpus.sources))

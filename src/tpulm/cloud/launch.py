@@ -25,6 +25,7 @@ from tpulm.cloud.settings import FILE, CloudSettings, near
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import Change, RunConfig, canonical_json, differences, from_json, listed
+from tpulm.config.resolve import OPTIMIZER_FILE
 from tpulm.config.validation import validated
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing, suggest
 from tpulm.progress import SILENT, Progress
@@ -302,10 +303,19 @@ def staged(config: RunConfig, folder: PurePath, *, copy: bool = True) -> RunConf
             _mirror(path.parent, [path.name, *_BESIDE_TOKENIZERS], target)
         changes["tokenizer"] = config.tokenizer.model_copy(update={"path": str(target / path.name)})
     if (start := config.train.start_from) is not None and not storage.is_remote(start):
-        if copy:
-            storage.copy_files(start, folder / "start")
+        if copy and storage.exists(start):
+            _mirror(storage.as_path(start), _model_files(storage.as_path(start)), folder / "start")
         changes["train"] = config.train.model_copy(update={"start_from": str(folder / "start")})
     return config.model_copy(update=changes)
+
+
+def _model_files(source: PurePath) -> list[str]:
+    """What a run reads of a starting model, both halves of an ELECTRA and the optimizer's moments too; of a work folder its
+    export."""
+    model = "export/" if storage.exists(source / "run.json") else ""
+    files = rf"{model}((generator|discriminator)/)?[^/]+\.(json|txt|safetensors)"
+    read = re.compile(rf"{files}|run\.json|results/export\.json|{re.escape(OPTIMIZER_FILE)}")
+    return [name for name in storage.walk(source) if read.fullmatch(name)]
 
 
 def _mirror(source: PurePath, names: Sequence[str], target: PurePath) -> None:
