@@ -15,7 +15,7 @@ from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.job import Job
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Resource
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused
+from tpulm.errors import CloudRefused, Unavailable
 from waiting import until
 
 
@@ -116,6 +116,17 @@ def test_a_zone_that_does_not_answer_hides_no_other(api: TpuApi, gcs: Emulator, 
     monkeypatch.setattr(api, "resources", resources)
     found = audit.audit(api)
     assert found.silent == {OTHER_ZONE: "not here"} and [item.verdict for item in found.findings] == ["orphan"]
+
+
+def test_a_zone_that_does_not_delete_keeps_no_other_from_it(api: TpuApi, gcs: Emulator):
+    plant(api, "toy-a1", OTHER_ZONE)
+    plant(api, "toy-a2")
+    found = audit.audit(api).of("orphan")
+    gcs.tpu.faults.set(error_rate=1.0, match="toy-a1")
+    quick = TpuApi(api.project, GoogleRest(api.project, patience_seconds=0.0))
+    with pytest.raises(Unavailable, match="toy-a1"):
+        audit.delete(quick, found, pause_seconds=0.05)
+    assert [name.rpartition("/")[2] for name in gcs.tpu.nodes()] == ["toy-a1"]
 
 
 def test_who_may_see_nothing_is_refused(api: TpuApi, gcs: Emulator):

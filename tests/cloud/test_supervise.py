@@ -16,10 +16,10 @@ from cloud_emulator.recorded import answer
 from tpulm import storage
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Finished, Outcome, Policy, RecordEnd
-from tpulm.cloud.job import Job, Node, intended, with_node
+from tpulm.cloud.job import Ending, Job, Node, intended, with_node
 from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request
 from tpulm.cloud.supervise import StepProgress, Supervisor
-from tpulm.errors import CloudRefused, StorageError, TpulmError
+from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 
 
 class Killed(BaseException):
@@ -268,6 +268,31 @@ def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
     assert job.node is not None and (job.node.name, job.node.ending) == ("reviews-a1", "done")
     run.cloud.refused_deletions = 0
     assert to_the_end(run).status == "done"
+
+
+@pytest.mark.parametrize("ending", ["withdrawn", None])
+def test_a_spare_nodes_zone_that_does_not_answer_delays_nothing_elsewhere(
+    run: Run, monkeypatch: pytest.MonkeyPatch, ending: Ending | None
+):
+    """Given up, or still in a queue: the node that works is replaced, and the other one stays recorded until it is seen."""
+    look = run.cloud.node_status
+
+    def node_status(name: str, zone: str) -> NodeStatus:
+        if zone == "b":
+            raise Unavailable("503")
+        return look(name, zone)
+
+    monkeypatch.setattr(run.cloud, "node_status", node_status)
+    zones = {"zones": ("a", "b"), "queued": True, "attempt": 2}
+    spare = Node(name="reviews-a2", zone="b", attempt=2, intended_at=1e9, requested=True, ending=ending)
+    node = Node(name="reviews-a1", zone="a", attempt=1, intended_at=1e9, requested=True, state="READY")
+    run.control.change(lambda job: job.model_copy(update={**zones, "node": node, "spare": (spare,)}))
+    loop = supervisor(run)
+    with pytest.raises(Unavailable):
+        for _ in range(20):
+            loop.step()
+    job = run.control.job()
+    assert [attempt.ending for attempt in job.attempts] == ["lost"] and spare in job.nodes
 
 
 @pytest.mark.parametrize(("at", "patience", "ends_well"), [(1, 3600.0, True), (1, 90.0, False), (0, 3600.0, False)])

@@ -197,7 +197,7 @@ class Observation:
     created_at: float | None = None  # of the node, by the cloud's clock
     unseen: float = 0.0  # seconds since the node was last seen to exist; nobody may have supervised since
     deleting: float = 0.0  # seconds since this supervisor first requested its deletion
-    spare: Mapping[str, Observation] = field(default_factory=dict)  # by the spare node's name
+    spare: Mapping[str, Observation | None] = field(default_factory=dict)  # by the spare node's name; None: no answer
 
 
 _GONE_STATES = frozenset(["PREEMPTED", "TERMINATED", "STOPPING", "STOPPED", "HIDING", "HIDDEN"])
@@ -216,10 +216,10 @@ _USER_EXIT_CODES = frozenset([2, 3, 4])  # exit codes that blame the run, its da
 def decide(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     """The action due for the node; for the spare nodes while the node only waits or is being deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
-        alive = [node.name for node in job.spare if node.ending is None]
+        spare = {node.name: observed.spare.get(node.name, Observation()) for node in job.spare if node.ending is None}
+        alive = {name: seen for name, seen in spare.items() if seen is not None}
         if alive:
-            up = [name for name in alive if _is_up(observed.spare.get(name, Observation()))]
-            return Promote((up or alive)[0])
+            return Promote(next((name for name, seen in alive.items() if _is_up(seen)), next(iter(alive))))
     action = _of_node(job, observed, now, policy)
     if isinstance(action, Wait | Delete | GiveUp) and job.spare:
         return _for_spare_nodes(job, observed, now, policy, action)
@@ -250,7 +250,8 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
         case ForSpareNode(name, RecordEnd()):
             return jobs.dropped(job, name, now=now)
         case ForSpareNode(name, same):
-            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, observed.spare.get(name, Observation()), now))
+            seen = observed.spare.get(name) or Observation()
+            return jobs.with_spare(job, recorded(jobs.of_spare(job, name), same, seen, now))
         case RecordEnd(pause):
             return jobs.ended(job, now=now, newest_step=observed.newest_step, pause=pause)
         case Close(status, message):
@@ -289,6 +290,8 @@ def _for_spare_nodes(job: Job, observed: Observation, now: float, policy: Policy
     over = _is_over(job) or job.wanted != "running" or observed.complete or _exhausted_limit(job, now, policy)
     for node in job.spare:
         of_spare = observed.spare.get(node.name, Observation())
+        if of_spare is None:  # its zone does not answer: it may exist
+            continue
         due: Action
         if node.ending is None and (served or over):
             why = f"{job.node.name} in {job.node.zone} came first" if served and job.node else "the run does not need it"

@@ -98,6 +98,7 @@ class Supervisor:
     pause_seconds: float = 10.0  # between looks while there is nothing to do
     memory: SupervisorState = field(default_factory=SupervisorState)
     _logged: str = ""  # the last line
+    _unanswered: TpulmError | None = None  # of the last look at a spare node
 
     def run_once(self) -> Job:
         """Take every action that is due now. The run is over, or another pass is needed after a while.
@@ -176,7 +177,8 @@ class Supervisor:
                 self.memory = memory.of(self._read()[0], moved=self.clock() - seconds - memory.saved_at)
 
     def step(self) -> tuple[Job, Action]:
-        """One look and one action. Raises TpulmError for nodes that could not be deleted in time."""
+        """One look and one action. Raises TpulmError for nodes that could not be deleted in time, and Unavailable or
+        CloudRefused for a spare node whose zone does not answer, once nothing else is due."""
         job, version = self._read()
         now = self.clock()
         observed = self.observe(job, now)
@@ -187,6 +189,8 @@ class Supervisor:
             raise TpulmError(
                 f"{' and '.join(names)} could not be deleted for {duration(now - since)}\n{deletion_commands(job)}"
             )
+        if isinstance(action, Wait) and self._unanswered is not None:
+            raise self._unanswered
         self._log(describe(job, action))
         changed = self._act(job, action, observed, now)
         if changed != job:
@@ -195,11 +199,19 @@ class Supervisor:
 
     def observe(self, job: Job, now: float) -> Observation:
         """The state of a job's nodes and of its run."""
-        spare = {node.name: self._observe_node(job, node, now) for node in job.spare}
+        self._unanswered = None
+        spare = {node.name: self._observe_spare(job, node, now) for node in job.spare}
         if job.node is None:
             return Observation(newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
         observed = self._observe_node(job, job.node, now)  # before the result, so that an outcome comes with its result
         return replace(observed, newest_step=self.control.newest_step(), complete=self.control.is_complete(), spare=spare)
+
+    def _observe_spare(self, job: Job, node: Node, now: float) -> Observation | None:
+        try:
+            return self._observe_node(job, node, now)
+        except (Unavailable, CloudRefused) as error:  # the run goes on in other zones
+            self._unanswered = error
+            return None
 
     def _observe_node(self, job: Job, node: Node, now: float) -> Observation:
         creation = self.provider.progress(node.operation)
@@ -255,7 +267,8 @@ class Supervisor:
             self._delete(job, observed, now)
         if isinstance(action, ForSpareNode) and isinstance(action.action, Create):
             view = jobs.of_spare(job, action.node)
-            return jobs.with_spare(job, self._create(view, action.action, observed.spare[action.node], now))
+            seen = observed.spare[action.node] or Observation()
+            return jobs.with_spare(job, self._create(view, action.action, seen, now))
         if isinstance(action, Create):
             return self._create(job, action, observed, now)
         return recorded(job, action, observed, now)
@@ -274,13 +287,20 @@ class Supervisor:
 
     def _delete(self, job: Job, observed: Observation, now: float) -> None:
         """Delete every existing node that is given up. What cannot be deleted now is retried at the next look."""
+        failed: TpulmError | None = None
         for node in job.nodes:
-            observation = observed if node is job.node else observed.spare[node.name]
-            exists = observation.state not in (None, "DELETING") and not observation.foreign
+            seen = observed if node is job.node else observed.spare[node.name]
+            exists = seen is not None and seen.state not in (None, "DELETING") and not seen.foreign
             if node.ending is not None and exists:
                 self.memory.deletion_requested.setdefault(node.name, now)
-                if why := self.provider.delete(node.name, node.zone):
+                try:
+                    why = self.provider.delete(node.name, node.zone)
+                except (Unavailable, CloudRefused) as error:  # the others are deleted first
+                    why, failed = "", error
+                if why:
                     self._log(f"{node.name} cannot be deleted yet, and is tried again: {why}")
+        if failed is not None:
+            raise failed
 
     def _when_interrupted(self) -> str:
         with contextlib.suppress(TpulmError):

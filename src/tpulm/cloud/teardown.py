@@ -23,7 +23,7 @@ from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Provider, Resource
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError, some_of
+from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError, Unavailable, some_of
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime import interrupt
@@ -192,30 +192,40 @@ def delete(
     progress: Progress = SILENT,
     wait: Callable[[float], None] = time.sleep,
 ) -> Deleted:
-    """Delete resources, and wait until they are gone, for `seconds` at most. Raises CloudRefused.
+    """Delete resources, and wait until they are gone, for `seconds` at most.
 
-    Their jobs are read again first: a resource that now belongs to a live run is left alone.
+    Their jobs are read again first: a resource that now belongs to a live run is left alone. One whose zone does not answer
+    hides no other: CloudRefused or Unavailable is raised for it in the end.
     """
     again = judged([finding.resource for finding in findings], now=time.time())
     targets = [now.resource for now in again if now.verdict != "live"]
     remaining = list(dict.fromkeys((target.name, target.zone) for target in targets))  # a queued resource and its node are one
     progress.start("deleting", total=len(remaining), unit="TPU")
-    for name, zone in remaining:
-        api.delete(name, zone)
-    give_up_at = time.monotonic() + seconds
+    failed: dict[tuple[str, str], TpulmError] = {}
+
+    def is_over(name: str, zone: str, *, state: str | None) -> bool:
+        """Whether nothing more can be done about it; else its deletion goes on, or is requested."""
+        try:
+            state = api.node_status(name, zone).state if state is None else state
+            if state is not None and state not in _GOING:
+                api.delete(name, zone)  # again, where it was still being created, or its queued resource left it behind
+        except (CloudRefused, Unavailable) as error:
+            failed[name, zone] = error
+        return state is None or (name, zone) in failed
+
+    give_up_at, state = time.monotonic() + seconds, "listed"
     while remaining:
         progress.status(", ".join(name for name, _ in remaining[:3]))
-        for name, zone in list(remaining):
-            state = api.node_status(name, zone).state
-            if state is None:
-                remaining.remove((name, zone))
-                progress.advance(1)
-            elif state not in _GOING:
-                api.delete(name, zone)  # a node that was still being created, or that its queued resource left behind
+        over = [target for target in remaining if is_over(*target, state=state)]
+        remaining, state = [target for target in remaining if target not in over], None
+        progress.advance(len(over))
         if remaining and time.monotonic() > give_up_at:
             break
         if remaining:
             wait(pause_seconds)
+    for error in failed.values():
+        names = some_of([f"{name} in {zone}" for name, zone in failed])
+        raise type(error)(f"{names} may be left: {error}")
     not_deleted = [target for target in targets if (target.name, target.zone) in remaining]
     return Deleted(tuple(target for target in targets if target not in not_deleted), tuple(not_deleted))
 
