@@ -253,6 +253,10 @@ def test_settings_that_the_node_does_not_have(launched: Control):
     other = SETTINGS.model_copy(update={"accelerator": "v6e-8", "budget": 7.0})
     with pytest.raises(ConfigError, match=r"accelerator: v3-8 -> v6e-8\n  budget: None -> 7\.0"):
         launching.reattach(run, WORKDIR_PATH, other)
+    others = {"zones": ZONES[1:], "queued": True, "network": "other", "external_addresses": False, "quota_patience_hours": 9.0}
+    for name, value in others.items():
+        with pytest.raises(ConfigError, match=f"{name}: "):
+            launching.reattach(run, WORKDIR_PATH, SETTINGS.model_copy(update={name: value}))
     with pytest.raises(ConfigError, match=r"train\.steps"):
         launching.reattach(load_run("bert-tiny", {**SOURCES, "train.steps": 7}), WORKDIR_PATH, SETTINGS)
     with pytest.raises(ConfigError, match="toy-a2"):

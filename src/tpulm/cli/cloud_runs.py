@@ -84,7 +84,7 @@ def launch(
         launched = settings.model_copy(update={"zones": job.zones})
         cloud.launch.check_budget(launched, job.prices, spent=job.dollars(time.time()))
         say(f"{job.node.name} of this run is recorded in {job.node.zone}: the run is taken up.")
-        cloud.launch.reattach(config, folder, settings)
+        cloud.launch.reattach(config, folder, launched if named.has_default_zones else settings)
     else:
         with console.status("Looking up prices …"):
             prices = cloud.prices.find_prices(named, settings.zones, note=say)
@@ -104,7 +104,7 @@ def launch(
     if detach:
         _detach(folder)
     else:
-        _end(_supervise(folder, settings), folder)
+        _end(_supervise(folder), folder)
 
 
 def supervise(workdir: WorkDir, loop: Annotated[bool, option("Go on until the run is over.", "--loop")] = False) -> None:
@@ -118,9 +118,8 @@ def supervise(workdir: WorkDir, loop: Annotated[bool, option("Go on until the ru
     Exit code 0: the run is over, done or stopped, and there is nothing more to do; 75: call again; 4: the run is over since the
     cloud refused it, or this login was refused now; 1: the run has failed, or something cannot be deleted.
     """
-    settings = cloud.launch.settings_of(workdir)
     try:
-        job = _supervise(workdir, settings, once=not loop)
+        job = _supervise(workdir, once=not loop)
     except (InUse, Unavailable) as error:
         if loop:
             raise
@@ -224,7 +223,8 @@ def prepare_in_bucket(config: RunConfig, folder: PurePath) -> None:
         preparation.prepare_data(config, work.path, progress=progress)
 
 
-def _supervise(folder: PurePath, settings: cloud.settings.CloudSettings, *, once: bool = False) -> cloud.job.Job:
+def _supervise(folder: PurePath, *, once: bool = False) -> cloud.job.Job:
+    settings = cloud.launch.settings_of(folder)
     supervisor = cloud.launch.supervisor(folder, settings, cloud.tpu_api.TpuApi(settings.project), log=_log)
     with interrupt.handled():
         return supervisor.run_once() if once else supervisor.run()

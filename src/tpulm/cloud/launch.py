@@ -91,8 +91,9 @@ def reattach(config: RunConfig, workdir: PurePath, settings: CloudSettings) -> J
     control = Control(workdir)
     job, then = control.job(), settings_of(workdir)
     changes: list[object] = [*_changed(config, control)]
-    for name in ("project", "accelerator", "spot", "budget", "deadline_hours", "secrets", "service_account"):
-        if (before := getattr(then, name)) != (now := getattr(settings, name)):
+    for name in CloudSettings.model_fields:
+        of_choice = name in ("bucket", "far_bucket")  # of the folder, and of zones
+        if (before := getattr(then, name)) != (now := getattr(settings, name)) and not of_choice:
             changes.append(f"{name}: {before} -> {now}")
     if changes:
         raise ConfigError(
