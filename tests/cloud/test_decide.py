@@ -103,7 +103,7 @@ def stepping(seconds: float, seconds_per_step: float) -> Observation:
         (requested(ending="withdrawn"), Observation(), 121, RecordEnd(0.0)),
         (requested(ending="withdrawn"), Observation(deleting=10.0), 60, RecordEnd(0.0)),
         (requested(ending="stopped"), Observation(outcome=SAVED), 60, RecordEnd(0.0)),
-        (requested(ending="withdrawn", requested=False), Observation(), 0, RecordEnd(0.0)),
+        (requested(ending="withdrawn", requested=False), Observation(), 121, RecordEnd(0.0)),
         (requested(ending="denied"), Observation(refusal="denied"), 10, RecordEnd(0.0)),
         (
             requested(ending="stopped"),
@@ -312,8 +312,12 @@ def test_a_spare_that_came_and_went_unseen_may_have_billed():
 
 def withdrawn(job: Job, seen: Observation) -> Job:
     """To the end, in which nothing is created any more. What is seen is gone once it is deleted."""
+    now = NOW
     for _ in range(40):
-        action = decide(job, seen, NOW, POLICY)
+        action = decide(job, seen, now, POLICY)
+        if isinstance(action, Wait) and all(node.ending and not node.requested for node in job.nodes):
+            now += POLICY.appear + 1.0
+            continue
         if isinstance(action, Delete):
             seen = Observation(spare=dict.fromkeys(seen.spare, Observation()))
             continue
@@ -321,7 +325,7 @@ def withdrawn(job: Job, seen: Observation) -> Job:
             break
         same = action.action if isinstance(action, ForSpareNode) else action
         assert not isinstance(same, Wait | Create | Promote), action
-        job = recorded(job, action, seen, NOW)
+        job = recorded(job, action, seen, now)
     assert job.nodes == ()
     return job
 
@@ -330,6 +334,15 @@ def test_a_stop_withdraws_what_is_queued():
     job = stopping(queued_job())
     seen = dataclasses.replace(WAITING, spare={"reviews-a2": WAITING, "reviews-a3": WAITING})
     assert withdrawn(job, seen).status == "stopped"
+
+
+def test_a_stop_waits_for_what_a_killed_supervisor_may_have_asked_for():
+    """Between the request and its record."""
+    job = stopping(jobs.intended(new(), now=NOW - 3600))
+    job = recorded(job, decide(job, Observation(), NOW, POLICY), Observation(), NOW)
+    assert job.node is not None and not job.node.requested and job.node.ending == "stopped"
+    assert isinstance(decide(job, Observation(), NOW + 60, POLICY), Wait)
+    assert decide(job, Observation(state="CREATING"), NOW + 60, POLICY) == Delete()
 
 
 @pytest.mark.parametrize("other", [Observation(), WAITING, Observation(state="READY")], ids=["not asked for", "queued", "up"])

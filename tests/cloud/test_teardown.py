@@ -45,7 +45,8 @@ def test_what_cannot_be_deleted_is_named_with_the_command(api: TpuApi, gcs: Emul
     assert stop(api).status == "stopped" and gcs.tpu.nodes() == {}
 
 
-def test_a_node_that_was_only_intended_is_not_created(api: TpuApi, gcs: Emulator):
+def test_a_node_that_was_only_intended_is_not_created(api: TpuApi, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(teardown, "Policy", lambda: Policy(appear=0.3))
     write_job(job_of(attempt=1, node=node_of(1, requested=False, state="", ready_at=None)))
     assert stop(api).status == "stopped"
     assert gcs.tpu.nodes() == {} and "POST node" not in str(gcs.tpu.history())

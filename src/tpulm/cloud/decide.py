@@ -244,7 +244,10 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
             heard = heard or observed.outcome is not None
             came_and_went = why in ("lost", "preempted") or (why == "withdrawn" and observed.state is None)
             billed_from = now - min(observed.unseen, jobs.UNHEARD_SECONDS) if came_and_went else None
-            return jobs.ending(job, why, detail, heard=heard, created_at=created_at, billed_from=billed_from, step=step)
+            marked = jobs.ending(job, why, detail, heard=heard, created_at=created_at, billed_from=billed_from, step=step)
+            if job.node and not job.node.requested and why in ("stopped", "withdrawn"):
+                return jobs.with_node(marked, since=now)  # a supervisor may have requested it until now, and been killed
+            return marked
         case Promote(name):
             return jobs.promoted(job, name)
         case ForSpareNode(name, RecordEnd()):
@@ -374,9 +377,9 @@ def _deleting(job: Job, node: Node, why: Ending, observed: Observation, now: flo
 
 
 def _may_appear(node: Node, observed: Observation, now: float, policy: Policy) -> bool:
-    """Whether a missing node may still appear: it was requested, not refused, and never seen."""
+    """Whether a missing node may still appear: it may have been requested, was not refused, and never seen."""
     came = node.state or observed.deleting or observed.outcome is not None
-    return node.requested and not came and observed.refusal is None and now - node.since <= policy.appear
+    return not came and observed.refusal is None and now - node.since <= policy.appear
 
 
 def _pause(job: Job, why: Ending, observed: Observation, policy: Policy) -> float:
