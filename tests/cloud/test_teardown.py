@@ -123,6 +123,14 @@ def cost(job: Job, seconds_left: float | None = None, prices: dict[str, Price] |
     return status.cost_of(found, WORKDIR_PATH, now=time.time())
 
 
+def test_the_cost_of_spare_nodes_that_bill(gcs: Emulator):
+    spare = (node_of(3, ending="lost", ready_at=time.time() - 36_000), node_of(4, ready_at=None))
+    job = running(spare=spare)
+    found = cost(job)
+    assert found.dollars == pytest.approx(job.dollars(time.time()), abs=0.01) and found.dollars > 20 and found.runs
+    assert [(item.node, item.steps) for item in found.attempts] == [("toy-a1", 40), ("toy-a3", 0), ("toy-a2", 30)]
+
+
 def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):
     job = running()
     write_job(job)

@@ -350,12 +350,11 @@ def _next(workdir: PurePath, status: cloud.status.RunStatus, now: float) -> str:
 
 
 def _show_attempts(job: cloud.job.Job, attempts: Sequence[cloud.status.Spent]) -> None:
-    begun = [*job.attempts, *([job.node] if job.node else [])]
-    if not begun:
+    if not job.begun:
         show("no attempt has begun yet")
         return
     rows = []
-    for item, cost in zip(begun, attempts, strict=True):
+    for item, cost in zip(job.begun, attempts, strict=True):
         moments = (item.intended_at, item.ready_at, getattr(item, "ended_at", None))
         times = (_moment(at, after=None if n == 0 else item.intended_at) for n, at in enumerate(moments))
         counted = (f"{cost.steps:,}", duration(cost.hours * 3600), dollars(cost.dollars))

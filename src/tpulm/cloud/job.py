@@ -134,6 +134,12 @@ class Job(_Value):
         return self.spare if self.node is None else (self.node, *self.spare)
 
     @property
+    def begun(self) -> tuple[Attempt | Node, ...]:
+        """What has billed or may: the attempts that have ended, spare nodes that came up, and the node, which is last."""
+        spare = [node for node in self.spare if node.ready_at is not None]
+        return (*self.attempts, *spare, *([] if self.node is None else [self.node]))
+
+    @property
     def open_zones(self) -> tuple[str, ...]:
         """Zones that have not refused the run, the next one first."""
         start = self.next_zone % len(self.zones)

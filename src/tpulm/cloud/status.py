@@ -12,7 +12,7 @@ from statistics import median
 
 from tpulm import storage
 from tpulm.cloud.control import Control, Heartbeat
-from tpulm.cloud.job import Job
+from tpulm.cloud.job import Attempt, Job
 from tpulm.cloud.prices import Price, saved, table
 from tpulm.cloud.provider import NodeStatus, Provider
 from tpulm.cloud.settings import default_project, region_of
@@ -177,18 +177,18 @@ class Cost:
 
 
 def spent(job: Job, *, now: float, newest_step: int, prices: Mapping[str, Price] | None = None) -> tuple[Spent, ...]:
-    """The cost of each attempt; the running one is last."""
+    """The cost of each attempt that has begun, in the order of `Job.begun`."""
     unknown = _unknown(job, prices)
     done = []
-    for item in job.attempts:
-        hours = _hours(item.ready_at, item.ended_at)
-        dollars = None if hours and item.zone in unknown else item.dollars
-        steps = item.last_step - item.first_step
-        done.append(Spent(item.number, item.node, item.zone, item.ending, hours, steps, dollars))
-    if (node := job.node) is not None:
-        hours = _hours(node.ready_at, now)
-        dollars = None if hours and node.zone in unknown else hours * job.price(node.zone)
-        done.append(Spent(node.attempt, node.name, node.zone, "", hours, max(0, newest_step - job.newest_step), dollars))
+    for item in job.begun:
+        if isinstance(item, Attempt):
+            number, node, ending, steps = item.number, item.node, item.ending, item.last_step - item.first_step
+            hours, dollars = _hours(item.ready_at, item.ended_at), item.dollars
+        else:
+            number, node, ending, steps = item.attempt, item.name, "", max(0, newest_step - job.newest_step)
+            hours, steps = _hours(item.ready_at, now), steps if item is job.node else 0
+            dollars = hours * job.price(item.zone)
+        done.append(Spent(number, node, item.zone, ending, hours, steps, None if hours and item.zone in unknown else dollars))
     return tuple(done)
 
 
@@ -213,7 +213,7 @@ def cost_of(status: RunStatus, workdir: PurePath, *, now: float) -> Cost:
         hours=sum(item.hours for item in attempts),
         dollars_per_hour=per_hour,
         prices=tuple(prices[zone] for zone in zones if zone in prices) if prices else (),
-        runs=job.node is not None and job.node.ready_at is not None,
+        runs=any(node.ready_at is not None for node in job.nodes),
         attempts=attempts,
         stored=stored(workdir, region_of(job.zones[0])),
         hours_left=hours_left,

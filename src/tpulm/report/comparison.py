@@ -85,7 +85,7 @@ def _dollars(run: _Run, step: int) -> float:
     assert run.job is not None
     at, job = run.history.time(step), run.job
     spans = [(one.zone, one.ready_at, one.ended_at) for one in job.attempts]
-    spans += [(job.node.zone, job.node.ready_at, at)] if job.node else []
+    spans += [(node.zone, node.ready_at, at) for node in job.nodes]
     return sum(job.price(zone) * max(0.0, min(at, end) - ready) / 3600 for zone, ready, end in spans if ready is not None)
 
 
