@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import io
 import json
+import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, running, write_job
@@ -18,6 +21,7 @@ from tpulm import storage, workfolder
 from tpulm.cli import cloud_runs
 from tpulm.cloud import launch as cloud_launch
 from tpulm.cloud import prices, teardown
+from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import canonical_json
 from tpulm.config import load as load_run
@@ -143,6 +147,23 @@ def test_launching_in_the_folder_of_a_run_that_is_done(said: io.StringIO, api: T
             run(*launch, "--set", "train.steps=8", *option)
     storage.remove(WORKDIR_PATH / "export")
     assert not cloud_launch.is_done(done, WORKDIR_PATH)
+
+
+def test_the_process_in_the_background_finds_the_login(
+    said: io.StringIO, api: TpuApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It works in another folder."""
+    begun: list[dict[str, Any]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **given: begun.append(given) or SimpleNamespace(pid=7))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "key.json")
+    control = write_job(running(zones=(ZONE,), project=PROJECT))
+    run_of_it, options = load_run("bert-tiny", {"corpus.sources": ["gs://runs/x"]}), {"accelerator": "v3-8", "bucket": "runs"}
+    storage.write_atomic(control.run_file, canonical_json(run_of_it))
+    settings = load(project=PROJECT, zones=(ZONE,), **options).model_dump(mode="json")
+    storage.write_json(control.settings_file, {**settings, "bundle": "gs://runs/none"})
+    place = (*W, "--project", PROJECT, "--accelerator", "v3-8", "--bucket", "runs", "--zone", ZONE)
+    run("launch", "bert-tiny", "--set", "corpus.sources=['gs://runs/x']", *place, "--no-check", "--yes", "--detach")
+    assert begun[0]["env"]["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "key.json")
 
 
 def test_ssh_prints_the_command_and_nothing_else(said: io.StringIO, gcs: Emulator):

@@ -40,6 +40,7 @@ from tpulm.storage.paths import bucket_and_name
 if TYPE_CHECKING:
     from tpulm.config import RunConfig
 
+_OF_LOGIN = ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG")  # paths by which google-auth finds credentials
 _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": CloudRefused.exit_code}
 
 
@@ -238,9 +239,10 @@ def _detach(folder: PurePath) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         command = [sys.executable, "-m", "tpulm", "cloud", "supervise", "--loop", "--workdir", str(folder)]
-        started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd=Path.home()
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        named = {name: str(Path(os.environ[name]).absolute()) for name in _OF_LOGIN if os.environ.get(name)}
+        environment = {**os.environ, **named}  # they may be relative to this folder
+        started = subprocess.Popen(command, **streams, start_new_session=True, cwd=Path.home(), env=environment)
     show(f"Process {started.pid} of this machine supervises it, and writes to {log}.")
     show(f"This machine has to stay up. 'tpulm cloud status --workdir {folder}' says how it goes, from anywhere.")
     print_json({"workdir": str(folder), "process": started.pid, "log": str(log)})
