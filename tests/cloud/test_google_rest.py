@@ -61,6 +61,27 @@ def test_what_passes_is_waited_for(planned: list[tuple[int, Any]], rest: GoogleR
     assert rest.get("serviceusage", "v1/x") == {"a": "b"} and planned == []
 
 
+RATE = "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service 'compute.googleapis'"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED"}], "message": "x"},
+        {"errors": [{"domain": "usageLimits", "reason": "rateLimitExceeded"}], "message": "x"},
+        {"status": "PERMISSION_DENIED", "message": RATE},
+    ],
+)
+def test_a_limit_of_requests_is_no_missing_permission(planned: list[tuple[int, Any]], rest: GoogleRest, more: dict[str, Any]):
+    """Compute Engine gives it 403: https://cloud.google.com/docs/quotas/troubleshoot."""
+    planned += [(403, {"error": {"code": 403, **more}}), (200, {"a": "b"})]
+    assert rest.get("serviceusage", "v1/x") == {"a": "b"}
+    planned.append((403, {"error": {"code": 403, **more}}))
+    with pytest.raises(GoogleError) as raised:
+        GoogleRest(PROJECT, patience_seconds=0.0).get("serviceusage", "v1/x")
+    assert not raised.value.refused and not raised.value.is_final
+
+
 def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]]):
     planned += [(403, b"<html>proxy</html>"), (503, {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}})]
     impatient = GoogleRest(PROJECT, patience_seconds=0.0)

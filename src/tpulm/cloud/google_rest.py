@@ -63,20 +63,25 @@ class GoogleError(Exception):
 
     @property
     def refused(self) -> bool:
-        return self.status in (401, 403)
+        return self.status in (401, 403) and not self.limits_rate
+
+    @property
+    def limits_rate(self) -> bool:
+        """Whether requests come too fast, which some services answer with 403: cloud.google.com/docs/quotas/troubleshoot."""
+        named = self.reason in ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED")
+        return named or (self.status == 403 and is_rate_limit(self.message))
 
     @property
     def is_transient(self) -> bool:
         """Whether a retry may soon succeed. The TPU API's 429 mostly means a quota of chips, which lasts."""
         if self.status == 429:
             return self.service != "tpu" or is_rate_limit(self.message)
-        return self.status in (0, 500, 502, 503, 504)
+        return self.limits_rate or self.status in (0, 500, 502, 503, 504)
 
     @property
     def is_final(self) -> bool:
         """Whether a retry is useless."""
-        retried = self.status in (408, 409, 429) or self.reason in ("rateLimitExceeded", "RATE_LIMIT_EXCEEDED")
-        return 400 <= self.status < 500 and not retried
+        return 400 <= self.status < 500 and self.status not in (408, 409, 429) and not self.limits_rate
 
     @property
     def disabled_api(self) -> str:
