@@ -26,6 +26,7 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.config import canonical_json
 from tpulm.config import load as load_run
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError, WorkFolderMismatch
+from tpulm.storage.causes import client
 
 W = ("--workdir", str(WORKDIR_PATH))
 
@@ -233,6 +234,20 @@ def test_down_ends_the_run_and_keeps_the_work(said: io.StringIO, api: TpuApi, gc
     assert not storage.exists(WORKDIR_PATH / "dataset") and storage.exists(WORKDIR_PATH / "cloud" / "job.json")
     code, out = run("down", *W, "--delete-work", "--delete-bucket", "--yes", "--json")
     assert code == 0 and json.loads(out)["bucket_deleted"] and gcs.bucket_names() == []
+
+
+def test_down_knows_the_consoles_folders(said: io.StringIO, gcs: Emulator):
+    """Empty objects with names that end with a slash."""
+    write_job(job_of(status="done", project=PROJECT))
+    bucket = client().bucket("runs")
+    for name in ("toy/", "toy/mine/", "other/"):
+        bucket.blob(name).upload_from_string(b"")
+    delete = ("down", *W, "--delete-work", "--delete-bucket", "--yes")
+    with pytest.raises(ConfigError, match="other/"):
+        run(*delete)
+    assert storage.exists(WORKDIR_PATH / "cloud" / "job.json")
+    bucket.blob("other/").delete()
+    assert run(*delete)[0] == 0 and gcs.bucket_names() == []
 
 
 def test_down_has_the_name_typed(said: io.StringIO, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):

@@ -340,7 +340,7 @@ def files_of(workdir: PurePath, *, data_only: bool = False) -> Files:
 def foreign_objects(workdir: PurePath, *, deleted: bool) -> list[str]:
     """The names of the bucket's objects, except those in the work folder if that is deleted, too."""
     bucket, folder = bucket_and_name(workdir)
-    names = storage.walk(storage.as_path(f"gs://{bucket}"))
+    names = storage.walk(storage.as_path(f"gs://{bucket}"), markers=True)
     return [name for name in names if not deleted or (folder and not name.startswith(f"{folder}/"))]
 
 
@@ -360,6 +360,8 @@ def locked_for_deletion(workdir: PurePath) -> Iterator[None]:
         yield
     if control.newest_attempt() == 0 and not storage.exists(control.path):  # everything else is gone
         storage.remove(control.folder)
+        if not storage.walk(workdir):
+            storage.remove(workdir)  # the empty objects that the console made for folders
 
 
 def delete_files(files: Files, *, progress: Progress = SILENT) -> int:

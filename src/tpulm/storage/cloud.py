@@ -131,12 +131,13 @@ def list_folder(path: PurePath) -> list[PurePath]:
     return [path / name for name in sorted(names) if name]
 
 
-def walk(path: PurePath, beginning: str = "") -> dict[str, FileInfo]:
-    """All objects below whose relative names start with `beginning`, by relative name, sorted."""
+def walk(path: PurePath, beginning: str = "", *, markers: bool = False) -> dict[str, FileInfo]:
+    """All objects below whose relative names start with `beginning`, by relative name, sorted. `markers`: those too that the
+    console makes for folders, empty and with names that end with a slash."""
     bucket, prefix = _below(path)
     with explain("list", path):
         blobs = list(client().list_blobs(bucket, prefix=prefix + beginning, **_patience()))
-    return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if not blob.name.endswith("/")}
+    return {blob.name.removeprefix(prefix): _info(blob) for blob in blobs if markers or not blob.name.endswith("/")}
 
 
 def remove(path: PurePath) -> None:

@@ -283,14 +283,14 @@ def list_folder(path: AnyPath) -> list[PurePath]:
             return []
 
 
-def walk(path: AnyPath, *, beginning: str = "") -> dict[str, FileInfo]:
+def walk(path: AnyPath, *, beginning: str = "", markers: bool = False) -> dict[str, FileInfo]:
     """All files below the folder, by relative name; in Cloud Storage with one request (or few), not one per file.
 
-    Only names that start with `beginning` are listed.
+    Only names that start with `beginning` are listed; with `markers` also the objects that stand for folders there.
     """
     folder = as_path(path)
     if not isinstance(folder, Path):
-        return cloud.walk(folder, beginning)
+        return cloud.walk(folder, beginning, markers=markers)
     with explain("list", folder):
         files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
         statuses = {name: file.stat() for name, file in files.items() if name.startswith(beginning)}
