@@ -324,7 +324,7 @@ def _restore(run: Run, checkpoints: Checkpoints | NoCheckpoints) -> _Start:
     state: TrainState = restored.state if selection is None else restored.state["train"]
     unscored = bool(recorded.get("unscored"))  # absent from older checkpoints
     if run.steps is not None and recorded["step"] == run.steps[0]:  # a phase begins: its losses are not those of the one before
-        window = jax.tree.map(lambda sums: jnp.zeros_like(sums, device=sums.sharding), state.window)
+        window = {name: jnp.zeros_like(sums, device=sums.sharding) for name, sums in state.window.items()}
         state, lowest, unscored = dataclasses.replace(state, window=window), None, False
     return _Start(
         state,
