@@ -60,6 +60,7 @@ def test_the_commands_of_a_whole_run(folder: Path, monkeypatch: pytest.MonkeyPat
         (("run", "run.toml", "-w", "run.toml"), 1, "run.toml"),
         (("evaluate", "corpus"), 2, "run.json"),
         (("fill-mask", "corpus", "a [MASK]"), 2, "corpus"),
+        (("export", "w", "--revisions", "--format", "onnx"), 2, "--revisions"),
         (("nonsense",), 2, "nonsense"),
         (("run", "run.toml"), 2, "--workdir"),
     ],

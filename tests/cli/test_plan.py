@@ -28,6 +28,7 @@ PROMISED = {
         (("bert-base", "--accelerator", "v3-8", "--compare", "v3-8"), "--accelerator"),
         (("bert-base", "--accelerator", "v3-9"), "v3-8"),
         (("bert-base", "--accelerator", "v3-8,v6e-8"), "--compare v3-8,v6e-8"),
+        (("bert-base", "--compare", "v3-8,v6e-8", "--fit"), "--fit"),
         (("bert-base", "--accelerator", "a100"), "GPU"),
         (("bert-bass", "--accelerator", "v3-8"), "bert-base"),
         (("bert-base", "--accelerator", "v3-8", "--set", "train.batch_size=0"), "train.batch_size"),

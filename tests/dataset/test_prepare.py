@@ -207,6 +207,8 @@ def test_versions_of_the_text_are_drawn_differently(scattered: Scattered, tmp_pa
     alone, three = digests(once.workdir / "dataset"), digests(thrice.workdir / "dataset")
     arrays = {name for name in alone if ".zarr/" in name}
     assert arrays and all(three[name] == alone[name] for name in arrays), "the first version is what there is without"
+    each = [summarize(folder.workdir, "train").bytes_per_token for folder in (once, thrice)]
+    assert each[1] == pytest.approx(each[0], rel=0.05)
 
     found = [epoch["tokens"] for epoch in epochs(thrice.workdir, 4)]
     content = [tokens[:, 1:] if rows == "causal" else tokens for tokens in found]  # whose first token is the row's before

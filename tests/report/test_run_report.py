@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -81,10 +82,15 @@ def test_hostile_text_stays_text(workdir: Path, tmp_path: Path) -> None:
     assert finished.text.count(EVIL) >= 4
     shutil.rmtree(copy / "results")
     (copy / "failures").mkdir(exist_ok=True)
-    failure = {"kind": "training_diverged", "message": EVIL}
-    (copy / "failures" / "99999999-000000-1.json").write_text(json.dumps(failure))
-    report.write(copy)
-    killed = Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
+    failed = copy / "failures" / "99999999-000000-1.json"
+
+    def page(at: float) -> Tags:
+        failed.write_text(json.dumps({"kind": "training_diverged", "message": EVIL, "time": at}))
+        report.write(copy)
+        return Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
+
+    assert "Stopped at step 12 of 12;" in page(0.0).text  # what failed before was mended, or the run had not gone on
+    killed = page(time.time())
     assert "Stopped at step 12 of 12:" in killed.text and EVIL in killed.text
     assert not [tag for tag, _ in (*finished.found, *killed.found) if tag in ("script", "img")]
 

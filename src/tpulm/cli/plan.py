@@ -69,6 +69,8 @@ def plan(
     config = RunOptions(reference, overrides).load()
     os.environ["JAX_PLATFORMS"] = "cpu"  # the compiler is asked, no device
     if compare is not None:
+        if fit:
+            raise ConfigError("--fit is for one TPU type: name it with --accelerator")
         _compare(config, types)
     else:
         _plan(config, types[0], fit)

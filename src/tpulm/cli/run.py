@@ -229,6 +229,8 @@ def export(
 
     tpulm export w/babylm --revisions       # one folder for each checkpoint that was kept by words, as BabyLM asks
     """
+    if format == "onnx" and revisions:
+        raise ConfigError("--revisions writes Hugging Face folders; then name one of them with --format onnx")
     if format == "onnx" and not exists(workdir / "run.json"):
         _export_onnx(workdir)
         return

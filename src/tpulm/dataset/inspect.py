@@ -45,7 +45,7 @@ def summarize(workdir: str | PurePath, split: Literal["train", "holdout"]) -> Su
         counts=counts,
         parts=len(manifest.parts),
         disk_bytes=disk_bytes,
-        bytes_per_token=disk_bytes / max(1, counts.tokens),
+        bytes_per_token=disk_bytes / max(1, counts.tokens * manifest.num_versions),
         tokens_per_row=counts.tokens / max(1, counts.rows),
         padding_fraction=manifest.padding_fraction,
         unknown_share=counts.unknown_fraction,

@@ -122,11 +122,19 @@ def _headline(config: RunConfig, workdir: PurePath, history: History, step: int,
     else:
         state = f"Stopped at step {step:,} of {steps:,}; run the same command to continue."
         failures = storage.list_folder(workdir / "failures") if storage.is_folder(workdir / "failures") else []
-        if failures:
-            last = storage.read_json(max(failures, key=lambda path: path.name))
+        last = storage.read_json(max(failures, key=lambda path: path.name)) if failures else None
+        if last and last["time"] >= _last_work(workdir, history):
             state = f"Stopped at step {step:,} of {steps:,}: {last['message']}"
             tone = "bad" if last["kind"] != "Stopped" else tone
     return f"{state} {health[:1].upper()}{health[1:]}".rstrip(), tone
+
+
+def _last_work(workdir: PurePath, history: History) -> float:
+    """When something was last done in the folder, as far as it is known, in seconds since 1970."""
+    manifests = (storage.info(workdir / stage / "manifest.json") for stage in ("corpus", "tokenizer", "dataset"))
+    prepared = max((manifest.modified_ns / 1e9 for manifest in manifests if manifest), default=0.0)
+    begun = (history.time_of(attempt) or 0.0 for attempt in history.attempts)
+    return max(prepared, *begun, *(record.values.get("time", 0.0) for record in history.records))
 
 
 def _summary(
