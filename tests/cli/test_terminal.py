@@ -28,6 +28,7 @@ from tpulm.cli import terminal
 from tpulm.cli.app import app
 from tpulm.cloud import bundle, smoke
 from tpulm.cloud.job import Job, Node
+from tpulm.config import canonical_json, load
 from tpulm.runtime import interrupt
 
 W = ("--workdir", "gs://runs/toy")
@@ -104,7 +105,9 @@ def cloud(gcs: Emulator, folder: Path) -> None:
     storage.write_atomic(CLOUD / "job.json", JOB.model_dump_json())
     storage.write_json(CLOUD / "settings.json", {"project": "tpulm-emulator", "bundle": "none"})
     storage.write_atomic(CLOUD / "attempts" / "1" / "log-0.txt", "step 1\n")
-    storage.copy_files(folder / "w" / "results", CLOUD.parent / "results")
+    storage.write_atomic(CLOUD / "run.json", canonical_json(load(folder / "run.toml")))
+    for made in ("results", "export"):
+        storage.copy_files(folder / "w" / made, CLOUD.parent / made)
 
 
 def test_every_command_is_asked() -> None:
