@@ -142,6 +142,33 @@ def test_pooler_and_buffers_of_an_old_bare_encoder(torch, transformers, tmp_path
     assert_equal(torch, model, expected)
 
 
+@pytest.mark.parametrize("prefix", ["roberta.", ""])
+@pytest.mark.parametrize(
+    ("model_type", "ending"), [(name, "ForSequenceClassification") for name in ("roberta", "xlm-roberta", "camembert")]
+)
+def test_a_pooler_that_the_head_does_not_read_is_left_out(torch, transformers, tmp_path, model_type, ending, prefix):
+    """As in roberta-large-mnli, which holds the pooler of its pretraining."""
+    save(transformers, torch, tmp_path, model_type, LOADED[model_type].prefix + ending)
+    pooler, random = f"{prefix}pooler.dense.", np.random.default_rng(1)
+    unread = {f"{pooler}weight": random.normal(size=(24, 24)), f"{pooler}bias": random.normal(size=24)}
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.numpy.load_file(file) | {name: one.astype(np.float32) for name, one in unread.items()}
+    safetensors.numpy.save_file(tensors, file, metadata={"format": "pt"})
+    expected = getattr(transformers, LOADED[model_type].prefix + ending).from_pretrained(tmp_path).eval()
+    model = load_model(tmp_path)
+    assert {*model.dropped} == {*unread}
+    assert_equal(torch, model, expected)
+
+
+def test_two_names_of_one_tensor_are_refused(torch, transformers, tmp_path):
+    save(transformers, torch, tmp_path, "bert", "BertForMaskedLM")
+    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    tensors["cls.predictions.transform.LayerNorm.gamma"] = np.ones(24, np.float32)
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"transform\.LayerNorm\.(gamma|weight) and .* are two names of one tensor"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize("model_type", ["bert", "electra", "modernbert", "eurobert", "roberta", "distilbert"])
 def test_an_import_of_an_encoder_is_the_same_to_transformers(torch, transformers, tmp_path, model_type):
     family = LOADED[model_type]

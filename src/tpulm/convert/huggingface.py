@@ -206,7 +206,7 @@ def load_weights(folder: PurePath) -> Weights:
     values, origin = as_bert_config(original, origin=str(folder / CONFIG)), str(file)
     described = from_config_json(values, origin=str(folder / CONFIG))
     config, tensors = described.config, _read_shards(file) if file.name == SHARDS else read_tensors(file)
-    tensors = as_bert_tensors(tensors, original, origin=origin)
+    tensors, unread = as_bert_tensors(tensors, original, origin=origin)
     head_size = config.hidden_size // config.num_heads
     tensors = ungrouped(tensors, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
     tidied = tidy(tensors, values["model_type"], tied=config.tied_output, origin=origin)
@@ -232,7 +232,8 @@ def load_weights(folder: PurePath) -> Weights:
     named = isinstance(columns, dict) and "text" in columns and all(isinstance(name, str) for name in columns.values())
     if columns is not None and not named:
         raise DataError(f"{COLUMNS} is {brief(columns)}, not the names of columns", location=str(folder / CONFIG))
-    return Weights(params, config, described.vocab_size, head, tidied.dropped, head_config, columns, pretrained_here)
+    dropped = (*unread, *tidied.dropped)
+    return Weights(params, config, described.vocab_size, head, dropped, head_config, columns, pretrained_here)
 
 
 def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> PurePath:

@@ -7,7 +7,7 @@ GPT-2 and ModernBERT, its parts are written here as "…c_attn.weight[0]", [1] a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -258,6 +258,17 @@ def head_in(tensors: Iterable[str]) -> Head:
     return "masked"
 
 
+def rename(tensors: Mapping[str, np.ndarray], named: Callable[[str], str], *, origin: str) -> dict[str, np.ndarray]:
+    """The tensors under the names that `named` gives. Raises DataError if two get one name."""
+    sources = dict[str, str]()
+    for name in tensors:
+        if (other := sources.setdefault(named(name), name)) != name:
+            raise DataError(
+                f"{other} and {name} are two names of one tensor; remove the one that the model does not use", location=origin
+            )
+    return {name: tensors[source] for name, source in sources.items()}
+
+
 class Tidied(NamedTuple):
     """Tensors under the names of the tables, and the names of those left out that held weights."""
 
@@ -281,7 +292,7 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
         old = next((old for old in _OLD_SUFFIXES if name.endswith(old)), "")
         return name.removesuffix(old) + _OLD_SUFFIXES.get(old, "")
 
-    renamed = {current(name): tensor for name, tensor in tensors.items()}
+    renamed = rename(tensors, current, origin=origin)
     tidied = {name: tensor for name, tensor in renamed.items() if not name.endswith(_BUFFERS)}
     for name, source in _TIED if tied else ():
         if name not in tidied or source not in known:

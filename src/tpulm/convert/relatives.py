@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tpulm.convert.names import rename
 from tpulm.errors import DataError, brief
 
 _ROBERTAS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
@@ -72,29 +73,39 @@ def as_bert_config(values: Any, *, origin: str) -> Any:
     return {**values, **changed, "max_position_embeddings": positions - begin}
 
 
-def as_bert_tensors(tensors: Mapping[str, np.ndarray], values: Mapping[str, Any], *, origin: str) -> Mapping[str, np.ndarray]:
-    """The tensors of that BERT; `values` are those of config.json as it is. Raises DataError for a head that BERT lacks."""
+def as_bert_tensors(
+    tensors: Mapping[str, np.ndarray], values: Mapping[str, Any], *, origin: str
+) -> tuple[Mapping[str, np.ndarray], tuple[str, ...]]:
+    """The tensors of that BERT, and the names of those left out: a RoBERTa's classifier does not read the pooler, whose place
+    its own first layer takes. `values` are those of config.json as it is. Raises DataError for a head that BERT lacks."""
     model_type = values.get("model_type")
     if model_type not in _PREFIXES:
-        return tensors
+        return tensors, ()
     if "pre_classifier.weight" in tensors:
         raise DataError(
             "pre_classifier: DistilBERT's head for labels and choices has a ReLU, which no head of BERT has; fine-tune the "
             "model that it was made of",
             location=origin,
         )
-    renamed, is_roberta = dict[str, np.ndarray](), model_type in _ROBERTAS
-    for name, tensor in tensors.items():
-        for theirs, ours in _RENAMED["roberta" if is_roberta else "distilbert"].items():
+    is_roberta = model_type in _ROBERTAS
+    parts = _RENAMED["roberta" if is_roberta else "distilbert"]
+    unread = ("roberta.pooler.dense.", "pooler.dense.") if "classifier.dense.weight" in tensors else ()
+    dropped = tuple(name for name in tensors if name.startswith(unread))
+
+    def named(name: str) -> str:
+        for theirs, ours in parts.items():
             name = name.replace(theirs, ours)
+        return name
+
+    read = rename({name: tensor for name, tensor in tensors.items() if name not in dropped}, named, origin=origin)
+    for name, tensor in list(read.items()):
         if name.endswith("embeddings.position_embeddings.weight") and is_roberta:
-            tensor = tensor[_first_position(values, origin) :]
+            read[name] = tensor[_first_position(values, origin) :]
         if name.endswith("embeddings.token_type_embeddings.weight"):
-            tensor = tensor[:1]
-        renamed[name] = tensor
+            read[name] = tensor[:1]
         if name.endswith("embeddings.word_embeddings.weight") and not is_roberta:
-            renamed[name.replace("word_", "token_type_")] = np.zeros_like(tensor[:1])
-    return renamed
+            read[name.replace("word_", "token_type_")] = np.zeros_like(tensor[:1])
+    return read, dropped
 
 
 def _first_position(values: Mapping[str, Any], origin: str) -> int:
