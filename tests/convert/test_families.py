@@ -104,17 +104,21 @@ def assert_equal(torch: Any, model: LoadedModel, expected: Any) -> None:
 # The heads of a task have the code of their like: those of BERT, and those of RoBERTa.
 LIKE_ANOTHER = ("megatron-bert", "xlm-roberta", "camembert")
 LOADING = [
-    (model_type, ending)
+    (model_type, ending, {})
     for model_type, family in LOADED.items()
     for ending in family.classes
     if model_type not in LIKE_ANOTHER or ending not in _TASKS[1:]
 ]
+# Some heads have the model's activation, and others one of their own.
+SILU = {"hidden_activation": "silu", "classifier_activation": "silu"}
+LOADING += [("modernbert", ending, SILU) for ending in ("ForMaskedLM", *_TASKS)]
+LOADING += [("eurobert", _TASKS[0], {"hidden_act": "relu"})]
 
 
-@pytest.mark.parametrize(("model_type", "ending"), LOADING)
-def test_numbers_are_those_of_transformers(torch, transformers, tmp_path, model_type, ending):
+@pytest.mark.parametrize(("model_type", "ending", "settings"), LOADING)
+def test_numbers_are_those_of_transformers(torch, transformers, tmp_path, model_type, ending, settings):
     family = LOADED[model_type]
-    expected = save(transformers, torch, tmp_path, model_type, family.prefix + ending, **family.settings)
+    expected = save(transformers, torch, tmp_path, model_type, family.prefix + ending, **family.settings, **settings)
     model = load_model(tmp_path)
     if ending == "ForNextSentencePrediction":
         assert {"cls.seq_relationship.weight", "bert.pooler.dense.weight"} < {*model.dropped}

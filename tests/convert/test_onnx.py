@@ -51,6 +51,8 @@ CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
     ("bert", "next_sentence", None, {"activation": "relu"}),
     *((kind, "classification", HeadConfig(("a", "b", "c")), {}) for kind in ("bert", "electra", "eurobert", "modernbert")),
     *((kind, "tokens", HeadConfig(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
+    ("modernbert", "classification", HeadConfig(("a", "b", "c")), {"activation": "silu"}),
+    ("modernbert", "tokens", HeadConfig(("O", "B-X", "I-X")), {"activation": "silu"}),
     ("electra", "spans", HeadConfig(()), {}),
     ("modernbert", "choice", HeadConfig(()), {}),
     ("modernbert", "classification", HeadConfig(("a", "b", "c"), pooling="mean"), {}),

@@ -207,11 +207,11 @@ def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
     if isinstance(params, SequenceClassifier):
         own, kind = params.classification_head, HEADS[head_kind(config)]
         x = graph.dense(own.dense, _pooled(graph, x, mean=outputs is not None and outputs.pooling == "mean"))
-        x = add("Tanh", x) if kind.activation == "tanh" else graph.activation("gelu", x)
+        x = add("Tanh", x) if kind.activation == "tanh" else graph.activation(kind.activation or config.activation, x)
         return graph.dense(own.output, graph.norm(own.norm, x, config))
     if isinstance(params, TokenClassifier):
         own = params.token_head
-        x = x if own.dense is None else graph.activation("gelu", graph.dense(own.dense, x))
+        x = x if own.dense is None else graph.activation(config.activation, graph.dense(own.dense, x))
         return graph.dense(own.output, graph.norm(own.norm, x, config))
     if isinstance(params, Discriminator):
         own = params.detection_head

@@ -57,7 +57,7 @@ class TokenClassifier(Encoder):
 class _Head(NamedTuple):
     """What a kind of head does between [CLS] and the last linear map."""
 
-    activation: Literal["tanh", "gelu"]
+    activation: Literal["tanh", "gelu"] | None  # None: the model's
     dropout_before: bool
     dropout_after: bool
 
@@ -66,7 +66,7 @@ HEADS: dict[HeadKind, _Head] = {
     "bert": _Head("tanh", False, True),
     "electra": _Head("gelu", True, True),
     "eurobert": _Head("gelu", False, False),
-    "modernbert": _Head("gelu", False, True),
+    "modernbert": _Head(None, False, True),
 }
 
 
@@ -109,7 +109,7 @@ def logits(
     with jax.named_scope("classification_head"):
         kind, head = HEADS[head_kind(config)], params.classification_head
         x = hidden[:, 0] if pooling == "cls" else _mean(hidden, tokens.segments >= 0)
-        act = jnp.tanh if kind.activation == "tanh" else activation("gelu")
+        act = jnp.tanh if kind.activation == "tanh" else activation(kind.activation or config.activation)
         first, second = _dropout_seeds(randomness, x.shape[0])
         x = dropout(x, rate=config.dropout, seeds=first) if kind.dropout_before else x
         x = act(dense(head.dense, x, dtype=execution.dtype))
@@ -147,7 +147,7 @@ def token_logits(
         rows, length, size = hidden.shape
         head, x = params.token_head, hidden.reshape(-1, size)
         if head.dense is not None:
-            x = activation("gelu")(dense(head.dense, x, dtype=execution.dtype))
+            x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
         x = x if head.norm is None else normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         if drop and randomness is not None and head_kind(config) != "eurobert":
             site = site_seeds(jax.random.fold_in(randomness.key, 1), ())
