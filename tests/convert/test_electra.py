@@ -23,6 +23,7 @@ SETTINGS = {
     "as wide": {},
     "own embeddings": {"generator": {"own_embeddings": True, "width": 0.5}},
     "disentangled embeddings": {"embedding_size": 12, "generator": {"disentangled_embeddings": True}},
+    "relu": {"activation": "relu"},
     "one body": {"generator": {"own_layers": False, "width": 1.0}},
 }
 

@@ -112,6 +112,8 @@ LOADING = [
 # Some heads have the model's activation, and others one of their own.
 SILU = {"hidden_activation": "silu", "classifier_activation": "silu"}
 LOADING += [("modernbert", ending, SILU) for ending in ("ForMaskedLM", *_TASKS)]
+LOADING += [("electra", ending, {"hidden_act": "relu"}) for ending in ("ForMaskedLM", "ForPreTraining", _TASKS[0])]
+LOADING += [("roberta", ending, {"hidden_act": "relu"}) for ending in ("Model", _TASKS[0])]
 LOADING += [("eurobert", _TASKS[0], {"hidden_act": "relu"})]
 
 
@@ -299,11 +301,18 @@ class Refusal(NamedTuple):
 
 
 LATE, YARN = {"classifier_pooling": "late"}, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}
+RELU = {"hidden_act": "relu"}
 NOT = {
     "bert": [Refusal("BertLMHeadModel", {"is_decoder": True}, "with `is_decoder`", "is_decoder is True")],
     "distilbert": [
         Refusal(f"DistilBert{ending}", {}, "its head has a ReLU", "pre_classifier") for ending in (_TASKS[0], _TASKS[3])
     ],
+    **{
+        model_type: [
+            Refusal(f"{LOADED[model_type].prefix}ForMaskedLM", RELU, "with another `hidden_act` than GELU", "hidden_act")
+        ]
+        for model_type in ("roberta", "xlm-roberta", "camembert")
+    },
     "eurobert": [Refusal("EuroBertForSequenceClassification", LATE, 'with `classifier_pooling` "late"', "'late'")],
     "gpt2": [Refusal("GPT2ForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight")],
     "llama": [

@@ -53,6 +53,7 @@ CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
     *((kind, "tokens", HeadConfig(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
     ("modernbert", "classification", HeadConfig(("a", "b", "c")), {"activation": "silu"}),
     ("modernbert", "tokens", HeadConfig(("O", "B-X", "I-X")), {"activation": "silu"}),
+    ("electra", "masked", None, {"activation": "relu"}),
     ("electra", "spans", HeadConfig(()), {}),
     ("modernbert", "choice", HeadConfig(()), {}),
     ("modernbert", "classification", HeadConfig(("a", "b", "c"), pooling="mean"), {}),

@@ -17,7 +17,7 @@ from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, installing
-from tpulm.models.bert import Bert
+from tpulm.models.bert import Bert, masked_activation
 from tpulm.models.classifier import HEADS, SequenceClassifier, TokenClassifier, head_kind
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator, Generator
@@ -220,6 +220,6 @@ def _head(graph: _Graph, model: LoadedModel, table: str, x: str) -> str:
     assert isinstance(params, Bert | Generator)
     own, size = params.masked_head, model.vocab_size
     if own.dense is not None:
-        x = graph.norm(own.norm, graph.activation(config.activation, graph.dense(own.dense, x)), config)
+        x = graph.norm(own.norm, graph.activation(masked_activation(config), graph.dense(own.dense, x)), config)
     products = add("Transpose", table if own.output is None else own.output[:size], perm=[1, 0])
     return graph.affine(x, products, None if own.output_bias is None else own.output_bias[:size])

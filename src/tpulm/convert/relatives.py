@@ -87,7 +87,13 @@ def as_bert_tensors(
             "model that it was made of",
             location=origin,
         )
-    is_roberta = model_type in _ROBERTAS
+    is_roberta, activation = model_type in _ROBERTAS, values.get("hidden_act", "gelu")
+    if is_roberta and "lm_head.dense.weight" in tensors and activation not in ("gelu", "gelu_python"):
+        raise DataError(
+            f"hidden_act is {brief(activation)}, but the head that fills masks (lm_head) has 'gelu'; only one for both is "
+            "supported: load the model with transformers' AutoModel and save_pretrained() it, without the head",
+            location=origin,
+        )
     parts = _RENAMED["roberta" if is_roberta else "distilbert"]
     unread = ("roberta.pooler.dense.", "pooler.dense.") if "classifier.dense.weight" in tensors else ()
     dropped = tuple(name for name in tensors if name.startswith(unread))

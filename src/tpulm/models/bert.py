@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from tpulm.config import ModelConfig
 from tpulm.nn.attention import rotation
 from tpulm.nn.dropout import dropout, seeds_at, site_seeds, token_seeds
-from tpulm.nn.layers import Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize, project
+from tpulm.nn.layers import Activation, Dense, Norm, activation, add_bias, dense, dense_spec, norm_spec, normalize, project
 from tpulm.nn.params import TruncatedNormal, param, parameters, zeros
 from tpulm.nn.transformer import (
     Execution,
@@ -219,11 +219,16 @@ class Output(NamedTuple):
     bias: Float[Array, " V"] | None
 
 
+def masked_activation(config: ModelConfig) -> Activation:
+    """ELECTRA's is GELU whatever the layers have, as in transformers' ElectraForMaskedLM."""
+    return "gelu" if config.architecture == "electra" else config.activation
+
+
 def masked_output(params: MaskedModel, hidden: Float[Array, "*B D"], *, config: ModelConfig, execution: Execution) -> Output:
     head, x = params.masked_head, hidden.reshape(-1, hidden.shape[-1])
     if head.dense is not None and head.norm is not None:
         with jax.named_scope("masked_head"):
-            x = activation(config.activation)(dense(head.dense, x, dtype=execution.dtype))
+            x = activation(masked_activation(config))(dense(head.dense, x, dtype=execution.dtype))
             x = normalize(head.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
     return Output(x, params.embeddings.tokens if head.output is None else head.output, head.output_bias)
 
