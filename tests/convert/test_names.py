@@ -45,7 +45,7 @@ def test_old_names_repeats_and_buffers_are_tidied():
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
     old["bert.embeddings.position_ids"] = np.arange(9)[None]
     old["bert.pooler.dense.weight"], old["bert.pooler.dense.bias"] = np.zeros((12, 12)), np.zeros(12)
-    kept = tidy(old, "bert", origin="here")
+    kept = tidy(old, "bert", "masked", origin="here")
     assert kept.dropped == ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
     assert kept.tensors.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -56,4 +56,4 @@ def test_a_decoder_of_its_own_is_refused():
     tensors = exported()
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"] + 1
     with pytest.raises(DataError, match=r"here: cls\.predictions\.decoder\.weight .* bert\.embeddings"):
-        tidy(tensors, "bert", origin="here")
+        tidy(tensors, "bert", "masked", origin="here")

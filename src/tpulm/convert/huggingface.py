@@ -209,13 +209,13 @@ def load_weights(folder: PurePath) -> Weights:
     tensors, unread = as_bert_tensors(tensors, original, origin=origin)
     head_size = config.hidden_size // config.num_heads
     tensors = ungrouped(tensors, groups=described.groups, num_heads=config.num_heads, head_size=head_size, origin=origin)
-    tidied = tidy(tensors, values["model_type"], tied=config.tied_output, origin=origin)
-    head: Head = "causal" if config.architecture == "decoder" else head_in(tidied.tensors)
+    head: Head = "causal" if config.architecture == "decoder" else head_in(tensors)
     if head == "classification":  # whose tensors may be named like another head's
         for one in FINE_TUNED:
             if class_name(values["model_type"], one) in described.classes:
                 head = one
                 break
+    tidied = tidy(tensors, values["model_type"], head, tied=config.tied_output, origin=origin)
     masked = names(values["model_type"], spec_of(config, "masked", vocab_size=described.vocab_size))
     of_head = {row.theirs for row in masked if row.ours.startswith("masked_head/")}  # none if tied and without biases
     headless = head in ("masked", "next_sentence") and of_head and of_head.isdisjoint(tidied.tensors)

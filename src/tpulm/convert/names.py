@@ -183,6 +183,7 @@ _TIED = (
 # Suffixes of tensors without weights (a buffer of 0, 1, 2, … or a mask), and tensors that not every head reads.
 _BUFFERS = (".embeddings.position_ids", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 _POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
+_READING_POOLER = ("next_sentence", "classification", "choice")
 # How the first conversions, bert-base-uncased among them, name a norm's scale and bias.
 _OLD_SUFFIXES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _FUSED = {".c_attn.weight": (3, -1), ".c_attn.bias": (3, -1), ".Wqkv.weight": (3, 0), ".Wi.weight": (2, 0)}  # parts, axis
@@ -276,9 +277,9 @@ class Tidied(NamedTuple):
     dropped: tuple[str, ...]
 
 
-def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = True, origin: str) -> Tidied:
-    """Rename tensors of bare encoders and old conversions, split fused ones, and leave out buffers, a pooler that nothing reads
-    and, if the output is `tied`, repeats of other tensors.
+def tidy(tensors: Mapping[str, np.ndarray], model_type: str, head: Head, *, tied: bool = True, origin: str) -> Tidied:
+    """Rename tensors of bare encoders and old conversions, split fused ones, and leave out buffers, a pooler that the
+    head does not read and, if the output is `tied`, repeats of other tensors.
 
     Raises DataError if an output that should repeat the embeddings does not.
     """
@@ -307,8 +308,7 @@ def tidy(tensors: Mapping[str, np.ndarray], model_type: str, *, tied: bool = Tru
     for name, like in _UNUSED.items() if model_type == "modernbert" else ():
         if like in tidied and name not in tidied:
             tidied[name] = np.ones_like(tidied[like])
-    reads_pooler = head_in(tidied) in ("next_sentence", "classification")
-    dropped = () if reads_pooler else tuple(name for name in _POOLER if name in tidied)
+    dropped = () if head in _READING_POOLER else tuple(name for name in _POOLER if name in tidied)
     return Tidied({name: tensor for name, tensor in tidied.items() if name not in dropped}, dropped)
 
 
