@@ -17,7 +17,7 @@ from encoders import KINDS, WORDS, build_encoder
 from tpulm.config import ModelConfig
 from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head, head_of, spec_of
-from tpulm.convert.huggingface import LoadedModel, load_model
+from tpulm.convert.huggingface import LoadedModel, load_model, save_loaded
 from tpulm.convert.onnx import export_onnx
 from tpulm.errors import ConfigError
 from tpulm.models import bert, embedding
@@ -51,6 +51,7 @@ CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
     ("bert", "next_sentence", None, {"activation": "relu"}),
     *((kind, "classification", HeadConfig(("a", "b", "c")), {}) for kind in ("bert", "electra", "eurobert", "modernbert")),
     *((kind, "tokens", HeadConfig(("O", "B-X", "I-X")), {}) for kind in ("bert", "modernbert")),
+    ("bert", "classification", HeadConfig(("a", "b", "c")), {"token_types": 1}),
     ("modernbert", "classification", HeadConfig(("a", "b", "c")), {"activation": "silu"}),
     ("modernbert", "tokens", HeadConfig(("O", "B-X", "I-X")), {"activation": "silu"}),
     ("electra", "masked", None, {"activation": "relu"}),
@@ -76,7 +77,7 @@ def test_onnxruntime_computes_the_same(
     export_onnx(model, tmp_path / "onnx" / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
-    assert names == ["input_ids", "attention_mask", "token_type_ids"][: 3 if model.config.token_types else 2]
+    assert names == ["input_ids", "attention_mask", "token_type_ids"][: 3 if model.config.token_types > 1 else 2]
     outputs = {"embedding": ["sentence_embedding"], "spans": ["start_logits", "end_logits"]}.get(head, ["logits"])
     assert [one.name for one in session.get_outputs()] == outputs
     rng = np.random.default_rng(0)
@@ -95,6 +96,19 @@ def test_onnxruntime_computes_the_same(
             found, wanted = found[real], wanted[:, :width][real]
         assert found.shape == wanted.shape
         np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.needs_peer
+@pytest.mark.parametrize("token_types", [1, 2])
+def test_the_graph_takes_what_the_tokenizer_gives(transformers: Any, token_types: int, tmp_path: Path) -> None:
+    onnxruntime: Any = pytest.importorskip("onnxruntime")
+    model = with_head(load_model(build_encoder("bert", tmp_path)), "masked", None, token_types=token_types)
+    folder = save_loaded(tmp_path / "saved", model)
+    export_onnx(model, folder / "model.onnx")
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    given = transformers.AutoTokenizer.from_pretrained(folder)(["good film"], return_tensors="np")
+    assert {one.name for one in session.get_inputs()} == {*given}
+    assert session.run(None, dict(given))[0].shape == (*given["input_ids"].shape, model.vocab_size)
 
 
 @pytest.mark.needs_peer

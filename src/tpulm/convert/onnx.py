@@ -1,6 +1,7 @@
 """An encoder with its head as an ONNX graph, for onnxruntime and others; docs/design/onnx.md says why it is hand-written.
 
-Inputs are int64 [batch, sequence], as transformers' tokenizers give them. attention_mask is 0 for padding.
+Inputs are int64 [batch, sequence], as transformers' tokenizers give them: without token_type_ids if there is only one type.
+attention_mask is 0 for padding.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def export_onnx(model: LoadedModel, path: PurePath) -> None:
         outputs = {
             name: graph.add("Squeeze", part, [2]) for name, part in zip(("start_logits", "end_logits"), parts, strict=True)
         }
-    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.token_types else [])]
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.token_types > 1 else [])]
     of_texts = model.head in ("classification", "choice", "embedding")
     shape = ["batch", *([] if of_texts else ["sequence"]), *([] if model.head in ("detection", "spans") else [None])]
     data = graph.serialized(outputs, shape, inputs)
@@ -140,7 +141,7 @@ def _encoder(graph: _Graph, params: Any, config: ModelConfig, table: str) -> str
     if own.positions is not None:
         x = add("Add", x, add("Gather", own.positions, positions))
     if own.types is not None:
-        x = add("Add", x, add("Gather", own.types, "token_type_ids"))
+        x = add("Add", x, add("Gather", own.types, "token_type_ids") if config.token_types > 1 else own.types[0])
     x = graph.norm(own.norm, x, config)
     x = x if params.projection is None else graph.dense(params.projection, x)
     mask = add("Unsqueeze", add("Cast", "attention_mask", to=1), [1, 2])
