@@ -148,6 +148,7 @@ class TestErrors:
             (["data.rows=sideways"], "'segments', 'packed' or 'causal' (given: 'sideways')"),
             (["train.optimizer.learning_rate=inf"], "train.optimizer.learning_rate"),
             (["model.hidden_size=100"], "hidden_size 100 is not a multiple of num_heads 12"),
+            (["model.rotary_scaling.factor=2.0"], "rotary_scaling scales rotary positions"),
             (["data.sequence_length=1024"], "max_positions 512"),
             (['corpus.sources=[{format="jsonl"}]'], "path is missing"),
             (["data.rows=packed"], "next_sentence needs rows = 'segments'"),

@@ -109,9 +109,14 @@ LOADING = [
     for ending in family.classes
     if model_type not in LIKE_ANOTHER or ending not in _TASKS[1:]
 ]
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 # Some heads have the model's activation, and others one of their own.
 SILU = {"hidden_activation": "silu", "classifier_activation": "silu"}
 LOADING += [("modernbert", ending, SILU) for ending in ("ForMaskedLM", *_TASKS)]
+LOADING += [
+    ("modernbert", "ForMaskedLM", {"rope_parameters": {"full_attention": {"rope_theta": 100.0, **scaling}}})
+    for scaling in ({"rope_type": "linear", "factor": 3.0}, LLAMA3)
+]
 LOADING += [("electra", ending, {"hidden_act": "relu"}) for ending in ("ForMaskedLM", "ForPreTraining", _TASKS[0])]
 LOADING += [("roberta", ending, {"hidden_act": "relu"}) for ending in ("Model", _TASKS[0])]
 LOADING += [("eurobert", _TASKS[0], {"hidden_act": "relu"})]
@@ -201,7 +206,6 @@ def test_a_part_of_a_head_is_not_taken_for_none(torch, transformers, tmp_path):
         load_model(tmp_path)
 
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 

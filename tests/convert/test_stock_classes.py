@@ -38,6 +38,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "eurobert, untied, biases": {**EUROBERT, "tied_output": False, "biases": True, "activation": "gelu"},
     "modernbert": {**MODERNBERT, "num_layers": 6},
     "modernbert, three layers": {**MODERNBERT, "num_layers": 3},
+    "modernbert, linear": {**MODERNBERT, "num_layers": 4, "rotary_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "modernbert, llama3": {
+        **MODERNBERT,
+        "num_layers": 4,
+        "rotary_theta": 100.0,
+        "rotary_scaling": {**LLAMA3, "original_max_position_embeddings": 12},
+    },
     "modernbert, every layer global": {**MODERNBERT, "global_every": 1, "activation": "silu", "rotary_theta": 500.0},
 }
 ENCODERS = ("eurobert", "modernbert")
@@ -143,6 +150,12 @@ def test_next_sentence_has_no_place_in_eurobert():
         ("llama", {"attention_bias": True}, "attention_bias and mlp_bias"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor is 0.5"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "'low_freq_factor'"),
+        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "which is of local layers, too"),
+        (
+            "modernbert",
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "'linear' is not supported; known: default",
+        ),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"n_embd": "wide"}, "n_embd is 'wide'"),
         ("gpt2", {"n_layer": 3}, "missing: transformer.h.2.attn.c_attn.weight[0] [24, 24]"),

@@ -422,6 +422,8 @@ class ModelConfig(Settings):
             yield f"{self.architecture} has no generator: leave model.generator out, or set architecture = 'electra'"
         if self.generator is not None:
             self._check_electra(self.generator)
+        if self.positions == "learned" and self.rotary_scaling is not None:
+            yield "rotary_scaling scales rotary positions: leave it out, or set positions = 'rotary' (here they are 'learned')"
         if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
             yield (
                 f"rotary positions turn pairs: hidden_size / num_heads is {self.hidden_size // self.num_heads}, an odd number"

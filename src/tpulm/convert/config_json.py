@@ -216,16 +216,14 @@ def to_config_json(config: ModelConfig, head: Head, *, vocab_size: int, special:
         return values | {"cls_token_id": special.cls, "sep_token_id": special.sep} | _of_modernbert(config)
     if model_type == "gpt2":
         return values | {"embd_pdrop": config.dropout}
-    scaling = config.rotary_scaling and config.rotary_scaling.model_dump(
-        include={"rope_type", *_SCALED[config.rotary_scaling.rope_type]}
-    )
+    scaling = _scaling_of(config)
     values |= {
         "attention_bias": config.biases,
         "num_key_value_heads": config.num_heads,
         "head_dim": config.hidden_size // config.num_heads,
-        "rope_parameters": {"rope_type": "default", **(scaling or {}), "rope_theta": config.rotary_theta},
+        "rope_parameters": {"rope_type": "default", **scaling, "rope_theta": config.rotary_theta},
         "rope_theta": config.rotary_theta,  # this and the next: the same in the keys of transformers 4
-        "rope_scaling": scaling,
+        "rope_scaling": scaling or None,
     }
     return values | ({"mask_token_id": special.mask} if model_type == "eurobert" else {})
 
@@ -269,7 +267,6 @@ def from_config_json(values: Any, *, origin: str) -> Described:
 
 def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
     """The layers' attention and RoPE thetas, in the keys of transformers 5, which take precedence, and of 4.48 to 4.57."""
-    thetas = {_GLOBAL: config.rotary_theta, _LOCAL: config.local_theta}
     return {
         **_MODERNBERT.required,
         "embedding_dropout": config.dropout,
@@ -277,11 +274,20 @@ def _of_modernbert(config: ModelConfig) -> dict[str, Any]:
         "classifier_activation": ACTIVATIONS[config.activation][0],
         "classifier_pooling": "cls",
         "layer_types": _layer_types(config.num_layers, config.global_every),
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+        "rope_parameters": {
+            _GLOBAL: {"rope_type": "default", **_scaling_of(config), "rope_theta": config.rotary_theta},
+            _LOCAL: {"rope_type": "default", "rope_theta": config.local_theta},
+        },
         "global_attn_every_n_layers": config.global_every,
         "global_rope_theta": config.rotary_theta,
         "local_rope_theta": config.local_theta,
     }
+
+
+def _scaling_of(config: ModelConfig) -> dict[str, Any]:
+    """What `rope_parameters` say of it; nothing if there is none."""
+    scaling = config.rotary_scaling
+    return {} if scaling is None else scaling.model_dump(include={"rope_type", *_SCALED[scaling.rope_type]})
 
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"  # in layer_types
@@ -292,7 +298,13 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
 
 
 def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) -> dict[str, Any]:
-    """Which layers attend globally, and the RoPE theta of both kinds of layers, from either form of config.json."""
+    """Which layers attend globally, and the RoPE of both kinds of layers, from either form of config.json."""
+    if values.get("rope_scaling"):
+        raise DataError(
+            f"rope_scaling is {brief(values['rope_scaling'])}, which is of local layers, too; only a scaling of global layers "
+            f"is supported, in rope_parameters under '{_GLOBAL}'",
+            location=origin,
+        )
     rope, every = _rope_parameters(values, origin), values.get("global_attn_every_n_layers", 3)
     if (kinds := values.get("layer_types")) is not None:
         every = next((n for n in range(1, len(kinds)) if kinds[n] == _GLOBAL), len(kinds)) if isinstance(kinds, list) else 0
@@ -305,14 +317,12 @@ def _modernbert_layers(values: Mapping[str, Any], num_layers: Any, origin: str) 
     if values.get("classifier_activation", "gelu") != values["hidden_activation"]:
         raise DataError("classifier_activation and hidden_activation differ; only one for both is supported", location=origin)
     fields: dict[str, Any] = {"global_every": every, "depth_scaled_init": True}
-    defaults = {
-        "rotary_theta": (_GLOBAL, "global_rope_theta", 160_000.0),
-        "local_theta": (_LOCAL, "local_rope_theta", 10_000.0),
+    own = {
+        kind: {**values, "rope_parameters": rope.get(kind), "rope_theta": values.get(older, default)}
+        for kind, older, default in ((_GLOBAL, "global_rope_theta", 160_000.0), (_LOCAL, "local_rope_theta", 10_000.0))
     }
-    for ours, (kind, older, default) in defaults.items():
-        own = {"rope_parameters": rope.get(kind), "rope_theta": values.get(older, default)}
-        fields[ours] = _rotary(own, origin, known=("default",))["rotary_theta"]
-    return fields
+    fields["local_theta"] = _rotary(own[_LOCAL], origin, known=("default",))["rotary_theta"]
+    return fields | _rotary(own[_GLOBAL], origin)
 
 
 def _validated(fields: Mapping[str, Any], keys: Mapping[str, str], origin: str) -> ModelConfig:
