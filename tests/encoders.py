@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from huggingface_hub.utils import filter_repo_objects
 
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig
@@ -68,6 +70,18 @@ def built(kind: str) -> Path:
         tokenizer=tokenizer,
     )
     return folder / kind
+
+
+def hub_of(repository: Path, cache: Path) -> Callable[..., str]:
+    """What the Hub's snapshot_download does of a repository with the files of a folder."""
+
+    def snapshot_download(name: str, **patterns: list[str]) -> str:
+        files = [path.relative_to(repository) for path in repository.rglob("*") if path.is_file()]
+        for file in filter_repo_objects(files, **patterns):
+            storage.write_atomic(storage.make_folder((cache / file).parent) / file.name, (repository / file).read_bytes())
+        return str(cache)
+
+    return snapshot_download
 
 
 def reviews(count: int, *, seed: int = 0) -> list[tuple[str, str]]:

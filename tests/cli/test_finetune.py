@@ -12,7 +12,7 @@ import pytest
 
 import tpulm
 from command_line import Done, invoke
-from encoders import build_encoder, built, reviews, write_tsv
+from encoders import build_encoder, built, hub_of, reviews, write_tsv
 from tpulm.errors import ConfigError
 from tpulm.labelled.records import read_file, record_file
 
@@ -206,7 +206,7 @@ def test_wrong_models(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 2 and "causal" in done.stderr
     done = invoke("classify", "bert", "a film")
     assert done.returncode == 2 and "not a classifier" in done.stderr
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *name, **files: built("bert"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(built("bert"), place / "cache"))
     done = finetune("--train", "train.tsv", "--output", "wrong", "--max-length", "999", model="klue/bert-base")
     assert "exceeds the 32 positions" in done.stderr  # of the model in the Hub's cache
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *name, **files: 1 / 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +14,8 @@ from task_examples import examples_of, untrained, write_jsonl
 
 import tpulm
 from command_line import invoke
+from encoders import hub_of
+from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.errors import DataError
 from tpulm.finetuning import Retrieval
@@ -129,6 +131,18 @@ def test_the_files_that_say_how_to_pool(tmp_path: Path) -> None:
     (tmp_path / "out" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "max"}')
     with pytest.raises(DataError, match="'max'"):
         tpulm.load_model(tmp_path / "out")
+
+
+def test_a_model_of_the_hub_has_its_pooling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository, cache, texts = tmp_path / "repository", tmp_path / "cache", ["the film was good"]
+    untrained("embed")[0].save_pretrained(repository)
+    expected = tpulm.embed(repository, texts)
+    for name in ("onnx/config.json", "openvino/vocab.txt", "2_Normalize/model.safetensors"):
+        storage.write_atomic(storage.make_folder((repository / name).parent) / PurePath(name).name, "{}")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(repository, cache))
+    np.testing.assert_array_equal(tpulm.embed("sentence-transformers/all-MiniLM-L6-v2", texts), expected)
+    files = {"1_Pooling/config.json", "2_Normalize/config.json"}
+    assert {path.relative_to(cache).as_posix() for path in cache.glob("*/*")} == files
 
 
 def test_columns_are_taken_as_pairs() -> None:

@@ -48,6 +48,8 @@ PICKLED = (".bin", ".pt", ".pth", ".pkl", ".h5", ".msgpack")  # never opened
 CONFIG = "config.json"
 TOKENIZERS = (TOKENIZER, VOCABULARY, GPT2_VOCABULARY)  # any one is enough; GPT-2's, the last, comes with merges.txt
 SENTENCEPIECE = "tokenizer.model"
+# In a repository: folders but for those of sentence-transformers' modules (1_Pooling), and weights in these. * matches / too.
+_NOT_OF_A_MODEL = ["[!0-9]*/*", "*/*.safetensors"]
 HALVES = ("discriminator", "generator")  # of an ELECTRA, subfolders of its export
 # In an export: the model itself; for ELECTRA the half that fills masks, or the one that reads.
 FILLS_MASKS, READS = ("", "generator"), ("", "discriminator")
@@ -289,7 +291,7 @@ def local_or_hub(path: str | os.PathLike[str]) -> PurePath:
 
     files = ["*.json", "*.txt", "*.safetensors", SENTENCEPIECE]
     try:
-        return storage.as_path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
+        return storage.as_path(snapshot_download(name, allow_patterns=files, ignore_patterns=_NOT_OF_A_MODEL))
     except Exception as error:  # of its own, of the network, and of the disk
         folder = name.partition("/")[2]
         raise ConfigError(
