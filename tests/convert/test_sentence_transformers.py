@@ -40,13 +40,14 @@ def change(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**(json.loads(file.read_text()) if file.exists() else {}), **values}))
 
 
-def as_of_version_2(folder: Path) -> None:
-    """The older layout: the length is not the tokenizer's, pooling modes are flags, and classes have other paths."""
+def as_of_version_2(folder: Path, kind: str) -> None:
+    """The older layout: the length is not the tokenizer's, pooling modes are flags, and files and classes have other names."""
     pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
     names = ("cls_token", "mean_tokens", "max_tokens")
     modes = {f"pooling_mode_{name}": name.startswith(pooling["pooling_mode"]) for name in names}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **modes}))
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 12, "do_lower_case": false}')
+    (folder / "sentence_bert_config.json").unlink()
+    (folder / f"sentence_{kind}_config.json").write_text('{"max_seq_length": 12, "do_lower_case": false}')
     change(folder / "tokenizer_config.json", model_max_length=32)
     modules = json.loads((folder / "modules.json").read_text())
     for module in modules:
@@ -60,17 +61,17 @@ PROMPTS = {"prompts": {"query": "the film ", "passage": "the cast "}, "default_p
 @pytest.mark.parametrize(
     ("pooling", "settings", "older"),
     [
-        ("cls", PROMPTS, False),
-        ("mean", {}, True),
-        *(("mean", {"normalized": False, "similarity_fn_name": "dot", **PROMPTS}, older) for older in (False, True)),
+        ("cls", PROMPTS, None),
+        ("mean", {}, "xlm-roberta"),
+        *(("mean", {"normalized": False, "similarity_fn_name": "dot", **PROMPTS}, older) for older in (None, "bert")),
     ],
 )
 def test_vectors_are_those_of_sentence_transformers(
-    library: Any, tmp_path: Path, pooling: str, settings: dict[str, Any], older: bool
+    library: Any, tmp_path: Path, pooling: str, settings: dict[str, Any], older: str | None
 ) -> None:
     folder = made(library, tmp_path, pooling, **settings)
-    if older:
-        as_of_version_2(folder)
+    if older is not None:
+        as_of_version_2(folder, older)
     theirs = library.SentenceTransformer(str(folder), device="cpu")
     expected = theirs.encode(TEXTS)
     assert theirs.max_seq_length == 12

@@ -18,8 +18,10 @@ from tpulm.models.classifier import Pooling
 from tpulm.tokenization import Tokenization
 
 MODULES = "modules.json"
-_SETTINGS, _TEXTS = "config_sentence_transformers.json", "sentence_bert_config.json"
-EMBEDDER_FILES = (MODULES, "1_Pooling", "2_Normalize", _SETTINGS, _TEXTS)
+_SETTINGS = "config_sentence_transformers.json"
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")  # in its order; written is the first
+_TEXTS = tuple(f"sentence_{kind}_config.json" for kind in _KINDS)
+EMBEDDER_FILES = (MODULES, "1_Pooling", "2_Normalize", _SETTINGS, *_TEXTS)
 _MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 _OTHER_MODES = (
     "pooling_mode_max_tokens",
@@ -50,7 +52,7 @@ def embedder_files(head: HeadConfig, config: ModelConfig, max_length: int | None
             "default_prompt_name": head.prompt_name,
             "similarity_fn_name": head.similarity,
         },
-        _TEXTS: {"max_seq_length": max_length or config.max_positions, "do_lower_case": False},
+        _TEXTS[0]: {"max_seq_length": max_length or config.max_positions, "do_lower_case": False},
         **({"2_Normalize/config.json": {}} if head.normalized else {}),  # nothing to set; a bucket has no empty folders
     }
 
@@ -112,7 +114,7 @@ def _pooling(path: PurePath, prompts: Mapping[str, str]) -> Pooling:
 def text_length(folder: PurePath, tokenization: Tokenization) -> int | None:
     """The `max_seq_length` of an embedding model, if its folder says one. Raises DataError for an invalid length, and if
     texts are to be made lower-case next to the tokenizer."""
-    path = folder / _TEXTS
+    path = next((folder / name for name in _TEXTS if storage.exists(folder / name)), folder / _TEXTS[0])
     values = _read(path)
     if values.get("do_lower_case") and tokenization.encode_one("A") != tokenization.encode_one("a"):
         raise DataError(
