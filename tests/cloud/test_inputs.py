@@ -36,7 +36,7 @@ def test_a_vocabulary_goes_with_the_files_beside_it(gcs: Emulator, tmp_path: Pat
 
 
 def test_all_files_beside_a_vocabulary_that_are_read():
-    assert {*launch._BESIDE_TOKENIZERS} == {*hf_files.SETTINGS_FILES, hf_files.ADDED_TOKENS, files.MANIFEST}
+    assert {*launch._BESIDE_TOKENIZERS} == {*hf_files.SETTINGS_FILES, hf_files.ADDED_TOKENS, files.MODEL_CONFIG, files.MANIFEST}
 
 
 def test_of_a_starting_model_only_what_is_read_is_copied_and_once(gcs: Emulator, tmp_path: Path):

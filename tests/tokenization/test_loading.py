@@ -101,6 +101,33 @@ class TestVocabulary:
         notes = tokenization.normalization_warnings(made, tmp_path / "vocab.txt")
         assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
 
+    @pytest.mark.needs_peer
+    @pytest.mark.parametrize(
+        ("settings", "model", "words"),
+        [
+            ({"tokenizer_class": "BertTokenizer"}, {}, "the cafe 日 本"),
+            ({"tokenizer_class": "ElectraTokenizerFast", "strip_accents": False}, {"model_type": "electra"}, "the café 日 本"),
+            ({"do_lower_case": False, "tokenize_chinese_chars": False}, {"model_type": "bert"}, "The café 日本"),
+            (None, {"model_type": "distilbert"}, "the cafe 日 本"),
+            (None, {"model_type": "roberta", "tokenizer_class": "BertTokenizer"}, "the cafe 日 本"),
+            ({"tokenizer_class": "BertTokenizer"}, {"model_type": "modernbert"}, "The café 日 本"),
+            ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {"model_type": "bert"}, "The café 日 本"),
+        ],
+    )
+    def test_settings_that_contradict_a_tokenizer_json(
+        self, tmp_path: Path, settings: dict[str, Any] | None, model: dict[str, Any], words: str
+    ):
+        """As transformers reads the same folder, whose tokenizer.json keeps capitals and accents."""
+        transformers = pytest.importorskip("transformers")
+        known = [*WORDS[:7], "The", "cafe", "café", "日", "本", "日本"]
+        (tmp_path / "vocab.txt").write_text("\n".join(known), encoding="utf-8")
+        storage.write_atomic(tmp_path / "tokenizer.json", load(tmp_path / "vocab.txt").canonical_json)
+        storage.write_json(tmp_path / "config.json", model)
+        if settings is not None:
+            storage.write_json(tmp_path / "tokenizer_config.json", settings)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).tokenize("The café 日本")
+        assert tokens(load(tmp_path), "The café 日本") == theirs == words.split()
+
     def test_a_normalizer_that_does_not_fit_a_sentencepiece_vocabulary(self, tmp_path: Path):
         specification = json.loads(roberta().to_str()) | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": None}
         words = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "▁Cat", "▁the", "a", "c", "t"]

@@ -37,7 +37,7 @@ _OF_TRACKERS = {"wandb": "WANDB_API_KEY", "mlflow": "MLFLOW_TRACKING_URI"}  # ea
 _OF_ANALYSERS = {"mecab": "ja", "kiwi": "ko"}  # each morphological analyser's extra
 _PACKAGES = {"ja": "fugashi", "ko": "kiwipiepy", "languages": "py3langid"}  # an extra's package, where it has another name
 # What tokenization reads in the folder of a vocabulary; the manifest says that it is one of ours.
-_BESIDE_TOKENIZERS = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "manifest.json")
+_BESIDE_TOKENIZERS = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json", "config.json", "manifest.json")
 _LONGEST_SECONDS = 30 * 86_400.0  # for which an attempt's node runs, without a shorter deadline
 
 

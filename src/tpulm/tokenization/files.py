@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from tpulm import storage
 from tpulm.config import TokenizerConfig
@@ -26,11 +26,14 @@ from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
+MODEL_CONFIG = "config.json"  # beside a tokenizer; its model's type says the tokenizer's class where nothing else does
 _MANY = 0.01  # of the words: strays in published vocabularies are fewer
 _NORMALIZATION = (
     "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), in a model's folder "
     f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}, or the normalizer in tokenizer.json; tpulm import has options"
 )
+_BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_BERT_TYPES = ("bert", "distilbert", "electra", "megatron-bert")  # of models whose tokenizer is one of these if none is named
 _UNLIMITED = int(1e30)  # what transformers writes for "no limit"
 
 
@@ -297,7 +300,26 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
+    _normalize_as_declared(tokenizer, path)
     return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_of(path))
+
+
+def _normalize_as_declared(tokenizer: Tokenizer, path: PurePath) -> None:
+    """Normalize by the settings beside the tokenizer.json of a BERT's class, which transformers follows, not by the file's."""
+    own = tokenizer.normalizer
+    if not isinstance(own, normalizers.BertNormalizer):
+        return
+    settings, config = read_settings(path.parent, [TOKENIZER_CONFIG]), path.with_name(MODEL_CONFIG)
+    model = storage.read_given_object(config) if storage.exists(config) else {}
+    name, model_type = settings.tokenizer_class or model.get("tokenizer_class"), model.get("model_type")
+    is_bert = str(name).removesuffix("Fast") in _BERT_CLASSES if name else model_type in _BERT_TYPES
+    if is_bert and model_type != "modernbert":  # of which transformers reads the file, whatever class is named
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            clean_text=own.clean_text,
+            handle_chinese_chars=settings.tokenize_chinese_chars,
+            strip_accents=settings.strip_accents,
+            lowercase=settings.do_lower_case,
+        )
 
 
 def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
