@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.convert.huggingface import vocabulary_settings
-from tpulm.errors import DataError, StorageError
+from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.labelled.rows import encode_rows
 from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
@@ -77,7 +77,21 @@ class TestVocabulary:
         load(path, TokenizerConfig(lowercase=True), progress=notes)
         assert not notes.said
         load(path, progress=notes)
-        assert "tokenizer.lowercase = true" in notes.said
+        assert "tokenizer.lowercase = true" in notes.said and f"{path}:uncased" in notes.said
+        (tmp_path / "tokenizer.json").write_text(load(path).canonical_json)
+        for origin in (tmp_path, tmp_path / "tokenizer.json"):
+            (note,) = tokenization.normalization_warnings(load(path), origin)
+            assert "normalizer" in note and "tokenizer.lowercase" not in note and ":uncased" not in note
+
+    @pytest.mark.parametrize("settings", [{"lowercase": True}, {"strip_accents": True}, {"split_cjk": False}])
+    def test_settings_beside_a_file_that_says_itself(self, vocabulary: Path, settings: dict[str, bool]):
+        config, path = TokenizerConfig(**settings), vocabulary.with_name("other.json")
+        path.write_text(load(vocabulary, config).canonical_json)
+        assert load(path, config).fingerprint == load(path).fingerprint
+        path.write_text(load(vocabulary).canonical_json)
+        with pytest.raises(ConfigError, match=rf"tokenizer\.{min(settings)}"):
+            load(path, config)
+        assert tokenization.load_vocabulary(path, note=print)[1] is False
 
     @pytest.mark.parametrize(
         ("words", "settings", "lost"),

@@ -116,7 +116,7 @@ def text_length(folder: PurePath, tokenization: Tokenization) -> int | None:
     texts are to be made lower-case next to the tokenizer."""
     path = next((folder / name for name in _TEXTS if storage.exists(folder / name)), folder / _TEXTS[0])
     values = _read(path)
-    if values.get("do_lower_case") and tokenization.encode_one("A") != tokenization.encode_one("a"):
+    if values.get("do_lower_case") and not tokenization.lowers_case:
         raise DataError(
             "do_lower_case is true, but the tokenizer keeps capital letters; make it lower-case text itself", location=str(path)
         )

@@ -28,9 +28,14 @@ from tpulm.tokenization.tokenization import Tokenization
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
 MODEL_CONFIG = "config.json"  # beside a tokenizer; its model's type says the tokenizer's class where nothing else does
 _MANY = 0.01  # of the words: strays in published vocabularies are fewer
-_NORMALIZATION = (
-    "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), in a model's folder "
-    f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}, or the normalizer in tokenizer.json; tpulm import has options"
+_SAY_THEMSELVES = (".json", ".model")  # how text is normalized
+_OF_VOCABULARY = (
+    "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), or in a model's "
+    f"folder do_lower_case and strip_accents in {TOKENIZER_CONFIG}; tpulm import has options"
+)
+_OF_ITSELF = (
+    f"Change the normalizer in {TOKENIZER} (transformers' save_pretrained writes one for a .model), or of a BERT's tokenizer "
+    f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}"
 )
 _BERT_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _BERT_TYPES = ("bert", "distilbert", "electra", "megatron-bert")  # of models whose tokenizer is one of these if none is named
@@ -129,11 +134,12 @@ def load(path: str | os.PathLike[str], config: TokenizerConfig | None = None, *,
     .model, or a vocab.txt.
 
     A vocab.txt does not say how text is normalized: `lowercase`, `strip_accents` and `split_cjk` of `config` do. Raises
-    StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if `config.morphemes` does not apply.
+    StorageError for unreadable files, DataError for unusable vocabularies, ConfigError if these or `config.morphemes` do not
+    apply.
     """
     source = storage.as_path(path)
     tokenization = _load(source, config or TokenizerConfig())
-    for note in () if progress is SILENT else normalization_warnings(tokenization, _tokenizer_file(source) or source):
+    for note in () if progress is SILENT else normalization_warnings(tokenization, source):
         progress.note(note)
     return tokenization
 
@@ -148,8 +154,14 @@ def load_vocabulary(
 ) -> tuple[Tokenization, bool]:
     """The tokenizer of a vocab.txt, and whether it lower-cases text: as asked, else if there are no upper-case letters in it.
 
-    What was decided is `note`d, with the options that say otherwise.
+    What was decided is `note`d, with the options that say otherwise. Of a file that says itself how, nothing is decided.
     """
+    if path.suffix in _SAY_THEMSELVES:
+        config = TokenizerConfig(lowercase=bool(lowercase), strip_accents=bool(strip_accents), split_cjk=split_cjk)
+        loaded = load(path, config)
+        for one in normalization_warnings(loaded, path):
+            note(one)
+        return loaded, loaded.lowers_case
     if lowercase is None:
         tokens = load(path).vocabulary()
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
@@ -174,7 +186,7 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     if storage.is_folder(source):
         return _from_folder(source, config)
     segmenter = None if config.morphemes == "none" else Segmenter(config.morphemes, config.lowercase)
-    if source.suffix not in (".json", ".model"):
+    if source.suffix not in _SAY_THEMSELVES:
         return _from_vocabulary(source, config, segmenter)
     if source.suffix == ".json":
         read = read_tokenizer
@@ -186,11 +198,25 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
             f"tokenizer.morphemes is '{config.morphemes}', but {source} splits texts in another way by its own settings; "
             "leave morphemes out, or name a vocab.txt that was made of morphemes"
         )
+    not_done = {
+        "lowercase = true": config.lowercase and not loaded.lowers_case,
+        "strip_accents = true": config.strip_accents and loaded.normalized("é") != loaded.normalized("e"),
+        "split_cjk = false": not config.split_cjk and " " in loaded.normalized("日日"),
+    }
+    if ignored := [setting for setting, is_ignored in not_done.items() if is_ignored]:
+        raise ConfigError(
+            f"tokenizer.{ignored[0]} is for a vocab.txt, and {source} does otherwise by its own rules; leave it out (set the "
+            "default if a recipe has it), or change the normalizer in the file"
+        )
     return loaded
 
 
-def normalization_warnings(loaded: Tokenization, origin: object) -> list[str]:
+def normalization_warnings(loaded: Tokenization, origin: PurePath) -> list[str]:
     """Notes on a vocabulary that does not fit how text is normalized: its words are read as others, or capitals are unknown."""
+    origin = _tokenizer_file(origin) or origin
+    advice, report = _OF_VOCABULARY, f". In a report, write {origin}:uncased"
+    if origin.suffix in _SAY_THEMSELVES:
+        advice, report = _OF_ITSELF, ""
     # A segmenter may cut a word that stands alone.
     tokens = [] if loaded.segmenter else [index for token, index in loaded.vocabulary().items() if token[:1] not in "[<#"]
     texts = [loaded.decode([index]).strip() for index in tokens]
@@ -207,14 +233,14 @@ def normalization_warnings(loaded: Tokenization, origin: object) -> list[str]:
     if len(shown) > _MANY * len(words):
         notes.append(
             f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
-            f"as others ({', '.join(shown[:3])}). {_NORMALIZATION}"
+            f"as others ({', '.join(shown[:3])}). {advice}"
         )
     cases = zip(words, capitals, ids_of_texts[len(words) :], strict=False)
     unknown = [loaded.special.unknown in ids for word, capital, ids in cases if word not in lost and word != capital]
     if sum(unknown) > len(unknown) / 2 and sum(word != word.lower() for word in words) <= _MANY * len(words):
         notes.append(
             f"{origin} has hardly an upper-case letter, and text is not made lower-case: capitalised words will be unknown. "
-            f"{_NORMALIZATION}. In a report, write {origin}:uncased"
+            f"{advice}{report}"
         )
     return notes
 

@@ -82,6 +82,16 @@ class Tokenization:
         """How many [SEP] stand between the two texts of a pair: one, or RoBERTa's two."""
         return max(1, len(self._tokenizer.encode("", "", add_special_tokens=True).ids) - 2)
 
+    def normalized(self, text: str) -> str:
+        """The text as its rules leave it, before it is split."""
+        rules = self._tokenizer.normalizer
+        text = text.lower() if self.segmenter is not None and self.segmenter.lowercase else text
+        return text if rules is None else str(rules.normalize_str(text))
+
+    @property
+    def lowers_case(self) -> bool:
+        return self.normalized("A") == self.normalized("a")
+
     def vocabulary(self) -> dict[str, int]:
         """Token -> id, in the order of the ids."""
         return dict(sorted(self._ids.items(), key=itemgetter(1)))
