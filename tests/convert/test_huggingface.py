@@ -187,6 +187,9 @@ def test_what_is_no_model_is_refused(exported, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"config\.json, model\.safetensors, tokenizer\.json or vocab\.txt"):
         load_model(tmp_path / "empty")
+    (tmp_path / "empty" / "sentencepiece.bpe.model").touch()
+    with pytest.raises(ConfigError, match=r"sentencepiece\.bpe\.model .*AutoTokenizer"):
+        load_model(tmp_path / "empty")
     (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
     with pytest.raises(ConfigError, match=r"pytorch_model\.bin"):
         load_model(exported)

@@ -387,6 +387,11 @@ class TestFolder:
     def test_empty_or_absent(self, tmp_path: Path):
         with pytest.raises(StorageError, match="no tokenizer"):
             load(tmp_path)
+        for form in ("vocab.json", "sentencepiece.bpe.model"):
+            (tmp_path / form).touch()
+            with pytest.raises(StorageError, match=rf"{re.escape(form)} .*AutoTokenizer"):
+                load(tmp_path)
+            (tmp_path / form).unlink()
         for name in ("tokenizer.json", "vocab.txt"):
             with pytest.raises(StorageError, match="no such file"):
                 load(tmp_path / "nowhere" / name)

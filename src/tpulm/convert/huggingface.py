@@ -37,7 +37,7 @@ from tpulm.models.electra import Electra, generator_config, halves
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.causal import GPT2_VOCABULARY
-from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY
+from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY, convert_hint
 from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, read_settings
 from tpulm.tokenization.segmenter import declared_segmenter
 from tpulm.workfolder import newer_checkpoint
@@ -257,18 +257,14 @@ def model_folder(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS
         )
     missing = [CONFIG] if not storage.exists(folder / CONFIG) else []
     missing += [WEIGHTS] if weights_file(folder) is None else []
+    hint = ""
     if not any(storage.exists(folder / name) for name in TOKENIZERS):
         missing.append(" or ".join(TOKENIZERS[:2]))
+        hint = convert_hint(folder)
     if missing:
-        hint = ""
         pickled = [file.name for file in storage.list_folder(folder) if file.name.endswith(PICKLED)]
         if WEIGHTS in missing and pickled:
             hint = f"; {pickled[0]} is not read: load it with transformers and save_pretrained() it, which writes {WEIGHTS}"
-        elif storage.exists(folder / SENTENCEPIECE):
-            hint = (
-                f"; {SENTENCEPIECE} (SentencePiece) is not read: load it with transformers' AutoTokenizer and "
-                f"save_pretrained() it, which writes {TOKENIZERS[0]}"
-            )
         raise ConfigError(f"{folder} is not a model: {', '.join(missing)} missing{hint}")
     return folder
 

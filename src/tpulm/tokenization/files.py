@@ -272,10 +272,18 @@ def _tokenizer_file(folder: PurePath) -> PurePath | None:
     return next((folder / name for name in (TOKENIZER, VOCABULARY) if storage.exists(folder / name)), None)
 
 
+def convert_hint(folder: PurePath) -> str:
+    """What to do about an encoder's tokenizer in another form, RoBERTa's two files or SentencePiece's; "" if there is none."""
+    names = [file.name for file in storage.list_folder(folder)]
+    other = next((name for name in names if name == "vocab.json" or name.endswith(".model")), None)
+    remedy = f"load it with transformers' AutoTokenizer and save_pretrained() it, which writes {TOKENIZER}"
+    return "" if other is None else f"; {other} is not read here: {remedy}"
+
+
 def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
     source = _tokenizer_file(folder)
     if source is None:
-        raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there")
+        raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there{convert_hint(folder)}")
     if source.name == VOCABULARY:
         segmenter = _segmenter_of(source)
         if segmenter is not None:
