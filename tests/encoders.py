@@ -75,9 +75,9 @@ def built(kind: str) -> Path:
 def hub_of(repository: Path, cache: Path) -> Callable[..., str]:
     """What the Hub's snapshot_download does of a repository with the files of a folder."""
 
-    def snapshot_download(name: str, **patterns: list[str]) -> str:
+    def snapshot_download(name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         files = [path.relative_to(repository) for path in repository.rglob("*") if path.is_file()]
-        for file in filter_repo_objects(files, **patterns):
+        for file in filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
             storage.write_atomic(storage.make_folder((cache / file).parent) / file.name, (repository / file).read_bytes())
         return str(cache)
 

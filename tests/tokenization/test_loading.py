@@ -85,7 +85,7 @@ class TestVocabulary:
 
     @pytest.mark.parametrize("settings", [{"lowercase": True}, {"strip_accents": True}, {"split_cjk": False}])
     def test_settings_beside_a_file_that_says_itself(self, vocabulary: Path, settings: dict[str, bool]):
-        config, path = TokenizerConfig(**settings), vocabulary.with_name("other.json")
+        config, path = TokenizerConfig.model_validate(settings), vocabulary.with_name("other.json")
         path.write_text(load(vocabulary, config).canonical_json)
         assert load(path, config).fingerprint == load(path).fingerprint
         path.write_text(load(vocabulary).canonical_json)
