@@ -53,7 +53,9 @@ ENCODERS = ("eurobert", "modernbert")
 @pytest.fixture(scope="module", params=list(MODELS))
 def exported(request: pytest.FixtureRequest, make_small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = make_small(**MODELS[request.param])
-    return save_model(tmp_path_factory.mktemp("export") / "export", small.params, small.config, **small.arguments)
+    folder = save_model(tmp_path_factory.mktemp("export") / "export", small.params, small.config, **small.arguments)
+    assert load_model(folder).config == small.config
+    return folder
 
 
 def ids(vocab_size: int) -> np.ndarray:
