@@ -103,8 +103,8 @@ def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, prog
 def _check(config: RunConfig) -> None:
     if config.train.start_from is not None:
         raise ConfigError(
-            f"the run goes on from {config.train.start_from}: pilots predict runs that begin anew, and for this one leave "
-            "train.start_from (or --init) out"
+            f"train.start_from is {config.train.start_from}, and pilots predict only runs that start from random weights: "
+            "leave it (or --init) out"
         )
     if config.train.steps < 4 * _LEAST_STEPS:
         raise ConfigError(f"the run has {config.train.steps:,} steps, hardly more than a pilot of {_LEAST_STEPS}: just run it")
