@@ -216,8 +216,8 @@ _USER_EXIT_CODES = frozenset([2, 3, 4])  # exit codes that blame the run, its da
 def decide(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     """The action due for the node; for the spare nodes while the node only waits or is being deleted."""
     if not _is_over(job) and (job.node is None or job.node.ending is not None):
-        spare = {node.name: observed.spare.get(node.name, Observation()) for node in job.spare if node.ending is None}
-        alive = {name: seen for name, seen in spare.items() if seen is not None}
+        looked_at = ((node.name, observed.spare.get(node.name, Observation())) for node in job.spare if node.ending is None)
+        alive = {name: seen for name, seen in looked_at if seen is not None}
         if alive:
             return Promote(next((name for name, seen in alive.items() if _is_up(seen)), next(iter(alive))))
     action = _of_node(job, observed, now, policy)

@@ -185,8 +185,8 @@ def spent(job: Job, *, now: float, newest_step: int, prices: Mapping[str, Price]
             number, node, ending, steps = item.number, item.node, item.ending, item.last_step - item.first_step
             hours, dollars = _hours(item.ready_at, item.ended_at), item.dollars
         else:
-            number, node, ending, steps = item.attempt, item.name, "", max(0, newest_step - job.newest_step)
-            hours, steps = _hours(item.ready_at, now), steps if item is job.node else 0
+            number, node, ending, hours = item.attempt, item.name, "", _hours(item.ready_at, now)
+            steps = max(0, newest_step - job.newest_step) if item is job.node else 0
             dollars = hours * job.price(item.zone)
         done.append(Spent(number, node, item.zone, ending, hours, steps, None if hours and item.zone in unknown else dollars))
     return tuple(done)

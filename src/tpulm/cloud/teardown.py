@@ -202,30 +202,29 @@ def delete(
     remaining = list(dict.fromkeys((target.name, target.zone) for target in targets))  # a queued resource and its node are one
     progress.start("deleting", total=len(remaining), unit="TPU")
     failed: dict[tuple[str, str], TpulmError] = {}
-
-    def is_over(name: str, zone: str, *, state: str | None) -> bool:
-        """Whether nothing more can be done about it; else its deletion goes on, or is requested."""
-        try:
-            state = api.node_status(name, zone).state if state is None else state
-            if state is not None and state not in _GOING:
-                api.delete(name, zone)  # again, where it was still being created, or its queued resource left it behind
-        except (CloudRefused, Unavailable) as error:
-            failed[name, zone] = error
-        return state is None or (name, zone) in failed
-
-    give_up_at, state = time.monotonic() + seconds, "listed"
+    give_up_at, requested = time.monotonic() + seconds, False
     while remaining:
         progress.status(", ".join(name for name, _ in remaining[:3]))
-        over = [target for target in remaining if is_over(*target, state=state)]
-        remaining, state = [target for target in remaining if target not in over], None
-        progress.advance(len(over))
+        for name, zone in list(remaining):
+            is_over = False
+            try:
+                state = api.node_status(name, zone).state if requested else "listed"
+                is_over = state is None
+                if state is not None and state not in _GOING:
+                    api.delete(name, zone)  # again, where it was still being created, or its queued resource left it behind
+            except (CloudRefused, Unavailable) as error:
+                failed[name, zone], is_over = error, True
+            if is_over:
+                remaining.remove((name, zone))
+                progress.advance(1)
+        requested = True
         if remaining and time.monotonic() > give_up_at:
             break
         if remaining:
             wait(pause_seconds)
-    for error in failed.values():
-        names = some_of([f"{name} in {zone}" for name, zone in failed])
-        raise type(error)(f"{names} may be left: {error}")
+    if failed:
+        error = next(iter(failed.values()))
+        raise type(error)(f"{some_of([f'{name} in {zone}' for name, zone in failed])} may be left: {error}")
     not_deleted = [target for target in targets if (target.name, target.zone) in remaining]
     return Deleted(tuple(target for target in targets if target not in not_deleted), tuple(not_deleted))
 

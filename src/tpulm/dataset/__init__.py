@@ -7,7 +7,7 @@ which order training sees them. `importing` is not imported here, so that worker
 
 from tpulm.dataset.batches import Batches, evaluation_batches, token_counts, with_columns
 from tpulm.dataset.inspect import Removed, SampledRow, removed, sample_rows, summarize
-from tpulm.dataset.manifest import DatasetManifest, load_manifest, load_split
+from tpulm.dataset.manifest import DatasetManifest, load_manifest, load_manifests, load_split
 from tpulm.dataset.prepare import MODULES, prepare, prepare_texts, warm_up, write_random_rows
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "SampledRow",
     "evaluation_batches",
     "load_manifest",
+    "load_manifests",
     "load_split",
     "prepare",
     "prepare_texts",

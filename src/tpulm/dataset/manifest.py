@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from tpulm import storage
+from tpulm.config import RunConfig, phases_of
 from tpulm.config.validation import validate_own
 from tpulm.corpus.manifest import Sums
 from tpulm.errors import Damaged
@@ -250,6 +251,13 @@ def write_manifest(
     )
     manifest.write(folder / "manifest.json", exclude={"train": {"parts"}, "holdout": {"parts"}})
     return manifest
+
+
+def load_manifests(workdir: PurePath, config: RunConfig) -> tuple[DatasetManifest, ...]:
+    """The manifest of each phase of a run, of those whose dataset is complete; phases with the same data share one."""
+    folders = [phase.folder for phase in phases_of(config)]
+    made = {folder: load_manifest(workdir / folder) for folder in dict.fromkeys(folders)}
+    return tuple(manifest for folder in folders if (manifest := made[folder]) is not None)
 
 
 def load_manifest(workdir: str | PurePath) -> DatasetManifest | None:

@@ -134,10 +134,8 @@ class PreparedData(NamedTuple):
 
 def load_prepared(config: RunConfig, workdir: PurePath) -> PreparedData:
     """What an earlier command prepared. Raises ConfigError if something is missing."""
-    folders = [phase.folder for phase in phases_of(config)]
-    made = {folder: dataset.load_manifest(workdir / folder) for folder in dict.fromkeys(folders)}
-    datasets = tuple(manifest for folder in folders if (manifest := made[folder]) is not None)
-    if len(datasets) < len(folders):
+    datasets = dataset.load_manifests(workdir, config)
+    if len(datasets) < len(phases_of(config)):
         raise ConfigError(f"{workdir} has no dataset yet; 'tpulm run' or 'tpulm dataset prepare' makes it")
     return PreparedData(tokenization.load(workdir / "tokenizer"), datasets)
 

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tpulm import tokenization
-from tpulm.config import RunConfig, changes, phases_of
+from tpulm.config import RunConfig, changes
 from tpulm.convert.model_card import CardFacts
-from tpulm.dataset import DatasetManifest, load_manifest
+from tpulm.dataset import DatasetManifest, load_manifests
 from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
 from tpulm.workfolder import is_prepared, open_run, read_results
@@ -31,10 +31,7 @@ class RunData(NamedTuple):
         config, results = open_run(workdir), read_results(workdir)
         if not is_prepared(workdir, "tokenizer"):
             return cls(config, results)
-        folders = [workdir / phase.folder for phase in phases_of(config)]
-        datasets = {folder: load_manifest(folder) for folder in dict.fromkeys(folders)}
-        made = [manifest for folder in folders if (manifest := datasets[folder]) is not None]
-        return cls(config, results, tokenization.load(workdir / "tokenizer"), tuple(made))
+        return cls(config, results, tokenization.load(workdir / "tokenizer"), load_manifests(workdir, config))
 
 
 def gather(data: RunData, history: History, *, step: int) -> CardFacts | None:

@@ -20,7 +20,15 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime.stage import Record, read_record
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import pipelines, special
-from tpulm.tokenization.hf_files import TOKENIZER_CONFIG, add_hf_tokens, check_growth, check_usable, guarded, read_settings
+from tpulm.tokenization.hf_files import (
+    TOKENIZER_CONFIG,
+    HfSettings,
+    add_hf_tokens,
+    check_growth,
+    check_usable,
+    guarded,
+    read_settings,
+)
 from tpulm.tokenization.pipelines import SPACE, wordpiece_model
 from tpulm.tokenization.segmenter import Segmenter, declared_segmenter
 from tpulm.tokenization.tokenization import Tokenization
@@ -334,16 +342,17 @@ def _tokenizer_of(content: bytes, path: PurePath) -> Tokenizer:
 
 
 def _with_specials(tokenizer: Tokenizer, path: PurePath) -> Tokenization:
-    _normalize_as_declared(tokenizer, path)
-    return Tokenization(tokenizer, _specials(tokenizer, path), _segmenter_of(path))
+    settings, location = read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG)
+    _normalize_as_declared(tokenizer, path, settings)
+    return Tokenization(tokenizer, _specials(tokenizer, path), declared_segmenter(settings, location))
 
 
-def _normalize_as_declared(tokenizer: Tokenizer, path: PurePath) -> None:
+def _normalize_as_declared(tokenizer: Tokenizer, path: PurePath, settings: HfSettings) -> None:
     """Normalize by the settings beside the tokenizer.json of a BERT's class, which transformers follows, not by the file's."""
     own = tokenizer.normalizer
     if not isinstance(own, normalizers.BertNormalizer):
         return
-    settings, config = read_settings(path.parent, [TOKENIZER_CONFIG]), path.with_name(MODEL_CONFIG)
+    config = path.with_name(MODEL_CONFIG)
     model = storage.read_given_object(config) if storage.exists(config) else {}
     name, model_type = settings.tokenizer_class or model.get("tokenizer_class"), model.get("model_type")
     is_bert = str(name).removesuffix("Fast") in _BERT_CLASSES if name else model_type in _BERT_TYPES

@@ -58,8 +58,8 @@ def evaluate(
     """Score `params` on all `batches` (of `batch_size` rows over all hosts; `rows` real rows in total).
 
     `tokens_per_character` is the text's, without ends of texts; `training_counts` is how often each token occurs in training,
-    [V] (`dataset.token_counts`). `advance` is called with the rows of each batch. On a single host a
-    requested stop raises `Stopped`.
+    [V] (`dataset.token_counts`). `advance` is called with the rows of each batch. On a single host a requested stop raises
+    `Stopped`.
     """
     so_far = program.evaluation_sums()
     for number, batch in enumerate(batches):
