@@ -46,6 +46,11 @@ def size(text_bytes: int) -> str:
     return f"{text_bytes / 1e6:,.1f} MB" if text_bytes >= 100_000 else f"{text_bytes:,} bytes"
 
 
+def plural(count: int, noun: str) -> str:
+    """ "1 row", "2,000 rows"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def visible(text: str | bytes) -> str:
     """Displayable text: bytes in hexadecimal unless all are visible ASCII, invisible characters as pictures or by number."""
     if isinstance(text, bytes):

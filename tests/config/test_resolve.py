@@ -262,6 +262,14 @@ class TestShortenedRuns:
         assert config.load(file).train.optimizer.warmup_steps == 100
         assert config.load("laptop-bert", ["train.steps=12000"]).train.optimizer.warmup_steps == 50  # longer: as it is
 
+    def test_files_that_extend_one_another_shorten_once(self, tmp_path: Path):
+        write(tmp_path, "a.toml", 'extends = "modern-base"\n[train]\nsteps = 100\n')
+        file = write(tmp_path, "b.toml", 'extends = "a.toml"\n[train]\nsteps = 12500\n')
+        notes = list[str]()
+        optimizer = config.load(file, ["train.steps=6250"], note=notes.append).train.optimizer
+        assert (optimizer.warmup_steps, optimizer.decay_steps) == (100, 625)  # shares of the recipe's 125,000 steps
+        assert len(notes) == 2 and all("modern-base has" in note for note in notes)
+
     def test_a_misspelt_base_is_suggested(self, tmp_path: Path):
         assert "Did you mean 'laptop-bert'?" in message_of(write(tmp_path, "run.toml", 'extends = "laptop_bert"\n'))
 

@@ -33,7 +33,7 @@ from tpulm.errors import (
     shorten,
     some_of,
 )
-from tpulm.readable import dollars, duration
+from tpulm.readable import dollars, duration, plural
 from tpulm.runtime import interrupt
 from tpulm.storage.paths import bucket_and_name
 
@@ -419,7 +419,7 @@ def logs(
     control = cloud.control.Control(workdir)
     if follow:
         if gaps := cloud.status.follow(control, worker, attempt=attempt, write=_write, log=partial(say, style="bold")):
-            say(f"some of the log was lost {gaps} time{'s' * (gaps > 1)}", style="bold")
+            say(f"some of the log was lost {plural(gaps, 'time')}", style="bold")
         return
     number = cloud.status.attempt_of(control.job(), attempt)
     path = cloud.status.log_path(control, number, worker)

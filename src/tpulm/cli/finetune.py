@@ -26,6 +26,7 @@ from tpulm.cli.options import (
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note, wants_json
 from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError, shorten, suggest
+from tpulm.readable import plural
 from tpulm.storage import exists, same_file
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _show(summary: FinetuneSummary) -> None:
     chosen += f" at learning rate {summary.settings.learning_rate:g}" if summary.learning_rates else ""
     rows = {
         "chosen": f"{chosen}, by {summary.settings.chosen_by.replace('_', ' ')} on dev, never on test",
-        "trained on": f"{summary.examples['train']:,} examples",
+        "trained on": plural(summary.examples["train"], "example"),
         **_left_out(summary.cut, task.longest, summary.skipped, task.cut_texts),
         "health": summary.health,
         "model": summary.output,
@@ -504,7 +505,7 @@ def _note_truncation(cut: int, longest: int | None, texts: str = "texts") -> Non
 
 def _show_written(done: str, counted: int, left_out: dict[str, str], output: PurePath | None) -> None:
     """The result is the file or, on stdout, the rows: beside those this is a note."""
-    rows = {done: f"{counted:,} texts", **left_out}
+    rows = {done: plural(counted, "text"), **left_out}
     print_table("", rows if output is None else rows | {"written to": str(output)}, to=console if output is None else None)
 
 

@@ -12,7 +12,7 @@ from typer import Exit
 from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, path_option, vocabulary_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
-from tpulm.readable import dollars, duration
+from tpulm.readable import dollars, duration, plural
 
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
@@ -198,7 +198,7 @@ def _show(config: RunConfig, result: Plan) -> None:
     memory = heaviest.analysis.memory
     memory_parts = f"state {_size(memory.arguments)}, temporaries {_size(memory.temporaries)}, code {_size(memory.code)}"
     rows = {
-        "devices": f"{accelerator.devices} on {accelerator.hosts} host{'s' * (accelerator.hosts > 1)}, "
+        "devices": f"{accelerator.devices} on {plural(accelerator.hosts, 'host')}, "
         f"{_size(accelerator.hbm_bytes_per_device)} each",
         "parameters": f"{result.parameters:,}",
         "fits": f"yes: {_size(values['used_bytes'])} of {_size(values['hbm_bytes'])} on each device ({memory_parts})",

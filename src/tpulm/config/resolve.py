@@ -68,12 +68,12 @@ def load(
     ConfigError naming the file and the key.
     """
     reference = str(reference)
-    values, stated = _values(reference, chain=(), note=note)
-    base, overriding = copy.deepcopy(values), dict[str, Any]()
+    values, stated, planned = _values(reference, chain=())
+    overriding = dict[str, Any]()
     for key, value in parse_overrides(overrides).items():
         for table in (values, stated, overriding):
             _assign(table, key, value)
-    values = _shortened(values, overriding, base, reference, note)
+    values = _shortened(values, planned | _planned(values, overriding, reference), note)
     origin = f"{reference}, with what is set beside it" if overriding else reference
     if meant := _COUNTRIES.get(str(values.get("language", "")).lower().partition("-")[0]):
         note(f"language = '{values['language']}' is a country's code, or another language's. Did you mean '{meant}'?")
@@ -220,12 +220,21 @@ def _show(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+class _Planned(NamedTuple):
+    """A length of the schedule, and the run it was set for."""
+
+    length: int
+    steps: int
+    origin: str
+
+
 class _Values(NamedTuple):
     all: dict[str, Any]  # merged over those of what the file extends
     stated: dict[str, Any]  # only those that the file sets itself; empty for a recipe
+    planned: dict[str, _Planned]
 
 
-def _values(reference: str, chain: tuple[str, ...], note: Callable[[str], object]) -> _Values:
+def _values(reference: str, chain: tuple[str, ...]) -> _Values:
     """The values of a recipe or file. `chain` are the files that extend it, outermost first."""
     is_recipe = reference in list_recipes()
     if is_recipe:
@@ -250,33 +259,35 @@ def _values(reference: str, chain: tuple[str, ...], note: Callable[[str], object
     if is_recipe:
         values["recipe"] = reference
     if base is None:
-        return _Values(values, stated)
+        return _Values(values, stated, _planned(values, values, reference))
     if not isinstance(base, str) or "\0" in base:
         raise ConfigError(f"{reference}: extends must be the name of a recipe or a file, not {base!r}")
-    named = base
     if base not in list_recipes() and folder is not None:
         base = str(folder / base)
-    inherited = {name: value for name, value in _values(base, (*chain, reference), note).all.items() if name not in _OF_ONE_RUN}
-    return _Values(_shortened(_merge(inherited, values), stated, inherited, named, note), stated)
+    inherited = _values(base, (*chain, reference))
+    merged = _merge({name: value for name, value in inherited.all.items() if name not in _OF_ONE_RUN}, values)
+    return _Values(merged, stated, inherited.planned | _planned(merged, merged if is_recipe else values, reference))
 
 
-def _shortened(
-    values: dict[str, Any], stated: Mapping[str, Any], base: Mapping[str, Any], origin: str, note: Callable[[str], object]
-) -> dict[str, Any]:
-    """The values of a run whose steps are `stated` to be fewer than those of its base: warm-up and decay that it inherits take
-    the same share of them."""
-    now, before = _group(stated, "train").get("steps"), _group(base, "train").get("steps")
-    if not (isinstance(now, int) and isinstance(before, int) and 0 < now < before):
-        return values
-    train, own = _group(values, "train"), _group(_group(stated, "train"), "optimizer")
-    optimizer = dict(_group(train, "optimizer"))
-    for name in _FRACTIONS_OF_STEPS:
-        steps = optimizer.get(name)
-        if name not in own and isinstance(steps, int) and steps:
-            optimizer[name] = max(1, round(steps * now / before))
+def _planned(values: Mapping[str, Any], set_here: Mapping[str, Any], origin: str) -> dict[str, _Planned]:
+    """By name: warm-up and decay that are set here, for the steps of `values`."""
+    steps, optimizer = _group(values, "train").get("steps"), _group(_group(set_here, "train"), "optimizer")
+    lengths = ((name, optimizer.get(name)) for name in _FRACTIONS_OF_STEPS)
+    if not isinstance(steps, int):
+        return {}
+    return {name: _Planned(length, steps, origin.rpartition("/")[2]) for name, length in lengths if isinstance(length, int)}
+
+
+def _shortened(values: dict[str, Any], planned: Mapping[str, _Planned], note: Callable[[str], object]) -> dict[str, Any]:
+    """The values of a run of fewer steps than its warm-up and decay were planned for: these take the same share of them."""
+    train = _group(values, "train")
+    now, optimizer = train.get("steps"), dict(_group(train, "optimizer"))
+    for name, (length, steps, origin) in planned.items():
+        if optimizer.get(name) == length and length and isinstance(now, int) and 0 < now < steps:
+            optimizer[name] = max(1, round(length * now / steps))
             if name != "decay_steps" or optimizer.get("schedule") == "wsd":  # else it has no effect
                 note(
-                    f"train.optimizer.{name} = {optimizer[name]:,}, as {origin} has {steps:,} for {before:,} steps, not {now:,}"
+                    f"train.optimizer.{name} = {optimizer[name]:,}, as {origin} has {length:,} for {steps:,} steps, not {now:,}"
                 )
     return {**values, "train": {**train, "optimizer": optimizer}} if optimizer else values
 

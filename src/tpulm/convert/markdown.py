@@ -8,15 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tpulm.pages import text_environment
-from tpulm.readable import escaped
+from tpulm.readable import escaped, plural
 
 
 def card(template: str, **values: Any) -> str:
     """A README.md, from a file in templates/."""
-
-    def plural(count: int, noun: str) -> str:
-        return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
     environment = text_environment(code=code, plain=plain, quote=quote, plural=plural, number="{:,}".format)
     environment.globals["table"] = table
     return environment.get_template(template).render(values)

@@ -22,6 +22,7 @@ from tpulm.convert.sstable import damaged, is_table, read_table
 from tpulm.dataset.tfrecord import check_crc32c
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.protos import KIND, field, message_class, new_file
+from tpulm.readable import plural
 
 LATEST = "checkpoint"  # the file in which tf.train.Saver notes the newest prefix
 _DATA = re.compile(r"\.data-\d{5}-of-\d{5}$")
@@ -206,8 +207,8 @@ class Bundle(Mapping[str, StoredTensor]):
             info = storage.info(path)
             if info is None:
                 raise DataError(
-                    f"the data file is not there; a checkpoint is {self.prefix.name}{INDEX} and {self._shards:,} data "
-                    f"file{'s' * (self._shards > 1)}, all in one folder. Copy {path.name} there too",
+                    f"the data file is not there; a checkpoint is {self.prefix.name}{INDEX} and "
+                    f"{plural(self._shards, 'data file')}, all in one folder. Copy {path.name} there too",
                     location=where,
                 )
             self._opened[entry.shard_id] = (info.size, storage.open_ranges(path))

@@ -46,6 +46,7 @@ from tpulm.corpus.sources import find_files, refuse_unused_settings
 from tpulm.corpus.spill import SpillWriter, new_spill, spill_bytes
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import plural
 from tpulm.runtime import interrupt, stage
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, TaskProgress, WorkerPool, count_cores, report, run_here, run_tasks
@@ -192,7 +193,7 @@ def _report_aozora(config: CorpusConfig, counts: Counts, progress: Progress) -> 
 def _report(counts: Counts, progress: Progress) -> None:
     if counts.skipped:
         reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
-        progress.note(f"{counts.documents:,} documents kept; left out: {reasons}")
+        progress.note(f"{plural(counts.documents, 'document')} kept; left out: {reasons}")
     if counts.replaced:
         kinds = ", ".join(f"{count:,} of the kind '{kind}'" for kind, count in counts.replaced.items())
         progress.note(f"replaced by placeholders: {kinds}")

@@ -33,6 +33,7 @@ from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.dataset.segments import lay_segments
 from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatch
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import plural
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner, WorkerPool, report, run_tasks
 from tpulm.special_tokens import SpecialTokens
@@ -326,7 +327,7 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
         "holdout": ("holdout", "raise corpus.holdout_fraction or add text: at least two different documents are needed"),
     }[split.split]
     empty = split.counts.documents
-    what = f"its {empty} documents hold no token" if empty else f"all {documents} documents went elsewhere"
+    what = f"its {plural(empty, 'document')} hold no token" if empty else f"{plural(documents, 'document')} went elsewhere"
     raise DataError(f"the {name} is empty ({what}); {fraction}, and begin in a new work folder")
 
 
@@ -336,7 +337,7 @@ def _small_holdout(train: SplitManifest, holdout: SplitManifest) -> str:
         return ""
     share = min(0.5, 1.1 * _FEW_TOKENS / (tokens + train.counts.tokens))
     return (
-        f"the holdout is {rows:,} row{'s' * (rows != 1)} with {tokens:,} tokens, so few that chance moves its scores by "
+        f"the holdout is {plural(rows, 'row')} with {plural(tokens, 'token')}, so few that chance moves its scores by "
         f"points: add text, or set corpus.holdout_fraction = {share:.2g}"
     )
 

@@ -28,6 +28,7 @@ from tpulm.finetuning.summary import SeedResult
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import Examples, summarize
 from tpulm.progress import SILENT, Progress
+from tpulm.readable import plural
 from tpulm.report.finetuning import SUMMARY
 from tpulm.runtime import interrupt
 from tpulm.workfolder import held
@@ -119,7 +120,7 @@ class BenchReport:
             seeds = len(next(iter(one.scores.values())))
             counts = ", ".join(f"{part} {count:,}" for part, count in one.examples.items())
             rates = f"learning rate {one.learning_rate:g}" + (f" of {tried}" if len(one.tried) > 1 else "")
-            lines.append(f"{name}: {rates} by {by} on {one.chosen_on}, {seeds} seed{'s' * (seeds != 1)}; examples: {counts}")
+            lines.append(f"{name}: {rates} by {by} on {one.chosen_on}, {plural(seeds, 'seed')}; examples: {counts}")
             lines += [f"{name}: {note}" for note in [*one.notes, *([one.health] if one.health != "all right" else [])]]
         mode = (
             "Epochs and learning rates are chosen on a part of train, which remarks call dev; the table's dev is scored "
