@@ -65,6 +65,8 @@ def test_top_1_is_greedy_at_any_temperature(model: LoadedModel):
     greedy = token_ids(model, PROMPTS, max_tokens=10, temperature=0.0)
     assert token_ids(model, PROMPTS, max_tokens=10, temperature=5.0, top_k=1, top_p=None) == greedy
     assert token_ids(model, PROMPTS, max_tokens=10, temperature=1.0, top_p=1e-6) == greedy
+    for least in (1e-45, 1e-38, 1e-6):
+        assert token_ids(model, PROMPTS, max_tokens=10, temperature=least, top_p=None) == greedy
 
 
 # -- where it stops ---------------------------------------------------------------------------------------------------------

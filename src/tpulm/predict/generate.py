@@ -30,6 +30,11 @@ class Sampling(NamedTuple):
     top_p: float | None = 0.95
     seed: int = 0
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken: lower temperatures than this would divide logits beyond what a float32 holds."""
+        return self.temperature < 1e-6
+
     def check(self, vocab_size: int) -> None:
         """Raise ConfigError for values that leave nothing to choose from, or mean nothing."""
         if not 0.0 <= self.temperature <= 100.0:
@@ -251,7 +256,7 @@ def _continue(
             vocab_size=model.vocab_size,
             seed=sampling.seed,
             top_k=sampling.top_k,
-            greedy=sampling.temperature == 0.0,
+            greedy=sampling.greedy,
         )
         chosen = np.asarray(chosen)
         for row in sorted(going_on):
