@@ -61,11 +61,11 @@ def test_the_usual_learning_rate_is_that_of_a_model_of_this_width(encoder: Path,
     published = tpulm.load_model(encoder)
     assert tpulm.Classifier(published).config.learning_rate == 5e-5
     classifier = tpulm.Classifier(published._replace(pretrained_here=True), labels=("neg", "pos"))
-    assert classifier.config.learning_rate == 5e-4  # a narrow one's
+    assert classifier.config.learning_rate == 1e-3  # a narrow one's
     classifier.params = classifier.first_params(0)
     classifier.save_pretrained(tmp_path / "out")
     assert tpulm.load_model(tmp_path / "out").pretrained_here
-    for architecture, width, rate in (("electra", 256, 5e-4), ("bert", 512, 5e-5), ("electra", 512, 1e-4)):
+    for architecture, width, rate in (("electra", 256, 1e-3), ("bert", 512, 5e-5), ("electra", 512, 1e-4)):
         model = ModelConfig.model_validate({"architecture": architecture, "hidden_size": width, "num_heads": 4})
         assert usual_learning_rate(model, pretrained_here=True) == rate
 

@@ -71,7 +71,7 @@ class FinetuneConfig(Settings):
     class_weights: Literal["balanced"] | None = None
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 3  # number of epochs, at most: see patience
     batch_size: BatchSize = 32  # rows per step, over all devices
-    # the peak; None: 5e-4 for a model that tpulm pretrained and that is at most 384 wide; else electra 1e-4, others 5e-5
+    # the peak; None: 1e-3 for a model that tpulm pretrained and that is at most 384 wide; else electra 1e-4, others 5e-5
     learning_rate: PositiveFloat | None = None
     # layer-wise learning-rate decay: each layer has this fraction of the rate of the layer above; None: electra 0.8, others 1.0
     # (no decay)
@@ -175,5 +175,5 @@ def usual_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float:
     want more (benchmarks/finetuning_rates.py, docs/experiments.md).
     """
     if pretrained_here and model.hidden_size <= _NARROW:
-        return 5e-4
+        return 1e-3
     return 1e-4 if model.architecture == "electra" else 5e-5

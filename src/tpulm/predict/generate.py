@@ -32,7 +32,7 @@ class Sampling(NamedTuple):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken: lower temperatures than this would divide logits beyond what a float32 holds."""
+        """Whether the likeliest token is taken: at lower temperatures logits would grow beyond what a float32 holds."""
         return self.temperature < 1e-6
 
     def check(self, vocab_size: int) -> None:
