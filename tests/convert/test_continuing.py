@@ -264,6 +264,26 @@ def test_moments_that_are_damaged_or_of_another_model_are_refused(bert_folder: P
     refused(ConfigError, r"has no optimizer.safetensors; set it to false for a fresh optimizer")
 
 
+def test_moments_of_another_vocabulary_are_refused(bert_folder: Path, tmp_path: Path):
+    """The same tokens in another order; a copy of the file has the same vocabulary."""
+    settings, lines = run_of(bert_folder), (bert_folder / "vocab.txt").read_text().splitlines()
+    spec = bert.spec(settings.model, vocab_size=60, next_sentence=True)
+
+    def begun(tokens: list[str], *, with_moments: bool) -> Any:
+        path = tmp_path / "other.txt"
+        path.write_text("\n".join(tokens) + "\n")
+        tokenizer = tokenization.load(path)
+        return initial_weights(
+            bert_folder, settings.model, spec, tokenizer, with_moments=with_moments, other_vocabulary=True
+        ).moments
+
+    turned = [*lines[:5], *reversed(lines[5:])]
+    with pytest.raises(ConfigError, match=r"start_optimizer is true, but the moments of .* are of another vocabulary"):
+        begun(turned, with_moments=True)
+    assert begun(turned, with_moments=False) is None
+    assert begun(lines, with_moments=True) is not None
+
+
 def test_a_vocabulary_that_was_rounded_up_further_is_cut(imported: Imported):
     """120 tokens of a model with 140: 256 rows there, 128 here."""
     folder = imported(tensors_of(bundles.bert(vocab=140)), SETTINGS | {"vocab_size": 140}, 120)

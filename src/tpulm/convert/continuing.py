@@ -49,9 +49,13 @@ def initial_weights(
     """The weights of a model and, if asked for, the optimizer's moments.
 
     A next-sentence head that the run does not train is left out; a masked head that the model lacks begins at random. Raises
-    like `starting_params` and `starting_moments`.
+    ConfigError for moments of another vocabulary, and like `starting_params` and `starting_moments`.
     """
     params = starting_params(path, config, spec, tokenization, other_vocabulary=other_vocabulary)
+    if with_moments and params.vocabulary is not None:
+        raise ConfigError(
+            f"train.start_optimizer is true, but the moments of {path} are of another vocabulary than this run: set it to false"
+        )
     moments = starting_moments(path, spec) if with_moments else None
     step = _step_of(storage.as_path(path))
     weights = "weights" if step is None else f"weights of step {step:,}"
