@@ -93,6 +93,9 @@ def test_other_files_are_refused_with_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(frame(b"data")))
     with pytest.raises(DataError, match="gunzip"):
         list(read_records(str(tmp_path / "a.gz")))
+    length = int.from_bytes(b"\x1f\x8b", "little")  # begins as such a file does
+    (tmp_path / "b").write_bytes(frame(b"x" * length))
+    assert [len(record.data) for record in read_records(str(tmp_path / "b"))] == [length]
     (tmp_path / "a.txt").write_text("Once upon a time\n")
     with pytest.raises(DataError, match="compressed, or no TFRecord"):
         list(read_records(str(tmp_path / "a.txt")))

@@ -132,11 +132,11 @@ def _frames(stream: BinaryIO, path: str, span: RecordRange | None) -> Iterator[_
     while offset < end and number != last:
         where = place(path, number, offset)
         head = stream.read(_HEAD.size)
-        if number == 1 and head.startswith(_GZIP):
-            raise DataError("the file is gzip-compressed; decompress it first (gunzip), then name the result", location=where)
         if len(head) < _HEAD.size:
             raise _cut_off(f"{len(head)} of the {_HEAD.size} bytes of its length", where)
         length, recorded = _HEAD.unpack(head)
+        if number == 1 and head.startswith(_GZIP) and masked_crc32c(head[:8]) != recorded:  # a length may begin so, too
+            raise DataError("the file is gzip-compressed; decompress it first (gunzip), then name the result", location=where)
         damaged = "the file is damaged, or compressed, or no TFRecord" if number == 1 else "the file is damaged"
         check_crc32c(head[:8], recorded, f"its length, {length:,}, has", where, because=damaged)
         if offset + length + _FRAME_BYTES > end:
