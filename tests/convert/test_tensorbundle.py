@@ -149,6 +149,17 @@ def test_of_several_the_newest_as_noted(prefix: Path):
     assert find_checkpoint(prefix.parent) == prefix.with_name("model.ckpt-8")
 
 
+def test_an_older_one_does_not_stand_in_for_the_newest(prefix: Path):
+    """TensorFlow's `latest_checkpoint` gives none either."""
+    (prefix.parent / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
+    prefix.with_name("model.ckpt-8.data-00000-of-00001").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"names 'model\.ckpt-8', and there is no model\.ckpt-8\.index.*model\.ckpt-7"):
+        find_checkpoint(prefix.parent)
+    assert find_checkpoint(prefix) == prefix
+    (prefix.parent / "checkpoint").write_text("")  # it names none
+    assert find_checkpoint(prefix.parent) == prefix
+
+
 def test_wrong_paths_are_told_what_is_there(prefix: Path):
     with pytest.raises(ConfigError, match=r"model\.ckpt-9\.index.*'model\.ckpt-7'"):
         find_checkpoint(prefix.with_name("model.ckpt-9"))

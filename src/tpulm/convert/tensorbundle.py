@@ -71,6 +71,13 @@ def _in_folder(folder: PurePath) -> PurePath | None:
             return folder / name
         if not prefixes:
             raise DataError(f"{LATEST} names {name!r}, which has no files here; copy them too", location=str(folder))
+        if name:
+            there = ", ".join(prefixes[:8])
+            raise DataError(
+                f"{LATEST} names {name!r}, and there is no {name}{INDEX}; copy its files there too, or name one of those that "
+                f"are there: {there}",
+                location=str(folder),
+            )
     if len(prefixes) > 1:
         example = folder / prefixes[-1]
         raise ConfigError(f"{folder} holds {len(prefixes)} checkpoints: {', '.join(prefixes[:8])}. Name one, as in {example}")
