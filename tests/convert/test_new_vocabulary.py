@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from toy_runs import Notes
 from tpulm import config, pipeline, tokenization
@@ -17,6 +18,7 @@ from tpulm.convert.new_vocabulary import new_vocabulary
 from tpulm.errors import ConfigError
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
+from tpulm.tokenization.pipelines import BYTE_CHARACTERS
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -46,6 +48,48 @@ def test_tokens_begin_with_what_they_are_in_the_old_vocabulary(tmp_path: Path) -
     assert not rows[10:].any() and rows.shape == (12, 2)
     biases = found.rows(weights[:, 0], 12)
     assert biases.shape == (12,) and biases[0] == weights[1, 0]
+
+
+def bpe(prefix_space: bool) -> Tokenizer:
+    merges = [("w", "a"), ("l", "k"), ("wa", "lk"), ("Ġ", "walk"), ("i", "n"), ("in", "g"), ("Ġ", "w")]
+    tokens = [*SPECIAL, *BYTE_CHARACTERS, *("".join(pair) for pair in merges)]
+    made = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def unigram() -> Tokenizer:
+    pieces = ["▁", "wal", "king", "▁w", "▁walk", "ing", *"walking,漢"]
+    scores = [(token, -5.0 if len(token) == 1 and token != "▁" else -2.0) for token in pieces]
+    made = Tokenizer(models.Unigram([*((token, 0.0) for token in SPECIAL), *scores], unk_id=1))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    made.decoder = decoders.Metaspace()
+    return made
+
+
+def wordpiece() -> Tokenizer:
+    pieces = ["w", "walk", "walking", "##wa", "##ing", "##walk", "##alk", "##lking", ",", "漢"]
+    made = Tokenizer(models.WordPiece({token: number for number, token in enumerate([*SPECIAL, *pieces])}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    return made
+
+
+@pytest.mark.parametrize(
+    "theirs", [bpe(False), bpe(True), unigram(), wordpiece()], ids=["bytes", "bytes after a space", "unigram", "wordpiece"]
+)
+def test_the_pieces_of_a_new_token_are_those_of_its_context(tmp_path: Path, theirs: Tokenizer) -> None:
+    """As the old tokenizer's library reads it in a text: after a space, within a word, and a mark or an ideogram alone."""
+    theirs.add_special_tokens(SPECIAL)
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    contexts = {"walking": "w walking", "##walking": "wwalking", "wing": "w wing", "##lking": "wlking", ",": "w,", "漢": "w漢"}
+    new = vocabulary(tmp_path, "new.txt", "w", *contexts)
+    found = new_vocabulary(tokenization.load(tmp_path / "tokenizer.json"), new)
+    for token, text in contexts.items():
+        head, *pieces = theirs.encode(text).ids
+        assert [head] == theirs.encode("w").ids and 1 not in pieces
+        assert found.sources[new.vocabulary()[token]] == tuple(pieces), token
 
 
 def test_the_same_vocabulary_moves_nothing(tmp_path: Path) -> None:

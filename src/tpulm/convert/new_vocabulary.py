@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from tpulm.errors import ConfigError
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.forms import Form, forms
+
+_LETTER = "a"
+_MOST_LETTERS = 16  # tried before a token, until none joins its first characters
 
 
 class NewVocabulary(NamedTuple):
@@ -40,25 +44,46 @@ def new_vocabulary(old: Tokenization, new: Tokenization) -> NewVocabulary:
     """Match tokens that read the same in the same place, at the beginning of a word or within one, however the vocabularies
     write them, and special tokens by role. Raises ConfigError if the two share only special tokens."""
     old_ids = {form: index for index, form in forms(old).items()}
-    texts = {index: form.text for form, index in old_ids.items()}
-    new_forms, special = forms(new), tuple(old.special)
+    pieces_of, special = _Pieces(old), tuple(old.special)
     sources: list[tuple[int, ...]] = [() for _ in range(new.vocab_size)]
     for mine, their in zip(new.special, old.special, strict=True):
         sources[mine] = (their,)
     copied = composed = 0
-    for index, form in new_forms.items():
+    for index, form in forms(new).items():
         if form in old_ids:
             sources[index], copied = (old_ids[form],), copied + 1
-        elif pieces := _pieces(old, form, special):
-            if not form.begins_word:  # its first piece, too, within a word
-                pieces[0] = old_ids.get(Form(texts.get(pieces[0], ""), False), pieces[0])
-            sources[index], composed = tuple(pieces), composed + 1
+        elif isinstance(form.text, str) and form.text.strip():
+            stands_alone = form.begins_word and new.encode([_LETTER + form.text]).ids.tolist()[-1:] == [index]
+            if pieces := [one for one in pieces_of(form, stands_alone=stands_alone) if one not in special]:
+                sources[index], composed = tuple(pieces), composed + 1
     if not copied:
         raise ConfigError("the two vocabularies have no token in common; begin without --init")
-    return NewVocabulary(sources, copied + len(special), composed, np.array(sorted(texts), np.int64))
+    return NewVocabulary(sources, copied + len(special), composed, np.array(sorted(old_ids.values()), np.int64))
 
 
-def _pieces(old: Tokenization, form: Form, special: tuple[int, ...]) -> list[int]:
-    if not isinstance(form.text, str) or not form.text.strip():
-        return []
-    return [index for index in old.encode([form.text]).ids.tolist() if index not in special]
+class _Pieces:
+    """The ids with which a tokenizer writes a token in its context: after a space, or within a word."""
+
+    def __init__(self, tokenization: Tokenization):
+        self._encode, self._forms = tokenization.encode, forms(tokenization)
+        texts = (form.text for form in self._forms.values() if isinstance(form.text, str))
+        letters = dict.fromkeys(text for text in texts if len(text) == 1 and text.isalpha())
+        heads = ((letter, self._ids(letter)) for letter in letters)
+        self._heads = list(islice((head for head in heads if tokenization.special.unknown not in head[1]), _MOST_LETTERS))
+
+    def __call__(self, form: Form, *, stands_alone: bool) -> list[int]:
+        """`stands_alone`: a word without a space before it, such as a punctuation mark."""
+        space = " " if form.begins_word and not stands_alone else ""
+        for letter, head in self._heads:
+            ids = self._ids(f"{letter}{space}{form.text}")
+            rest = ids[len(head) :]
+            # Else a token lies across the letter and the text, or the text is a word of its own.
+            if rest and ids[: len(head)] == head and (form.begins_word or not self._begins_word(rest[0])):
+                return rest
+        return self._ids(str(form.text))
+
+    def _begins_word(self, index: int) -> bool:
+        return index in self._forms and self._forms[index].begins_word
+
+    def _ids(self, text: str) -> list[int]:
+        return self._encode([text]).ids.tolist()
