@@ -602,6 +602,7 @@ def write_batches(config: RunConfig, run: Path, to: Path, steps: int) -> None:
             batch_size=own.train.batch_size,
             seed=own.train.seed,
             first_cursor=phase.first_cursor,
+            columns=program.columns(),
             of_tokens=program.columns_of(tokenizer),
         )
         for number in range(phase.first_step, min(steps, phase.last_step)):

@@ -46,7 +46,7 @@ def write_files(folder: Path, files: Sequence[Sequence[Features]]) -> list[str]:
 
 
 def rows_in(workdir: Path, split: str) -> list[tuple[tuple[int, ...], int]]:
-    batches = evaluation_batches(load_split(workdir / "dataset" / split), batch_size=1)
+    batches = evaluation_batches(load_split(workdir / "dataset" / split), batch_size=1, columns=["next_sentence"])
     return [(tuple(batch["tokens"][0].tolist()), int(batch.get("next_sentence", [0])[0])) for batch in batches]
 
 

@@ -105,7 +105,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def column_of(workdir: Path, split: str, name: str = "tokens") -> np.ndarray:
-    return np.concatenate([batch[name] for batch in evaluation_batches(load_split(workdir / "dataset" / split), batch_size=1)])
+    batches = evaluation_batches(load_split(workdir / "dataset" / split), batch_size=1, columns=[name])
+    return np.concatenate([batch[name] for batch in batches])
 
 
 def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
@@ -171,7 +172,8 @@ def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) 
     tokenizer = tokenization.load(segments.workdir / "tokenizer")
     encoded = tokenizer.encode(list(dict.fromkeys(segments.documents)))
     assert (counts + manifest.holdout.counts).tokens == encoded.ids.size
-    batch = Batches(load_split(segments.workdir / "dataset" / "train"), batch_size=4, seed=0).batch(0)
+    split = load_split(segments.workdir / "dataset" / "train")
+    batch = Batches(split, batch_size=4, seed=0, columns=["next_sentence"]).batch(0)
     assert {name: (array.shape, array.dtype.name) for name, array in batch.items()} == {
         "tokens": ((4, 32), "uint16"),
         "next_sentence": ((4,), "int8"),
@@ -190,7 +192,7 @@ def epochs(workdir: Path, count: int) -> list[dict[str, np.ndarray]]:
     found, cursor = [], 0
     for epoch in range(count):
         rows = sum(part.version_rows[epoch % split.num_versions] for part in split.parts)
-        found.append(Batches(split, batch_size=rows, seed=0).batch(cursor))
+        found.append(Batches(split, batch_size=rows, seed=0, columns=["next_sentence"]).batch(cursor))
         cursor += rows
     return found
 
@@ -369,7 +371,8 @@ def test_inspection(segments: Scattered) -> None:
     rows = sample_rows(segments.workdir, "train", count=5, seed=1)
     assert len({row.number for row in rows}) == 5
     assert [row.number for row in rows] == sorted(row.number for row in rows)
-    batches = list(evaluation_batches(load_split(segments.workdir / "dataset" / "train"), batch_size=1))
+    split = load_split(segments.workdir / "dataset" / "train")
+    batches = list(evaluation_batches(split, batch_size=1, columns=["next_sentence"]))
     for row in rows:
         np.testing.assert_array_equal(row.tokens, batches[row.number]["tokens"][0])
         assert row.random_next == bool(batches[row.number]["next_sentence"][0])

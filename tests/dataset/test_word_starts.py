@@ -140,7 +140,9 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
 
     made = tokenization.load(scattered.workdir / "tokenizer")
     table = np.zeros(made.vocab_size, bool)
-    batches = Batches(load_split(folder / "train"), batch_size=16, seed=0, of_tokens={"word_start": table})
+    batches = Batches(
+        load_split(folder / "train"), batch_size=16, seed=0, columns=["word_start"], of_tokens={"word_start": table}
+    )
     batch = batches.batch(0)
     assert batch["word_start"].dtype == np.int8 and batch["word_start"].shape == (16, 32), "the column, not the table"
     special = np.isin(batch["tokens"], list(set(made.special) - {made.special.unknown}))
@@ -159,7 +161,11 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
         found += len(runs)
     assert found >= 16
 
-    assert set(next(iter(evaluation_batches(load_split(folder / "holdout"), batch_size=4)))) == {"tokens"}
+    held_out = load_split(folder / "holdout")
+    for names in ((), ("next_sentence",), ("word_start",)):  # only those that are asked for, and there
+        read = next(iter(evaluation_batches(held_out, batch_size=4, columns=names)))
+        assert set(read) == set(Batches(held_out, batch_size=4, seed=0, columns=names).batch(0))
+        assert set(read) == {"tokens", *names} - {"next_sentence"}
     row = sample_rows(scattered.workdir, "train", count=1)[0]
     assert row.word_start is not None and row.word_start.shape == (32,)
 

@@ -88,3 +88,19 @@ def test_an_encoder_predicts_the_next_token_then_ever_fewer_masks(tmp_path: Path
     losses = {r.step: r.values for r in read_metrics(tmp_path / "w") if r.kind == "train"}
     assert ["mlm_loss" in losses[step] for step in range(1, 9)] == [False] * 4 + [True] * 4
     assert losses[1]["loss"] == pytest.approx(losses[5]["loss"], abs=1.0) and losses[8]["mlm_loss"] > 0
+
+
+def test_a_phase_does_not_read_where_words_begin_if_it_masks_none(tmp_path: Path) -> None:
+    """Its loss is that of rows that lack the column."""
+    pytest.importorskip("fugashi")
+    corpus, losses = write_corpus(tmp_path / "corpus.txt.gz", documents=60), list[float]()
+    for words, phases in (("mecab", [{"share": 0.5, "objective": "clm"}, {"share": 0.5}]), ("none", [{"objective": "clm"}])):
+        config = toy_config(
+            corpus,
+            data={"sequence_length": 32, "rows": "packed", "part_bytes": 10_000, "word_boundaries": words},
+            phases=phases,
+            model=SIZES | {"intermediate_size": 64, "max_positions": 32},
+            train={"steps": 2, "batch_size": 8, "objective": {"whole_words": True}},
+        )
+        losses.append(next(pipeline.training_steps(config, tmp_path / words)).metrics["loss"])
+    assert losses[0] == losses[1]

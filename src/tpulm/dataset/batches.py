@@ -6,12 +6,12 @@ Also what a model is scored on and against: held-out rows, each once and in orde
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tpulm.dataset.blocks import BlockReader
-from tpulm.dataset.manifest import READ_ROWS, WORD_START, SplitManifest
+from tpulm.dataset.manifest import READ_ROWS, SplitManifest
 from tpulm.dataset.order import WINDOW_ROWS, Order, RowLocations
 from tpulm.errors import ConfigError, DataError
 
@@ -30,7 +30,8 @@ class Batches:
     rows are shuffled over many blocks, each host reads nearly all of the blocks, up to H times the rows that it delivers
     (`read_amplification`). At 2 bytes a token that is little: 20 MB/s a host for 77,000 rows of 128 tokens a second in all.
 
-    `of_tokens` are columns that the dataset may lack, such as where words begin: tables by token id [V], by name.
+    `columns` are those to read besides the tokens, where the dataset has them. `of_tokens` are columns that it may lack, such
+    as where words begin: tables by token id [V], by name.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Batches:
         first_cursor: int = 0,
         host_index: int = 0,
         num_hosts: int = 1,
+        columns: Collection[str] = (),
         of_tokens: Mapping[str, np.ndarray] | None = None,
     ):
         if batch_size < 1 or batch_size % num_hosts:
@@ -55,7 +57,7 @@ class Batches:
         self._share = batch_size // num_hosts
         self._host_index = host_index
         keep_rows = 4 * WINDOW_ROWS + (_PREFETCHED_BATCHES + _READ_THREADS) * batch_size  # the windows around batches in flight
-        self._reader = BlockReader(split, keep_rows=keep_rows)
+        self._reader = BlockReader(split, keep_rows=keep_rows, columns=columns)
         self._order = Order(self._reader.blocks, seed, versions=self._reader.versions)
         self._of_tokens = dict(of_tokens or {})
 
@@ -65,8 +67,8 @@ class Batches:
         return self._reader.rows_read / max(1, self._reader.rows_delivered)
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
-        """This host's rows: {"tokens": [B/H, L] as stored, "next_sentence": int8 [B/H] and "word_start": int8 [B/H, L] if the
-        dataset has them, and the columns of `of_tokens`}.
+        """This host's rows: {"tokens": [B/H, L] as stored, of `columns` those that the dataset has (next_sentence: int8 [B/H],
+        word_start: int8 [B/H, L]), and the columns of `of_tokens`}.
         """
         return with_columns(self._reader.rows(self._locations(cursor)), self._of_tokens)
 
@@ -143,13 +145,19 @@ def _windows(skipped: Sequence[tuple[int, int]], start_cursor: int) -> list[tupl
 
 
 def evaluation_batches(
-    split: SplitManifest, *, batch_size: int, max_rows: int | None = None, host_index: int = 0, num_hosts: int = 1
+    split: SplitManifest,
+    *,
+    batch_size: int,
+    max_rows: int | None = None,
+    host_index: int = 0,
+    num_hosts: int = 1,
+    columns: Collection[str] = (),
 ) -> Iterator[dict[str, np.ndarray]]:
-    """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None).
+    """This host's slices of batches of `batch_size` rows over the first `max_rows` rows (all, if None): the tokens, and of
+    `columns` those that the dataset has.
 
     Parts and their rows are random samples already, so the first rows are one too. The last batch is padded with rows of only
-    [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches. "word_start" is left out:
-    evaluations mask single tokens.
+    [PAD] (and next_sentence 0), which carry no weight; every host gets the same number of batches.
     """
     if batch_size < 1 or batch_size % num_hosts:
         raise ConfigError(f"batch_size {batch_size} does not divide among {num_hosts} hosts; choose a multiple of {num_hosts}")
@@ -157,7 +165,7 @@ def evaluation_batches(
     if not num_rows:
         raise DataError("no rows", location=split.folder)
     share = batch_size // num_hosts
-    reader = BlockReader(split, keep_rows=2 * READ_ROWS + share, without=(WORD_START,))
+    reader = BlockReader(split, keep_rows=2 * READ_ROWS + share, columns=columns)
     for first in range(0, num_rows, batch_size):
         begin = min(first + host_index * share, num_rows)
         batch = reader.rows(reader.locations(begin, min(begin + share, num_rows)))

@@ -30,11 +30,12 @@ _INDEX_CACHE_BYTES = 64 << 20  # mostly shard indexes, 16 bytes per block
 class BlockReader:
     """The blocks of one split, version after version. Thread-safe.
 
-    Up to `keep_rows` rows stay in memory. `rows_read` counts rows of the blocks that were read, `rows_delivered` rows returned.
+    `columns` are those to read besides the tokens, where the dataset has them; None: all. Up to `keep_rows` rows stay in
+    memory. `rows_read` counts rows of the blocks that were read, `rows_delivered` rows returned.
     """
 
-    def __init__(self, manifest: SplitManifest, *, keep_rows: int, without: Collection[str] = ()):
-        self.columns = tuple(column for column in manifest.rows.columns if column not in without)
+    def __init__(self, manifest: SplitManifest, *, keep_rows: int, columns: Collection[str] | None = None):
+        self.columns = tuple(name for name in manifest.rows.columns if columns is None or name in ("tokens", *columns))
         self._folder = storage.as_path(manifest.folder)
         self._format = manifest.rows
         block_rows = manifest.rows.read_rows

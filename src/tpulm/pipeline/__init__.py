@@ -413,7 +413,7 @@ class Stages:
             self.progress.note(initial.summary)
 
     def _rows(self, phase: Phase) -> dataset.Batches:
-        train = phase.config.train
+        train, program = phase.config.train, self._program(phase)
         return dataset.Batches(
             self._dataset(phase).train,
             batch_size=train.batch_size,
@@ -421,7 +421,8 @@ class Stages:
             first_cursor=phase.first_cursor,
             host_index=self.hosts.index,
             num_hosts=self.hosts.count,
-            of_tokens=self._program(phase).columns_of(self.data.tokenizer),
+            columns=program.columns(),
+            of_tokens=program.columns_of(self.data.tokenizer),
         )
 
     def evaluate(self, model: Model | None = None) -> StageResult:
@@ -656,12 +657,12 @@ class Stages:
 
         split = split or self._dataset(phase).holdout
         program = self._program(phase)
-        size = program.evaluation_batch_size
+        size, columns = program.evaluation_batch_size, program.columns(evaluation=True)
         of_tokens = program.columns_of(self.data.tokenizer, evaluation=True)
 
         def batches() -> Iterator[Any]:
             hosts = {"host_index": self.hosts.index, "num_hosts": self.hosts.count}
-            for batch in dataset.evaluation_batches(split, batch_size=size, max_rows=max_rows, **hosts):
+            for batch in dataset.evaluation_batches(split, batch_size=size, max_rows=max_rows, columns=columns, **hosts):
                 yield dataset.with_columns(batch, of_tokens)
                 watchdog.report()
 

@@ -32,7 +32,7 @@ from tpulm.errors import ConfigError, StorageError
 from tpulm.nn.attention import has_kernels, kernels_agree
 from tpulm.nn.params import count
 from tpulm.nn.transformer import Execution
-from tpulm.objectives import Objective, Setup, TrainingObjective
+from tpulm.objectives import Column, Objective, Setup, TrainingObjective
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization
 from tpulm.train.mesh import batch_sharding, check_hosts, layout_batch, make_mesh, replicated, to_global_array
@@ -466,8 +466,12 @@ class PretrainingProgram(BaseProgram):
         sums = {name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=whole) for name, shape in self._sum_shapes.items()}
         return sums, jax.ShapeDtypeStruct((self.vocab_size,), jnp.float32, sharding=whole)
 
+    def columns(self, *, evaluation: bool = False) -> Mapping[str, Column]:
+        """What the objective reads of a row besides "tokens"."""
+        return self._objective(evaluation=evaluation).columns
+
     def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
         """The objective's columns that follow from token ids, as tables by id: [V] each."""
-        columns = self._objective(evaluation=evaluation).columns
+        columns = self.columns(evaluation=evaluation)
         dtypes = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
         return {name: table.astype(columns[name].dtype) for name, table in dtypes.items() if table is not None}
