@@ -47,6 +47,13 @@ def test_the_steps_are_divided_without_a_gap_and_none_is_empty():
         assert all(a < b for a, b in itertools.pairwise(edges))
 
 
+@pytest.mark.parametrize("shares", [[0.1666666] * 6, [0.1] * 10, [0.5, 0.4999995]])
+def test_shares_that_add_up_to_almost_one_fill_the_run(shares: list[float]):
+    phases = phases_of(run(*({"share": share} for share in shares), steps=2_000_000))
+    assert phases[-1].last_step == 2_000_000 and len(phases) == len(shares)
+    assert [phase.first_step for phase in phases[1:]] == [phase.last_step for phase in phases[:-1]]
+
+
 def test_which_phase_goes_on_after_a_step():
     phases = phases_of(run({"share": 0.9}, {"share": 0.1, "sequence_length": 256}))
     assert [phase_at(phases, step).number for step in (0, 899, 900, 999, 1000)] == [1, 1, 2, 2, 2]

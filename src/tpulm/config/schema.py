@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeGuard, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -704,10 +705,11 @@ def phases_of(config: RunConfig) -> tuple[Phase, ...]:
     steps = config.train.steps
     phases: list[Phase] = []
     rows: dict[str, int] = {}  # rows visited, by dataset
-    reached, share = 0, 0.0
-    for settings in config.phases or (PhaseConfig(share=1.0),):
-        share += settings.share
-        begins, reached = reached, min(steps, round(share * steps))
+    reached, every = 0, config.phases or (PhaseConfig(share=1.0),)
+    ends = [min(steps, round(share * steps)) for share in accumulate(settings.share for settings in every)]
+    ends[-1] = steps  # the shares may add up to a little less than 1
+    for settings, end in zip(every, ends, strict=True):
+        begins, reached = reached, end
         if reached > begins:
             own = _with(config, settings)
             number = len(phases) + 1
