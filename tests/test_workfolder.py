@@ -10,7 +10,7 @@ import pytest
 from toy_runs import Notes
 from tpulm import storage, workfolder
 from tpulm.config import RunConfig
-from tpulm.errors import InUse, WorkFolderMismatch
+from tpulm.errors import ConfigError, InUse, WorkFolderMismatch
 
 CORPUS, TOKENIZER, DATASET = (f"{name}/manifest.json" for name in ("corpus", "tokenizer", "dataset"))
 
@@ -182,3 +182,17 @@ def test_an_import_that_failed_leaves_the_folder_free(tmp_path: Path) -> None:
     assert not workfolder.is_imported(tmp_path / "w")
     with workfolder.importing_into(tmp_path / "w"):
         pass
+
+
+def test_labels_of_imported_rows_are_read_by_objectives_that_have_the_head(tmp_path: Path) -> None:
+    """BERT must say that it learns from them; an ELECTRA and an encoder's next tokens leave them unread."""
+    (tmp_path / "w" / "dataset").mkdir(parents=True)
+    storage.write_json(tmp_path / "w" / "dataset" / "inputs.json", {"imported": "bert"})
+    rows = {"sequence_length": 128, "kind": "segments", "columns": ["tokens", "next_sentence"]}
+    storage.write_json(tmp_path / "w" / "dataset" / "manifest.json", {"train": {"rows": rows}})
+    for architecture, objective in (("electra", None), ("bert", "clm")):
+        changes: dict[str, Any] = {"model": {"architecture": architecture}, "train": {"objective": {"name": objective}}}
+        workfolder.begin(RunConfig.model_validate(changes), tmp_path / "w")
+    with pytest.raises(ConfigError, match=r"--set data\.next_sentence=true"):
+        workfolder.begin(RunConfig(), tmp_path / "w")
+    workfolder.begin(RunConfig.model_validate({"data": {"next_sentence": True}}), tmp_path / "w")

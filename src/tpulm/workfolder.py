@@ -267,7 +267,7 @@ def _agree_with_import(config: RunConfig, folder: PurePath) -> None:
         imported = {
             "sequence_length": rows["sequence_length"],
             "rows": rows["kind"],
-            "next_sentence": "next_sentence" in rows["columns"],
+            "next_sentence": "next_sentence" in rows["columns"] and config.has_next_sentence_head,
             "word_boundaries": "none",
             "dupe_factor": 1,
         }

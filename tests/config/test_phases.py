@@ -60,6 +60,20 @@ def test_which_phase_goes_on_after_a_step():
 
 
 @pytest.mark.parametrize(
+    ("phases", "settings"),
+    [
+        ([], {"model": {"architecture": "electra"}}),
+        ([], {"train": {"objective": {"name": "clm"}}}),
+        ([{"share": 0.5, "objective": "clm"}, {"share": 0.5}], {}),
+    ],
+)
+def test_next_sentences_need_an_objective_with_that_head(phases: list[dict[str, Any]], settings: dict[str, Any]):
+    with pytest.raises(ValidationError, match=r"data\.next_sentence.*: set it to false"):
+        RunConfig.model_validate({"phases": phases, "data": {"next_sentence": True}, **settings})
+    RunConfig.model_validate({"phases": phases, **settings})
+
+
+@pytest.mark.parametrize(
     ("phases", "message"),
     [
         ([{"share": 0.9}], r"0\.9"),

@@ -645,6 +645,11 @@ class RunConfig(Settings):
                 f"data.rows = '{self.data.rows}' does not go with model.architecture = '{self.model.architecture}': a decoder "
                 "needs rows = 'causal', which nothing else can use"
             )
+        if self.data.next_sentence and not self.has_next_sentence_head:
+            yield (
+                "data.next_sentence trains a head that neither an ELECTRA nor an encoder that predicts the next token (clm) "
+                "has: set it to false"
+            )
         # Raises if the model could not be exported.
         stock_class_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})
         warmup_steps = self.train.optimizer.warmup_steps or 0
@@ -674,6 +679,12 @@ class RunConfig(Settings):
                 yield "with tokenizer.morphemes the tokenizer's words are morphemes already; leave data.word_boundaries out"
         if morphemes and decoder:
             yield "tokenizer.morphemes is for encoders: a decoder would write a space between morphemes"
+
+    @property
+    def has_next_sentence_head(self) -> bool:
+        """Whether all that the run trains can have one: ELECTRAs and next-token prediction have none."""
+        objectives = {phase.objective or self.train.objective.name for phase in self.phases or (PhaseConfig(),)}
+        return self.model.architecture != "electra" and "clm" not in objectives
 
     def _trainable(self, where: str, objective: str | None) -> None:
         """Raise unless a built-in objective can train the model's parameters; registered objectives check this themselves."""

@@ -151,11 +151,6 @@ class NextTokenOfEncoder(MaskedLanguageModel):
 
     causal: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.next_sentence:
-            raise ConfigError("an encoder that predicts the next token sees no second segment: set data.next_sentence = false")
-
     @property
     def columns(self) -> dict[str, Column]:
         return {}
