@@ -82,6 +82,22 @@ def test_a_tokenizer_that_only_transformers_reads(tmp_path: Path, source: Path):
         load_model(tmp_path / "out")
 
 
+@pytest.mark.parametrize("source", ["gpt2"], indirect=True)
+def test_a_vocabulary_that_drops_characters_is_noted(tmp_path: Path, source: Path):
+    (source / "vocab.txt").unlink()
+    (source / "tokenizer_config.json").unlink()
+    (source / "special_tokens_map.json").unlink()
+    end = json.loads((source / "config.json").read_text())["eos_token_id"]
+    characters = [chr(number) for number in (*range(0x21, 0x7F), 0x120) if chr(number) not in "hx"][-60:]
+    model = {"type": "BPE", "vocab": {c: n for n, c in enumerate(characters)}, "merges": [], "unk_token": None}
+    pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    whole = {"version": "1.0", "model": model, "pre_tokenizer": pre_tokenizer, "added_tokens": []}
+    (source / "tokenizer.json").write_text(json.dumps(whole))
+    assert 0 <= end < 60
+    (note,) = import_model(source, tmp_path / "out").notes
+    assert "lacks 196 of the 256 bytes" in note and "such as h x A E é" in note
+
+
 def test_from_and_to_cloud_storage(gcs: object, tmp_path: Path, source: Path):
     import_model(source, "gs://runs/model")
     import_model("gs://runs/model", tmp_path / "back")

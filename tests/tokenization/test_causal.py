@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tpulm import tokenization
 from tpulm.errors import DataError, StorageError
-from tpulm.tokenization import CausalTokenization, load_causal
+from tpulm.tokenization import CausalTokenization, dropped_characters, load_causal
 
 VOCABULARY = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "Ġl": 4, "lo": 5, "<|endoftext|>": 6, "<s>": 7, "<|stop|>": 8}
 MERGES = "#version: 0.2\nĠ l\nl o\n"
@@ -85,6 +85,23 @@ def test_which_tokens_end_a_text(one_file: Path):
     write(one_file, "config.json", {"eos_token_id": 50256})
     with pytest.raises(DataError, match="eos_token_id"):
         load_causal(one_file)
+
+
+def test_a_vocabulary_that_drops_characters_is_noted(two_files: Path):
+    known = "loweĠ"  # of GPT-2's characters for the bytes
+    write(two_files, "vocab.json", {**dict(zip(known, range(len(known)), strict=True)), "<|endoftext|>": 5})
+    write(two_files, "merges.txt", "")
+    write(two_files, "config.json", {"eos_token_id": 5})
+    made = load_causal(two_files)
+    (note,) = dropped_characters(made, two_files)
+    assert "lacks 251 of the 256 bytes" in note and "such as a b c d f g, are dropped" in note
+    assert made.dropped(["the low 한", "wolé"]) == [{0, 1, 8}, {3}]
+    assert "100.0% of the text's characters" in str(tokenization.count_unknown(made, [["hat"]]))
+    tokenizer = Tokenizer(models.BPE({c: n for n, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|end|>"])
+    whole = CausalTokenization(tokenizer, begin=256, ends=[256])
+    assert dropped_characters(whole, two_files) == [] and whole.dropped(["the 한"]) == [set()]
 
 
 def test_our_own_stays_our_own(tmp_path: Path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from made_up import batches, troublesome_text
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from typer.testing import CliRunner, Result
 
 from tpulm import tokenization
@@ -170,6 +170,54 @@ def test_any_text_counted_character_by_character(trained: dict[str, Tokenization
         assert found.unknown_characters == sum(not text[one].isspace() for one in unknown) / characters
         assert (found.tokens, found.unknown_tokens) == (len(encoding.ids), encoding.ids.count(made.special.unknown))
         assert sum(item.characters for item in found.scripts) == characters
+
+
+# -- characters that a tokenizer drops --
+
+LETTERS, MERGES = "abelortwĠÃ", [("Ġ", "l"), ("Ġl", "o"), ("Ġlo", "w"), ("e", "r")]  # "Ã" is the first of the two bytes of é
+
+
+def causal(folder: Path, *, byte_level: bool = True, unknown: str | None = None) -> Tokenization:
+    """A causal model's, with these letters alone, which strips control characters."""
+    names = [*LETTERS, *("".join(pair) for pair in MERGES), "<unk>", "<end>"]
+    made = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, MERGES, unk_token=unknown))
+    made.normalizer = normalizers.Replace("\x07", "")
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(False) if byte_level else pre_tokenizers.Metaspace("Ġ", "never")
+    made.add_special_tokens(["<unk>", "<end>"])
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    return tokenization.load_any(str(folder))
+
+
+@pytest.mark.parametrize("byte_level", [True, False])
+def test_characters_without_a_token_are_unknown(tmp_path: Path, byte_level: bool):
+    texts = ["the lower", "hhh", "lxow\x07\nétà"]
+    found = report(causal(tmp_path, byte_level=byte_level), [texts])
+    assert dict(found.unknown_texts) == {"h": 4, "x": 1, "é": 1, "à": 1}
+    assert (found.unknown_characters, found.unknown_words) == (7 / 19, 4 / 5), "the bell is deleted on purpose"
+    real = causal(tmp_path, byte_level=byte_level).encode(texts).ids.size
+    assert (found.tokens, found.unknown_tokens, found.cost) == (real, 0, real + 7)
+    latin = by_script(found)["Latin"]
+    assert (latin.characters, latin.whole, latin.split, latin.unknown) == (18, 11, 0, 7)
+    assert [(item.number, item.unknown_tokens) for item in found.most_unknown] == [(1, 3), (2, 3), (0, 1)]
+    unknowns = tokenization.count_unknown(causal(tmp_path, byte_level=byte_level), [texts])
+    assert (unknowns.visible, unknowns.hidden, set(unknowns.characters)) == (19, 7, set("hxéà"))
+
+
+def test_tokens_around_dropped_characters_are_those_that_exist(tmp_path: Path):
+    (tmp_path / "b.txt").write_text("\n".join([*KNOWN[:5], "the", "lxow", "tér", "l", "##er"]))
+    made = {"a": causal(tmp_path), "b": tokenization.load_any(f"{tmp_path}/b.txt")}
+    cuts = {one.word: dict(one.tokens) for one in compare(made, [["the lxow", "tér ler"]]).cuts}
+    assert cuts == {
+        "the": {"a": ["·", "t", "[UNK h]", "e"], "b": ["the"]},
+        "lxow": {"a": ["low", "[UNK x]"], "b": ["lxow"]},
+        "tér": {"a": ["·", "t", "·", "[UNK é]", "r"], "b": ["tér"]},
+    }
+
+
+def test_unknown_tokens_of_a_causal_model_are_counted(tmp_path: Path):
+    found = report(causal(tmp_path, unknown="<unk>"), [["the lower hot"]])
+    assert (found.unknown_tokens, found.unknown_texts, found.unknown_words) == (2, (("h", 2),), 2 / 3)
 
 
 # -- scripts --

@@ -150,6 +150,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         else:
             tokenizer = model.tokenization if isinstance(model, LoadedModel) else None
             _save_foreign(folder, target / part, model, tokenizer)
+            notes += [] if tokenizer is None else tokenization.dropped_characters(tokenizer, folder)
         notes += [] if note is None else [note]
         if storage.read_given_object(folder / CONFIG).get("num_key_value_heads") not in (None, model.config.num_heads):
             notes.append(_UNGROUPED)

@@ -12,6 +12,7 @@ from tpulm.tokenization.causal import CausalTokenization, load_any, load_causal
 from tpulm.tokenization.encode import Encoded
 from tpulm.tokenization.files import (
     Vocabulary,
+    dropped_characters,
     expected,
     load,
     load_manifest,
@@ -39,6 +40,7 @@ __all__ = [
     "analysers",
     "compare",
     "count_unknown",
+    "dropped_characters",
     "expected",
     "load",
     "load_any",

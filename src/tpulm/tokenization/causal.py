@@ -6,6 +6,7 @@ tokenizer_config.json has `add_bos_token`, which takes precedence in transformer
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -31,15 +32,17 @@ _USUAL = "<|endoftext|>"
 
 
 class CausalTokenization(Tokenization):
-    """For generation only: the first end-of-text token fills the roles of all special tokens.
+    """For generation only: the first end-of-text token fills the roles of all special tokens, but for a model's unknown one.
 
     `begin` is the id that starts a text without a prompt, `ends` are the ids that end one.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, begin: int, ends: Iterable[int]):
         self._begin, self._ends = begin, tuple(ends)
-        end = self._ends[0]
-        super().__init__(tokenizer, SpecialTokens(pad=end, unknown=end, cls=end, sep=end, mask=end))
+        end, model = self._ends[0], json.loads(tokenizer.to_str())["model"]
+        unknown = tokenizer.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")
+        unknown = end if unknown is None else unknown
+        super().__init__(tokenizer, SpecialTokens(pad=end, unknown=unknown, cls=end, sep=end, mask=end))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(CausalTokenization, begin=self._begin, ends=self._ends), (self._tokenizer,)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import string
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer, normalizers
@@ -35,6 +36,7 @@ from tpulm.tokenization.tokenization import Tokenization
 
 TOKENIZER, VOCABULARY, MANIFEST = "tokenizer.json", "vocab.txt", "manifest.json"
 MODEL_CONFIG = "config.json"  # beside a tokenizer; its model's type says the tokenizer's class where nothing else does
+_TRIED: Final = [*string.ascii_letters, *"éß한漢あжعक😀", *string.digits, *string.punctuation]
 _MANY = 0.01  # of the words: strays in published vocabularies are fewer
 _SAY_THEMSELVES = (".json", ".model")  # how text is normalized
 _OF_VOCABULARY = (
@@ -237,7 +239,7 @@ def normalization_warnings(loaded: Tokenization, origin: PurePath) -> list[str]:
         if len(ids) != 1 or loaded.token(ids[0]).strip(SPACE) != word:
             lost[word] = loaded.decode(ids, special_tokens=True).strip()
     shown = [f"{word!r} as {read!r}" for word, read in lost.items() if word != read]
-    notes: list[str] = []
+    notes = dropped_characters(loaded, origin)
     if len(shown) > _MANY * len(words):
         notes.append(
             f"{origin} does not fit how text is normalized: {len(shown):,} of the vocabulary's {len(words):,} words are read "
@@ -251,6 +253,21 @@ def normalization_warnings(loaded: Tokenization, origin: PurePath) -> list[str]:
             f"{advice}{report}"
         )
     return notes
+
+
+def dropped_characters(loaded: Tokenization, origin: PurePath) -> list[str]:
+    """A note on a vocabulary that drops characters, of which it has no token and none for unknown ones, with examples."""
+    model = json.loads(loaded.canonical_json)["model"]
+    byte_level = '"ByteLevel"' in loaded.canonical_json
+    lacking = [one for one in pipelines.BYTE_CHARACTERS if one not in model["vocab"]] if byte_level else []
+    examples = [one for one, places in zip(_TRIED, loaded.dropped(_TRIED), strict=True) if places]
+    if not examples:
+        return []
+    lacks = f"lacks {len(lacking)} of the 256 bytes, and " if lacking else ""
+    return [
+        f"{_tokenizer_file(origin) or origin}: the vocabulary {lacks}has no unknown token: characters of a text that it lacks, "
+        f"such as {' '.join(examples[:6])}, are dropped silently. 'tpulm tokenizer report' counts them in a text"
+    ]
 
 
 class Vocabulary(NamedTuple):

@@ -248,6 +248,7 @@ def is_byte_level(model: Mapping[str, Any]) -> bool:
 # model may still know the name as a word (Unigram and word-level vocabularies do). So a copy renames them to something no text
 # contains, and leaves out merges that would produce one. Ids, scores and everything else are unchanged.
 _HIDING: Final = f"\U0010fffc{secrets.token_hex(8)}"  # differs in each process, so no text can be crafted to contain it
+DROPPED: Final = f"{_HIDING}dropped"
 
 
 class Specified(NamedTuple):
@@ -289,6 +290,22 @@ def without_special_names(tokenizer: Tokenizer, specials: SpecialTokens, *, read
     copy = Tokenizer.from_str(json.dumps(specification))
     copy.encode_special_tokens = True
     return Specified(copy, specification)
+
+
+def marking_dropped(tokenizer: Tokenizer, specials: SpecialTokens) -> Tokenizer | None:
+    """A copy as of `without_special_names`, with the token `DROPPED` in place of what the library silently drops: characters
+    that a BPE vocabulary lacks, and has no unknown token for. None if it drops nothing."""
+    if not isinstance(tokenizer.model, models.BPE) or tokenizer.model.unk_token is not None:
+        return None
+    specification = without_special_names(tokenizer, specials).specification
+    model = specification["model"]
+    if is_byte_level(model):
+        return None
+    tokens = len(model["vocab"]) + len(specification["added_tokens"])
+    model["vocab"][DROPPED] = 1 + max(2 * tokens, *model["vocab"].values())  # added tokens may be numbered anew
+    copy = Tokenizer.from_str(json.dumps({**specification, "model": {**model, "unk_token": DROPPED}}))
+    copy.encode_special_tokens = True
+    return copy
 
 
 def _merges_without(names: Collection[str], model: Mapping[str, Any]) -> list[list[str]]:

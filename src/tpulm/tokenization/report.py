@@ -7,10 +7,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
+from operator import itemgetter
 
-from tokenizers import Encoding
+from tokenizers import Encoding, PreTokenizedString
 
 from tpulm.errors import DataError
 from tpulm.progress import SILENT, Progress
@@ -43,7 +44,8 @@ class ScriptCoverage:
 
 @dataclass(frozen=True)
 class DocumentReport:
-    """One document; `number` counts the texts from 0 in the order they were given."""
+    """One document; `number` counts the texts from 0 in the order they were given. Dropped characters are in
+    `unknown_tokens`."""
 
     number: int
     excerpt: str
@@ -54,7 +56,10 @@ class DocumentReport:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerReport:
-    """Counts over all texts. Words are separated by blanks, which do not count as characters; special tokens do not count."""
+    """Counts over all texts. Words are separated by blanks, which do not count as characters; special tokens do not count.
+
+    A character that the tokenizer drops for want of a token is unknown, without being a token.
+    """
 
     vocab_size: int
     tokens_used: int  # distinct ids that occurred
@@ -70,7 +75,7 @@ class TokenizerReport:
     documents: int
     words: int
     characters: int
-    unknown_texts: tuple[tuple[str, int], ...]  # the most frequent texts of unknown tokens, and how often they occurred
+    unknown_texts: tuple[tuple[str, int], ...]  # the most frequent ones, of tokens or dropped, and how often they occurred
     most_unknown: tuple[DocumentReport, ...]
     most_tokens: tuple[DocumentReport, ...]  # per character
 
@@ -117,6 +122,38 @@ SCRIPT_HEADER = ("script", "characters", "in one token", "split", "unknown")
 DOCUMENT_HEADER = ("why", "document", "characters", "tokens", "unknown", "begins")
 
 
+class _LossyEncoder:
+    """Encodes texts; also says which of their characters the tokenizer drops, which shifts the library's own offsets."""
+
+    def __init__(self, tokenization: Tokenization):
+        self._tokenization, self._library = tokenization, tokenization.plain()
+
+    @guarded()
+    def __call__(self, texts: list[str]) -> tuple[list[Encoding], list[set[int]]]:
+        """The encoding of each text, and the places of its dropped characters."""
+        with watched(self._library, texts):
+            encodings = self._library.encode_batch(texts, add_special_tokens=False)
+        dropped = self._tokenization.dropped(texts)
+        pairs = zip(texts, encodings, dropped, strict=True)
+        return [self._realigned(text, one) if places else one for text, one, places in pairs], dropped
+
+    def _realigned(self, text: str, encoding: Encoding) -> Encoding:
+        """The same tokens, read from what is left after the drops, which keeps its places in the text."""
+        string = PreTokenizedString(text)
+        if self._library.normalizer is not None:
+            string.normalize(self._library.normalizer.normalize)
+        if self._library.pre_tokenizer is not None:
+            self._library.pre_tokenizer.pre_tokenize(string)
+        string.normalize(lambda piece: piece.filter(self._alphabet.__contains__))
+        string.tokenize(self._library.model.tokenize)
+        again = string.to_encoding()
+        return again if again.ids == encoding.ids else encoding
+
+    @cached_property
+    def _alphabet(self) -> set[str]:
+        return {token for token in self._library.get_vocab(with_added_tokens=False) if len(token) == 1}
+
+
 class TextTally:
     """Counts that do not depend on the tokenizer."""
 
@@ -138,35 +175,33 @@ class TokenTally:
     """Counts of one tokenizer's tokens."""
 
     def __init__(self, tokenization: Tokenization):
-        self._tokenization, self._encoder = tokenization, tokenization.plain()
+        self._tokenization, self._encode = tokenization, _LossyEncoder(tokenization)
         self._used: set[int] = set()
-        self._tokens = self._unknown_words = 0
+        self._tokens = self._unknown_tokens = self._unknown_words = 0
         self._unknown, self._split = Counter[str](), Counter[str]()  # characters
         self.unknown_texts: Counter[str] = Counter()
 
-    @guarded()
     def add(self, texts: list[str]) -> list[tuple[int, int]]:
-        """Count texts; returns the numbers of tokens and of unknown tokens of each."""
-        with watched(self._encoder, texts):
-            encodings = self._encoder.encode_batch(texts, add_special_tokens=False)
-        return [self._add(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+        """Count texts; returns the numbers of tokens and of unknown texts of each."""
+        return [self._add(*one) for one in zip(texts, *self._encode(texts), strict=True)]
 
-    def _add(self, text: str, encoding: Encoding) -> tuple[int, int]:
+    def _add(self, text: str, encoding: Encoding, dropped: set[int]) -> tuple[int, int]:
         ids, unknown_id = encoding.ids, self._tokenization.special.unknown
         self._used.update(ids)
         self._tokens += len(ids)
-        unknown: list[tuple[int, int]] = []
+        unknown = [(place, place + 1) for place in sorted(dropped)]
         end = split_until = 0
         for index, (start, stop) in zip(ids, encoding.offsets, strict=True):
             if index == unknown_id:
                 unknown.append((start, stop))
-            elif start < end and (again := text[max(start, split_until) : min(stop, end)]):  # begun by an earlier token
-                self._split.update(again)
+            elif start < end and (again := range(max(start, split_until), min(stop, end))):  # begun by an earlier token
+                self._split.update(text[place] for place in again if place not in dropped)
                 split_until = max(split_until, min(stop, end))
             if stop > end:
                 end = stop
         hidden = [text[start:stop] for start, stop in unknown]
         self.unknown_texts.update(hidden)
+        self._unknown_tokens += len(hidden) - len(dropped)
         self._unknown.update("".join(hidden))
         if unknown:
             places = {place for start, stop in unknown for place in range(start, stop)}
@@ -175,7 +210,7 @@ class TokenTally:
 
     def report(self, texts: TextTally, documents: list[DocumentReport], worst: int) -> TokenizerReport:
         """The report on the texts, which must have at least one word."""
-        characters, unknown_tokens = texts.characters.total(), self.unknown_texts.total()
+        characters, unknown_tokens = texts.characters.total(), self._unknown_tokens
         unknown = sum(count for character, count in self._unknown.items() if not character.isspace())
         some = max(1, self._tokens)  # a tokenizer may drop everything
         return TokenizerReport(
@@ -235,7 +270,9 @@ def report(
 
 def _most_unknown(documents: Iterable[DocumentReport], worst: int) -> list[DocumentReport]:
     candidates = [item for item in documents if item.unknown_tokens]
-    return sorted(candidates, key=lambda item: (-item.unknown_tokens, -item.unknown_tokens / item.tokens, item.number))[:worst]
+    return sorted(candidates, key=lambda item: (-item.unknown_tokens, -item.unknown_tokens / max(1, item.tokens), item.number))[
+        :worst
+    ]
 
 
 def _most_tokens(documents: Iterable[DocumentReport], worst: int) -> list[DocumentReport]:
@@ -330,14 +367,15 @@ def _differing_cuts(tokenizations: Mapping[str, Tokenization], words: Counter[st
 def _cut(words: list[str], tokenization: Tokenization) -> list[list[tuple[str, int]]]:
     """The tokens of each word, with their costs, as it stands after another word: here, after itself."""
     pieces: list[list[tuple[str, int]]] = []
-    encodings = tokenization.plain().encode_batch([f"{word} {word}" for word in words], add_special_tokens=False)
-    for word, encoding in zip(words, encodings, strict=True):
-        text, end, shown = f"{word} {word}", len(word), list[tuple[str, int]]()
+    texts = [f"{word} {word}" for word in words]
+    for word, text, encoding, dropped in zip(words, texts, *_LossyEncoder(tokenization)(texts), strict=True):
+        end, shown = len(word), list[tuple[int, str, int]]()
         for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
             if start < len(word):
                 continue
-            part, end = text[max(start, end) : stop].strip(), max(stop, end)
-            unknown = index == tokenization.special.unknown
-            shown.append((f"[UNK {part}]", max(1, len(part))) if unknown else (part or "·", 1))
-        pieces.append(shown)
+            part = "".join(text[place] for place in range(max(start, end), stop) if place not in dropped).strip()
+            unknown, end = index == tokenization.special.unknown, max(stop, end)
+            shown.append((start, f"[UNK {part}]", max(1, len(part))) if unknown else (start, part or "·", 1))
+        shown += [(place, f"[UNK {text[place]}]", 1) for place in dropped if place > len(word)]
+        pieces.append([(part, cost) for _, part, cost in sorted(shown, key=itemgetter(0))])
     return pieces

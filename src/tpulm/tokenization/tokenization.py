@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import cached_property, partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +19,15 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization.encode import Encoded, Encoder
 from tpulm.tokenization.hf_files import guarded, watched
 from tpulm.tokenization.offsets import Aligned, Aligner, Derived
-from tpulm.tokenization.pipelines import CONTINUATION, SPACE, frame_causal, without_special_names, without_surrogates
+from tpulm.tokenization.pipelines import (
+    CONTINUATION,
+    DROPPED,
+    SPACE,
+    frame_causal,
+    marking_dropped,
+    without_special_names,
+    without_surrogates,
+)
 from tpulm.tokenization.segmenter import Segmenter
 
 # Line feed, carriage return and tab: by GPT-2's table of bytes, and as they are or, in a vocabulary without them, as bytes.
@@ -123,6 +132,25 @@ class Tokenization:
     @cached_property
     def _aligner(self) -> Aligner:
         return Aligner(without_special_names(self._tokenizer, self.special, reads_added=self._reads_added).tokenizer)
+
+    @guarded()
+    def dropped(self, texts: Sequence[str]) -> list[set[int]]:
+        """The places in each text of the visible characters that the tokenizer drops, wholly or some of their bytes, because
+        its vocabulary lacks them and has no unknown token. What its normalizer deletes is not dropped."""
+        if self._marking is None:
+            return [set() for _ in texts]
+        valid, mark = list(map(without_surrogates, texts)), self._marking.token_to_id(DROPPED)
+        with watched(self._marking, valid):
+            encodings = self._marking.encode_batch(valid, add_special_tokens=False)
+        spans = [[range(*span) for index, span in zip(one.ids, one.offsets, strict=True) if index == mark] for one in encodings]
+        return [
+            {place for place in chain.from_iterable(some) if not text[place].isspace()}
+            for text, some in zip(valid, spans, strict=True)
+        ]
+
+    @cached_property
+    def _marking(self) -> Tokenizer | None:
+        return None if self.segmenter is not None else marking_dropped(self._tokenizer, self.special)
 
     @cached_property
     def reading_added(self) -> Tokenization:

@@ -26,7 +26,7 @@ class Unknowns(NamedTuple):
     """What a vocabulary does not know of texts, in visible characters, and the most frequent characters and words in it."""
 
     visible: int
-    hidden: int  # within unknown tokens
+    hidden: int  # within unknown tokens, or dropped
     long: int  # of these, in words of more than `limit` characters
     limit: int
     characters: tuple[str, ...]
@@ -62,6 +62,7 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
         sizes, each = hidden_characters(tokenization, batch, encoded)
         hidden += each * sizes.sum()
         long += each * sizes[sizes > limit].sum()
+        hidden += sum(map(len, tokenization.dropped(batch)))
         for text in batch:
             words.update(text.split())
     visible = sum(len(word) * count for word, count in words.items())
@@ -97,8 +98,9 @@ def hidden_characters(
 
 
 def _unknown(tokenization: Tokenization, counts: Counter[str]) -> tuple[str, ...]:
-    """The most frequent strings that contain an unknown token."""
+    """The most frequent strings that contain an unknown token, or of which something is dropped."""
     tried = [string for string, _ in counts.most_common(_WORDS_TRIED)]
     ids, lengths = tokenization.encode(tried)
     hits = np.repeat(np.arange(len(tried)), lengths)[ids == tokenization.special.unknown]
-    return tuple(tried[index] for index in np.unique(hits)[:_SHOWN])
+    hits = [*hits.tolist(), *(index for index, places in enumerate(tokenization.dropped(tried)) if places)]
+    return tuple(tried[index] for index in sorted(set(hits))[:_SHOWN])
