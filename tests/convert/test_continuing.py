@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from test_stock_classes import GPT2, LLAMA
+from tokenizers import Tokenizer, models
 
 import bundles
 from bundles import BERT_CONFIG as SETTINGS
 from tpulm import config, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
 from tpulm.convert.config_json import HeadConfig
-from tpulm.convert.continuing import initial_weights, starting_moments, starting_params, starting_point
+from tpulm.convert.continuing import check_trainable, initial_weights, starting_moments, starting_params, starting_point
 from tpulm.convert.heads import spec_of
 from tpulm.convert.huggingface import load_model, save_model, save_parts
 from tpulm.convert.importing import import_model
@@ -111,6 +112,21 @@ def test_half_an_electra_or_a_strange_generator_is_refused(imported: Imported, t
     (folder / "discriminator").rename(tmp_path / "discriminator")
     with pytest.raises(ConfigError, match="generator and discriminator"):
         starting_point(folder)
+
+
+def test_why_a_causal_model_is_not_trained_further(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    tokenization.save(tokenization.load(tmp_path / "vocab.txt").causal(), tmp_path / "framed")
+    lacking = Tokenizer(models.WordLevel({"[UNK]": 0, "<pad>": 1, "</s>": 2}, unk_token="[UNK]"))
+    (tmp_path / "lacking").mkdir()
+    lacking.save(str(tmp_path / "lacking" / "tokenizer.json"))
+    cases = (("framed", 1, "begins and ends texts in another"), ("lacking", 2, r"lacks special tokens \(\[CLS\] \[MASK\]\)"))
+    for name, end, why in cases:
+        (tmp_path / name / "config.json").write_text(json.dumps({"eos_token_id": end}))
+        (tmp_path / name / "model.safetensors").touch()
+        with pytest.raises(ConfigError, match=f"cannot be trained further: its tokenizer {why}") as refused:
+            check_trainable(tmp_path / name, tokenization.load_causal(tmp_path / name))
+        assert " or " not in str(refused.value).split(".")[0]
 
 
 def test_a_folder_with_a_bare_vocabulary_brings_its_rules(bert_folder: Path):

@@ -16,14 +16,15 @@ from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
-from tpulm.errors import ConfigError, DataError, some_of
+from tpulm.errors import ConfigError, DataError, StorageError, some_of
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
 from tpulm.models.electra import Electra, generator_config
 from tpulm.models.embedding import TextEncoder, without_head
 from tpulm.nn.params import initialize, is_spec, named_leaves
-from tpulm.tokenization import CausalTokenization, Tokenization
+from tpulm.tokenization import CausalTokenization, Tokenization, load
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
+from tpulm.tokenization.special import absent
 from tpulm.train.optimizer import Moments
 
 NEXT_SENTENCE = "next_sentence"
@@ -155,10 +156,15 @@ def _is_unwanted_head(name: str, spec: Any) -> bool:
 def check_trainable(path: str | PurePath, tokenization: Tokenization) -> None:
     """Raise ConfigError for a model whose tokenizer is for generation only."""
     if isinstance(tokenization, CausalTokenization):
+        why = "begins and ends texts in another way than tpulm's rows, which have [SEP] between them"
+        try:
+            load(model_folder(path))
+        except (DataError, StorageError) as error:
+            lacking = absent(tokenization.vocabulary())
+            why = f"lacks special tokens ({' '.join(lacking)})" if lacking else f"has unusable special tokens ({error})"
         raise ConfigError(
-            f"the model of {path} cannot be trained further: its tokenizer lacks special tokens, or begins and ends texts in "
-            "another way than tpulm's rows, which have [SEP] between them. 'tpulm generate' uses it; a run can continue from a "
-            "causal model that tpulm has exported"
+            f"the model of {path} cannot be trained further: its tokenizer {why}. 'tpulm generate' uses it; a run can continue "
+            "from a causal model that tpulm has exported"
         )
 
 
