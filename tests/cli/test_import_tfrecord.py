@@ -90,6 +90,15 @@ def test_electras_records_and_mistakes(folder: Path) -> None:
     normalizer = json.loads((folder / "w-electra" / "tokenizer" / "tokenizer.json").read_text())["normalizer"]
     assert normalizer["lowercase"] and normalizer["strip_accents"]
     assert "Next: tpulm run laptop-electra --workdir w-electra --set data.sequence_length=32 --set data.rows" in done.stderr
+    (folder / "electra.tfrecord-1-of-3").rename(folder / "other")
+    for pattern in ("electra.*", "."):
+        refused = import_tfrecord(pattern, "electra")
+        assert refused.returncode == 3 and "1 of the shards are missing: " in refused.stderr
+        assert "electra.tfrecord-1-of-3. Bring" in refused.stderr
+    options = ("--vocab", "vocab.txt", "--format", "electra", "--to", "part")
+    part = invoke("dataset", "import-tfrecord", *(f"electra.tfrecord-{n}-of-3" for n in (0, 2)), *options)
+    assert part.returncode == 0 and "not named, or missing, are electra.tfrecord-1-of-3" in part.stderr
+    (folder / "other").rename(folder / "electra.tfrecord-1-of-3")
     missing = import_tfrecord("elektra.tfrecord-*", "electra")
     assert missing.returncode == 2 and "matches no file" in missing.stderr
     (folder / "w-electra" / "dataset" / "manifest.json").unlink()

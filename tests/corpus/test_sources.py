@@ -135,6 +135,30 @@ def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: 
     assert names(tmp_path, "README.md", "LICEN*") == ["README.md", "LICENSE"]
 
 
+@pytest.mark.parametrize(
+    ("files", "pattern", "missing"),
+    [
+        (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "", "a-00001-of-00003.txt"),
+        (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "a-*", "a-00001-of-00003.txt"),
+        (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "a-*[02]-of-*", None),  # a part is asked for
+        (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "a-00002-of-00003.txt", None),
+        (["sub/a.0-of-2.txt", "sub/b.0-of-1.txt"], "s*b", "sub/a.1-of-2.txt"),
+        (["a-00001-of-00002.txt", "a-00002-of-00002.txt", "10-of-them.txt"], "", None),  # counted from 1
+        (["a.txt-9-of-11", *(f"a.txt-{n}-of-11" for n in (0, 1, 2, 3, 4, 5, 6, 7, 10))], "*", "a.txt-8-of-11"),
+        (["a-00000-of-00002-0123456789abcdef.txt", "a-00001-of-00002-fedcba9876543210.txt"], "", None),
+        (["a-00000-of-00002.txt", "a-00000-of-00002.csv", "a-00001-of-00002.csv"], "*.txt", "a-00001-of-00002.txt"),
+        (["a-00000-of-00002.txt", "a-00000-of-00002.csv", "a-00001-of-00002.csv"], "*.csv", None),
+    ],
+)
+def test_shards_that_are_missing_are_told(write: Callable, tmp_path: Path, files: list[str], pattern: str, missing: str | None):
+    for name in files:
+        write(name, "text")
+    notes: list[str] = []
+    find_files([SourceConfig(path=str(tmp_path / pattern), format="text")], note=notes.append)
+    assert len(notes) == (missing is not None)
+    assert missing is None or notes[0].endswith(f"lacks shards, and is read without them: {tmp_path / missing}")
+
+
 def test_a_document_among_texts_can_be_left_out(write: Callable, tmp_path: Path):
     write("notes.docx", "x")
     write("a.txt", "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,7 +22,7 @@ from tpulm.cli.options import (
     path_option,
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
-from tpulm.errors import ConfigError
+from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.readable import escaped
 
 if TYPE_CHECKING:
@@ -98,12 +99,21 @@ def import_tfrecord(
     """
     from tpulm import storage, tokenization, workfolder
     from tpulm.config import load
-    from tpulm.corpus.paths import find_paths
+    from tpulm.corpus.paths import find_paths, missing_shards
     from tpulm.dataset.importing import import_tfrecords
 
-    names = [path for pattern in patterns for path in find_paths(pattern)]
+    found = {pattern: list(find_paths(pattern)) for pattern in patterns}
+    names = list(chain.from_iterable(found.values()))
     paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in names}
+    missing = missing_shards(names, "*")
+    asked = chain.from_iterable(missing_shards(some, pattern) for pattern, some in found.items())
+    if absent := sorted(set(missing).intersection(asked)):
+        raise DataError(
+            f"{len(absent):,} of the shards are missing: {some_of(absent, 5)}. Bring them here; to import only some, name these"
+        )
     with drawn_progress() as progress:
+        if missing:
+            progress.note(f"a part of the shards is imported: not named, or missing, are {some_of(missing, 5)}")
         tokenizer, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:
             options = {"kind": kind, "tokenizer": tokenizer, "holdout_fraction": holdout_fraction, "hold_out": hold_out}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Final
 from unicodedata import normalize
@@ -16,6 +17,9 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage.paths import ESCAPES, bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
+# The Hub's may end in a hash.
+_SHARD: Final = re.compile(r"(?P<before>.*?)(?P<number>\d+)-of-(?P<of>\d+)(-[0-9a-f]{16})?(?P<after>.*)")
+_MOST_SHARDS: Final = 100_000
 _NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write next to the data
 # About the data: what the library `datasets` ignores (FILES_TO_IGNORE), licences, and what desktops write.
 _ABOUT: Final = re.compile(
@@ -41,6 +45,30 @@ def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None)
     left_out = [name_within(path, pattern) for path in files if path not in data_files]
     note(f"left out of {printable(pattern)}, as not part of the text: {_some(left_out)} To read one, name it as a source")
     return data_files
+
+
+def missing_shards(paths: Iterable[str], pattern: str) -> list[str]:
+    """The shards, such as "a.txt-00003-of-00004", that the pattern would have found, were they beside the others of their set.
+
+    A glob that leaves them out, or the name of a file, asks for a part of the set.
+    """
+    names = set(paths)
+    if pattern in names:
+        return []
+    sets: dict[tuple[str, ...], dict[str, str]] = {}
+    for path in names:
+        folder, name = os.path.split(path)
+        if (match := _SHARD.fullmatch(name)) and int(match["of"]) <= _MOST_SHARDS:
+            sets.setdefault((folder, match["before"], match["of"], match["after"]), {})[match["number"]] = name
+    asked, missing = os.path.basename(pattern), list[str]()  # noqa: PTH119  of gs://, too
+    for (folder, before, of, after), found in sets.items():
+        width, numbers = min(map(len, found)), set(map(int, found))
+        from_one = int(0 not in numbers and int(of) in numbers)  # as safetensors counts
+        absent = [number for number in range(from_one, int(of) + from_one) if number not in numbers]
+        by_glob = fnmatchcase(next(iter(found.values())), asked)  # else by a folder
+        others = [f"{before}{number:0{width}}-of-{of}{after}" for number in absent]
+        missing += [os.path.join(folder, name) for name in others if not by_glob or fnmatchcase(name, asked)]  # noqa: PTH118
+    return sorted(missing)
 
 
 def all_paths(path: PurePath) -> dict[str, storage.FileInfo]:

@@ -20,11 +20,11 @@ from tpulm.config import CleaningConfig, SourceConfig
 from tpulm.config.schema import DATASETS
 from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.documents import Faults
-from tpulm.corpus.paths import find_paths, name_within
+from tpulm.corpus.paths import find_paths, missing_shards, name_within
 from tpulm.corpus.readers import FORMATS, READERS, read_documents
 from tpulm.corpus.readers.lines import Compression, InputFile, find_codec, open_file
 from tpulm.corpus.readers.wikipedia import stream_offsets
-from tpulm.errors import ConfigError, Unavailable
+from tpulm.errors import ConfigError, Unavailable, some_of
 from tpulm.storage.paths import printable
 
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
@@ -63,6 +63,9 @@ def find_files(
                 raise
             away.add(index)
             continue
+        missing = [] if source.format == "tfds" else missing_shards([file.path for file in of_source], source.path)
+        if missing:  # a part of a split of tfds has not all shards
+            note(f"{printable(source.path)} lacks shards, and is read without them: {printable(some_of(missing))}")
         for file in of_source:
             if file.format != "python":
                 is_elsewhere = storage.is_remote(file.path) or file.path.startswith("hub:")
