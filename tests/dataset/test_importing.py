@@ -16,6 +16,7 @@ import pytest
 from test_prepare import digests
 from tfrecords import LENGTH, Features, Row, bert, electra, random_rows, write_records, write_vocabulary
 
+from toy_runs import Notes
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.dataset import DatasetManifest, evaluation_batches, importing, load_manifest, load_split, sample_rows
@@ -186,10 +187,23 @@ def test_whole_files_are_held_out_and_what_they_share_is_measured(tmp_path: Path
         import_tfrecords(same, tmp_path / "w2", kind="electra", tokenizer=tokenizer)
 
 
+@pytest.mark.parametrize(("hold_out", "notes"), [("files", 1), ("rows", 0)])
+def test_more_than_asked_is_held_out_and_the_other_way_is_told(
+    tmp_path: Path, tokenizer: Tokenization, hold_out: importing.HoldOut, notes: int
+) -> None:
+    paths = write_files(tmp_path, [[bert(row) for row in ROWS[:30]], [bert(row) for row in ROWS[30:120]]])
+    progress = Notes()
+    import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, hold_out=hold_out, progress=progress)
+    told = [note for note in progress.notes if "--hold-out rows" in note]
+    assert len(told) == notes and all("25% of the rows are held out, not 1%" in note for note in told)
+
+
 def test_other_records_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:
     paths = write_files(tmp_path, [[bert(row) for row in ROWS[:20]], [bert(row) for row in ROWS[20:40]]])
     import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer)
-    with pytest.raises(WorkFolderMismatch, match=r"files\.count: 2 -> 1"):
+    with pytest.raises(
+        WorkFolderMismatch, match=r"files\.count: 2 -> 1[\s\S]*another --to, or delete \S+/dataset to make it again"
+    ):
         import_tfrecords(paths[:1], tmp_path / "w", kind="bert", tokenizer=tokenizer)
     with pytest.raises(WorkFolderMismatch, match=r"holdout_fraction: 0\.01 -> 0\.5"):
         import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, holdout_fraction=0.5)

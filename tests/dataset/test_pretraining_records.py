@@ -56,6 +56,22 @@ def test_a_prediction_without_weight_is_padding() -> None:
     assert read([bert(ROW) | unweighted])[0].tolist() == [ROW.tokens]
 
 
+def test_other_features_than_those_of_the_first_record_are_not_a_matter_of_the_format() -> None:
+    with pytest.raises(DataError, match=r"record 2 .*segment_ids .*missing.* first record, a\.tfrecord, record 1 \(byte 100\)"):
+        read([electra(ROW), without("segment_ids")(electra(ROW))], "electra")
+    with pytest.raises(DataError, match=r"next_sentence_labels is missing.* first record"):
+        read([bert(ROW), electra(ROW)])
+    with pytest.raises(DataError, match=r"there are: tokens\. .*cannot be imported: .*input_ids, input_mask and segment_ids"):
+        read([{"tokens": ROW.tokens}])
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra"])
+def test_ids_alone_are_of_neither_format(kind: Kind) -> None:
+    with pytest.raises(DataError, match=r"input_mask is missing.*cannot be imported: .*masked_lm_positions") as refused:
+        read([{"input_ids": ROW.tokens}], kind)
+    assert "--format" not in str(refused.value)
+
+
 def test_layouts_give_the_rows_back() -> None:
     tokens = np.array([row.tokens for row in random_rows(300, single=0.3)], np.uint16)
     layout = layout_of(tokens, None, SPECIAL)

@@ -48,6 +48,7 @@ PART_BYTES: Final = 128 << 20  # of TFRecord; its rows take a quarter of that
 _BLOCK_ROWS: Final = DataConfig().block_rows
 _WORTH_A_POOL_BYTES: Final = 24 << 20  # two seconds' work on one core
 _GRAM: Final = 8  # ids
+_MUCH_MORE: Final = 2  # times the fraction that was to be held out
 _INDEPENDENT: Final = 0.2  # of a text's n-grams also occur elsewhere, in any language, by chance and by quotation
 _ROWS_AT_ONCE: Final = 4096
 _GRAMS: Final = 4 << 20  # compared per split, at most
@@ -111,7 +112,7 @@ def import_tfrecords(
     }
     manifest = write_manifest(workdir, *splits, corpus=corpus, notes=(_holdout_note(files, held, shared),))
     storage.remove(pieces)
-    _report(manifest, progress)
+    _report(manifest, holdout_fraction, progress)
     return manifest
 
 
@@ -284,7 +285,7 @@ def _refuse_empty(train: SplitManifest, holdout: SplitManifest, held: Sequence[s
     )
 
 
-def _report(manifest: DatasetManifest, progress: Progress) -> None:
+def _report(manifest: DatasetManifest, holdout_fraction: float, progress: Progress) -> None:
     counts = manifest.train.counts
     records, held_out = manifest.corpus["records"], manifest.holdout.counts.rows
     progress.note(
@@ -292,6 +293,12 @@ def _report(manifest: DatasetManifest, progress: Progress) -> None:
         f"{records:,} records; {counts.duplicates:,} exact duplicates left out; {manifest.train.padding_fraction:.1%} padding"
     )
     progress.note(manifest.notes[0])
+    share = held_out / max(1, counts.rows + held_out)
+    if manifest.corpus["held_out_files"] and share > _MUCH_MORE * holdout_fraction:
+        progress.note(
+            f"{share:.0%} of the rows are held out, not {holdout_fraction:.0%}: the smallest file has that many. "
+            "--hold-out rows, in a new folder, holds out single rows, as many as asked for"
+        )
 
 
 def _holdout_note(files: Sequence[Survey], held: Sequence[str], shared: float) -> str:

@@ -207,9 +207,12 @@ def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None
         return
     lines = [str(change).removeprefix("config.") for change in changes(recorded or inputs, inputs)]
     if lines and storage.exists(folder / "manifest.json"):
+        option, made = (
+            ("--to", f"{folder} to make it") if "imported" in inputs else ("--workdir", f"{folder} and its corpus to make them")
+        )
         raise WorkFolderMismatch(
             f"{folder} was made from other inputs (there -> now):\n{listed(lines)}\n"
-            f"Set them back, use another --workdir, or delete {folder} and its corpus to make them again."
+            f"Set them back, use another {option}, or delete {made} again."
         )
     if lines:
         progress.note(f"{folder} was begun from other inputs, and is begun again: {some_of(lines)}")

@@ -27,6 +27,10 @@ Kind = Literal["bert", "electra"]
 _IDS, _MASK, _TYPES = ("input_ids", "input_word_ids"), ("input_mask",), ("segment_ids", "input_type_ids")
 _POSITIONS, _ORIGINALS, _WEIGHTS = ("masked_lm_positions",), ("masked_lm_ids",), ("masked_lm_weights",)
 _LABEL = ("next_sentence_labels",)
+_READ = (
+    "of ELECTRA's records input_ids, input_mask and segment_ids (or input_word_ids, input_type_ids) are read, of BERT's "
+    "masked_lm_positions, masked_lm_ids and masked_lm_weights too"
+)
 
 
 class Shape(NamedTuple):
@@ -35,6 +39,7 @@ class Shape(NamedTuple):
     kind: Kind
     sequence_length: int
     next_sentence: bool
+    first: str  # where the first record is
 
 
 class _Batch(NamedTuple):
@@ -64,11 +69,14 @@ def shape_of(record: Record, path: str, kind: Kind) -> Shape:
     masked = [name for name in (*_POSITIONS, *_ORIGINALS, *_WEIGHTS) if name in features]
     if kind == "electra" and masked:
         raise _error(record, path, f"it has {', '.join(masked)}, so its ids are masked as BERT's are; give --format bert")
+    for names in (_MASK, _TYPES):
+        _integers(features, names, record, path)
     if kind == "bert" and not masked:
         raise _error(
             record, path, "it has no masked_lm_positions, so it is none of BERT's; if ELECTRA's, give --format electra"
         )
-    return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in features)
+    first = tfrecord.place(path, record.number, record.offset)
+    return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in features, first)
 
 
 def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +111,7 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
     for number, record in enumerate(records):
         features = _features(record, path)
         for names, values in ((_IDS, ids), (_MASK, mask), (_TYPES, types)):
-            ints = _integers(features, names, record, path)
+            ints = _integers(features, names, record, path, shape.first)
             if len(ints) != shape.sequence_length:
                 raise _error(
                     record,
@@ -115,8 +123,8 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
         labels.append(_label(features, shape, record, path))
         if shape.kind == "electra":
             continue
-        where, what = (_integers(features, names, record, path) for names in (_POSITIONS, _ORIGINALS))
-        weights = _values(features, _WEIGHTS, example.floats, record, path)
+        where, what = (_integers(features, names, record, path, shape.first) for names in (_POSITIONS, _ORIGINALS))
+        weights = _values(features, _WEIGHTS, example.floats, record, path, shape.first)
         if not len(where) == len(what) == len(weights):
             lengths = f"{len(where)}, {len(what)} and {len(weights)}"
             raise _error(
@@ -137,7 +145,7 @@ def _label(features: Mapping[str, Any], shape: Shape, record: Record, path: str)
         if shape.kind == "bert" and _LABEL[0] in features:
             raise _error(record, path, "it has next_sentence_labels, and the first record has none; import the two apart")
         return 0
-    values = _integers(features, _LABEL, record, path)
+    values = _integers(features, _LABEL, record, path, shape.first)
     if list(values) not in ([0], [1]):
         raise _error(record, path, f"next_sentence_labels is {list(values)[:8]}, not [0] or [1]; write it anew")
     return values[0]
@@ -240,16 +248,28 @@ def _features(record: Record, path: str) -> Mapping[str, Any]:
         ) from error
 
 
-def _integers(features: Mapping[str, Any], names: Sequence[str], record: Record, path: str) -> Sequence[int]:
-    return _values(features, names, example.integers, record, path)
+def _integers(
+    features: Mapping[str, Any], names: Sequence[str], record: Record, path: str, first: str | None = None
+) -> Sequence[int]:
+    return _values(features, names, example.integers, record, path, first)
 
 
-def _values(features: Mapping[str, Any], names: Sequence[str], read: Callable[[Any], Any], record: Record, path: str) -> Any:
-    """The values of the feature that has one of these names."""
+def _values(
+    features: Mapping[str, Any],
+    names: Sequence[str],
+    read: Callable[[Any], Any],
+    record: Record,
+    path: str,
+    first: str | None = None,
+) -> Any:
+    """The values of the feature that has one of these names. `first`: where the record is that all others must be like."""
     name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
     if name is None:
         present = ", ".join(sorted(features)) or "none"
-        raise _error(record, path, f"the feature {' or '.join(names)} is missing, and there are: {present}; check --format")
+        missing = f"the feature {' or '.join(names)} is missing, and there are: {present}"
+        if first in (None, tfrecord.place(path, record.number, record.offset)):
+            raise _error(record, path, f"{missing}. Such records cannot be imported: {_READ}")
+        raise _error(record, path, f"{missing}. The first record, {first}, has it; import those with other features apart")
     try:
         return read(features[name])
     except example.NotAnExample as error:
