@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tpulm.models import bert, decoder
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
 from tpulm.predict import Sampling, generate, stream
 from tpulm.predict.generate import Writer, collect
+from tpulm.tokenization.pipelines import from_byte_characters
 
 PROMPTS = ["the old cat", "", "a fox sees the house and is seen by it, the old old cat", "it"]
 TINY = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 64}
@@ -148,6 +150,24 @@ def test_characters_of_several_bytes_are_never_torn(tmp_path: Path, kind: str):
     writer = Writer(made, [])
     pieces = [writer.add(token_id) for token_id in made.encode_one("漢字", special_tokens=False)[:-1]]
     assert "".join(pieces).endswith("漢") and set(writer.end()) == {"\ufffd"}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("stray", "written"),
+    [(b"\xff", "\ufffd"), (b"\xea\xb0", "\ufffd{1,2}"), (b"\xff\xed\x95\x9c", "\ufffd(한|\ufffd{3})")],
+)
+def test_no_text_is_lost_after_a_stray_byte(tmp_path: Path, kind: str, stray: bytes, written: str):
+    """Python's own decoder, with errors="replace", writes the stray bytes alone as U+FFFD."""
+    made = of_bytes(kind, tmp_path)
+    tokens = made.vocabulary()
+    of_byte = {from_byte_characters(token): token for token in tokens} if kind == "bpe" else {}
+    run = [tokens[of_byte.get(bytes([value]), f"<0x{value:02X}>")] for value in "ab 가".encode() + stray]
+    for later in ("", " ab 漢字 ab"):
+        writer = Writer(made, [])
+        text = "".join(map(writer.add, [*run, *made.encode_one(later, special_tokens=False)]))
+        assert re.fullmatch(f"ab 가{written}{later}", text + writer.end())
+        assert text.endswith(later)
 
 
 def test_spaces_between_prompt_and_text_are_those_of_one_text(vocabulary: Path):

@@ -128,19 +128,21 @@ class Writer:
         """What can be written now: nothing if the token ends within a character."""
         self._ids.append(token_id)
         text = self._tokenization.decode(self._ids).rstrip(_TORN)
-        if not text.startswith(self._written):  # a run of bytes is decoded as a whole: a character begun tears those before it
-            return ""
-        return self._write(text)
+        return "" if self._written.startswith(text) else self._write(text)
 
     def end(self) -> str:
         """What was held back, once no token follows."""
-        text = self._tokenization.decode(self._ids)
-        return self._write(text) if text.startswith(self._written) else _TORN
+        return self._write(self._tokenization.decode(self._ids))
 
     def _write(self, text: str) -> str:
-        piece = text[len(self._written) :]
+        """What is new in a text. A run of bytes is decoded as a whole: a stray one makes all of them U+FFFD, those of the
+        characters that were written, too."""
+        same = len(self._written)
+        while not text.startswith(self._written[:same]):
+            same -= 1
+        new, torn = text[same:], self._written[same:]
         self._written = text
-        return piece
+        return new[min(len(torn.encode()), len(new) - len(new.lstrip(_TORN))) :]
 
 
 BATCH_SIZE = 16  # prompts at a time
