@@ -14,9 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
-from encoders import SIZES, build_encoder
+from encoders import SIZES, build_encoder, built
 from tpulm import embed, fill_mask, load_model, sentence_scores, tokenization
 from tpulm.cli.app import app
 from tpulm.config import ModelConfig, TokenizerConfig
@@ -127,6 +128,30 @@ def test_the_rest_of_a_word_is_hidden_with_its_pieces(tmp_path: Path):
     assert [tuple(ids[1:-1]) for ids in hidden] == [(mask, mask), (the, mask)]
     plain = [tuple(copy.ids[1:-1]) for copy in scores._masked_copies(model, [encoded], plain=True)]
     assert plain == [(mask, film), (the, mask)]
+
+
+@pytest.mark.parametrize("kind", ["gemma", "llama", "sentencepiece"])
+def test_words_are_those_between_spaces_where_the_tokenizer_cuts_none(tmp_path: Path, kind: str):
+    """As GemmaConverter of transformers 5 and LlamaConverter of transformers 4 write tokenizer.json; and as SentencePiece's
+    files with split_by_whitespace=false are read."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    sentences = ["the cats sat", "cats", "sat the cats", "the  sat"]
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never" if kind == "gemma" else "always")
+    trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=[*"thecas"], max_token_length=3, show_progress=False)
+    tokenizer.train_from_iterator(["the sat the"] * 4, trainer)
+    spaces = normalizers.Replace(" ", "▁")
+    tokenizer.normalizer = spaces if kind == "gemma" else normalizers.Sequence([normalizers.Prepend("▁"), spaces])
+    uncut = pre_tokenizers.Metaspace(prepend_scheme="never", split=False) if kind == "sentencepiece" else None
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous") if kind == "gemma" else uncut
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    model = load_model(built("bert"))._replace(tokenization=tokenization.load(tmp_path))
+    for sentence, encoded in zip(sentences, scores._encode(model, sentences), strict=True):
+        words = defaultdict[int, str](str)
+        for token_id, word in zip(encoded.ids, encoded.words, strict=True):
+            words[word] += model.tokenization.token(token_id).replace("▁", "")
+        assert [word for word in words.values() if word] == sentence.split()
+        assert len(encoded.ids) > len(words), "some words are of several tokens"
 
 
 def test_what_cannot_be_scored(tmp_path: Path):

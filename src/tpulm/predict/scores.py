@@ -29,6 +29,7 @@ from tpulm.models.decoder import Decoder
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.memory import naming_shortage
+from tpulm.tokenization import Tokenization
 
 ROW_TOKENS = 128  # of a row, or as many as the longest sentence has
 BATCH_TOKENS = 4_096
@@ -89,10 +90,10 @@ def sentence_scores(
 
 def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
     tokenization = model.tokenization
-    if tokenization.segmenter is None:
+    if _cuts_words(tokenization):
         encodings = tokenization.plain().encode_batch(sentences, add_special_tokens=False)
         encoded = [_Encoded(tuple(one.ids), tuple(word or 0 for word in one.word_ids)) for one in encodings]
-    else:  # the stock tokenizer knows no words that an analyser has cut
+    else:
         starts, several = tokenization.word_starts(), tokenization.encode(sentences)
         ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
         encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
@@ -110,6 +111,15 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
                 location=location,
             )
     return encoded
+
+
+def _cuts_words(tokenization: Tokenization) -> bool:
+    """Whether the stock tokenizer cuts texts into words: not if an analyser did before, nor with the pieces of Gemma, Llama and
+    SentencePiece's split_by_whitespace=false, which may hold spaces."""
+    if tokenization.segmenter is not None:
+        return False
+    rules = tokenization.plain().pre_tokenizer
+    return rules is not None and len(rules.pre_tokenize_str(tokenization.normalized("a a"))) > 1
 
 
 def _causal_copies(model: LoadedModel, encoded: Sequence[_Encoded]) -> list[_Copy]:
