@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -200,6 +201,17 @@ def test_csv_quotes(tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert [row["text"] for row in rows] == ['a "quoted", text', "다음", "two\nlines"]
     assert [row["id"] for row in rows] == ["1", "", "3"]
+
+
+def test_a_csv_holds_any_line_end(tmp_path: Path) -> None:
+    """As the csv module and pyarrow read it."""
+    path, cells = tmp_path / "out.csv", ["one\rtwo", "one\ntwo", "one\r\ntwo", "\r", "one"]
+    write_answers(path, [{"text": cell, "predicted": "pos"} for cell in cells])
+    with path.open(encoding="utf-8", newline="") as stream:
+        assert [row["text"] for row in csv.DictReader(stream)] == cells
+    table = arrow_csv.read_csv(path, parse_options=arrow_csv.ParseOptions(newlines_in_values=True))
+    assert table.column("text").to_pylist() == cells
+    assert path.read_bytes().endswith(b"\none,pos\n")
 
 
 def test_a_tsv_cannot_hold_everything(tmp_path: Path) -> None:

@@ -283,8 +283,8 @@ class RowWriter:
             raise DataError(message, location=place)
         if self._form == ".csv":
             line = io.StringIO()
-            csv.writer(line, lineterminator="\n").writerow(cells)
-            self._stream.write(line.getvalue())
+            csv.writer(line).writerow(cells)  # quotes each character of its line end, "\r\n", and no other
+            self._stream.write(line.getvalue().removesuffix("\r\n") + "\n")
             return
         bad = next((cell for cell in cells if "\t" in cell or "\n" in cell or "\r" in cell), None)
         if bad is not None:
