@@ -179,6 +179,12 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\nfilm\ta;b\nplot\t\n")
     task = find_task(FinetuneConfig(task="multilabel"))
     assert task.read(tmp_path / "a.tsv", Columns(label_separator=";")).labels == [["a", "b"], []]
+    (tmp_path / "b.csv").write_text('text,label\nfilm,"b; a"\nplot,a\ncast, cafe\u0301 \n', encoding="utf-8")
+    spaced = task.read(tmp_path / "b.csv", Columns(label_separator=";"))
+    for examples in (spaced, task.take([("film", ["b", " a"]), ("plot", ["a"]), ("cast", ["cafe\u0301"])])):
+        outputs = np.array([[1, 1, -1], [1, -1, -1], [-1, -1, 1]], np.float32)
+        assert task.predictions(outputs, NO_ROWS, examples, task.learn(examples)) == [["a", "b"], ["a"], ["caf\xe9"]]
+    assert spaced.labels == [["b", "a"], ["a"], ["caf\xe9"]]
     with pytest.raises(DataError, match=r"a\.tsv, line 2: .*--label-separator"):
         task.read(tmp_path / "a.tsv", Columns())
     with pytest.raises(ConfigError, match="separator"):

@@ -98,6 +98,14 @@ def test_given_labels_keep_their_order_and_may_be_ids():
     assert LabelSet.from_names(("1", "0")).encode(labelled([0, 1])).tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("given", [(0, 1), (1.5, 0.5), (True, False), np.array([0, 1]), ("b ", "cafe\u0301")])
+def test_given_labels_are_answered_as_they_are_given(given: Sequence[Any]):
+    found = LabelSet.from_names(given)
+    expected = given.tolist() if isinstance(given, np.ndarray) else ["b", "caf\xe9"] if "b " in given else list(given)
+    assert list(found.values) == expected and list(map(type, found.values)) == list(map(type, expected))
+    assert found.encode(labelled(list(given))).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [((), "0 labels"), (("a",), "1 labels"), (("a", ""), "without a name"), (("a", "b", "a"), "2 times")],

@@ -138,7 +138,8 @@ def _separated(columns: Columns, adapt: Adapt) -> Adapt:
         label = values.get(columns.label)
         if not isinstance(label, str):
             return values
-        return {**values, columns.label: label.split(columns.label_separator) if label.strip() else []}
+        labels = [label_text(one) for one in label.split(columns.label_separator)]
+        return {**values, columns.label: labels if label.strip() else []}
 
     return separated
 

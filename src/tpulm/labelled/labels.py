@@ -29,7 +29,7 @@ def label_name(value: Any) -> str:
 class LabelSet:
     """The classes, in the order of their ids. C, their number, is `len`."""
 
-    values: tuple[Any, ...]  # as they first occur in the data: str, int, float or bool
+    values: tuple[Any, ...]  # as the user gave them or as they first occur in the data: str (as its name), int, float or bool
     names: tuple[str, ...]
     ids_known: bool = False  # the user gave the order, so data may have ids 0 … C-1 instead of names
 
@@ -47,7 +47,8 @@ class LabelSet:
                 f"the labels are a {type(names).__name__}; give a list or tuple of names, in the order of the outputs: "
                 "labels=('neg', 'pos')"
             )
-        known = tuple(label_name(name) for name in names)
+        given = [name.item() if isinstance(name, np.generic) else name for name in names]
+        known = tuple(map(label_name, given))
         if len(known) < 2:
             raise ConfigError(f"{len(known)} labels are given; a classifier has at least two")
         if not all(known):
@@ -55,7 +56,7 @@ class LabelSet:
         twice = next((name for name, count in Counter(known).items() if count > 1), None)
         if twice is not None:
             raise ConfigError(f"the label '{twice}' is given {known.count(twice)} times; name each class once")
-        return cls(known, known, ids_known=True)
+        return cls(tuple(map(_cleaned, given)), known, ids_known=True)
 
     @classmethod
     def of(cls, examples: Examples) -> LabelSet:
@@ -65,7 +66,7 @@ class LabelSet:
         """
         by_name: dict[str, Any] = {}
         for value in labels_of(examples):
-            by_name.setdefault(label_name(value), value)
+            by_name.setdefault(label_name(value), _cleaned(value))
         _check_number(by_name, examples)
         numbers = {name: number for name in by_name if (number := as_number(name)) is not None}
         names = sorted(by_name, key=lambda name: numbers[name]) if len(numbers) == len(by_name) else sorted(by_name)
@@ -140,6 +141,10 @@ def as_number(name: str) -> float | None:
 
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+def _cleaned(value: Any) -> Any:
+    return label_name(value) if isinstance(value, str) else value
 
 
 def _file_of(examples: Examples) -> str:
