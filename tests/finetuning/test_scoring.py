@@ -15,7 +15,7 @@ from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
 from tpulm.finetuning.summary import card_text
 from tpulm.finetuning.tasks import find_task, label_warnings, model_warnings, part_vocabulary_warnings, text_warnings
-from tpulm.labelled import Examples, label_set_scores
+from tpulm.labelled import Examples, LabelSet, label_set_scores
 from tpulm.labelled.entities import shown_label
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
@@ -108,6 +108,13 @@ def test_f1_of_numbers_from_a_threshold_on_is_klues() -> None:
         labels, outputs = np.random.default_rng(0).uniform(0, high, (2, 50)).round(1).astype(np.float32)
         expected = metrics.f1_score(labels >= 3, outputs >= 3, zero_division=0)
         assert task.scores(outputs[:, None], Labelled(NO_ROWS, labels), ())["f1"] == pytest.approx(expected)
+
+
+def test_ids_in_place_of_names_are_noted() -> None:
+    task, classes = find_task(FinetuneConfig()), LabelSet.from_names(("neg", "pos"))
+    for labels, notes in (([1, 1], ["labels are ids of the classes: 0 neg, 1 pos"]), (["pos", "pos"], [])):
+        examples = task.take([("text", label) for label in labels])
+        assert task.notes(Labelled(NO_ROWS, classes.encode(examples), examples), classes) == notes
 
 
 @pytest.mark.needs_peer

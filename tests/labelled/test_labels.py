@@ -98,6 +98,19 @@ def test_given_labels_keep_their_order_and_may_be_ids():
     assert LabelSet.from_names(("1", "0")).encode(labelled([0, 1])).tolist() == [1, 0]
 
 
+def test_ids_are_not_taken_for_numbers_in_names():
+    """Names as nlptown/bert-base-multilingual-uncased-sentiment has them; labels from 1, as in its data, and from 0."""
+    stars = LabelSet.from_names(("1 star", "2 stars", "3 stars", "4 stars", "5 stars"))
+    assert stars.encode(labelled(["4 stars", "1 star"])).tolist() == [3, 0]
+    assert stars.encode(labelled([4, 0, 1])).tolist() == [4, 0, 1], "no class is of 0 stars"
+    for labels, message in (([1, 2, 4], "1 may be '1 star' .* '2 stars'"), ([1, 5], "'1' is none of the classes")):
+        with pytest.raises(DataError, match=message):
+            stars.encode(labelled(labels))
+    with pytest.raises(DataError, match=r"'0' is none of the classes: '1', '2'\.$"):
+        LabelSet.from_names((1, 2)).encode(labelled([0]))
+    assert LabelSet.from_names(("LABEL_0", "LABEL_1")).encode(labelled([1, 0])).tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("given", [(0, 1), (1.5, 0.5), (True, False), np.array([0, 1]), ("b ", "cafe\u0301")])
 def test_given_labels_are_answered_as_they_are_given(given: Sequence[Any]):
     found = LabelSet.from_names(given)

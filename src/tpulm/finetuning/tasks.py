@@ -20,7 +20,7 @@ from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.heads import Head
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.documents import Fault
-from tpulm.errors import ConfigError, DataError, TpulmError, some_of, suggest
+from tpulm.errors import ConfigError, DataError, TpulmError, shorten, some_of, suggest
 from tpulm.labelled import (
     Columns,
     Examples,
@@ -212,6 +212,13 @@ class TextClassification(Task):
                 "needed"
             )
         return labels
+
+    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+        assert classes is not None
+        if data.examples is None or not classes.are_ids(data.examples):
+            return []
+        listed = ", ".join(f"{index} {name}" for index, name in enumerate(classes.names))
+        return [f"labels are ids of the classes: {shorten(listed, 200, quoted=False)}"]
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """The loss is in nats."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class LabelSet:
 
     values: tuple[Any, ...]  # as the user gave them or as they first occur in the data: str (as its name), int, float or bool
     names: tuple[str, ...]
-    ids_known: bool = False  # the user gave the order, so data may have ids 0 … C-1 instead of names
+    ids_known: bool = False  # the user gave the order, and not numbers, so data may have ids 0 … C-1 instead of names
 
     def __len__(self) -> int:
         return len(self.names)
@@ -56,7 +57,8 @@ class LabelSet:
         twice = next((name for name, count in Counter(known).items() if count > 1), None)
         if twice is not None:
             raise ConfigError(f"the label '{twice}' is given {known.count(twice)} times; name each class once")
-        return cls(tuple(map(_cleaned, given)), known, ids_known=True)
+        values = tuple(map(_cleaned, given))
+        return cls(values, known, ids_known=any(as_number(name) is None for name in known))
 
     @classmethod
     def of(cls, examples: Examples) -> LabelSet:
@@ -81,17 +83,30 @@ class LabelSet:
         return cls(tuple(by_name[name] for name in names), tuple(names))
 
     def encode(self, examples: Examples) -> np.ndarray:
-        """The class of each example, int32 [examples]. Raises DataError for an unknown label."""
-        labels = labels_of(examples)
-        ids = {name: index for index, name in enumerate(self.names)}
-        names = [label_name(value) for value in labels]
-        if self.ids_known and ids.keys().isdisjoint(names):
-            by_id = {str(index): index for index in range(len(self))}
-            ids = by_id if by_id.keys() >= set(names) else ids
+        """The class of each example, int32 [examples]. Raises DataError for an unknown label, and like `are_ids`."""
+        names = [label_name(value) for value in labels_of(examples)]
+        known = map(str, range(len(self))) if self.are_ids(examples) else self.names
+        ids = {name: index for index, name in enumerate(known)}
         unknown = [index for index, name in enumerate(names) if name not in ids]
         if unknown:
             raise DataError(self._unknown([names[index] for index in unknown]), location=examples.places[unknown[0]])
         return np.fromiter((ids[name] for name in names), np.int32, len(names))
+
+    def are_ids(self, examples: Examples) -> bool:
+        """Whether all labels are ids, and no class has such a name. Raises DataError for labels that are also numbers in the
+        names of other classes: 1 of "1 star", "2 stars"."""
+        used = {label_name(value) for value in labels_of(examples)}
+        if not self.ids_known or not used.isdisjoint(self.names) or not used <= set(map(str, range(len(self)))):
+            return False
+        numbered = {str(int(match[0])): name for name in self.names if (match := re.search(r"\d+", name))}
+        other = next((name for name in sorted(used) if numbered.get(name) != self.names[int(name)]), None)
+        if other is not None and used <= numbered.keys():
+            raise DataError(
+                f"the label {other} may be '{numbered[other]}' or, as an id from 0, '{self.names[int(other)]}'; label examples "
+                "by the names of their classes.",
+                location=_file_of(examples),
+            )
+        return True
 
     def _unknown(self, names: list[str]) -> str:
         known = shorten(", ".join(f"'{name}'" for name in self.names), 200, quoted=False)
