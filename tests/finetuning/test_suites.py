@@ -49,6 +49,21 @@ def test_the_files_of_the_repositories_are_found(suite: str, names: str) -> None
             assert name != "jsts" or files["train"] == "datasets/jsts-v1.3/train-v1.3.json", "the newest version"
 
 
+def test_the_newest_version_is_by_numbers_and_parts_are_of_one_folder() -> None:
+    names = [f"ynat-v1.{version}_{part}.json" for version in (9, 10, 2) for part in ("train", "dev")]
+    files, _, _ = found("klue", "ynat", names)
+    assert files == {"train": "ynat-v1.10_train.json", "dev": "ynat-v1.10_dev.json"}
+    names = [f"jsts-v1.{version}/{part}-v1.{version}.json" for version in (10, 9) for part in ("train", "valid")]
+    files, _, _ = found("jglue", "jsts", names)
+    assert files == {"train": "jsts-v1.10/train-v1.10.json", "dev": "jsts-v1.10/valid-v1.10.json"}
+    files, _, _ = found("glue", "cola", "a/CoLA/train.tsv a/CoLA/dev.tsv old/CoLA/dev.tsv")
+    assert files == {"train": "a/CoLA/train.tsv", "dev": "a/CoLA/dev.tsv"}
+    files, _, _ = found("klue", "ynat", "b/ynat_train.json b/ynat_dev.json a/ynat-v1.1_train.json a/ynat-v1.1_dev.json")
+    assert files["train"] == "a/ynat-v1.1_train.json", "the benchmark's own name comes first"
+    files, _, _ = found("klue", "ynat", "train/ynat_train.json dev/ynat_dev.json")
+    assert files == {"train": "train/ynat_train.json", "dev": "dev/ynat_dev.json"}
+
+
 def test_files_may_lie_flat_and_be_compressed() -> None:
     files, _, note = found("jglue", "jsts", ["ja/jsts_train.json.gz", "ja/jsts_valid.json.gz"])
     assert files == {"train": "ja/jsts_train.json.gz", "dev": "ja/jsts_valid.json.gz"} and not note

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib import resources
@@ -113,13 +115,16 @@ class TaskFiles(NamedTuple):
 
 
 def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> TaskFiles:
-    """The task's files; `names` are those of all files below the folder."""
+    """The task's files, of one folder if one has all parts, and of the newest version; `names` are those of all files below
+    the folder."""
     patterns_by_part = {"train": task.part.train, "dev": task.part.dev, **task.also}
-    unused, files = set(names), dict[str, PurePath]()
-    for part, patterns in patterns_by_part.items():
-        if (name := _first(patterns, unused)) is not None:
-            files[part] = folder / name
-            unused.remove(name)
+    names, by_folder = list(names), defaultdict[PurePath, list[str]](list)
+    for name in names:
+        by_folder[PurePath(name).parent].append(name)
+    found = [_matches(patterns_by_part, some) for some in by_folder.values()]
+    whole = [matches for matches in found if len(matches) == len(patterns_by_part)]
+    matches = max(whole, key=lambda matches: list(matches.values()), default=_matches(patterns_by_part, names))
+    files = {part: folder / match.name for part, match in matches.items()}
     missing = [patterns[0] for part, patterns in patterns_by_part.items() if part not in files]
     if "dev" not in files or (missing and "train" in files):
         return TaskFiles({}, f"no {' and no '.join(missing)} (.gz may follow) below {folder}")
@@ -130,11 +135,28 @@ def find_files(task: BenchTask, folder: PurePath, names: Iterable[str]) -> TaskF
     return TaskFiles(files)
 
 
-def _first(patterns: Patterns, names: Iterable[str]) -> str | None:
-    for pattern in patterns:
-        if matches := [name for name in names if _fits(name, pattern)]:
-            return max(matches)
-    return None
+class _Match(NamedTuple):
+    """A later one is better."""
+
+    precedence: int  # of the pattern
+    version: list[str | int]  # the name, with its numbers as such
+    name: str
+
+
+def _matches(patterns_by_part: Mapping[str, Patterns], names: Iterable[str]) -> dict[str, _Match]:
+    """The best file of each part that has any."""
+    unused, best = set(names), dict[str, _Match]()
+    for part, patterns in patterns_by_part.items():
+        numbered = [(-number, pattern) for number, pattern in enumerate(patterns)]
+        fitting = [_Match(rank, _version(name), name) for rank, pattern in numbered for name in unused if _fits(name, pattern)]
+        if fitting:
+            best[part] = max(fitting)
+            unused.remove(best[part].name)
+    return best
+
+
+def _version(name: str) -> list[str | int]:
+    return [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", name)]
 
 
 def _fits(name: str, pattern: str) -> bool:
