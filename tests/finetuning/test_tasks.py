@@ -192,6 +192,10 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("sent1,sent2,ending0,ending1,ending2,label\nIt rains.,She,runs.,sings.,,1\n")
     found = find_task(FinetuneConfig(task="choice")).read(tmp_path / "a.csv", Columns())
     assert found.texts == ["It rains."] and found.pairs == [["She runs.", "She sings."]] and found.labels == ["1"]
+    for column in ("choice2", "ending_2"):
+        (tmp_path / "b.csv").write_text(f"question,ending1,{column},ending2,label\nWho?,Ann,Bo,Cy,0\n")
+        with pytest.raises(DataError, match=rf"b\.csv, line 2: .*ending1, {column}, ending2"):
+            find_task(FinetuneConfig(task="choice")).read(tmp_path / "b.csv", Columns())
     with pytest.raises(ConfigError, match="EuroBertForQuestionAnswering"):
         tpulm.Classifier(built("eurobert"), task="qa")
 

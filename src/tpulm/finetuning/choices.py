@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.corpus.documents import Fault
-from tpulm.corpus.readers.jsonl import show
+from tpulm.corpus.readers.jsonl import UnusableRecord, show
 from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, score_text
 from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.examples import text_fault
@@ -21,7 +21,7 @@ from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
 from tpulm.train.finetuning_program import Labelled
 
-_NUMBERED = re.compile(r"(?:choice|ending|option)_?(\d+)")
+_NUMBERED = re.compile(r"((?:choice|ending|option)_?)(\d+)")
 
 
 class ChoiceOfAnswers(Task):
@@ -40,12 +40,16 @@ class ChoiceOfAnswers(Task):
 
     def adapt(self, values: dict[str, Any]) -> dict[str, Any]:
         """The columns "question" and "choices", from JCommonsenseQA's choice0, …; from SWAG's sent1, sent2 and ending0, …; and
-        from HellaSwag's ctx_a, ctx_b and endings. Trailing empty columns are not choices.
+        from HellaSwag's ctx_a, ctx_b and endings. Trailing empty columns are not choices. Raises UnusableRecord for
+        numbered columns of two names, such as choice1 and ending1.
         """
-        names = {int(match[1]): name for name in values if (match := _NUMBERED.fullmatch(name))}
+        matches = [match for name in values if (match := _NUMBERED.fullmatch(name))]
         choices = values.get("choices", values.get("endings"))
-        if choices is None and names:
-            choices = [values[name] for _, name in sorted(names.items())]
+        if choices is None and matches:
+            if len({match[1] for match in matches}) > 1:
+                names = ", ".join(match[0] for match in matches)
+                raise UnusableRecord("no_field", f"which columns are the choices? {names}; rename those that are not.")
+            choices = [values[match[0]] for match in sorted(matches, key=lambda match: int(match[2]))]
             while choices and choices[-1] in (None, ""):
                 choices.pop()
         lead = values.get("sent2", values.get("ctx_b"))
