@@ -49,6 +49,25 @@ def test_whole_numbers_are_bounded(model: type[schema.Settings], name: str):
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "task"),
+    [
+        ("doc_stride", 64, "qa"),
+        ("max_answer_length", 5, "qa"),
+        ("null_score_diff_threshold", 0.0, "qa"),
+        ("answer_metric", "klue", "qa"),
+        ("f1_threshold", 3.0, "regression"),
+        ("class_weights", "balanced", "classification"),
+    ],
+)
+def test_settings_of_one_task_are_refused_by_the_others(name: str, value: object, task: str):
+    FinetuneConfig.model_validate({"task": task, name: value})
+    for other in {"classification", "tag", "qa", "choice", "regression", "multilabel", "embed", "retrieve"} - {task}:
+        FinetuneConfig.model_validate({"task": other, name: None})
+        with pytest.raises(ValidationError, match=rf"{name} .*{task}, and the task is {other}"):
+            FinetuneConfig.model_validate({"task": other, name: value})
+
+
+@pytest.mark.parametrize(
     ("model", "name"), [(schema.RunConfig, "name"), (schema.SourceConfig, "path"), (FinetuneConfig, "metric")]
 )
 def test_text_without_nul(model: type[schema.Settings], name: str):

@@ -42,6 +42,12 @@ METRICS: Final[dict[str, dict[str, Literal["highest", "lowest"]]]] = {
 TASKS: Final = Names(*METRICS)
 METRIC_NAMES: Final = Names(*(name for metrics in METRICS.values() for name in metrics))
 LEAST_LENGTH: Final = 8  # tokens per row
+_BUILT_IN: Final = frozenset(METRICS)
+_OF_TASKS: Final = {  # settings that other built-in tasks would ignore
+    **dict.fromkeys(("doc_stride", "max_answer_length", "null_score_diff_threshold", "answer_metric"), ("qa",)),
+    "f1_threshold": ("regression",),
+    "pooling": ("classification", "choice", "regression", "multilabel", "embed", "retrieve"),
+}
 _NARROW: Final = 384  # of the widths that were measured, the largest
 
 
@@ -97,8 +103,9 @@ class FinetuneConfig(Settings):
     def contradictions(self) -> Iterator[str]:
         if self.metric is not None and self.metric not in METRICS[self.task]:
             yield f"metric = '{self.metric}' is not one of a {self.task}: {', '.join(METRICS[self.task])}"
-        if self.pooling is not None and self.task in ("tag", "qa"):
-            yield f"pooling is of tasks with one output per text, and the task is {self.task}; leave it out"
+        for name, tasks in _OF_TASKS.items():
+            if getattr(self, name) is not None and self.task in _BUILT_IN.difference(tasks):
+                yield f"{name} is of {', '.join(tasks)}, and the task is {self.task}; leave it out"
         if self.class_weights is not None and self.task != "classification":
             yield f"class_weights are of classification, and the task is {self.task}; leave them out"
         if self.checkpoint.average_last is not None or self.checkpoint.keep_at_words:
