@@ -223,3 +223,10 @@ for arguments in (["--help"], ["run", "--help"], ["finetune", "--help"]):
         assert stop.code in (0, None), stop.code
 """
     assert loaded_by(code, user_environment) & HEAVY == set()
+
+
+def test_what_is_offered_is_what_there_is():
+    import tpulm
+
+    assert set(tpulm.__all__) == set(tpulm._HOMES) <= set(dir(tpulm))  # pyright: ignore[reportPrivateUsage]
+    assert all(name in tpulm.__all__ or name.startswith("__") for name in dir(tpulm))

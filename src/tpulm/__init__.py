@@ -93,6 +93,10 @@ _HOMES = {
 _TRAINING = ("Classifier", "bench", "finetune", "run", "training_steps")
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tpulm' has no attribute {name!r}")

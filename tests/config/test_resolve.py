@@ -280,3 +280,10 @@ class TestShortenedRuns:
         notes = list[str]()
         config.load("bert-tiny", [f"language={language}"], note=notes.append)
         assert [note.rpartition("Did you mean ")[2] for note in notes] == ([f"'{meant}'?"] if meant else [])
+
+    @pytest.mark.parametrize(("language", "is_code"), [("korean", False), ("한국어", False), ("ko-KR", True), ("gsw", True)])
+    def test_the_name_of_a_language_is_no_code(self, language: str, is_code: bool):
+        notes = list[str]()
+        config.load("bert-tiny", [f"language={language}"], note=notes.append)
+        assert is_code or (len(notes) == 1 and "is no code" in notes[0])
+        assert not (is_code and notes)

@@ -70,6 +70,10 @@ def test_scores_are_the_models_probabilities(model):
     assert all(a.token == model.tokenization.token(a.token_id) for a in answers)
 
 
+def test_a_model_is_shown_in_a_line(model):
+    assert repr(model).startswith("LoadedModel(bert, ") and len(repr(model)) < 200
+
+
 def test_a_text_alone_and_among_others_gets_the_same_answers(model):
     texts = ["a [MASK]", "the [MASK] [MASK] sees a house, and the fox [MASK] seen by it.", "[MASK]"] * 6
     together = fill_mask(model, texts, top=3)

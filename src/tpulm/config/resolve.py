@@ -40,6 +40,7 @@ _COUNTRIES = {
     "cz": "cs",
     "gr": "el",
 }
+_LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-|$)")  # RFC 5646, without its longer forms, of which none is registered
 _RECIPES = resources.files("tpulm") / "recipes"
 
 
@@ -75,8 +76,11 @@ def load(
             _assign(table, key, value)
     values = _shortened(values, planned | _planned(values, overriding, reference), note)
     origin = f"{reference}, with what is set beside it" if overriding else reference
-    if meant := _COUNTRIES.get(str(values.get("language", "")).lower().partition("-")[0]):
-        note(f"language = '{values['language']}' is a country's code, or another language's. Did you mean '{meant}'?")
+    language = str(values.get("language") or "")
+    if meant := _COUNTRIES.get(language.lower().partition("-")[0]):
+        note(f"language = '{language}' is a country's code, or another language's. Did you mean '{meant}'?")
+    elif language and not _LANGUAGE.match(language):
+        note(f"language = '{language}' is no code, such as 'ko', by which the model would be found: ISO 639 lists them")
     if start is None:
         return _writable(validated(RunConfig, values, origin), reference)
     values = _apply_start(values, stated, start, reference)

@@ -34,7 +34,7 @@ from tpulm.convert.tensors import from_theirs, to_theirs
 from tpulm.errors import ConfigError, DataError, StorageError, TpulmError, brief
 from tpulm.models.classifier import SequenceClassifier, TokenClassifier
 from tpulm.models.electra import Electra, generator_config, halves
-from tpulm.nn.params import named_leaves
+from tpulm.nn.params import count, named_leaves
 from tpulm.tokenization import Tokenization
 from tpulm.tokenization.causal import GPT2_VOCABULARY
 from tpulm.tokenization.files import MANIFEST, TOKENIZER, VOCABULARY, convert_hint
@@ -80,6 +80,10 @@ class LoadedModel(NamedTuple):
     columns: dict[str, str] | None = None
     pretrained_here: bool = False
     max_length: int | None = None
+
+    def __repr__(self) -> str:
+        model = f"{self.config.architecture}, {self.config.num_layers} layers of {self.config.hidden_size}"
+        return f"LoadedModel({model}, {count(self.params):,} parameters, head {self.head!r}, {self.tokenization!r})"
 
 
 class Weights(NamedTuple):

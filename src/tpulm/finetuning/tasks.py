@@ -409,12 +409,13 @@ def text_warnings(task: Task, rows: Rows, *, max_positions: int, special: Specia
 
 
 def label_warnings(task: Task, examples: Examples) -> list[str]:
-    """A warning of classes that a single training example has."""
+    """A warning of classes that a single training example has, which may be published: of its place it has the line alone."""
     places = defaultdict[str, list[str]](list)
     for names, place in zip(task.classes_of(examples), examples.places, strict=False):
         for name in names:
             places[name].append(place)
-    alone = [f"'{name}' ({at[0]}){suggest(name, places.keys() - {name})}" for name, at in places.items() if len(at) == 1]
+    lines = {name: at[0].rpartition(", ")[2] for name, at in places.items() if len(at) == 1}
+    alone = [f"'{name}' ({line}){suggest(name, places.keys() - {name})}" for name, line in lines.items()]
     if not alone or len(examples) < _FEW_EXAMPLES:
         return []
     if are_amounts(places):
@@ -428,9 +429,9 @@ def label_warnings(task: Task, examples: Examples) -> list[str]:
 
 
 def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Examples) -> list[str]:
-    """`vocabulary_warnings` about a part."""
+    """`vocabulary_warnings` about a part, which may be published: without words."""
     pairs = ([pair] if isinstance(pair, str) else pair for pair in examples.pairs or [])
-    return vocabulary_warnings(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name)
+    return vocabulary_warnings(tokenization.reading_added, [*examples.texts, *chain.from_iterable(pairs)], name, words=False)
 
 
 def score_text(metric: str, value: float) -> str:

@@ -44,12 +44,14 @@ class Unknowns(NamedTuple):
 
     def __str__(self) -> str:
         shown = [word if len(word) <= _SHOWN_CHARACTERS else f"{word[:_SHOWN_CHARACTERS]}…" for word in self.words]
-        examples = [(f"characters {' '.join(self.characters)}" if self.characters else ""), f"words {', '.join(shown)}"]
+        kinds = (f"characters {' '.join(self.characters)}", self.characters), (f"words {', '.join(shown)}", shown)
+        examples = [text for text, some in kinds if some]
         both = ", ".join(f"{other} U+{ord(other):04X} for {one} U+{ord(one):04X}" for one, other in self.written)
         if both:
             examples.append(f"the vocabulary has {both}: replace them")
-        why = f"; a word of more than {self.limit} characters is unknown as a whole" if self.is_long else ""
-        return f"{self.fraction:.1%} of the text's characters are unknown ({'; '.join(filter(None, examples))}{why})"
+        if self.is_long:
+            examples.append(f"a word of more than {self.limit} characters is unknown as a whole")
+        return f"{self.fraction:.1%} of the text's characters are unknown" + (f" ({'; '.join(examples)})" if examples else "")
 
 
 def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unknowns:
@@ -76,9 +78,11 @@ def count_unknown(tokenization: Tokenization, texts: Iterable[list[str]]) -> Unk
     return Unknowns(visible, round(hidden), round(long), limit, alone, in_words, written)
 
 
-def vocabulary_warnings(tokenization: Tokenization, texts: Sequence[str], name: str) -> list[str]:
-    """A warning if much of the texts is unknown, judged by a million characters of them."""
+def vocabulary_warnings(tokenization: Tokenization, texts: Sequence[str], name: str, *, words: bool = True) -> list[str]:
+    """A warning if much of the texts is unknown, judged by a million characters of them; with `words` of them, which where
+    words are not separated are sentences, or without."""
     unknown = count_unknown(tokenization, [list(texts[:: 1 + sum(map(len, texts)) // _CHARACTERS_JUDGED])])
+    unknown = unknown if words else unknown._replace(words=())
     return [f"{name}: {unknown}: the model's vocabulary does not fit it"] if unknown.fraction >= UNKNOWN_WARNING else []
 
 
