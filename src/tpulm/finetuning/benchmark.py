@@ -50,6 +50,7 @@ _SHOWN = {
 }
 
 Select = Literal["train", "dev"]
+_GIVEN_BY = {"learning_rate": "--learning-rates", "seeds": "--seeds", "task": "--tasks"}  # settings with an option of their own
 
 
 @dataclass(frozen=True)
@@ -174,16 +175,23 @@ def bench(
     """Fine-tune `model` on the suite's tasks whose files are in `folder`; what is done in `workdir` already is not repeated.
 
     With select = "train" epochs and learning rates are chosen on a part of train, and dev is reported; with "dev" both use dev.
-    `settings` of fine-tuning override the published ones. Raises ConfigError for an unknown name, WorkFolderMismatch
-    for a work folder of another model, other files or other settings, DataError for files that are not the benchmark's.
+    `settings` of fine-tuning override the published ones. Raises ConfigError for an unknown name and for settings that the
+    other arguments decide, WorkFolderMismatch for a work folder of another model, other files or other settings, DataError for
+    files that are not the benchmark's.
     """
+    settings = settings or {}
+    for name in [name for name in _GIVEN_BY if name in settings]:
+        option = _GIVEN_BY[name]
+        raise ConfigError(f"{name} is no setting of a benchmark; give {option} ({option[2:].replace('-', '_')}=… in Python)")
+    if select == "dev" and "dev_fraction" in settings:
+        raise ConfigError('dev_fraction is of select = "train", which holds out a part of train; with "dev" leave it out')
     described, root, encoding = find_suite(suite), storage.as_path(workdir), find_codec(encoding)
     chosen, loaded = described.chosen_tasks(tasks), load_model(model, preferred=READS)
     names = list(storage.walk(folder)) if storage.is_folder(folder) else []
     if not names:
         raise ConfigError(f"{folder} has no files; name the folder of {described.title}'s files, as its repository has them")
     storage.check_writable(root)
-    bench = _Bench(described, loaded, str(model), root, seeds, learning_rates, select, encoding, settings or {}, progress)
+    bench = _Bench(described, loaded, str(model), root, seeds, learning_rates, select, encoding, settings, progress)
     report = BenchReport(suite, described.title, str(model), select, (), described)
     with interrupt.handled(), held(root, "bench"):
         for name, task in chosen.items():
