@@ -15,6 +15,7 @@ import pytest
 from task_examples import examples_of, untrained
 
 import tpulm
+from encoders import WORDS
 
 CLASSES: dict[str, str] = {
     "classification": "AutoModelForSequenceClassification",
@@ -109,3 +110,23 @@ def test_vectors_are_those_of_sentence_transformers(kind: str, pooling: Any, tmp
     encoder = transformers.AutoModel.from_pretrained(tmp_path)
     assert type(encoder).__name__ == json.loads((tmp_path / "config.json").read_text())["architectures"][0]
     assert tpulm.Classifier(tmp_path).config.pooling == pooling
+
+
+def test_texts_of_a_model_that_names_no_length_are_read_as_far_as_by_the_pipeline(torch: ModuleType, tmp_path: Path) -> None:
+    """Not as far as a new model's texts, 128 tokens, whoever reads them here."""
+    transformers: Any = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=160, initializer_range=0.6, **sizes)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    transformers.BertTokenizerFast(vocab_file=str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    texts = [" ".join(WORDS[5 + number :] * 15) for number in range(2)]  # 152 tokens and 137
+    pipeline = transformers.pipeline("text-classification", str(tmp_path), top_k=None)
+    expected = [sorted((one["label"], one["score"]) for one in scores) for scores in pipeline(texts)]
+    classifier = tpulm.Classifier(tmp_path)
+    found = classifier.predict_proba(texts)
+    np.testing.assert_allclose(found, [[score for _, score in scores] for scores in expected], atol=1e-5)
+    np.testing.assert_allclose([list((one.probabilities or {}).values()) for one in tpulm.classify(tmp_path, texts)], found)
+    classifier.predict(texts)
+    assert classifier.cut == 0

@@ -59,7 +59,8 @@ class FinetuneConfig(Settings):
     # scores; retrieve: vectors, from texts that belong together
     task: Annotated[str, AfterValidator(TASKS.check), TASKS] = "classification"
     from_scratch: bool = False  # random instead of pretrained weights: a baseline that shows what pretraining is worth
-    # tokens per row (embed, retrieve: per text); None: that of an existing classifier, else 128, or 384 for qa
+    # tokens per row (embed, retrieve: per text); None: that of an existing classifier, or all that it reads if its tokenizer
+    # names no length, else 128; 384 for qa
     max_length: Annotated[int, Field(ge=LEAST_LENGTH, le=MOST)] | None = None
     # embed, retrieve: a text's vector is the mean of its tokens' or the first token's; None: mean. For classes or choices by
     # a ModernBERT: what the head reads; None: that of an existing classifier, else cls

@@ -75,10 +75,10 @@ class Classifier:
         if config is None and head_config is not None:
             settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
-        of_model = self.model.config
-        self.config = config.for_model(
-            of_model, classifier_length=self.model.max_length, pretrained_here=self.model.pretrained_here
-        )
+        of_model, length = self.model.config, self.model.max_length
+        if length is None and head_config is not None and find_task(config).head == self.model.head and config.task != "qa":
+            length = of_model.max_positions  # what transformers reads then; its pipeline of questions reads windows of 384
+        self.config = config.for_model(of_model, classifier_length=length, pretrained_here=self.model.pretrained_here)
         self.task = find_task(self.config)
         if self.config.pooling is None and head_config is not None and self.task.head == self.model.head:
             self.config = self.config.model_copy(update={"pooling": head_config.pooling})
