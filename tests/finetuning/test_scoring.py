@@ -172,6 +172,26 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path) -> None:
     assert "bb" not in doubt and "more than 100 characters" in doubt
 
 
+def test_no_answer_is_one_where_some_questions_have_none() -> None:
+    """Of a SQuAD 2.0 model of others, too, which does not say that it learnt it; the scores are those of evaluate-v2.0.py."""
+    spans = np.array([[0, 0], [0, 4], [5, 9]] * 2)
+    rows = Rows(np.zeros(6, np.int32), np.array([0, 3, 6]), np.array([3, 3]), spans, np.arange(2))
+    outputs = np.array([[[3, 3], [1, 1], [0, 0]], [[0, 0], [1, 1], [0, 0]]], np.float32)
+    labels = [[], [{"text": "rain", "answer_start": 0}]]
+    examples = Examples(["when", "what"], ["rain snow"] * 2, labels, [""] * 2)
+    data = Labelled(rows, np.array([[0, 0, 0], [1, 1, 0]], np.int32), examples)
+    task = find_task(FinetuneConfig(task="qa"))
+    found = task.scores(outputs, data, ())
+    assert {found[name] for name in ("f1", "exact_match", "has_answer_f1", "no_answer_f1")} == {1.0}
+    assert "SQuAD 2.0" in task.notes(data, None)[1]
+    answerable = Labelled(rows, data.labels, Examples(examples.texts, examples.pairs, labels[1:] * 2, [""] * 2))
+    assert task.scores(outputs, answerable, ())["f1"] == 1.0 and task.mistakes(examples, data, outputs, ()) == []
+    unlabelled = Examples(examples.texts, examples.pairs, None, [""] * 2)
+    for threshold, answers in ((None, ["rain", "rain"]), (0.0, ["", "rain"]), (4.5, ["rain", "rain"])):
+        task = find_task(FinetuneConfig(task="qa", null_score_diff_threshold=threshold))
+        assert [one["answer"] for one in task.predictions(outputs, rows, unlabelled, None)] == answers
+
+
 @pytest.mark.needs_peer
 def test_balanced_class_weights_are_those_of_scikit_learn() -> None:
     compute = pytest.importorskip("sklearn.utils.class_weight").compute_class_weight

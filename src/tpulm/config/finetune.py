@@ -67,7 +67,8 @@ class FinetuneConfig(Settings):
     pooling: Literal["mean", "cls"] | None = None
     doc_stride: NonNegative | None = None  # qa: tokens by which windows of a long text overlap; None: 128
     max_answer_length: Positive | None = None  # qa: tokens; None: 30
-    # qa: how far "no answer" must outscore the best answer, if some questions have none; None: 0
+    # qa: how far "no answer" must outscore the best answer, if some questions have none; a number: also where none of those
+    # that the model learnt had none; None: 0
     null_score_diff_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     # qa: the benchmark whose scoring script to follow; None: korquad for Hangul, jsquad for Chinese characters and kana, else
     # squad

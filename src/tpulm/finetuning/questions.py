@@ -84,6 +84,8 @@ class QuestionAnswering(Task):
         messages = [
             f"{len(data.examples):,} questions are {len(data.rows):,} rows" + (f"; {none:,} have no answer" if none else "")
         ]
+        if none and not self.null:
+            messages.append('scored as SQuAD 2.0 does: "no answer" is one, though the model learnt from none')
         if unaligned := state[1]:
             messages.append(
                 f"{unaligned:,} answers ({unaligned / count:.2%}) begin or end inside of a token, and are learnt as whole ones"
@@ -100,7 +102,7 @@ class QuestionAnswering(Task):
         chances = log_probabilities(np.where(past[:, None], -np.inf, outputs.transpose(0, 2, 1)))
         chosen = np.take_along_axis(chances, data.labels[:, :2, None].astype(np.int64), axis=2)
         answered = np.array([bool(texts) for texts in true])
-        parts = {"has_answer_f1": answered, "no_answer_f1": ~answered} if self.null else {}
+        parts = {"has_answer_f1": answered, "no_answer_f1": ~answered} if self._may_be_none(data.examples) else {}
         return {
             **dict(zip(("f1", "exact_match"), each.mean(axis=0).tolist(), strict=True)),
             **{name: float(each[chosen, 0].mean()) if chosen.any() else 0.0 for name, chosen in parts.items()},
@@ -129,7 +131,7 @@ class QuestionAnswering(Task):
         shown, right = f"'{only}'" if only else "that there is no answer", np.mean([only in (texts or [""]) for texts in true])
         if count >= NEARLY_ALL * len(true) and right < count / len(true):
             warnings.append(f"it says {shown} to {count / len(true):.0%} of dev, where {right:.0%} have that answer")
-        if self.null:
+        if self._may_be_none(data.examples):
             name, column = self.config.chosen_by, ("f1", "exact_match").index(self.config.chosen_by)
             none = [AnswerSpan("", 0, 0, 0.0)] * len(true)
             value, of_none = (float(self._scored(predicted, data)[:, column].mean()) for predicted in (answers, none))
@@ -140,8 +142,16 @@ class QuestionAnswering(Task):
 
     def _answers(self, outputs: np.ndarray, rows: Rows, examples: Examples) -> list[AnswerSpan]:
         config = self.config
-        search = Search(config.max_answer_length or 30, self.null, config.null_score_diff_threshold or 0.0)
+        null = self._may_be_none(examples)
+        search = Search(config.max_answer_length or 30, null, config.null_score_diff_threshold or 0.0)
         return [best[0] for best in best_answers(outputs, rows, examples.pairs or [], search)]
+
+    def _may_be_none(self, examples: Examples) -> bool:
+        """Whether "no answer" is one: where the model learnt it, which only tpulm's config.json tells, where a threshold is
+        given, and where some of the true answers are none, as SQuAD 2.0 scores."""
+        if self.null or self.config.null_score_diff_threshold is not None:
+            return True
+        return examples.labels is not None and not all(answers_of(label) for label in examples.labels)
 
     def _scored(self, predicted: list[AnswerSpan], data: Labelled) -> np.ndarray:
         """float64 [N, 2], as `answer_scores`."""

@@ -77,8 +77,11 @@ class FinetuneSummary:
         return "; ".join([*of_models, *(advice if of_models else []), *self.doubts]) or "all right"
 
     def shown(self, part: str, name: str) -> str:
-        """A score of a part, with its deviation if there are several seeds."""
-        mean, deviation = summarize([getattr(seed, part)[name] for seed in self.seeds])
+        """A score of a part, with its deviation if there are several seeds; "" if the part has none."""
+        scores = [getattr(seed, part) for seed in self.seeds]
+        if name not in scores[0]:
+            return ""
+        mean, deviation = summarize([one[name] for one in scores])
         return f"{mean:.4f} ± {deviation:.4f}" if len(self.seeds) > 1 else f"{mean:.4f}"
 
     def values(self) -> dict[str, Any]:
