@@ -16,6 +16,7 @@ from task_examples import same
 import tpulm
 from encoders import StopAt, reviews, write_tsv
 from toy_runs import Notes
+from tpulm import storage
 from tpulm.config import FinetuneConfig
 from tpulm.convert.huggingface import load_model
 from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
@@ -166,6 +167,31 @@ def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finish
     summary = run(encoder, files, tmp_path / "clf", seeds=2)
     assert summary.values() | {"output": ""} == finished.values() | {"output": ""}
     assert (tmp_path / "clf" / "finetune.json").exists()
+
+
+def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
+    encoder: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between its model, the best so far, and its result; then fewer seeds were asked for."""
+    write_json = storage.write_json
+
+    def killed(path: Path, values: Any, **options: Any) -> None:
+        if path.parts[-2:] == ("seed-1", "result.json"):
+            raise KeyboardInterrupt
+        write_json(path, values, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "write_json", killed)
+        patched.setattr(FinetuneConfig, "best_of", lambda _, scores: max(scores))  # whatever the scores are, the last seed
+        with pytest.raises(KeyboardInterrupt):
+            run(encoder, files, tmp_path / "clf", epochs=1, seeds=2)
+    summary = run(encoder, files, tmp_path / "clf", epochs=1)
+    test = [tuple(line.split("\t")[1:]) for line in (files / "test.tsv").read_text().splitlines()[1:]]
+    [result] = summary.seeds
+    assert result.test is not None and not summary.nothing_to_do
+    assert tpulm.Classifier(summary.output).evaluate(test)["loss"] == pytest.approx(result.test["loss"], rel=1e-5)
+    assert len(read_mistakes(summary.output)) == round((1 - result.dev["accuracy"]) * summary.examples["dev"])
+    assert run(encoder, files, tmp_path / "clf", epochs=1).nothing_to_do
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ DIR/                      the model of the best seed, as transformers loads it
 DIR/finetune.json         the summary
 DIR/mistakes.jsonl        what the best seed's model gets wrong on dev, most confident first
 DIR/report/index.html     a page of all this
-DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until it is done, checkpoints; best/ the model so far
+DIR/finetuning/           inputs.json; seed-N/ with result, metrics and, until it is done, checkpoints; best/ the model so far,
+                          and best.json its seed
 DIR/finetuning/lr-RATE/   such a folder for each learning rate, if several were to be tried
 """
 
@@ -54,6 +55,7 @@ from tpulm.workfolder import held, joined
 # How the work is carried out, not what it computes: these may differ between attempts.
 OPERATIONAL = {"checkpoint", "hardware", "log_every_steps", "seeds", "track"}
 _STAGE = "finetune"
+_KEPT = "best.json"
 _BEGIN_AGAIN = "Use another --output, or begin again with --overwrite (overwrite=True in Python)."
 _UNTRAINED = "nothing was trained yet"
 _MANY_KNOWN = 0.01  # of dev or test, of texts that are in train, too: so many make scores doubtful
@@ -199,13 +201,16 @@ class _Finetuning:
             _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts, overwrite=self._overwrite)
             seeds = self._seeds()
             done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
-            complete = len(done) == len(seeds) and self._summarized() == seeds
+            complete = len(done) == len(seeds) and self._summarized() == seeds and self._kept() == self._best(done)
             self._hosts.barrier("what is done")
             for seed in seeds:
                 if seed not in done:
                     done[seed] = self._train(seed, data, inputs, done)
+            self._hosts.barrier("what was trained")
+            best = self._best(done)
+            if self._kept() != best:  # a seed that counts no longer was killed between its model and its result
+                done[best] = self._train(best, data, inputs, {})
             results = tuple(done[seed] for seed in seeds)
-            best = seeds.index(self._best(done))
             summary = FinetuneSummary(
                 model=self._model,
                 output=str(self._output),
@@ -216,7 +221,7 @@ class _Finetuning:
                 cut=sum(part.rows.cut for part in data.rows.values()),
                 settings=self._config,
                 seeds=results,
-                best=best,
+                best=seeds.index(best),
                 doubts=tuple(data.doubts),
                 nothing_to_do=complete,
             )
@@ -326,10 +331,12 @@ class _Finetuning:
         """Save the result and, for the best seed so far, its model and its mistakes."""
         folder, names = self._work / f"seed-{result.seed}", self._classifier.head_config.names
         if best:
+            storage.write_json(self._work / _KEPT, {"seed": None})  # until all of it is there
             self._classifier.save_pretrained(self._work / "best")
             wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"], outputs, names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
+            storage.write_json(self._work / _KEPT, {"seed": result.seed})
         storage.write_json(folder / "result.json", dataclasses.asdict(result))
         storage.remove(folder / "checkpoints")
 
@@ -341,6 +348,13 @@ class _Finetuning:
         if count > self._config.seeds:
             self._progress.note(f"{count} seeds were trained here before; all of them count")
         return list(range(first, first + count))
+
+    def _kept(self) -> int | None:
+        """The seed whose model is in best/. An earlier version recorded it only in the summary."""
+        recorded, summary = self._work / _KEPT, self._output / SUMMARY
+        if storage.exists(recorded):
+            return storage.read_json(recorded)["seed"]
+        return storage.read_json(summary)["best_seed"] if storage.exists(summary) else None
 
     def _summarized(self) -> list[int] | None:
         path = self._output / SUMMARY
@@ -436,7 +450,7 @@ def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath,
         raise WorkFolderMismatch(
             f"{output} was begun with other inputs (there -> now):\n{listed(differ)}\nSet them back. {_BEGIN_AGAIN}"
         )
-    for one in [output / SUMMARY, folder / "best", *left] if differ else []:
+    for one in [output / SUMMARY, folder / "best", folder / _KEPT, *left] if differ else []:
         storage.remove(one)
     storage.write_json(path, inputs)
     hosts.barrier("inputs")
