@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpulm.readable import dollars, duration, pasteable, percent, size, visible
+from tpulm.readable import dollars, duration, pasteable, percent, rounded, size, visible
 
 
 def test_money():
@@ -25,6 +25,15 @@ def test_shares_are_never_rounded_to_all_or_nothing():
     assert [percent(share) for share in (1.0, 0.9999999, 0.99999)] == ["100.000%", ">99.999%", "99.999%"]
     assert [percent(share) for share in (0.99128, 1e-9, 0.0)] == ["99.128%", "<0.001%", "0.000%"]
     assert (percent(0.99998, 2), percent(0.5, 1)) == (">99.99%", "50.0%")
+
+
+def test_small_numbers_keep_their_digits():
+    assert (rounded(0.82541), rounded(0.82541, 0.00004), rounded(0.0), rounded(1234.5)) == (
+        ("0.8254", "0.8254 ± 0.0000", "0.0000", "1234.5000")
+    )
+    assert (rounded(1.234e-7), rounded(-1.234e-7, 2e-9), rounded(0.0123, decimals=2)) == (
+        ("1.23e-07", "-1.23e-07 ± 2e-09", "0.0123")
+    )
 
 
 def test_sizes():

@@ -37,6 +37,12 @@ def percent(share: float, digits: int = 3) -> str:
     return f">{100 - 10**-digits:.{digits}f}%" if 1 - least <= share < 1 else f"{share:.{digits}%}"
 
 
+def rounded(value: float, deviation: float | None = None, *, decimals: int = 4) -> str:
+    """ "0.8254", "0.8254 ± 0.0012"; "1.23e-07" where so many decimals would leave hardly a digit."""
+    form = f".{decimals}f" if not value or abs(value) >= 10.0 ** (1 - decimals) else ".3g"
+    return f"{value:{form}}" + ("" if deviation is None else f" ± {deviation:{form}}")
+
+
 def utc(seconds: float) -> str:
     """ "2026-11-24 14:05 UTC", from seconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -14,6 +14,7 @@ import tpulm
 from command_line import Done, invoke
 from encoders import build_encoder, built, hub_of, reviews, write_tsv
 from tpulm.errors import ConfigError
+from tpulm.finetuning.tasks import transformed
 from tpulm.labelled.records import read_file, record_file
 
 SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
@@ -217,6 +218,16 @@ def test_wrong_models(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 2 and "no such folder" in done.stderr and "hf download" not in done.stderr
     done = invoke("classify", "clf", "a film", "--input", "test.tsv")
     assert done.returncode == 2 and "either texts, or a file" in done.stderr
+
+
+def test_small_numbers_are_written_with_their_digits(tmp_path: Path) -> None:
+    regression = tpulm.Classifier(built("bert"), task="regression", max_length=16)
+    regression.params = transformed(regression.first_params(0), 1e-7)
+    regression.save_pretrained(tmp_path / "out")
+    (tmp_path / "new.tsv").write_text("text\nthe film was good\n")
+    done = invoke("classify", str(tmp_path / "out"), "--input", str(tmp_path / "new.tsv"))
+    [expected] = regression.predict(["the film was good"])
+    assert json.loads(done.stdout)["predicted"] == pytest.approx(expected, rel=1e-6, abs=0) and expected != 0
 
 
 @pytest.mark.slow

@@ -113,6 +113,33 @@ def test_a_regression_begins_on_the_scale_of_its_labels(encoder: Path, tmp_path:
     assert same(again.first_params(0, data), classifier.params), "a head that was trained is taken as it is"
 
 
+def test_a_regression_learns_on_any_scale(encoder: Path) -> None:
+    """Judged by scikit-learn's formula of R2; a power of two as the scale changes no bit of what is learned."""
+    unseen, found = reviews(64, seed=2), list[np.ndarray]()
+    gold = np.array([label == "pos" for _, label in unseen], np.float64)
+    settings: dict[str, Any] = QUICK | {"learning_rate": 5e-3, "task": "regression"}
+    for scale in (2.0**-20, 2.0**-60, 2.0**70):
+        train, dev = ([(text, scale * (of == "pos")) for text, of in reviews(*some)] for some in ((320,), (64,)))
+        classifier = tpulm.Classifier(encoder, **settings).fit(train, dev)
+        found.append(np.array(classifier.predict([text for text, _ in unseen])) / scale)
+        assert 1 - ((found[-1] - gold) ** 2).sum() / ((gold - gold.mean()) ** 2).sum() > 0.8
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_an_own_loop_sees_a_regression_in_the_labels_own_unit(encoder: Path) -> None:
+    """The loss is the mean squared error of where it begins; the parameters at the end are those of `fit`."""
+    examples = [(text, 1e-5 * (of == "pos")) for text, of in reviews(32)]
+    settings: dict[str, Any] = QUICK | {"epochs": 1, "batch_size": 32, "task": "regression"}
+    fitted = tpulm.Classifier(encoder, **settings)
+    data = fitted.encode(examples, learn=True)
+    fitted.params = fitted.first_params(0, data)
+    errors = np.array(fitted.predict([text for text, _ in examples])) - [label for _, label in examples]
+    [(_, state, metrics)] = tpulm.training_steps(fitted, examples)
+    assert metrics["loss"] == pytest.approx(np.mean(errors**2), rel=1e-4)
+    own = fitted.evaluate(examples, params=state.params)
+    assert same(state.params, fitted.fit(examples, examples).params) and fitted.evaluate(examples) == own
+
+
 def test_a_head_can_be_trained_on(fitted: tpulm.Classifier, tmp_path: Path) -> None:
     """With the same labels from where it is; with others from a new last layer."""
     fitted.save_pretrained(tmp_path / "out")

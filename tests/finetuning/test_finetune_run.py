@@ -169,6 +169,18 @@ def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finish
     assert (tmp_path / "clf" / "finetune.json").exists()
 
 
+def test_a_regression_on_small_numbers_is_stopped_and_goes_on(encoder: Path, tmp_path: Path) -> None:
+    """In the middle of the second epoch of two; the model is the same bit for bit."""
+    write_tsv(tmp_path / "train.tsv", [(text, str(1e-5 * (label == "pos"))) for text, label in reviews(64)])
+    write_tsv(tmp_path / "test.tsv", [(text, str(1e-5 * (label == "pos"))) for text, label in reviews(16, seed=2)])
+    changes: dict[str, Any] = {"task": "regression", "epochs": 2}
+    with pytest.raises(Stopped):
+        run(encoder, tmp_path, tmp_path / "stopped", progress=StopAt(6), **changes)
+    again = run(encoder, tmp_path, tmp_path / "stopped", **changes)
+    whole = run(encoder, tmp_path, tmp_path / "whole", **changes)
+    assert same_model(again.output, whole.output) and again.seeds[0].history == whole.seeds[0].history
+
+
 def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
     encoder: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

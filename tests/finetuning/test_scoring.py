@@ -223,6 +223,13 @@ def test_amounts_that_are_learned_as_classes_are_told() -> None:
     assert doubt.startswith("the 3 different labels are numbers") and doubt.endswith("need --regression")
 
 
+def test_small_distances_are_no_zeros() -> None:
+    data = Labelled(Rows(np.zeros(0, np.int32), np.zeros(3, np.int64), np.zeros(2, np.int64)), np.array([0, 1e-7], np.float32))
+    outputs = np.array([[2.5e-7], [0.0]], np.float32)
+    found = find_task(FinetuneConfig(task="regression")).mistakes(Examples(["a", "b"], None, None, ["", ""]), data, outputs, ())
+    assert [(one.text, one.confidence) for one in found] == [("a", 2.5e-7), ("b", 1e-7)]
+
+
 def test_mistakes_are_shown_by_their_words() -> None:
     text = "Kim lives in Seoul"
     assert shown_label([[0, 3, "PS"], [13, 18, "LC"]], text) == "PS 'Kim', LC 'Seoul'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, Loaded
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
-from tpulm.finetuning.tasks import find_task, read_for, task_of
+from tpulm.finetuning.tasks import find_task, read_for, task_of, transformed
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
@@ -94,7 +95,7 @@ class Classifier:
         self._params: SequenceClassifier | None = None  # numpy
         self._outputs: Outputs | None = None
         self._placed: Any = None
-        self._tuning: FinetuningProgram | None = None
+        self._tuning: tuple[tuple[Any, ...], FinetuningProgram] | None = None
         if labels is not None:
             self._take_labels(LabelSet.from_names(labels))
         elif head_config is not None and head_config.names and self.task.has_classes:
@@ -144,13 +145,14 @@ class Classifier:
     ) -> Classifier:
         """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
-        outputs = self._ready_outputs()
+        outputs, unit = self._ready_outputs(), self.task.unit(data)
         self._remember_columns(data)
 
         def score(params: Any, advance: Callable[[float], None]) -> dict[str, float]:
-            return self.task.scores(outputs.of(params, dev.rows, advance=advance), dev, self.head_config.names)
+            logits = outputs.of(params, dev.rows, advance=advance)
+            return self.task.scores(logits if unit == 1.0 else logits * unit, dev, self.head_config.names)
 
-        tuning, config = self.tuning_of(data, folder).beginning(seed, self.first_params(seed, data)), self.config
+        tuning, config = self._beginning(data, seed, folder), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
         stream = tuning.batches(data, hosts)
         progress.start("Compiling")  # or this time would count in that of the steps to come
@@ -166,7 +168,7 @@ class Classifier:
             evaluate=score,
             workdir=folder,
             meter=Meter(unit="texts"),
-            identity=identity or {},
+            identity=(identity or {}) | ({} if unit == 1.0 else {"unit": unit}),
             progress=progress,
             title=title,
             selection=selection,
@@ -177,15 +179,21 @@ class Classifier:
         result = loop.train(run)
         best, ended_early = selection.best(result.history), result.steps < tuning.settings.steps
         self.fitted = Fitted(result.history, best, ended_early, result.rate.per_second or None)
-        self.params = tuning.gathered(result.best)
+        self.params = _with_unit(tuning.gathered(result.best), unit)
         return self
 
     def steps(self, train: Any) -> Iterator[TrainStep]:
         """The steps of `fit` one by one, for a user-written loop: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
         self._remember_columns(data)
-        tuning = self.tuning_of(data).beginning(seed, self.first_params(seed, data))
-        yield from steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps)
+        tuning, unit = self._beginning(data, seed), self.task.unit(data)
+        for step in steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps):
+            yield step._replace(state=replace(step.state, params=_with_unit(step.state.params, unit)))
+
+    def _beginning(self, data: Labelled, seed: int, folder: PurePath | None = None) -> FinetuningProgram:
+        """The program with the first parameters for this seed, whose outputs are in the task's unit."""
+        params = _with_unit(self.first_params(seed, data), 1 / self.task.unit(data))
+        return self.tuning_of(data, folder).beginning(seed, params)
 
     def _remember_columns(self, data: Labelled) -> None:
         if data.examples is not None:
@@ -353,11 +361,17 @@ class Classifier:
             dtype = fastest_compute_dtype() if folder is None else recorded_compute_dtype(folder)
         groups = Groups.from_rows(data.rows) if self.task.objective.grouped_rows else None
         num_rows, group = (len(data.rows), None) if groups is None else (len(groups), groups.most)
-        key = (num_rows, group, dtype)
-        if (last := self._tuning) is None or (last.num_rows, last.group, last.config.compute_dtype) != key:
+        key = (num_rows, group, dtype, self.task.unit(data))
+        if self._tuning is None or self._tuning[0] != key:
             config = self.config.model_copy(update={"compute_dtype": dtype})
-            self._tuning = FinetuningProgram(self._objective(config), config, num_rows=num_rows, group=group)
-        return self._tuning
+            objective = replace(self._objective(config), unit=key[-1])
+            self._tuning = key, FinetuningProgram(objective, config, num_rows=num_rows, group=group)
+        return self._tuning[1]
+
+
+def _with_unit(params: Any, unit: float) -> Any:
+    """Parameters whose outputs are in units of `unit`, as those of the same outputs in units of 1."""
+    return params if unit == 1.0 else transformed(params, unit)
 
 
 def _check_replaceable(folder: PurePath) -> None:

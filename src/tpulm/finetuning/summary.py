@@ -10,6 +10,7 @@ from tpulm.convert.markdown import card, table
 from tpulm.convert.model_card import name_of
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import summarize
+from tpulm.readable import rounded
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class FinetuneSummary:
         if name not in scores[0]:
             return ""
         mean, deviation = summarize([one[name] for one in scores])
-        return f"{mean:.4f} ± {deviation:.4f}" if len(self.seeds) > 1 else f"{mean:.4f}"
+        return rounded(mean, deviation if len(self.seeds) > 1 else None)
 
     def values(self) -> dict[str, Any]:
         """Flat, for `--json`: "dev_accuracy", "dev_accuracy_deviation", "test_accuracy", …, and without prefix the scores other

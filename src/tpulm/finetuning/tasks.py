@@ -41,6 +41,7 @@ from tpulm.labelled.labels import are_amounts, labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
+from tpulm.readable import rounded
 from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
 from tpulm.train.finetuning_program import Labelled
 
@@ -139,6 +140,10 @@ class Task(ABC):
     def scaled(self, params: Any, training: Labelled) -> Any:
         """The initial parameters with a new head, on the scale of the labels."""
         return params
+
+    def unit(self, training: Labelled) -> float:
+        """In which labels and outputs are trained: a power of two, so that changing to it and back is exact."""
+        return 1.0
 
     @abstractmethod
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
@@ -297,11 +302,15 @@ class TextRegression(Task):
     def scaled(self, params: Any, training: Labelled) -> Any:
         """Start with predictions around the labels' mean: steps of Adam, each at most a learning rate long, are slow to get
         there."""
-        head, labels = params.classification_head, training.labels
-        output = replace(
-            head.output, kernel=head.output.kernel * labels.std(), bias=head.output.bias * labels.std() + labels.mean()
-        )
-        return replace(params, classification_head=replace(head, output=output))
+        unit = self.unit(training)
+        labels = training.labels / unit
+        return transformed(params, unit * labels.std(), unit * labels.mean())
+
+    def unit(self, training: Labelled) -> float:
+        """That in which the labels' deviation is from 1 to 2,000: steps of Adam are too long for smaller ones, since their
+        length is the same on every scale, and squares of much larger ones overflow."""
+        deviation = max(float(training.labels.std(dtype=np.float64)), 1e-30)
+        return 2.0 ** math.floor(math.log2(deviation / min(max(deviation, 1.0), 1000.0)))
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         result, threshold = regression_scores(data.labels, outputs[:, 0])._asdict(), self.config.f1_threshold
@@ -318,7 +327,7 @@ class TextRegression(Task):
         return ordered_mistakes(examples, np.arange(len(distance)), data.labels.tolist(), outputs[:, 0].tolist(), distance)
 
     def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        labels = data.labels
+        labels, outputs = data.labels.astype(np.float64), outputs.astype(np.float64)
         warnings, spread, constant = list[str](), float(labels.std()), float(training.labels.mean())
         if outputs.std() <= _HARDLY_ANY * spread:
             warnings.append(
@@ -329,10 +338,17 @@ class TextRegression(Task):
         of_constant = float(np.mean((labels - constant) ** 2))
         if error >= of_constant:
             warnings.append(
-                f"its mean squared error on dev, {error:.4f}, is no better than that of always answering {constant:.3g}, the "
-                f"mean of the training labels ({of_constant:.4f})"
+                f"its mean squared error on dev, {rounded(error)}, is no better than that of always answering {constant:.3g}, "
+                f"the mean of the training labels ({rounded(of_constant)})"
             )
         return warnings
+
+
+def transformed(params: Any, factor: Any, offset: Any = 0.0) -> Any:
+    """A regression's parameters whose output is that of `params` times a factor, plus an offset."""
+    head = params.classification_head
+    output = replace(head.output, kernel=head.output.kernel * factor, bias=head.output.bias * factor + offset)
+    return replace(params, classification_head=replace(head, output=output))
 
 
 _REGISTRY: dict[str, Task] = {}  # those of tpulm are registered in `finetuning`
@@ -393,7 +409,7 @@ def model_warnings(
     warnings = task.warnings(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
     if not task.config.is_better(value, before):
-        warnings.append(f"training did not help: its {score_text(name, value)} is no better than before it ({before:.4f})")
+        warnings.append(f"training did not help: its {score_text(name, value)} is no better than before it ({rounded(before)})")
     return warnings
 
 
@@ -435,7 +451,7 @@ def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Ex
 
 
 def score_text(metric: str, value: float) -> str:
-    return f"{metric.replace('_', ' ')} on dev, {value:.4f},"
+    return f"{metric.replace('_', ' ')} on dev, {rounded(value)},"
 
 
 def ordered_mistakes(
@@ -447,7 +463,7 @@ def ordered_mistakes(
             None if examples.pairs is None else examples.pairs[i],
             labels[i],
             predicted[i],
-            round(float(confidence[i]), 6),
+            float(f"{confidence[i]:.6g}"),
             examples.places[i],
         )
         for i in wrong[np.argsort(-confidence[wrong], kind="stable")]

@@ -37,7 +37,7 @@ class Classification:
     """Rows `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of any length, with one label each.
 
     The loss is the mean over the real rows of the global batch, by their weights: cross-entropy in nats, or squared error for a
-    regression (`num_classes` None).
+    regression (`num_classes` None). There the outputs in training are in units of `unit`, and what is reported is not.
 
     Other fine-tuning tasks override what differs: `label_shape`, `output_shape`, `spec`, `apply`, `sums` and, where the
     loss is not a mean over rows, `totals` and `metrics`.
@@ -52,6 +52,7 @@ class Classification:
     special: SpecialTokens
     num_classes: int | None
     pooling: classifier.Pooling = "cls"
+    unit: float = 1.0  # of a regression's labels in training
 
     label_dtype: ClassVar[DTypeLike | None] = None  # None: int32 for classes, float32 for numbers
     grouped_rows = False  # True: the rows of an example are trained on together, tokens [B, G, L]
@@ -97,7 +98,7 @@ class Classification:
     def sums(self, outputs: Float[Array, "B ..."], inputs: LabelledInputs) -> dict[str, Array]:
         """Sums over rows: "loss", "rows" (their weights), and what else `metrics` reports."""
         if self.num_classes is None:
-            loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels) * inputs.weights)
+            loss = jnp.sum(jnp.square(outputs[:, 0] - inputs.labels / self.unit) * inputs.weights)
             return {"loss": loss, "rows": jnp.sum(inputs.weights)}
         entropy = cross_entropy(outputs, inputs.labels, inputs.weights)
         return {"loss": entropy.loss, "correct": entropy.correct, "rows": entropy.weight}
@@ -118,5 +119,6 @@ class Classification:
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Means over rows: "loss" and, for classes, "accuracy"."""
-        rows = max(float(sums["rows"]), 1.0)
-        return {name: float(sums[key]) / rows for name, key in (("loss", "loss"), ("accuracy", "correct")) if key in sums}
+        rows, units = max(float(sums["rows"]), 1.0), {"loss": self.unit**2, "correct": 1.0}
+        named = (("loss", "loss"), ("accuracy", "correct"))
+        return {name: float(sums[key]) * units[key] / rows for name, key in named if key in sums}
