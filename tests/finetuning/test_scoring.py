@@ -233,7 +233,8 @@ def test_small_distances_are_no_zeros() -> None:
 def test_mistakes_are_shown_by_their_words() -> None:
     text = "Kim lives in Seoul"
     assert shown_label([[0, 3, "PS"], [13, 18, "LC"]], text) == "PS 'Kim', LC 'Seoul'"
-    assert (shown_label([], text), shown_label(0.5, text), shown_label("a", text)) == ("(none)", "0.500", "a")
+    shown = [shown_label(one, text) for one in ([], 0.5, 3e-5, "a")]
+    assert shown == ["(none)", "0.500", "3e-05", "a"]
 
 
 def test_doubts_are_in_the_result_and_on_the_card() -> None:
