@@ -13,6 +13,7 @@ import pytest
 import tpulm
 from encoders import StopAt, reviews
 from tpulm import storage
+from tpulm.convert.huggingface import PRETRAINED
 from tpulm.errors import ConfigError, Stopped, WorkFolderMismatch
 from tpulm.finetuning import BenchReport, bench
 from tpulm.finetuning.benchmark import micro_f1
@@ -111,9 +112,15 @@ def test_stopped_and_continued_the_table_is_the_same(
 
 
 def test_chosen_on_dev_where_that_is_asked_for(encoder: Path, glue: Path, tmp_path: Path) -> None:
-    report = run(encoder, glue, tmp_path / "w", tasks=["mrpc"], seeds=1, learning_rates=[5e-3], select="dev")
+    """By a narrow model that was pretrained here, which has a rate of its own."""
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, PRETRAINED: True}))
+    report = run(model, glue, tmp_path / "w", tasks=["mrpc"], seeds=1, learning_rates=(), select="dev")
     mrpc = report.results[0]
-    [result] = read_results(tmp_path / "w" / "mrpc" / "lr-0.005")
+    assert mrpc.learning_rate == 1e-3 and any("learning_rate = 0.001" in note for note in mrpc.notes)
+    [result] = read_results(tmp_path / "w" / "mrpc" / "lr-0.001")
     assert result.test is None and mrpc.scores["accuracy"] == [result.dev["accuracy"]]
     assert mrpc.examples == {"train": 80, "dev": 24} and mrpc.chosen_on == "dev"
     assert "optimistic" in "\n".join(report.remarks())

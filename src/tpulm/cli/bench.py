@@ -27,7 +27,11 @@ def bench(
     ] = None,
     seeds: Annotated[int, option("Fine-tuning runs per task.")] = 3,
     learning_rates: Annotated[
-        str | None, option("To select from, such as 5e-5,1e-4. Default: the published ones.", metavar="A,B")
+        str | None,
+        option(
+            "To select from, such as 5e-5,1e-4. Default: the published ones; for a narrow model that tpulm pretrained, 1e-3.",
+            metavar="A,B",
+        ),
     ] = None,
     select: Annotated[
         Literal["train", "dev"],

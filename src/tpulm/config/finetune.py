@@ -180,9 +180,12 @@ class FinetuneConfig(Settings):
 def usual_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float:
     """The peak learning rate of fine-tuning by default.
 
-    Published: ELECTRA's authors', and BERT's from its authors' range. Narrow models that were pretrained for minutes or hours
-    want more (benchmarks/finetuning_rates.py, docs/experiments.md).
+    Published: ELECTRA's authors', and BERT's from its authors' range.
     """
-    if pretrained_here and model.hidden_size <= _NARROW:
-        return 1e-3
-    return 1e-4 if model.architecture == "electra" else 5e-5
+    return narrow_learning_rate(model, pretrained_here=pretrained_here) or (1e-4 if model.architecture == "electra" else 5e-5)
+
+
+def narrow_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float | None:
+    """That of a narrow model which was pretrained for minutes or hours (benchmarks/finetuning_rates.py, docs/experiments.md);
+    None for others, which published rates suit."""
+    return 1e-3 if pretrained_here and model.hidden_size <= _NARROW else None

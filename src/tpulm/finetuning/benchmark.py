@@ -17,6 +17,7 @@ import numpy as np
 
 from tpulm import storage
 from tpulm.config import FinetuneConfig, changes, finetune_settings, listed
+from tpulm.config.finetune import narrow_learning_rate
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.convert.markdown import table
 from tpulm.corpus.readers.lines import find_codec
@@ -223,7 +224,11 @@ class _Bench(NamedTuple):
             return TaskResult(name, task.title, "missing", files.missing)
         config, notes = self._config(task)
         self._check_inputs(name, config, files.files)
-        rates = self.learning_rates or self.suite.rates(task, self.loaded.config.architecture)
+        model, rates = self.loaded.config, self.learning_rates
+        if not rates and (rate := narrow_learning_rate(model, pretrained_here=self.loaded.pretrained_here)):
+            rates = (rate,)
+            notes.append(f"not as published: learning_rate = {rate:g}, for a narrow model that tpulm pretrained")
+        rates = rates or self.suite.rates(task, model.architecture)
         parts: dict[str, Examples] | None = None
         results = dict[float, tuple[SeedResult, ...]]()
         for rate in rates:
