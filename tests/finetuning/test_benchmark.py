@@ -14,7 +14,7 @@ import tpulm
 from encoders import StopAt, reviews
 from tpulm import storage
 from tpulm.convert.huggingface import PRETRAINED
-from tpulm.errors import ConfigError, Stopped, WorkFolderMismatch
+from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
 from tpulm.finetuning import BenchReport, bench
 from tpulm.finetuning.benchmark import micro_f1
 from tpulm.finetuning.run import read_results
@@ -146,6 +146,23 @@ def test_another_start_is_refused(encoder: Path, glue: Path, finished: tuple[Pat
         run(encoder, glue, finished[0], settings=SETTINGS | {"epochs": 3})
     with pytest.raises(ConfigError, match="/nowhere"):
         run(encoder, glue / "nowhere", finished[0])
+
+
+def test_until_something_is_trained_inputs_may_change(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    """The error advises an encoding; with it, and with one file mended, the next fault is said."""
+    cola = tmp_path / "glue" / "CoLA"
+    shutil.copytree(glue / "CoLA", cola)
+    train, dev = cola / "train.tsv", cola / "dev.tsv"
+    for file in (train, dev):
+        file.write_bytes(file.read_text().replace("film", "영화").encode("cp949"))
+    with pytest.raises(DataError, match=r"train\.tsv.*--encoding"):
+        run(encoder, tmp_path / "glue", tmp_path / "w", tasks=["cola"])
+    dev.write_bytes(b"\xff\n")
+    with pytest.raises(DataError, match=r"dev\.tsv"):
+        run(encoder, tmp_path / "glue", tmp_path / "w", tasks=["cola"], encoding="cp949")
+    train.write_bytes(train.read_bytes().decode("cp949").encode())
+    with pytest.raises(DataError, match=r"dev\.tsv"):
+        run(encoder, tmp_path / "glue", tmp_path / "w", tasks=["cola"])
 
 
 def test_what_cannot_be_done_is_listed(encoder: Path, glue: Path, tmp_path: Path) -> None:

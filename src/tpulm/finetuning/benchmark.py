@@ -30,7 +30,7 @@ from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import Examples, summarize
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import plural
-from tpulm.report.finetuning import SUMMARY
+from tpulm.report.finetuning import SUMMARY, is_finetuning
 from tpulm.runtime import interrupt
 from tpulm.workfolder import held
 
@@ -278,7 +278,9 @@ class _Bench(NamedTuple):
         return self.root / name / f"lr-{rate:g}"
 
     def _check_inputs(self, name: str, config: FinetuneConfig, files: Mapping[str, PurePath]) -> None:
+        """Record the inputs. Raises WorkFolderMismatch, naming what differs, if others were trained on."""
         path = self.root / name / "task.json"
+        begun = any(is_finetuning(folder) for folder in storage.list_folder(path.parent))
         inputs = {
             "model": model_fingerprint(self.loaded),
             "select": self.select,
@@ -286,7 +288,7 @@ class _Bench(NamedTuple):
             "settings": config.model_dump(mode="json", exclude_unset=True, exclude=OPERATIONAL),
         }
         inputs |= {} if self.encoding == "utf-8" else {"encoding": self.encoding}
-        if storage.exists(path) and (changed := changes(storage.read_json(path), inputs)):
+        if begun and storage.exists(path) and (changed := changes(storage.read_json(path), inputs)):
             raise WorkFolderMismatch(
                 f"{path.parent} was begun with other inputs (there -> now):\n{listed(changed)}\n"
                 "Set them back, use another --workdir, or delete this one to begin again."
