@@ -11,7 +11,7 @@ import pytest
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.config.finetune import METRICS
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.suites import Suite, find_files, find_suite, mark_entities, read_parts, suites
+from tpulm.finetuning.suites import BenchTask, Suite, find_files, find_suite, mark_entities, read_parts, suites
 from tpulm.finetuning.tasks import find_task
 
 # As their repositories have them: KLUE-benchmark/KLUE, yahoojapan/JGLUE, and what GLUE's download script unpacks.
@@ -115,9 +115,25 @@ def test_labels_that_are_not_the_benchmarks_are_refused(tmp_path: PurePath) -> N
         read_parts(entry, find_task(FinetuneConfig()), {"train": path, "dev": path})
 
 
+def refused(entry: BenchTask, path: Path, message: str) -> None:
+    """The file is refused, and no row of a benchmark can be skipped."""
+    with pytest.raises(DataError, match=message) as failure:
+        read_parts(entry, find_task(FinetuneConfig(task=entry.task)), {"train": path, "dev": path})
+    assert "skip" not in str(failure.value)
+
+
+def test_rows_are_not_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "dev.tsv"
+    path.write_bytes("비\tB-PER\n".encode("cp949"))
+    refused(find_suite("klue").tasks["ner"], path, "--encoding")
+    path.write_text("a\t1\n")
+    refused(find_suite("glue").tasks["cola"], path, "no column")
+
+
 def test_files_in_a_named_encoding(tmp_path: Path) -> None:
     path, row = tmp_path / "dev.json", {"premise": "비가 온다", "hypothesis": "젖는다", "gold_label": "neutral"}
     path.write_text(json.dumps([row] * 10, ensure_ascii=False), encoding="cp949")
+    refused(find_suite("klue").tasks["nli"], path, "--encoding")
     parts = read_parts(find_suite("klue").tasks["nli"], find_task(FinetuneConfig()), {"train": path, "dev": path}, "cp949")
     assert parts["dev"].texts[0] == "비가 온다"
 

@@ -187,8 +187,9 @@ def test_pairs_in_a_named_encoding(tmp_path: Path, name: str):
     good, bad = "비가 온다", "비를 온다"
     content = {"a.csv": f"good,bad\n{good},{bad}\n", "a.jsonl": json.dumps({"good": good, "bad": bad}, ensure_ascii=False)}
     (tmp_path / name).write_text(content.get(name, f"{bad}\n{good}\n"), encoding="cp949")
-    with pytest.raises(DataError, match="--encoding"):
+    with pytest.raises(DataError, match="--encoding") as failure:
         read_pairs(PurePath(tmp_path / name))
+    assert "--on-error" not in str(failure.value)
     assert [pair[:2] for pair in read_pairs(PurePath(tmp_path / name), "cp949")] == [(good, bad)]
 
 

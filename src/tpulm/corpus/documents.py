@@ -30,7 +30,7 @@ MAX_DOCUMENT_BYTES: Final = 8 << 20
 class Wording(NamedTuple):
     """How messages refer to the settings of the caller; {} is a value."""
 
-    skip: str = 'on_error = "skip"'
+    skip: str = 'on_error = "skip"'  # "": nothing is skipped
     format: str = "set format = '{}'"
     encoding: str = "set encoding = '{}'"
     some_encoding: str = "set encoding if that is what it is"
@@ -58,9 +58,8 @@ class Faults:
         """Count one unusable record at `place` ("line 7"), or raise DataError in "stop" mode."""
         if self.stops:
             left_out = "the readable part is used" if reason == "broken_file" else "such records are left out and counted"
-            raise DataError(
-                f"{message} With {self.wording.skip} {left_out}.", location=f"{self.name}, {place}" if self.name else place
-            )
+            advice = f" With {self.wording.skip} {left_out}." if self.wording.skip else ""
+            raise DataError(f"{message}{advice}", location=f"{self.name}, {place}" if self.name else place)
         self.leave_out(reason, f"{self.name}, {place}: {message}")
 
     def leave_out(self, reason: Reason, sample: str) -> None:

@@ -23,6 +23,7 @@ from tpulm.errors import ConfigError, DataError, some_of, suggest
 from tpulm.finetuning.tasks import Task
 from tpulm.labelled import Columns, Examples, hold_out, read_examples
 from tpulm.labelled.labels import label_name
+from tpulm.labelled.records import BENCH_WORDING
 
 _REPORTED_FRACTION = 0.2  # of the examples, if there is only one file
 
@@ -173,7 +174,7 @@ def read_parts(entry: BenchTask, task: Task, files: Mapping[str, PurePath], enco
     columns = Columns(entry.text or "text", entry.label, entry.pair, header=entry.header, encoding=encoding)
     on_error = "skip" if entry.skip_malformed else "stop"
     read = partial(read_examples, fault=task.fault, adapt=mark_entities) if entry.marked else task.read
-    parts = {part: read(path, columns, on_error=on_error) for part, path in files.items()}
+    parts = {part: read(path, columns, on_error=on_error, wording=BENCH_WORDING) for part, path in files.items()}
     for part, examples in parts.items() if entry.labels else ():
         unknown = sorted({label_name(label) for label in examples.labels or ()} - set(entry.labels))
         if unknown:

@@ -52,7 +52,7 @@ class EntityTagging(Task):
         form = reading.get("format", "auto")
         if form in ("jsonl", "parquet") or (form == "auto" and suffixes(os.fspath(path))[0] in _RECORDS):
             return joined(super().read(path, columns, **reading))
-        return read_columns(path, columns, on_error=reading.get("on_error", "stop"))
+        return read_columns(path, columns, **{name: value for name, value in reading.items() if name != "format"})
 
     def take(self, data: Any) -> Examples:
         return joined(super().take(data))

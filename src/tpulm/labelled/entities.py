@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tpulm.corpus.documents import UNDECODABLE, Fault, Faults, find_fault
+from tpulm.corpus.documents import UNDECODABLE, Fault, Faults, Wording, find_fault
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.jsonl import show
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
 from tpulm.corpus.sources import suffixes
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Columns, Examples, label_text, missing_column, text_fault
-from tpulm.labelled.records import OnError, new_faults
+from tpulm.labelled.records import WORDING, OnError, new_faults
 from tpulm.labelled.rows import touching
 from tpulm.readable import rounded
 from tpulm.storage.paths import printable
@@ -142,7 +142,9 @@ def _joined(words: Sequence[str], tags: Sequence[str], between: str) -> tuple[st
     return between.join(words), [Span(begins[a], begins[b] - len(between), kind) for a, b, kind in spans]
 
 
-def read_columns(path: str | os.PathLike[str], columns: Columns | None = None, *, on_error: OnError = "stop") -> Examples:
+def read_columns(
+    path: str | os.PathLike[str], columns: Columns | None = None, *, on_error: OnError = "stop", wording: Wording = WORDING
+) -> Examples:
     """Sentences separated by blank lines, with a word and its tag, the first and the last column, on each line; see `joined`.
 
     Columns are separated by a tab, or by ASCII blanks. A first line that names the columns of words and tags (as `columns`, or
@@ -151,7 +153,7 @@ def read_columns(path: str | os.PathLike[str], columns: Columns | None = None, *
     "## …" and "#name=…" that are no word and tag with as many columns as the others, are comments. Raises DataError, or counts
     in `skipped`, like `read_examples`.
     """
-    faults, sentences = new_faults(on_error), list[_Sentence]()
+    faults, sentences = new_faults(on_error, wording=wording), list[_Sentence]()
     for file in find_paths(os.fspath(path)):
         sentences += _without_ids(
             [one for block in _blocks(file, columns or Columns(), faults) for one in _sentences(block, faults)]

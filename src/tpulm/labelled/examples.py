@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Fault, Faults, find_fault
+from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Fault, Faults, Wording, find_fault
 from tpulm.corpus.readers.jsonl import UnusableRecord, find_value, show
 from tpulm.corpus.readers.tables import separator_advice
 from tpulm.errors import ConfigError, DataError, shorten, suggest
@@ -170,6 +170,7 @@ def read_examples(
     format: RowFormat | Literal["auto"] = "auto",
     fault: Check | None = None,
     adapt: Adapt = _as_it_is,
+    wording: Wording = WORDING,
 ) -> Examples:
     """The examples of a file, a folder or a glob, in order.
 
@@ -177,7 +178,7 @@ def read_examples(
     "empty" without text, "no_label", "not_text", and the corpus' own reasons. A column missing from a tsv, csv or Parquet file
     is an error either way, and so is a file without usable rows.
     """
-    faults = new_faults(on_error)
+    faults = new_faults(on_error, wording=wording)
     if columns.label_separator is not None:
         adapt = _separated(columns, adapt)
         fault = fault or partial(example_fault, label_fault=label_set_fault)
@@ -342,7 +343,7 @@ def _read_cells(
         checked = file.format in ("jsonl", "squad")  # whose records may differ
         record, rows = None, 0
         numbered = {role: list[int]() for role, name in names.items() if name in _UNCHOSEN or not columns.header}
-        how = {"header": columns.header, "encoding": columns.encoding}
+        how = {"header": columns.header, "encoding": columns.encoding, "wording": faults.wording}
         for record in read_file(file, on_error=faults.on_error, skipped=faults.skipped, **how):
             try:
                 values = adapt(record.values)

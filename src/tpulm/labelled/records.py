@@ -40,6 +40,11 @@ WORDING: Final = Wording(
     encoding='give --encoding {0} (Columns(encoding="{0}") in Python)',
     some_encoding='give --encoding (Columns(encoding="…") in Python) if that is what it is',
 )
+BENCH_WORDING: Final = WORDING._replace(  # of `tpulm bench`, which has no --on-error
+    skip="",
+    encoding='give --encoding {0} (encoding="{0}" in Python)',
+    some_encoding='give --encoding (encoding="…" in Python) if that is what it is',
+)
 _WRITTEN: Final = (".jsonl", ".csv", ".tsv")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half of a pair, which a jsonl can name and UTF-8 cannot hold
 _BOM: Final = rb"(\xef\xbb\xbf|\xff\xfe|\xfe\xff)"
@@ -102,7 +107,13 @@ def _beginning(path: str, compression: Compression | None) -> bytes:
 
 
 def read_file(
-    file: RecordFile, *, on_error: OnError, skipped: Counter[str], header: bool = True, encoding: str = "utf-8"
+    file: RecordFile,
+    *,
+    on_error: OnError,
+    skipped: Counter[str],
+    header: bool = True,
+    encoding: str = "utf-8",
+    wording: Wording = WORDING,
 ) -> Iterator[Row]:
     """The rows of a file, local or gs://, one at a time; those of a tsv, csv or Parquet file have the same columns, without a
     header "1", "2", …
@@ -113,7 +124,7 @@ def read_file(
     if not header and file.format not in ("csv", "tsv"):
         raise ConfigError(f"{file.path} is {file.format}, which names its columns itself: --no-header is for tsv and csv")
     codec = find_codec(encoding)
-    faults = new_faults(on_error, printable(file.path))
+    faults = new_faults(on_error, printable(file.path), wording)
     faults.skipped = skipped
     stream = ByteStream(file.path, file.compression, faults)
     match file.format:
@@ -127,11 +138,11 @@ def read_file(
             return _table_records(read_lines(stream, codec, faults), file.format, faults, header=header)
 
 
-def new_faults(on_error: OnError, name: str = "") -> Faults:
+def new_faults(on_error: OnError, name: str = "", wording: Wording = WORDING) -> Faults:
     """Raises ConfigError for an unknown `on_error`."""
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error is 'stop' or 'skip', not '{on_error}'")
-    return Faults(on_error, name, WORDING)
+    return Faults(on_error, name, wording)
 
 
 def _table_records(lines: Iterator[Lines], kind: Literal["csv", "tsv"], faults: Faults, *, header: bool) -> Iterator[Row]:
@@ -174,7 +185,7 @@ def _squad_records(stream: ByteStream, codec: str, faults: Faults) -> Iterator[R
     In KorQuAD 2.0 paragraphs are articles, and have one "answer". A question that "is_impossible" has no answers.
     """
     try:
-        text = "".join(decoded(stream, codec, new_faults("stop", faults.name)))
+        text = "".join(decoded(stream, codec, new_faults("stop", faults.name, faults.wording)))
         articles = storage.parse_json(text, strict=False, once=True)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article.get("paragraphs", [article])]
         questions = [(paragraph["context"], dict(one)) for paragraph in paragraphs for one in paragraph["qas"]]

@@ -11,7 +11,7 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
 from tpulm.errors import DataError, brief
-from tpulm.labelled.records import Row, new_faults, read_file, record_file
+from tpulm.labelled.records import BENCH_WORDING, Row, new_faults, read_file, record_file
 from tpulm.predict.scores import sentence_scores
 from tpulm.progress import SILENT, Progress
 
@@ -112,14 +112,15 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
     pairs = [pair for text in texts for pair in _read_lines(text, encoding)]
     for file in [] if texts else [record_file(name) for name in names]:
         name = PurePath(file.path).name.split(".")[0]
-        pairs += [_pair(row, name) for row in read_file(file, on_error="stop", skipped=Counter(), encoding=encoding)]
+        rows = read_file(file, on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
+        pairs += [_pair(row, name) for row in rows]
     if not pairs:
         raise DataError("no pairs of sentences in it", location=str(path))
     return pairs
 
 
 def _read_lines(path: str, encoding: str) -> Iterator[MinimalPair]:
-    faults = new_faults("stop", path)
+    faults = new_faults("stop", path, BENCH_WORDING)
     chunks = read_lines(ByteStream(path, None, faults), find_codec(encoding), faults)
     lines = [line for chunk in chunks for line in chunk.split()]
     if len(lines) % 2:
