@@ -7,7 +7,7 @@ import pytest
 
 from tpulm.config import SourceConfig
 from tpulm.corpus.paths import find_paths
-from tpulm.corpus.sources import find_files, refuse_unused_settings
+from tpulm.corpus.sources import find_files, read_texts, refuse_unused_settings
 from tpulm.errors import ConfigError, DataError
 
 
@@ -189,3 +189,21 @@ def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_pat
 def test_nul_in_a_path_is_refused():
     with pytest.raises(ConfigError, match=r"^'a\\x00b\.txt'"):
         find_paths("a\0b.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "advice"),
+    [
+        ("a.txt", "이 문서는 좋다".encode("cp949"), "give --encoding if"),
+        ("a.txt", b"\xff\xfeA\0", "give --encoding utf-16"),
+        ("a.txt", b'{"text": "x"}', "give --format jsonl"),
+        ("a.jsonl", b'{"body": "x"}', "Give --text-field body"),
+        ("a.tsv", b"body\tname\nx\ty\n", "give --text-field"),
+        ("a.xyz", b"x", "give --format text"),
+    ],
+)
+def test_a_command_with_options_advises_options(tmp_path: Path, name: str, content: bytes, advice: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((ConfigError, DataError), match=advice) as failure:
+        list(read_texts([SourceConfig(path=str(tmp_path / name))]))
+    assert "on_error" not in str(failure.value)

@@ -36,7 +36,7 @@ def report(
             metavar="TOKENIZER...",
         ),
     ],
-    reading: Annotated[SetOptions, FieldOptions("tpulm.config:SourceConfig", ("text_field", "encoding"))],
+    reading: Annotated[SetOptions, FieldOptions("tpulm.config:SourceConfig", ("text_field", "encoding", "format"))],
     texts: Annotated[
         list[str] | None, option("A file, folder or glob of text. Repeatable.", "--corpus", metavar="PATH")
     ] = None,

@@ -34,9 +34,18 @@ class Wording(NamedTuple):
     format: str = "set format = '{}'"
     encoding: str = "set encoding = '{}'"
     some_encoding: str = "set encoding if that is what it is"
+    text_field: str = 'name it: {{path = "…", text_field = "{}"}}'
 
 
 CORPUS: Final = Wording()
+# Of commands that are given files of text.
+OPTIONS: Final = Wording(
+    skip="",
+    format="give --format {}",
+    encoding="give --encoding {}",
+    some_encoding="give --encoding if that is what it is",
+    text_field="give --text-field {}",
+)
 
 
 class Faults:

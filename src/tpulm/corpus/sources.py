@@ -19,7 +19,7 @@ from tpulm import storage
 from tpulm.config import CleaningConfig, SourceConfig
 from tpulm.config.schema import DATASETS
 from tpulm.corpus.cleaning import Cleaner
-from tpulm.corpus.documents import Faults
+from tpulm.corpus.documents import CORPUS, OPTIONS, Faults, Wording
 from tpulm.corpus.paths import find_paths, missing_shards, name_within
 from tpulm.corpus.readers import FORMATS, READERS, read_documents
 from tpulm.corpus.readers.lines import Compression, InputFile, find_codec, open_file
@@ -43,7 +43,11 @@ _UNREAD: Final = {
 
 
 def find_files(
-    sources: Sequence[SourceConfig], *, away: set[int] | None = None, note: Callable[[str], None] = lambda message: None
+    sources: Sequence[SourceConfig],
+    *,
+    away: set[int] | None = None,
+    note: Callable[[str], None] = lambda message: None,
+    wording: Wording = CORPUS,
 ) -> list[InputFile]:
     """Every file of every source; datasets are prepared if necessary. `note` receives the names of ignored files.
 
@@ -57,7 +61,7 @@ def find_files(
     reached: dict[str, InputFile] = {}
     for index, source in enumerate(sources):
         try:
-            of_source = _files_of(source, index, note, first_time=away is None)
+            of_source = _files_of(source, index, note, wording, first_time=away is None)
         except (ConfigError, Unavailable) as error:
             if away is None or (isinstance(error, Unavailable) and source.format not in DATASETS):
                 raise
@@ -77,13 +81,17 @@ def find_files(
     return files
 
 
-def _files_of(source: SourceConfig, index: int, note: Callable[[str], None], *, first_time: bool) -> list[InputFile]:
+def _files_of(
+    source: SourceConfig, index: int, note: Callable[[str], None], wording: Wording, *, first_time: bool
+) -> list[InputFile]:
     encoding = find_codec(source.encoding)
     reader = READERS.get(source.format)
     if reader is not None and reader.find is not None:
         return reader.find(source, index, first_time)
     return [
-        InputFile(path, name_within(path, source.path), index, *_kind(path, source), encoding, info.size, info.modified_ns)
+        InputFile(
+            path, name_within(path, source.path), index, *_kind(path, source, wording), encoding, info.size, info.modified_ns
+        )
         for path, info in find_paths(source.path, note).items()
     ]
 
@@ -130,7 +138,7 @@ def refuse_unread(path: str, otherwise: str = "") -> None:
         raise ConfigError(f"{path} {advice.format(shlex.quote(path))}{otherwise}")
 
 
-def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
+def _kind(path: str, source: SourceConfig, wording: Wording) -> tuple[str, Compression | None]:
     """Format and compression by name: an unknown suffix is an error, no suffix (wiki_00) means text."""
     suffix, compression = suffixes(path)
     path = printable(path)
@@ -141,8 +149,8 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, Compression | None]:
             refuse_unread(path, _or_leave_out(path, source))
             others = ", ".join(name for name, reader in READERS.items() if reader.find is None and name != "text")
             raise ConfigError(
-                f"{path}: the suffix '{suffix}' does not tell its format. Set format = 'text' ({others}) "
-                "for this source, or use a glob that leaves the file out. "
+                f"{path}: the suffix '{suffix}' does not tell its format. For this source "
+                f"{wording.format.format('text')} ({others}), or use a glob that leaves the file out. "
                 f"Known suffixes: {', '.join(FORMATS)}, .xml."
             )
     else:
@@ -162,15 +170,15 @@ def _or_leave_out(path: str, source: SourceConfig) -> str:
 def read_texts(
     sources: Sequence[SourceConfig], cleaning: CleaningConfig | None = None, skipped: Counter[str] | None = None
 ) -> Iterator[list[str]]:
-    """The documents of the sources in order, cleaned if requested, never deduplicated, in batches of about a megabyte.
+    """The documents of sources that a command is given, cleaned if requested, in order, in batches of about a megabyte.
 
-    Documents left out are counted in `skipped`. Raises as `scatter` does for missing or unreadable sources.
+    They are never deduplicated, and those left out are counted in `skipped`. Raises as `scatter` does for missing or unreadable
+    sources.
     """
     cleaner = None if cleaning is None else Cleaner(cleaning)
-    for file in find_files(sources):
+    for file in find_files(sources, wording=OPTIONS):
         source = sources[file.source]
-        faults = Faults(source.on_error)
-        faults.name = file.name
+        faults = Faults(source.on_error, file.name, OPTIONS)
         faults.skipped = faults.skipped if skipped is None else skipped
         for batch in read_documents(file, source, open_file(file, faults), faults):
             if cleaner is None:

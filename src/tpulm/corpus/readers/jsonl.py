@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
-from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, UNDECODABLE, Batcher, DocumentBatch, Faults, Reason
+from tpulm.corpus.documents import (
+    CORPUS,
+    MAX_DOCUMENT_BYTES,
+    UNDECODABLE,
+    Batcher,
+    DocumentBatch,
+    Faults,
+    Reason,
+    Wording,
+)
 from tpulm.corpus.readers.lines import ByteStream, Input, Lines, decoded, lines_of
 from tpulm.errors import shorten, suggest
 from tpulm.storage import parse_json
@@ -29,7 +38,7 @@ def read_jsonl(opened: Input) -> Iterator[DocumentBatch]:
             text = record.get(text_field) if type(record) is dict else None
             try:
                 if type(text) is not str:
-                    text = _find_text(record, text_field)
+                    text = _find_text(record, text_field, faults.wording)
                 for key in keys:  # the last one is what is read, so that no other is behind the text
                     if line.count(key, 0, len(line) - len(text)) > 1:
                         parse_json(line, strict=False, once=True)
@@ -112,7 +121,7 @@ def _longest_text(record: Any) -> str:
     return longest[0]
 
 
-def find_value(record: Any, field: str, advice: str = "") -> Any:
+def find_value(record: Any, field: str, advice: str = "", wording: Wording = CORPUS) -> Any:
     """The value of `field` in `record`; dots descend, unless `field` is itself a key. Raises UnusableRecord."""
     place, value = "the record", record
     path = [field] if isinstance(record, dict) and field in record else field.split(".")
@@ -121,14 +130,15 @@ def find_value(record: Any, field: str, advice: str = "") -> Any:
             raise UnusableRecord("no_field", f"{place} is {show(value)}, not an object with the key '{name}'.")
         if name not in value:
             keys = shorten(", ".join(value), 200, quoted=False) if value else "none"
-            advice = advice or f'Name it: {{path = "…", text_field = "{_longest_text(record)}"}}.'
+            named = wording.text_field.format(_longest_text(record))
+            advice = advice or f"{named[:1].upper()}{named[1:]}."
             raise UnusableRecord("no_field", f"{place} has no '{name}'.{suggest(name, value)} Its keys: {keys}. {advice}")
         place, value = f"'{name}'", value[name]
     return value
 
 
-def _find_text(record: Any, text_field: str) -> str:
-    value = find_value(record, text_field)
+def _find_text(record: Any, text_field: str, wording: Wording) -> str:
+    value = find_value(record, text_field, wording=wording)
     if not isinstance(value, str):
         raise UnusableRecord("not_text", f"'{text_field}' is {show(value)}, not a string; name another text_field.")
     return value

@@ -336,7 +336,7 @@ def decoded(stream: ByteStream, encoding: str, faults: Faults) -> Iterator[str]:
             raise
         except UnicodeError as error:
             raise DataError(
-                f"{error}; name the byte order (encoding = '{encoding}-le' or '{encoding}-be'), or check the encoding.",
+                f"{error}; name the byte order ({faults.wording.encoding.format(f'{encoding}-le')} or {encoding}-be).",
                 location=faults.name,
             ) from error
         fed += len(data)

@@ -93,7 +93,8 @@ def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str
         names = list(fields.names)
         if name not in names:
             raise DataError(
-                f"there is no column '{text_field}'.{suggest(name, names)} The columns: {', '.join(names)}. Set text_field.",
+                f"there is no column '{text_field}'.{suggest(name, names)} The columns: {', '.join(names)}. "
+                f"If another has the text, {faults.wording.text_field.format('…')}.",
                 location=faults.name,
             )
         if names.count(name) > 1:
@@ -102,7 +103,9 @@ def check_column(schema: pa.Schema, text_field: str, faults: Faults) -> list[str
         fields = kind if pa.types.is_struct(kind) else pa.schema([])
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
-        raise DataError(f"column '{text_field}' holds {kind}, not strings; set text_field.", location=faults.name)
+        raise DataError(
+            f"column '{text_field}' holds {kind}, not strings; {faults.wording.text_field.format('…')}.", location=faults.name
+        )
     return path
 
 

@@ -144,7 +144,7 @@ def _column(header: list[str], text_field: str, kind: Literal["csv", "tsv"], fau
     raise DataError(
         f"the header has no column '{text_field}'.{suggest(text_field, header)} "
         f"Its columns: {shorten(columns, 200, quoted=False)}.{separator_advice(header, kind, faults.wording)} "
-        "The first row must be the header; set text_field to the column with the text.",
+        f"The first row must be the header. If another column has the text, {faults.wording.text_field.format('…')}.",
         location=location,
     )
 
