@@ -142,6 +142,28 @@ def test_an_attempt_ends_where_it_saved() -> None:
     assert [history.end_of(one) for one in attempts] == [370, 420, 430] and history.last_step == 430
 
 
+def test_an_attempt_lasts_until_it_logged_or_saved() -> None:
+    """Logged until 60 seconds, saved at 70 and 90; then killed before it logged or saved; then one save at 230, unlogged."""
+
+    def attempt(number: int, time: float, *logged: int) -> Attempt:
+        return Attempt(number, {"time": time}, tuple(MetricsRecord("train", one, {"time": float(one)}) for one in logged))
+
+    attempts = (attempt(1, 0.5, 30, 60), attempt(2, 100.0), attempt(3, 200.0))
+    history = History(attempts, save_times=(70.0, 90.0, 230.0))
+    assert [history.seconds_of(one) for one in attempts] == [89.5, None, 30.0]
+
+
+def test_a_run_without_a_log_says_how_long_it_took(workdir: Path, tmp_path: Path) -> None:
+    shutil.copytree(workdir, tmp_path / "w")
+    for file in (tmp_path / "w" / "metrics").glob("*.jsonl"):
+        file.write_bytes(b"")
+    history = History.read(tmp_path / "w", {})
+    last = history.seconds_of(history.attempts[-1])
+    assert last is not None and 0 < last < 600
+    (tmp_path / "w" / "checkpoints" / "12" / "_CHECKPOINT_METADATA").unlink()
+    assert History.read(tmp_path / "w", {}).saved == 12
+
+
 def test_runs_are_compared(workdir: Path, tmp_path: Path) -> None:
     other = shutil.copytree(workdir, tmp_path / "other")
     values = json.loads((other / "run.json").read_text())

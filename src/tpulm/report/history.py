@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpulm import storage
+from tpulm.errors import StorageError
 from tpulm.pages import Axis
 from tpulm.train.metrics import Attempt, MetricsRecord, read_attempts, union
 
@@ -32,6 +33,7 @@ class History:
     attempts: tuple[Attempt, ...]
     at_end: MetricsRecord | None = None  # the evaluation after training, which no attempt logs
     saved: int = 0  # the step of the newest checkpoint, which may be later than what was logged
+    save_times: tuple[float, ...] = ()  # of the checkpoints that are there, in seconds since 1970
 
     @classmethod
     def read(
@@ -40,8 +42,10 @@ class History:
         """`results` are those of the folder, by name, and `attempts` too, if they were read before."""
         attempts, result = read_attempts(workdir) if attempts is None else attempts, results.get("evaluation")
         at_end = None if result is None else MetricsRecord("evaluation", result["step"], result)
-        saved = max(storage.committed_steps(workdir / "checkpoints"), default=0)
-        return cls(tuple(attempt for attempt in attempts if attempt.records or attempt.start), at_end, saved)
+        steps = storage.committed_steps(workdir / "checkpoints")
+        times = tuple(time for step in steps if (time := _save_time(workdir / "checkpoints" / str(step))) is not None)
+        of_steps = tuple(attempt for attempt in attempts if attempt.records or attempt.start)
+        return cls(of_steps, at_end, max(steps, default=0), times)
 
     @cached_property
     def records(self) -> tuple[MetricsRecord, ...]:
@@ -81,6 +85,16 @@ class History:
         """When the attempt began to train, in seconds since 1970; None if unknown."""
         return attempt.start.get("time", attempt.records[0].values.get("time") if attempt.records else None)
 
+    def seconds_of(self, attempt: Attempt) -> float | None:
+        """From the beginning of an attempt to the last that it logged or saved; None if unknown."""
+        began, later = self.time_of(attempt), self.attempts[self.attempts.index(attempt) + 1 :]
+        if began is None:
+            return None
+        until = (self.time_of(later[0]) if later else None) or math.inf
+        known = [record.values["time"] for record in attempt.records if "time" in record.values]
+        known += [time for time in self.save_times if began < time < until]
+        return max(0.0, max(known) - began) if known else None
+
     def time(self, step: int) -> float:
         """When a step was done, in seconds since 1970; interpolated between records."""
         steps, times = self._times
@@ -118,6 +132,15 @@ class History:
             cut = bisect_right(starts, self.beginning_of(attempt) - 1)
             starts[cut:], each[cut:] = [self.beginning_of(attempt)], [attempt.start.get("per_step", {})]
         return starts, each
+
+
+def _save_time(checkpoint: PurePath) -> float | None:
+    """When Orbax had written it, in seconds since 1970; None if it does not say."""
+    try:
+        nanoseconds = storage.read_json(checkpoint / "_CHECKPOINT_METADATA").get("commit_timestamp_nsecs")
+    except StorageError:  # damaged, or removed just now
+        return None
+    return nanoseconds and nanoseconds / 1e9
 
 
 class View(NamedTuple):

@@ -215,12 +215,10 @@ def _marks(config: RunConfig, history: History, job: Job | None) -> list[tuple[i
 
 
 def _attempt_rows(history: History) -> Rows:
-    """Number, start, first step, last step, hours, seconds of compiling."""
+    """Number, start, first step, last step, duration, seconds of compiling."""
     rows: Rows = []
     for attempt in history.attempts:
-        began, records = history.time_of(attempt), attempt.records
-        ended = max((record.values.get("time", 0.0) for record in records), default=began)
-        hours = "" if began is None or not ended else duration(max(0.0, ended - began))
+        began, seconds = history.time_of(attempt), history.seconds_of(attempt)
         compiling = attempt.start.get("compile_seconds")
         rows.append(
             (
@@ -228,7 +226,7 @@ def _attempt_rows(history: History) -> Rows:
                 "" if began is None else utc(began),
                 f"{history.beginning_of(attempt):,}",
                 f"{history.end_of(attempt):,}",
-                hours,
+                "–" if seconds is None else duration(seconds),
                 "" if compiling is None else f"{compiling:.1f} s",
             )
         )
