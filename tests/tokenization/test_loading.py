@@ -76,6 +76,8 @@ class TestVocabulary:
         notes = Notes()
         load(path, TokenizerConfig(lowercase=True), progress=notes)
         assert not notes.said
+        tokenization.load_vocabulary(path, lowercase=False, note=notes.note)
+        assert "--lowercase" in notes.said and "tokenizer." not in notes.said and ":uncased" not in notes.said
         load(path, progress=notes)
         assert "tokenizer.lowercase = true" in notes.said and f"{path}:uncased" in notes.said
         (tmp_path / "tokenizer.json").write_text(load(path).canonical_json)

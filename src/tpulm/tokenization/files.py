@@ -43,6 +43,7 @@ _OF_VOCABULARY = (
     "Set tokenizer.lowercase = true or false (and strip_accents = true for Google's uncased vocabularies), or in a model's "
     f"folder do_lower_case and strip_accents in {TOKENIZER_CONFIG}; tpulm import has options"
 )
+_OF_OPTIONS = "--lowercase or --cased, and --strip-accents or --keep-accents, say otherwise"
 _OF_ITSELF = (
     f"Change the normalizer in {TOKENIZER} (transformers' save_pretrained writes one for a .model), or of a BERT's tokenizer "
     f"do_lower_case and strip_accents in {TOKENIZER_CONFIG}"
@@ -184,7 +185,7 @@ def load_vocabulary(
     choices = [strip_accents] if strip_accents is not None else [True, False] if lowercase else [False]
     configs = [TokenizerConfig(lowercase=lowercase, strip_accents=strips, split_cjk=split_cjk) for strips in choices]
     tokenizers = [load(path, config) for config in configs]
-    warnings = [normalization_warnings(one, path) for one in tokenizers]
+    warnings = [normalization_warnings(one, path, _OF_OPTIONS) for one in tokenizers]
     keeps_accents = len(tokenizers) > 1 and bool(warnings[0]) and not warnings[1]
     kept_note = "accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"
     for one in [kept_note] if keeps_accents else warnings[0]:
@@ -221,10 +222,11 @@ def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
     return loaded
 
 
-def normalization_warnings(loaded: Tokenization, origin: PurePath) -> list[str]:
+def normalization_warnings(loaded: Tokenization, origin: PurePath, advice: str = "") -> list[str]:
     """Notes on a vocabulary that does not fit how text is normalized: its words are read as others, or capitals are unknown."""
     origin = _tokenizer_file(origin) or origin
-    advice, report = _OF_VOCABULARY, f". In a report, write {origin}:uncased"
+    report = "" if advice else f". In a report, write {origin}:uncased"
+    advice = advice or _OF_VOCABULARY
     if origin.suffix in _SAY_THEMSELVES:
         advice, report = _OF_ITSELF, ""
     # A segmenter may cut a word that stands alone.
