@@ -196,6 +196,7 @@ def test_more_than_asked_is_held_out_and_the_other_way_is_told(
     import_tfrecords(paths, tmp_path / "w", kind="bert", tokenizer=tokenizer, hold_out=hold_out, progress=progress)
     told = [note for note in progress.notes if "--hold-out rows" in note]
     assert len(told) == notes and all("25% of the rows are held out, not 1%" in note for note in told)
+    assert any("so few that chance moves its scores" in note and "--holdout-fraction 0." in note for note in progress.notes)
 
 
 def test_other_records_are_refused(tmp_path: Path, tokenizer: Tokenization) -> None:

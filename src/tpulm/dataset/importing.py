@@ -33,7 +33,7 @@ from tpulm.dataset.manifest import (
     write_manifest,
 )
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
-from tpulm.dataset.prepare import row_format
+from tpulm.dataset.prepare import row_format, small_holdout
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
 from tpulm.dataset.record_ranges import PieceIndex, RangeTask, keys_in, read_index, row_dtype, rows_of_part, write_index
 from tpulm.dataset.tfrecord import Survey, read_records, survey
@@ -299,6 +299,9 @@ def _report(manifest: DatasetManifest, holdout_fraction: float, progress: Progre
             f"{share:.0%} of the rows are held out, not {holdout_fraction:.0%}: the smallest file has that many. "
             "--hold-out rows, in a new folder, holds out single rows, as many as asked for"
         )
+    advice = "name more files, or give --holdout-fraction {}, in a new folder"
+    if small := small_holdout(manifest.train, manifest.holdout, advice):
+        progress.note(small)
 
 
 def _holdout_note(files: Sequence[Survey], held: Sequence[str], shared: float) -> str:

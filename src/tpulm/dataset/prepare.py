@@ -107,7 +107,7 @@ def prepare(
     if splits is not None:
         for split in splits:
             _refuse_empty(split, splits.train.counts.documents + splits.holdout.counts.documents)
-        if small := _small_holdout(*splits):
+        if small := small_holdout(*splits, "add text, or set corpus.holdout_fraction = {}"):
             progress.note(small)
         warning = _one_sentence_warning(splits.train.counts, rows)
         _report(splits.train, warning, progress)
@@ -331,14 +331,15 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
     raise DataError(f"the {name} is empty ({what}); {fraction}, and begin in a new work folder")
 
 
-def _small_holdout(train: SplitManifest, holdout: SplitManifest) -> str:
+def small_holdout(train: SplitManifest, holdout: SplitManifest, advice: str) -> str:
+    """A note on a holdout that says little, or ""; {} in the advice is the fraction to hold out."""
     tokens, rows = holdout.counts.tokens, holdout.counts.rows
     if tokens >= _FEW_TOKENS:
         return ""
     share = min(0.5, 1.1 * _FEW_TOKENS / (tokens + train.counts.tokens))
     return (
         f"the holdout is {plural(rows, 'row')} with {plural(tokens, 'token')}, so few that chance moves its scores by "
-        f"points: add text, or set corpus.holdout_fraction = {share:.2g}"
+        f"points: {advice.format(f'{share:.2g}')}"
     )
 
 
