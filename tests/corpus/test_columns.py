@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_an_array_is_read_as_its_items(read: Callable, monkeypatch: pytest.Monke
 )
 def test_a_bad_item_is_an_error_with_its_number(faulty: Callable, content: str, message: str, skipped: str, left: list[str]):
     faulty("a.json", content, message, left, skipped)
+
+
+@pytest.mark.parametrize(
+    ("indent", "name", "path"), [(2, "data", ".data[]"), (None, "data", ".data[]"), (0, "글", '.["글"][]')]
+)
+def test_an_object_around_the_rows_is_to_be_taken_off(read: Callable, indent: int | None, name: str, path: str):
+    content = json.dumps({name: [{"text": "one"}, {"text": "two"}]}, indent=indent, ensure_ascii=False)
+    with pytest.raises(DataError, match=re.escape(f"jq -c '{path}' in.json")):
+        read("a.json", content)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tpulm.storage import parse_json
 _MOST_VALUES: Final = 500_000  # per record: each takes up to 100 bytes of memory, and as few as three of the file
 _FEW_CHARACTERS: Final = 1 << 16  # a line this short cannot have too many values
 _ARRAY: Final = re.compile(r"\s*\[\s*\{")
+_OBJECT_AROUND: Final = re.compile(r'\s*\{\s*"([^"\\\n]+)"\s*:\s*\[\s*\{')  # an array, under this key
 _BEFORE_AN_ITEM: Final = re.compile(r"\s*[\[,]\s*(?=[^\s\]])")
 
 
@@ -95,7 +97,8 @@ def parse_lines(lines: Lines, faults: Faults, *, once: bool = True) -> Iterator[
         try:
             value = parse_json(line, strict=False, once=once)
         except ValueError as error:
-            faults.add("not_json", _not_json(line, error), f"{lines.unit} {number}")
+            message = _not_json(line, error, lines.text if number == lines.first else "")
+            faults.add("not_json", message, f"{lines.unit} {number}")
         else:
             yield number, line, value
 
@@ -130,6 +133,9 @@ def find_value(record: Any, field: str, advice: str = "", wording: Wording = COR
             raise UnusableRecord("no_field", f"{place} is {show(value)}, not an object with the key '{name}'.")
         if name not in value:
             keys = shorten(", ".join(value), 200, quoted=False) if value else "none"
+            match list(value.values()) if value is record else ():
+                case [[{}, *_]]:
+                    advice = _without_object(next(iter(value)))
             named = wording.text_field.format(_longest_text(record))
             advice = advice or f"{named[:1].upper()}{named[1:]}."
             raise UnusableRecord("no_field", f"{place} has no '{name}'.{suggest(name, value)} Its keys: {keys}. {advice}")
@@ -149,7 +155,14 @@ def show(value: Any) -> str:
     return shorten(json.dumps(value, ensure_ascii=False, default=str), quoted=False)
 
 
-def _not_json(line: str, error: Exception) -> str:
+def _without_object(key: str) -> str:
+    path = f".{key}[]" if key.isascii() and key.isidentifier() else f".[{json.dumps(key, ensure_ascii=False)}][]"
+    return f"Rows go without an object around them: jq -c {shlex.quote(path)} in.json > out.jsonl."
+
+
+def _not_json(line: str, error: Exception, text: str = "") -> str:
+    if line.rstrip().endswith(("{", "[")) and (around := _OBJECT_AROUND.match(text)):
+        return f"an object on several lines. {_without_object(around[1])}"
     if line.strip() == "{":
         return "an object on several lines; write one object a line (jq -c . does it)."
     return f"{shorten(line)} is not JSON ({error})."
