@@ -100,6 +100,7 @@ def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | N
     ("name", "message"),
     [
         ("photo.png", "'.png'"), ("a.pdf.bz2", "extract"), ("a.xlsx", "spreadsheet"), ("a.txt.lz4", "decompress"),
+        ("a.pptx", "presentation"),
         ("a b.zip", "7z x '.*a b.zip'"), ("a.tar.gz", "tar -xf .*/a.tar.gz"), ("a.parquet.gz", "gzip"),
     ],
 )  # fmt: skip

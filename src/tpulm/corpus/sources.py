@@ -37,6 +37,7 @@ _UNREAD: Final = {
     **dict.fromkeys(
         (".doc", ".docx", ".odt", ".rtf", ".hwp", ".hwpx"), "is a word processor's document; save it as plain text"
     ),
+    **dict.fromkeys((".ppt", ".pptx", ".odp"), "is a presentation; save its text as plain text"),
     **dict.fromkeys((".pdf", ".epub"), "is not text; extract its text first (pdftotext or pandoc does it)"),
     **dict.fromkeys((".html", ".htm"), "is HTML; extract its text first"),
 }
