@@ -15,6 +15,7 @@ from made_up import batches, troublesome_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from typer.testing import CliRunner, Result
 
+from encoders import hub_of
 from tpulm import tokenization
 from tpulm.cli.app import app
 from tpulm.errors import ConfigError, DataError
@@ -141,6 +142,15 @@ def test_the_command_on_several_and_on_one(tmp_path: Path, monkeypatch: pytest.M
     assert "a|b" in done.stderr
     alone = [json.loads(asked("a.txt", *where, "--json").stdout) for where in (("text.txt",), ("--corpus", "text.txt"))]
     assert alone[0] == alone[1] == value["reports"]["a.txt"]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "vocab.txt").write_bytes(Path("a.txt").read_bytes())
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(tmp_path / "model", tmp_path / "cache"))
+    assert json.loads(asked("klue/bert", "text.txt", "--json").stdout) == value["reports"]["a.txt"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vocab.txt"]
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *name, **files: 1 / 0)
+    with pytest.raises(ConfigError, match="hf download klue/bert"):
+        asked("klue/bert", "text.txt")
     for wrong in (("a.txt",), ("a.txt", "a.txt", "--corpus", "text.txt")):
         with pytest.raises(ConfigError):
             asked(*wrong)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import PurePath
 from typing import Annotated
 
 from tpulm.cli.options import Commands, FieldOptions, RunOptions, SetOptions, WorkDir, argument, option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, show
 from tpulm.errors import ConfigError
+from tpulm.storage import exists
 
 app = Commands(help="Vocabularies: train one, see how well they fit a text.", no_args_is_help=True)
 
@@ -31,8 +33,8 @@ def report(
     tokenizers: Annotated[
         list[str],
         argument(
-            "Work folders, exports, folders like GPT-2's, tokenizer.json, .model or vocab.txt files; VOCAB.txt:uncased is "
-            "read as Google's lower-case ones. Without --corpus, all but the first are files of text.",
+            "Work folders, exports, folders like GPT-2's, tokenizer.json, .model or vocab.txt files, names on the Hugging Face "
+            "Hub; VOCAB.txt:uncased is read as Google's lower-case ones. Without --corpus, all but the first are text.",
             metavar="TOKENIZER...",
         ),
     ],
@@ -57,7 +59,7 @@ def report(
         raise ConfigError(f"a tokenizer is named twice, in {' '.join(names)}; leave one of them out")
     sources = tuple(SourceConfig(path=str(path), **reading) for path in texts)
     with drawn_progress() as progress:
-        loaded = {name: tokenization.load_any(name, progress=progress) for name in names}
+        loaded = {name: tokenization.load_any(_found(name), progress=progress) for name in names}
         compared = tokenization.compare(loaded, corpus.read_texts(sources), worst=worst, progress=progress)
     if len(names) > 1:
         print_table("Tokenizers", compared.rows(), header=COMPARISON_HEADER)
@@ -73,3 +75,12 @@ def report(
     if worst:
         print_table("Worst documents", only.document_rows(), header=DOCUMENT_HEADER)
     print_json(asdict(only))
+
+
+def _found(name: str) -> str:
+    """The path or, if nothing is there and it is named so, that of a model of the Hugging Face Hub."""
+    if exists(name) or PurePath(name).suffix in (".json", ".model", ".txt"):
+        return name
+    from tpulm.convert.huggingface import local_or_hub
+
+    return str(local_or_hub(name, weights=False))

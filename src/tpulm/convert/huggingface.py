@@ -281,15 +281,15 @@ def is_pretrained_here(path: str | PurePath) -> bool:
         return False
 
 
-def local_or_hub(path: str | os.PathLike[str]) -> PurePath:
+def local_or_hub(path: str | os.PathLike[str], *, weights: bool = True) -> PurePath:
     """The path or, if nothing is there and it is named so, a model of the Hugging Face Hub, downloaded unless it is in the
-    Hub's cache. Raises ConfigError."""
+    Hub's cache; without `weights` its settings and its tokenizer. Raises ConfigError."""
     source, name = storage.as_path(path), str(path)
     if not is_hub_name(name):
         return source
     from huggingface_hub import snapshot_download
 
-    files = ["*.json", "*.txt", "*.safetensors", SENTENCEPIECE]
+    files = ["*.json", "*.txt", SENTENCEPIECE, *(["*.safetensors"] if weights else [])]
     try:
         return storage.as_path(snapshot_download(name, allow_patterns=files, ignore_patterns=_NOT_OF_A_MODEL))
     except Exception as error:  # of its own, of the network, and of the disk
