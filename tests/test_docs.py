@@ -337,6 +337,12 @@ def test_every_block_has_its_level():
         assert stale == [] or WHOLE_PAGE.search(PAGES[page]), f"{stale}: it is not executed anyhow; leave the mark out"
 
 
+def test_the_first_page_lists_the_others():
+    """All of the navigation that lie beside it."""
+    pages = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert set(pages) - {"index.md"} <= set(re.findall(r"\]\(([\w-]+\.md)\)", PAGES["docs/index.md"]))
+
+
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_every_table_has_a_header(page: str):
     assert not re.search(r"^\|( *\|)+$", PAGES[page], re.MULTILINE)
