@@ -87,6 +87,7 @@ def test_electras_records_and_mistakes(folder: Path) -> None:
     done = import_tfrecord("electra.tfrecord-*", "electra")
     assert done.returncode == 0 and "--cased" in done.stderr
     assert "rows" in done.stdout and "documents" not in done.stdout  # of which the records know nothing
+    assert "bytes" not in done.stdout  # in --json
     normalizer = json.loads((folder / "w-electra" / "tokenizer" / "tokenizer.json").read_text())["normalizer"]
     assert normalizer["lowercase"] and normalizer["strip_accents"]
     assert "Next: tpulm run laptop-electra --workdir w-electra --set data.sequence_length=32 --set data.rows" in done.stderr

@@ -23,7 +23,7 @@ from tpulm.cli.options import (
 )
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError, DataError, some_of
-from tpulm.readable import escaped
+from tpulm.readable import escaped, percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from tpulm.tokenization import Tokenization
 
 app = Commands(help="Rows of token ids: prepare or import them, look at them.", no_args_is_help=True)
+
+# --json has all counts.
+_SHOWN = (
+    *("documents", "duplicates", "near_duplicates", "left_out_by_weight", "added_by_weight", "characters", "tokens"),
+    *("rows", "padding_fraction", "unknown_share"),
+)
 
 
 @app.command()
@@ -230,7 +236,7 @@ def _show_counts(workdir: PurePath) -> None:
         summary = dataset.summarize(workdir, split)._asdict()
         counts = summary.pop("counts").model_dump(exclude={"character_lengths", "token_lengths"})
         by_split[split] = {**counts, **summary}
-    shown = [label for label in by_split["train"] if any(by_split[split][label] for split in splits)]  # 0: it does not apply
+    shown = [label for label in _SHOWN if any(by_split[split][label] for split in splits)]  # 0: it does not apply
     rows = [(label.replace("_", " "), *(_format(label, by_split[split][label]) for split in splits)) for label in shown]
     print_table("Dataset", rows, header=("", *splits))
     print_json(by_split)
@@ -238,7 +244,5 @@ def _show_counts(workdir: PurePath) -> None:
 
 def _format(label: str, value: float) -> str:
     if label.endswith(("fraction", "share")):
-        return f"{value:.2%}"
-    if label.endswith("bytes"):
-        return f"{value / 1e6:,.1f} MB"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
+        return percent(value, 2)
+    return f"{value:,}"
