@@ -37,9 +37,10 @@ def percent(share: float, digits: int = 3) -> str:
     return f">{100 - 10**-digits:.{digits}f}%" if 1 - least <= share < 1 else f"{share:.{digits}%}"
 
 
-def rounded(value: float, deviation: float | None = None, *, decimals: int = 4) -> str:
+def decimals(value: float, deviation: float | None = None, *, places: int = 4) -> str:
     """ "0.8254", "0.8254 ± 0.0012"; "1.23e-07" where so many decimals would leave hardly a digit."""
-    form = f".{decimals}f" if not value or abs(value) >= 10.0 ** (1 - decimals) else ".3g"
+    largest = max(abs(value), deviation or 0.0)
+    form = f".{places}f" if not largest or largest >= 10.0 ** (1 - places) else ".3g"
     return f"{value:{form}}" + ("" if deviation is None else f" ± {deviation:{form}}")
 
 

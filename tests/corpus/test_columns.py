@@ -78,6 +78,7 @@ def test_an_object_around_the_rows_is_to_be_taken_off(read: Callable, indent: in
         ('{"txt": "x", "id": 3}', "no_field", r"no 'text'.*'txt'\?.* txt, id.* text_field = \"txt\""),
         ('{"id": "7", "data": {"by": "A", "본문": "가 나 다"}}', "no_field", r" id, data.* text_field = \"data\.본문\""),
         ('["text"]', "no_field", r"\[\"text\"\]"),
+        ('{"version": "1", "rows": [{"text": "x"}]}', "no_field", r"If 'rows' has the rows: .*'\.rows\[\]'"),
         ('{"text": null}', "not_text", "'text' is null"),
         ('{"text": ["a", "b"]}', "not_text", r"\[\"a\", \"b\"\]"),
         ('{"text": "cut', "not_json", "Unterminated"),

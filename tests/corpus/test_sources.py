@@ -143,7 +143,8 @@ def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: 
         (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "a-*", "a-00001-of-00003.txt"),
         (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "a-*[02]-of-*", None),  # a part is asked for
         (["a-00000-of-00003.txt", "a-00002-of-00003.txt"], "a-00002-of-00003.txt", None),
-        (["sub/a.0-of-2.txt", "sub/b.0-of-1.txt"], "s*b", "sub/a.1-of-2.txt"),
+        (["sub/a.0-of-3.txt", "sub/a.1-of-3.txt", "sub/b.0-of-1.txt"], "s*b", "sub/a.2-of-3.txt"),
+        (["log-2024-01-of-12.txt", "1-of-3-chapter.txt", "3-of-3-end.txt"], "", None),  # other numbers
         (["a-00001-of-00002.txt", "a-00002-of-00002.txt", "10-of-them.txt"], "", None),  # counted from 1
         (["a.txt-9-of-11", *(f"a.txt-{n}-of-11" for n in (0, 1, 2, 3, 4, 5, 6, 7, 10))], "*", "a.txt-8-of-11"),
         (["a-00000-of-00002-0123456789abcdef.txt", "a-00001-of-00002-fedcba9876543210.txt"], "", None),

@@ -119,7 +119,7 @@ def import_tfrecord(
         )
     with drawn_progress() as progress:
         if missing:
-            progress.note(f"a part of the shards is imported: not named, or missing, are {some_of(missing, 5)}")
+            progress.note(f"an incomplete set is imported, without {some_of(missing, 5)}")
         tokenizer, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:
             options = {"kind": kind, "tokenizer": tokenizer, "holdout_fraction": holdout_fraction, "hold_out": hold_out}

@@ -26,7 +26,7 @@ from tpulm.cli.options import (
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, say_note, wants_json
 from tpulm.cli.use import load, warn_of_unknown_text
 from tpulm.errors import ConfigError, shorten, suggest
-from tpulm.readable import plural, rounded
+from tpulm.readable import decimals, plural
 from tpulm.storage import exists, same_file
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _show(summary: FinetuneSummary) -> None:
     parts = summary.scored
 
     if summary.learning_rates:
-        tried = [(rate, rounded(score)) for rate, score in summary.learning_rates.items()]
+        tried = [(rate, decimals(score)) for rate, score in summary.learning_rates.items()]
         print_table("Learning rates", tried, header=("", f"{summary.settings.chosen_by.replace('_', ' ')} on dev"))
     title = f"Scores of {len(seeds)} seeds, mean ± deviation" if len(seeds) > 1 else "Scores"
     lines = [(name.replace("_", " "), *(summary.shown(part, name) for part in parts)) for name in best.dev]
@@ -230,7 +230,7 @@ def _show(summary: FinetuneSummary) -> None:
         kind, first = task.mistakes_are
         shown = [
             (
-                rounded(m.confidence, decimals=2),
+                decimals(m.confidence, places=2),
                 *(shown_label(one, m.text) for one in (m.label, m.predicted)),
                 shorten(" ".join(_joined(m.text, m.pair).split()), 79, quoted=False),
             )
@@ -382,7 +382,7 @@ def _scores(answer: Classified) -> list[float]:
 
 def _label_and_score(answer: Classified) -> tuple[str, str]:
     if answer.labels is None:
-        return answer.label or "", rounded(answer.score)
+        return answer.label or "", decimals(answer.score)
     return ", ".join(answer.labels) or "(none)", ", ".join(f"{score:.4f}" for score in _scores(answer))
 
 

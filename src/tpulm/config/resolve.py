@@ -79,8 +79,8 @@ def load(
     language = str(values.get("language") or "")
     if meant := _COUNTRIES.get(language.lower().partition("-")[0]):
         note(f"language = '{language}' is a country's code, or another language's. Did you mean '{meant}'?")
-    elif language and not _LANGUAGE.match(language):
-        note(f"language = '{language}' is no code, such as 'ko', by which the model would be found: ISO 639 lists them")
+    elif language not in ("", "multilingual") and not _LANGUAGE.match(language):
+        note(f"language = '{language}' is no code of ISO 639, such as 'ko', by which the Hub finds models")
     if start is None:
         return _writable(validated(RunConfig, values, origin), reference)
     values = _apply_start(values, stated, start, reference)
@@ -274,7 +274,7 @@ def _values(reference: str, chain: tuple[str, ...]) -> _Values:
 
 
 def _planned(values: Mapping[str, Any], set_here: Mapping[str, Any], origin: str) -> dict[str, _Planned]:
-    """By name: warm-up and decay that are set here, for the steps of `values`."""
+    """By name: the warm-up and decay of `set_here`, a part of `values`, and the steps of `values`, all that is set so far."""
     steps, optimizer = _group(values, "train").get("steps"), _group(_group(set_here, "train"), "optimizer")
     lengths = ((name, optimizer.get(name)) for name in _FRACTIONS_OF_STEPS)
     if not isinstance(steps, int):

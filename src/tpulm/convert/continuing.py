@@ -16,7 +16,7 @@ from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.heads import Head, Model
 from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
 from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
-from tpulm.errors import ConfigError, DataError, StorageError, some_of
+from tpulm.errors import ConfigError, DataError, TpulmError, some_of
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
 from tpulm.models.electra import Electra, generator_config
@@ -159,7 +159,7 @@ def check_trainable(path: str | PurePath, tokenization: Tokenization) -> None:
         why = "begins and ends texts in another way than tpulm's rows, which have [SEP] between them"
         try:
             load(model_folder(path))
-        except (DataError, StorageError) as error:
+        except TpulmError as error:
             lacking = absent(tokenization.vocabulary())
             why = f"lacks special tokens ({' '.join(lacking)})" if lacking else f"has unusable special tokens ({error})"
         raise ConfigError(

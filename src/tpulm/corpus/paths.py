@@ -17,9 +17,10 @@ from tpulm.errors import ConfigError, suggest
 from tpulm.storage.paths import ESCAPES, bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
-# The Hub's may end in a hash.
+# The Hub's may end in a hash. Fewer digits may be other numbers, unless there are two of them.
 _SHARD: Final = re.compile(r"(?P<before>.*?)(?P<number>\d+)-of-(?P<of>\d+)(-[0-9a-f]{16})?(?P<after>.*)")
 _MOST_SHARDS: Final = 100_000
+_MANY_DIGITS: Final = 4
 _NO_DATA: Final = {"_SUCCESS", "_metadata", "_common_metadata"}  # what Spark and pyarrow write next to the data
 # About the data: what the library `datasets` ignores (FILES_TO_IGNORE), licences, and what desktops write.
 _ABOUT: Final = re.compile(
@@ -62,6 +63,8 @@ def missing_shards(paths: Iterable[str], pattern: str) -> list[str]:
             sets.setdefault((folder, match["before"], match["of"], match["after"]), {})[match["number"]] = name
     asked, missing = os.path.basename(pattern), list[str]()  # noqa: PTH119  of gs://, too
     for (folder, before, of, after), found in sets.items():
+        if len(found) == 1 and len(of) < _MANY_DIGITS:
+            continue
         width, numbers = min(map(len, found)), set(map(int, found))
         from_one = int(0 not in numbers and int(of) in numbers)  # as safetensors counts
         absent = [number for number in range(from_one, int(of) + from_one) if number not in numbers]

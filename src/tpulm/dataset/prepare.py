@@ -327,7 +327,7 @@ def _refuse_empty(split: SplitManifest, documents: int) -> None:
         "holdout": ("holdout", "raise corpus.holdout_fraction or add text: at least two different documents are needed"),
     }[split.split]
     empty = split.counts.documents
-    what = f"its {plural(empty, 'document')} hold no token" if empty else f"{plural(documents, 'document')} went elsewhere"
+    what = f"{plural(empty, 'document')} without a token" if empty else f"of {plural(documents, 'document')} it has none"
     raise DataError(f"the {name} is empty ({what}); {fraction}, and begin in a new work folder")
 
 

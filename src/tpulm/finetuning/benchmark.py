@@ -193,6 +193,9 @@ def bench(
         raise ConfigError(f"{folder} has no files; name the folder of {described.title}'s files, as its repository has them")
     storage.check_writable(root)
     bench = _Bench(described, loaded, str(model), root, seeds, learning_rates, select, encoding, settings, progress)
+    for task in chosen.values():
+        if not task.why_not:
+            bench._config(task)  # raises before anything is trained
     report = BenchReport(suite, described.title, str(model), select, (), described)
     with interrupt.handled(), held(root, "bench"):
         for name, task in chosen.items():
@@ -224,11 +227,10 @@ class _Bench(NamedTuple):
             return TaskResult(name, task.title, "missing", files.missing)
         config, notes = self._config(task)
         self._check_inputs(name, config, files.files)
-        model, rates = self.loaded.config, self.learning_rates
-        if not rates and (rate := narrow_learning_rate(model, pretrained_here=self.loaded.pretrained_here)):
-            rates = (rate,)
-            notes.append(f"not as published: learning_rate = {rate:g}, for a narrow model that tpulm pretrained")
-        rates = rates or self.suite.rates(task, model.architecture)
+        narrow = narrow_learning_rate(self.loaded.config, pretrained_here=self.loaded.pretrained_here)
+        rates = self.learning_rates or ((narrow,) if narrow else self.suite.rates(task, self.loaded.config.architecture))
+        if narrow and not self.learning_rates:
+            notes.append(f"not as published: learning_rate = {narrow:g}, for a narrow model that tpulm pretrained")
         parts: dict[str, Examples] | None = None
         results = dict[float, tuple[SeedResult, ...]]()
         for rate in rates:

@@ -10,7 +10,7 @@ from tpulm.convert.markdown import card, table
 from tpulm.convert.model_card import name_of
 from tpulm.finetuning.tasks import find_task
 from tpulm.labelled import summarize
-from tpulm.readable import rounded
+from tpulm.readable import decimals
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class FinetuneSummary:
         if name not in scores[0]:
             return ""
         mean, deviation = summarize([one[name] for one in scores])
-        return rounded(mean, deviation if len(self.seeds) > 1 else None)
+        return decimals(mean, deviation if len(self.seeds) > 1 else None)
 
     def values(self) -> dict[str, Any]:
         """Flat, for `--json`: "dev_accuracy", "dev_accuracy_deviation", "test_accuracy", …, and without prefix the scores other

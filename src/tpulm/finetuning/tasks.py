@@ -41,7 +41,7 @@ from tpulm.labelled.labels import are_amounts, labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
-from tpulm.readable import rounded
+from tpulm.readable import decimals
 from tpulm.tokenization import SpecialTokens, Tokenization, vocabulary_warnings
 from tpulm.train.finetuning_program import Labelled
 
@@ -338,8 +338,8 @@ class TextRegression(Task):
         of_constant = float(np.mean((labels - constant) ** 2))
         if error >= of_constant:
             warnings.append(
-                f"its mean squared error on dev, {rounded(error)}, is no better than that of always answering {constant:.3g}, "
-                f"the mean of the training labels ({rounded(of_constant)})"
+                f"its mean squared error on dev, {decimals(error)}, is no better than that of always answering {constant:.3g}, "
+                f"the mean of the training labels ({decimals(of_constant)})"
             )
         return warnings
 
@@ -409,7 +409,7 @@ def model_warnings(
     warnings = task.warnings(outputs, data, training=training, names=names)
     value = task.scores(outputs, data, names)[name]
     if not task.config.is_better(value, before):
-        warnings.append(f"training did not help: its {score_text(name, value)} is no better than before it ({rounded(before)})")
+        warnings.append(f"training did not help: its {score_text(name, value)} is no better than before: {decimals(before)}")
     return warnings
 
 
@@ -451,7 +451,7 @@ def part_vocabulary_warnings(tokenization: Tokenization, name: str, examples: Ex
 
 
 def score_text(metric: str, value: float) -> str:
-    return f"{metric.replace('_', ' ')} on dev, {rounded(value)},"
+    return f"{metric.replace('_', ' ')} on dev, {decimals(value)},"
 
 
 def ordered_mistakes(

@@ -23,7 +23,7 @@ from tpulm.errors import ConfigError, DataError
 from tpulm.labelled.examples import Columns, Examples, label_text, missing_column, text_fault
 from tpulm.labelled.records import WORDING, OnError, new_faults
 from tpulm.labelled.rows import touching
-from tpulm.readable import rounded
+from tpulm.readable import decimals
 from tpulm.storage.paths import printable
 
 OUTSIDE: Final = "O"
@@ -100,7 +100,7 @@ def shown_label(label: Any, text: str) -> str:
     """A label or a prediction of a task as people read it: entities by their words."""
     if isinstance(label, list) and all(isinstance(one, list) for one in label):
         return ", ".join(f"{kind} '{text[begin:end]}'" for begin, end, kind in label) or "(none)"
-    return rounded(label, decimals=3) if isinstance(label, float) else str(label)
+    return decimals(label, places=3) if isinstance(label, float) else str(label)
 
 
 def words_fault(words: Sequence[Any], tags: Any) -> Fault:

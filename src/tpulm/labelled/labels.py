@@ -93,19 +93,19 @@ class LabelSet:
         return np.fromiter((ids[name] for name in names), np.int32, len(names))
 
     def are_ids(self, examples: Examples) -> bool:
-        """Whether all labels are ids, and no class has such a name. Raises DataError for labels that are also numbers in the
-        names of other classes: 1 of "1 star", "2 stars"."""
+        """Whether all labels are ids, and no class has such a name. Raises DataError where ids are also numbers in the names of
+        other classes: 1 of "1 star", "2 stars"."""
         used = {label_name(value) for value in labels_of(examples)}
         if not self.ids_known or not used.isdisjoint(self.names) or not used <= set(map(str, range(len(self)))):
             return False
         numbered = {str(int(match[0])): name for name in self.names if (match := re.search(r"\d+", name))}
-        other = next((name for name in sorted(used) if numbered.get(name) != self.names[int(name)]), None)
-        if other is not None and used <= numbered.keys():
-            raise DataError(
-                f"the label {other} may be '{numbered[other]}' or, as an id from 0, '{self.names[int(other)]}'; label examples "
-                "by the names of their classes.",
-                location=_file_of(examples),
-            )
+        for index, name in enumerate(self.names):
+            if (other := numbered.get(str(index), name)) != name:
+                raise DataError(
+                    f"the labels are numbers, and {index} may be '{other}' or, as an id from 0, '{name}'; label examples by "
+                    "the names of their classes.",
+                    location=_file_of(examples),
+                )
         return True
 
     def _unknown(self, names: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import jax
@@ -137,12 +138,11 @@ class Writer:
     def _write(self, text: str) -> str:
         """What is new in a text. A run of bytes is decoded as a whole: a stray one makes all of them U+FFFD, those of the
         characters that were written, too."""
-        same = len(self._written)
-        while not text.startswith(self._written[:same]):
-            same -= 1
+        same = len(list(takewhile(lambda both: both[0] == both[1], zip(text, self._written, strict=False))))
         new, torn = text[same:], self._written[same:]
         self._written = text
-        return new[min(len(torn.encode()), len(new) - len(new.lstrip(_TORN))) :]
+        shown_before = min(len(torn.encode()), len(new) - len(new.lstrip(_TORN)))  # a U+FFFD for each byte
+        return new[shown_before:]
 
 
 BATCH_SIZE = 16  # prompts at a time

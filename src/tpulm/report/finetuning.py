@@ -12,7 +12,7 @@ from tpulm import pages, storage
 from tpulm.config import FinetuneConfig
 from tpulm.convert.model_card import name_of
 from tpulm.labelled.entities import shown_label
-from tpulm.readable import rounded, utc
+from tpulm.readable import decimals, utc
 from tpulm.report.facts import changed
 from tpulm.report.history import History, chart
 
@@ -65,7 +65,7 @@ def render(folder: PurePath, *, with_samples: bool = True) -> str:
 def _score(summary: dict[str, Any], name: str) -> str:
     if name not in summary:
         return ""
-    return rounded(summary[name], summary[f"{name}_deviation"] if len(summary["seeds"]) > 1 else None)
+    return decimals(summary[name], summary[f"{name}_deviation"] if len(summary["seeds"]) > 1 else None)
 
 
 def _charts(histories: dict[str, History], metric: str) -> list[Any]:

@@ -39,8 +39,10 @@ class CausalTokenization(Tokenization):
 
     def __init__(self, tokenizer: Tokenizer, *, begin: int, ends: Iterable[int]):
         self._begin, self._ends = begin, tuple(ends)
-        end, model = self._ends[0], json.loads(tokenizer.to_str())["model"]
-        unknown = tokenizer.token_to_id(model["unk_token"]) if model.get("unk_token") else model.get("unk_id")
+        end, name = self._ends[0], getattr(tokenizer.model, "unk_token", None)
+        unknown = tokenizer.token_to_id(name) if name else None
+        if isinstance(tokenizer.model, models.Unigram):
+            unknown = json.loads(tokenizer.to_str())["model"]["unk_id"]
         unknown = end if unknown is None else unknown
         super().__init__(tokenizer, SpecialTokens(pad=end, unknown=unknown, cls=end, sep=end, mask=end))
 

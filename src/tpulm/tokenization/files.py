@@ -259,12 +259,11 @@ def normalization_warnings(loaded: Tokenization, origin: PurePath, advice: str =
 
 def dropped_characters(loaded: Tokenization, origin: PurePath) -> list[str]:
     """A note on a vocabulary that drops characters, of which it has no token and none for unknown ones, with examples."""
-    model = json.loads(loaded.canonical_json)["model"]
-    byte_level = '"ByteLevel"' in loaded.canonical_json
-    lacking = [one for one in pipelines.BYTE_CHARACTERS if one not in model["vocab"]] if byte_level else []
     examples = [one for one, places in zip(_TRIED, loaded.dropped(_TRIED), strict=True) if places]
     if not examples:
         return []
+    model, byte_level = json.loads(loaded.canonical_json)["model"], '"ByteLevel"' in loaded.canonical_json
+    lacking = [one for one in pipelines.BYTE_CHARACTERS if one not in model["vocab"]] if byte_level else []
     lacks = f"lacks {len(lacking)} of the 256 bytes, and " if lacking else ""
     return [
         f"{_tokenizer_file(origin) or origin}: the vocabulary {lacks}has no unknown token: characters of a text that it lacks, "

@@ -23,7 +23,7 @@ from tpulm.accelerators import processor
 from tpulm.config import TrainConfig
 from tpulm.errors import Stopped, TrainingDiverged
 from tpulm.progress import Progress
-from tpulm.readable import rounded
+from tpulm.readable import decimals
 from tpulm.runtime import interrupt, watchdog
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.memory import naming_shortage
@@ -80,7 +80,7 @@ class Selection:
         return self.patience is not None and len(history) - self.best(history) >= self.patience
 
     def shown(self, history: History) -> str:
-        last = [f"dev {self.metric.replace('_', ' ')} {rounded(history[-1][self.metric])}"] if history else []
+        last = [f"dev {self.metric.replace('_', ' ')} {decimals(history[-1][self.metric])}"] if history else []
         return "  ".join([*last, f"epoch {min(len(history) + 1, self.epochs)}/{self.epochs}"])
 
 
@@ -431,7 +431,7 @@ def _rate_values(rate: Rate) -> dict[str, float]:
 
 
 def _status(loss: float, rate: Rate, selection: Selection | None, history: History) -> str:
-    parts = [f"loss {rounded(loss, decimals=3)}", str(rate)]
+    parts = [f"loss {decimals(loss, places=3)}", str(rate)]
     if rate.mfu is not None:
         parts.append(f"MFU {rate.mfu:.0%}")
     if selection is not None:

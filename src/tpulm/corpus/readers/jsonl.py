@@ -133,11 +133,8 @@ def find_value(record: Any, field: str, advice: str = "", wording: Wording = COR
             raise UnusableRecord("no_field", f"{place} is {show(value)}, not an object with the key '{name}'.")
         if name not in value:
             keys = shorten(", ".join(value), 200, quoted=False) if value else "none"
-            match list(value.values()) if value is record else ():
-                case [[{}, *_]]:
-                    advice = _without_object(next(iter(value)))
             named = wording.text_field.format(_longest_text(record))
-            advice = advice or f"{named[:1].upper()}{named[1:]}."
+            advice = advice or _around_rows(record) or f"{named[:1].upper()}{named[1:]}."
             raise UnusableRecord("no_field", f"{place} has no '{name}'.{suggest(name, value)} Its keys: {keys}. {advice}")
         place, value = f"'{name}'", value[name]
     return value
@@ -146,13 +143,24 @@ def find_value(record: Any, field: str, advice: str = "", wording: Wording = COR
 def _find_text(record: Any, text_field: str, wording: Wording) -> str:
     value = find_value(record, text_field, wording=wording)
     if not isinstance(value, str):
-        raise UnusableRecord("not_text", f"'{text_field}' is {show(value)}, not a string; name another text_field.")
+        raise UnusableRecord("not_text", f"'{text_field}' is {show(value)}, not a string; {wording.text_field.format('…')}.")
     return value
 
 
 def show(value: Any) -> str:
     """A value of the user's data, shortened for a message."""
     return shorten(json.dumps(value, ensure_ascii=False, default=str), quoted=False)
+
+
+def _around_rows(record: dict[str, Any]) -> str:
+    """What to do with a record that has a list of objects, which may be the rows; "" without one."""
+    for key, value in record.items():
+        match value:
+            case [{}, *_]:
+                return f"If '{key}' has the rows: {_without_object(key)}"
+            case _:
+                pass
+    return ""
 
 
 def _without_object(key: str) -> str:
