@@ -145,14 +145,14 @@ class Classifier:
     ) -> Classifier:
         """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
-        outputs, unit = self._ready_outputs(), self.task.unit(data)
+        outputs, tuning, config = self._ready_outputs(), self._beginning(data, seed, folder), self.config
+        unit = tuning.unit
         self._remember_columns(data)
 
         def score(params: Any, advance: Callable[[float], None]) -> dict[str, float]:
             logits = outputs.of(params, dev.rows, advance=advance)
             return self.task.scores(logits if unit == 1.0 else logits * unit, dev, self.head_config.names)
 
-        tuning, config = self._beginning(data, seed, folder), self.config
         selection = Selection(config.chosen_by, config.is_better, config.patience, config.epochs)
         stream = tuning.batches(data, hosts)
         progress.start("Compiling")  # or this time would count in that of the steps to come
@@ -186,14 +186,14 @@ class Classifier:
         """The steps of `fit` one by one, for a user-written loop: `tpulm.training_steps`."""
         data, seed = self.encode(train, learn=True), self.config.seed
         self._remember_columns(data)
-        tuning, unit = self._beginning(data, seed), self.task.unit(data)
+        tuning = self._beginning(data, seed)
         for step in steps_of(tuning, tuning.batches(data), tuning.initial_state(), 0, tuning.settings.steps):
-            yield step._replace(state=replace(step.state, params=_with_unit(step.state.params, unit)))
+            yield step._replace(state=replace(step.state, params=_with_unit(step.state.params, tuning.unit)))
 
     def _beginning(self, data: Labelled, seed: int, folder: PurePath | None = None) -> FinetuningProgram:
         """The program with the first parameters for this seed, whose outputs are in the task's unit."""
-        params = _with_unit(self.first_params(seed, data), 1 / self.task.unit(data))
-        return self.tuning_of(data, folder).beginning(seed, params)
+        tuning = self.tuning_of(data, folder)
+        return tuning.beginning(seed, _with_unit(self.first_params(seed, data), 1 / tuning.unit))
 
     def _remember_columns(self, data: Labelled) -> None:
         if data.examples is not None:

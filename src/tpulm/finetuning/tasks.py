@@ -142,7 +142,7 @@ class Task(ABC):
         return params
 
     def unit(self, training: Labelled) -> float:
-        """In which labels and outputs are trained: a power of two, so that changing to it and back is exact."""
+        """What labels and outputs are divided by in training: a power of two, which makes the division exact."""
         return 1.0
 
     @abstractmethod
@@ -307,8 +307,8 @@ class TextRegression(Task):
         return transformed(params, unit * labels.std(), unit * labels.mean())
 
     def unit(self, training: Labelled) -> float:
-        """That in which the labels' deviation is from 1 to 2,000: steps of Adam are too long for smaller ones, since their
-        length is the same on every scale, and squares of much larger ones overflow."""
+        """That by which the labels' deviation becomes 1 to 2,000. Adam's steps have one length on every scale, too long for
+        smaller labels; squares of much larger ones overflow."""
         deviation = max(float(training.labels.std(dtype=np.float64)), 1e-30)
         return 2.0 ** math.floor(math.log2(deviation / min(max(deviation, 1.0), 1000.0)))
 
