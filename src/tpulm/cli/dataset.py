@@ -111,14 +111,12 @@ def import_tfrecord(
     found = {pattern: list(find_paths(pattern)) for pattern in patterns}
     names = list(chain.from_iterable(found.values()))
     paths = {path if storage.is_remote(path) else os.path.realpath(path): path for path in names}
-    missing = missing_shards(names, "*")
-    asked = chain.from_iterable(missing_shards(some, pattern) for pattern, some in found.items())
-    if absent := sorted(set(missing).intersection(asked)):
+    if absent := [name for pattern, some in found.items() for name in missing_shards(some, pattern)]:
         raise DataError(
             f"{len(absent):,} of the shards are missing: {some_of(absent, 5)}. Bring them here; to import only some, name these"
         )
     with drawn_progress() as progress:
-        if missing:
+        if missing := missing_shards(names, "*"):
             progress.note(f"an incomplete set is imported, without {some_of(missing, 5)}")
         tokenizer, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:

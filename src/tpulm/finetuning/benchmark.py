@@ -181,9 +181,10 @@ def bench(
     files that are not the benchmark's.
     """
     settings = settings or {}
-    for name in [name for name in _GIVEN_BY if name in settings]:
-        option = _GIVEN_BY[name]
-        raise ConfigError(f"{name} is no setting of a benchmark; give {option} ({option[2:].replace('-', '_')}=… in Python)")
+    for name, option in _GIVEN_BY.items():
+        if name in settings:
+            in_python = option[2:].replace("-", "_")
+            raise ConfigError(f"{name} is no setting of a benchmark; give {option} ({in_python}=… in Python)")
     if select == "dev" and "dev_fraction" in settings:
         raise ConfigError('dev_fraction is of select = "train", which holds out a part of train; with "dev" leave it out')
     described, root, encoding = find_suite(suite), storage.as_path(workdir), find_codec(encoding)
