@@ -75,10 +75,10 @@ def test_another_program_accelerator_compiler_or_option_is_another(monkeypatch: 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"memory": 1}'])
 def test_a_damaged_file_is_made_again(kept: Path, damage: str):
     step = Lowered()
-    first = of(step)
-    for path in kept.iterdir():
-        path.write_text(damage, encoding="utf-8")
-    assert of(step) == first or step.compiled == 2
+    of(step)
+    (path,) = kept.iterdir()
+    path.write_text(damage, encoding="utf-8")
+    of(step)
     assert step.compiled == 2
 
 
@@ -106,11 +106,12 @@ def test_an_analysis_that_cannot_be_kept_is_given_all_the_same(kept: Path):
     assert of(Lowered()).flops == 2 * 8**3
 
 
-@pytest.mark.parametrize(
-    ("name", "write"), [("v3-8", 300), ("v6e-8", 161)]
-)  # 161 cycles: 131,076 bytes at 0.87 x 937 in a cycle
+@pytest.mark.parametrize(("name", "write"), [("v3-8", 300), ("v6e-8", 161)])
 def test_cycles_of_no_cost_model_are_bounded_by_bytes_on_newer_generations(name: str, write: int):
-    text = LOOP.replace('"300"}', '"300","cost_model_type":"COST_MODEL_TYPE_INVALID"}')
+    """161 cycles are those of 131,076 bytes, of which 0.87 x 937 go in one; what has a cost model keeps its own."""
+    text = LOOP
+    for cycles, kind in ((1000, "CLASSIC"), (300, "INVALID")):
+        text = text.replace(f'"{cycles}"}}', f'"{cycles}","cost_model_type":"COST_MODEL_TYPE_{kind}"}}')
     sizes = ("argument", "output", "alias", "temp", "generated_code")
     stats = SimpleNamespace(**{f"{size}_size_in_bytes": 0 for size in sizes})
     compiled = SimpleNamespace(as_text=lambda: text, memory_analysis=lambda: stats)
