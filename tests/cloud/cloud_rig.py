@@ -76,18 +76,26 @@ def write_job(job: Job, workdir: Any = WORKDIR_PATH) -> Control:
     return control
 
 
-def plant(api: TpuApi, name: str, zone: str = ZONE, **changes: Any) -> None:
-    """A node, or a queued resource, of the run in gs://runs/toy unless `workdir` and `labels` say otherwise."""
-    workdir = str(changes.pop("workdir", WORKDIR_PATH))
+def request_of(name: str, **changes: Any) -> Request:
+    """A request for a spot v3-8 in us-central1-a."""
     values: dict[str, Any] = {
+        "zone": ZONE,
         "accelerator": "v3-8",
         "runtime_version": "tpu-ubuntu2204-base",
         "spot": True,
         "queued": False,
         "valid_seconds": 600.0,
         "service_account": None,
-        "labels": {LABEL: "toy", UNTIL_LABEL: str(round(time.time() + 3600))},
-        "metadata": {WORKDIR: workdir} if workdir else {},
+        "labels": {LABEL: name.partition("-")[0]},
+        "metadata": {},
     }
-    api.create(Request(name=name, zone=zone, **{**values, **changes}))
+    return Request(name=name, **{**values, **changes})
+
+
+def plant(api: TpuApi, name: str, zone: str = ZONE, **changes: Any) -> None:
+    """A node, or a queued resource, of the run in gs://runs/toy unless `workdir` and `labels` say otherwise."""
+    workdir = str(changes.pop("workdir", WORKDIR_PATH))
+    labels = {LABEL: "toy", UNTIL_LABEL: str(round(time.time() + 3600))}
+    told = {"labels": labels, "metadata": {WORKDIR: workdir} if workdir else {}}
+    api.create(request_of(name, zone=zone, **{**told, **changes}))
     until(lambda: api.node_status(name, zone).state in ("READY", "WAITING_FOR_RESOURCES"))

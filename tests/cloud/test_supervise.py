@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from cloud_rig import request_of
 
 from cloud_emulator.recorded import answer
 from tpulm import storage
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Finished, Outcome, Policy, RecordEnd
 from tpulm.cloud.job import Ending, Job, Node, intended, with_node
-from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request
+from tpulm.cloud.provider import Creation, NodeStatus, Refused, Request
 from tpulm.cloud.supervise import StepProgress, Supervisor
 from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 
@@ -34,55 +36,46 @@ class Cloud:
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
-    hidden_looks: int = 0  # which see nothing
     kill_at: int | None = None
     refused_deletions: int = 0
     trouble: list[Exception] = field(default_factory=list)  # raised by the next looks
     before: bool = True  # whether the kill comes before the effect or after it
 
-    def _mortal(self) -> bool:
-        if self.kill_at is None:
-            return False
-        self.kill_at -= 1
-        return self.kill_at < 0
-
-    def create(self, request: Request) -> str:
-        dies = self._mortal()
+    @contextlib.contextmanager
+    def _mortal(self) -> Iterator[None]:
+        """Around an effect, before or after which the supervisor is killed when its turn has come."""
+        dies = self.kill_at == 0
+        self.kill_at = None if self.kill_at is None else self.kill_at - 1
         if dies and self.before:
             raise Killed
-        if self.refusals:
-            raise self.refusals.pop(0)
-        assert not self.nodes, "never two at once"
-        if request.name not in self.nodes:
-            self.nodes[request.name], self.labels[request.name] = "CREATING", dict(request.labels)
-            self.created.append(request.name)
+        yield
         if dies:
             raise Killed
+
+    def create(self, request: Request) -> str:
+        with self._mortal():
+            if self.refusals:
+                raise self.refusals.pop(0)
+            assert not self.nodes, "never two at once"
+            self.nodes[request.name], self.labels[request.name] = "CREATING", dict(request.labels)
+            self.created.append(request.name)
         return f"operation of {request.name}"
 
     def progress(self, operation: str) -> Creation:
         return Creation()
 
     def node_status(self, name: str, zone: str) -> NodeStatus:
-        if self._mortal():
-            raise Killed
-        if self.trouble:
-            raise self.trouble.pop(0)
-        if name in self.nodes and self.hidden_looks:
-            self.hidden_looks -= 1
-            return NodeStatus(None)
+        with self._mortal():
+            if self.trouble:
+                raise self.trouble.pop(0)
         return NodeStatus(self.nodes.get(name), self.labels.get(name, {}))
 
     def delete(self, name: str, zone: str) -> str:
-        dies = self._mortal()
-        if dies and self.before:
-            raise Killed
-        if self.refused_deletions:
-            self.refused_deletions -= 1
-            return "DeleteQueuedResource is not supported when state is PROVISIONING"
-        self.nodes.pop(name, None)
-        if dies:
-            raise Killed
+        with self._mortal():
+            if self.refused_deletions:
+                self.refused_deletions -= 1
+                return "DeleteQueuedResource is not supported when state is PROVISIONING"
+            self.nodes.pop(name, None)
         return ""
 
     def boot_progress(self, name: str, zone: str) -> str:
@@ -130,27 +123,9 @@ class Run:
 
 def supervisor(run: Run) -> Supervisor:
     def request(job: Job, node: Node) -> Request:
-        return Request(
-            name=node.name,
-            zone=node.zone,
-            accelerator=job.accelerator,
-            runtime_version="tpu-ubuntu2204-base",
-            spot=job.spot,
-            queued=False,
-            valid_seconds=60.0,
-            service_account=None,
-            labels={LABEL: job.run},
-            metadata={},
-        )
+        return request_of(node.name, zone=node.zone)
 
-    return Supervisor(
-        run.control,
-        run.cloud,
-        Policy(),
-        request,
-        clock=lambda: run.now,
-        pause_seconds=0.0,
-    )
+    return Supervisor(run.control, run.cloud, Policy(), request, clock=lambda: run.now, pause_seconds=0.0)
 
 
 @pytest.fixture
