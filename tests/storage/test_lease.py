@@ -45,12 +45,6 @@ def holding(folder: str | Path, environment: dict[str, str]) -> Iterator[subproc
 
 
 @pytest.fixture
-def holder(gcs: Emulator, user_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    with holding(FOLDER, os.environ | user_environment) as process:
-        yield process
-
-
-@pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_RENEW_SECONDS", 0.05)
 
@@ -76,14 +70,15 @@ def test_a_folder_here_is_locked_until_its_process_ends(tmp_path: Path, user_env
             assert (tmp_path / ".lock").read_text() == str(os.getpid())
 
 
-def test_a_killed_process_of_this_machine_is_replaced_at_once(holder: subprocess.Popen[str]):
+def test_a_killed_process_of_this_machine_is_replaced_at_once(gcs: Emulator, user_environment: dict[str, str]):
     """Though nobody has reaped it: a container may have nobody who does. Before, a second process is told about it."""
-    with pytest.raises(StorageError, match=rf"{FOLDER} .*process {holder.pid} on"), storage.held(FOLDER):
-        pass
-    holder.send_signal(signal.SIGKILL)
-    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
-    with storage.held(FOLDER):
-        assert storage.read_json(PATH)["process"] == os.getpid()
+    with holding(FOLDER, os.environ | user_environment) as process:
+        with pytest.raises(StorageError, match=rf"{FOLDER} .*process {process.pid} on"), storage.held(FOLDER):
+            pass
+        process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with storage.held(FOLDER):
+            assert storage.read_json(PATH)["process"] == os.getpid()
 
 
 def test_it_is_given_back_at_the_end(gcs: Emulator):
@@ -108,18 +103,6 @@ def test_one_that_did_not_is_waited_out(gcs: Emulator, monkeypatch: pytest.Monke
     assert [note.partition(";")[0] for note in notes] == [f"{FOLDER} was in use by process 17 on elsewhere (0)"]
 
 
-def test_one_that_is_renewed_meanwhile_is_refused(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lease, "_WATCH_SECONDS", 0.05)
-    storage.write_json(PATH, somebody(42.4))
-
-    def renew(note: str) -> None:
-        storage.write_json(PATH, somebody(60.0))
-
-    with pytest.raises(StorageError, match="process 17"), storage.held(FOLDER, note=renew):
-        pass
-    assert storage.read_json(PATH)["process"] == 17
-
-
 def test_it_is_renewed(gcs: Emulator, hurried: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lease, "_LEASE_SECONDS", 0.5)
     with storage.held(FOLDER):
@@ -137,21 +120,19 @@ def test_whoever_loses_it_is_asked_to_stop(gcs: Emulator, hurried: None):
         assert storage.read_json(PATH)["host"] == "elsewhere (0)", "what is another's is not given back"
 
 
-def test_an_outage_alone_is_no_loss(gcs: Emulator, hurried: None, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("fault", "kind", "times"),
+    [({"error_rate": 1}, "error", 3), ({"error_after_rate": 1, "count": 1}, "error_after", 1)],
+    ids=["an outage", "a lost answer"],
+)
+def test_what_passes_is_no_loss(
+    gcs: Emulator, hurried: None, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], kind: str, times: int
+):
     monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
     with interrupt.handled(), storage.held(FOLDER):
-        gcs.faults.set(error_rate=1)
-        until(lambda: gcs.faults.injected.get("error", 0) >= 3)
+        gcs.faults.set(**fault)
+        until(lambda: gcs.faults.injected.get(kind, 0) >= times)
         gcs.faults.clear()
-        first = version()
-        until(lambda: version() != first)
-        assert not interrupt.requested()
-
-
-def test_a_lost_answer_is_no_loss(gcs: Emulator, hurried: None):
-    with interrupt.handled(), storage.held(FOLDER):
-        gcs.faults.set(error_after_rate=1, count=1)
-        until(lambda: "error_after" in gcs.faults.injected)
         seen = version()
         until(lambda: version() != seen)
         assert not interrupt.requested()
@@ -183,8 +164,7 @@ def test_a_container_with_the_host_s_name_is_another_host(monkeypatch: pytest.Mo
 def test_a_lease_that_is_none_is_named(gcs: Emulator):
     for content in ('{"id": 1', "[]", '{"id": 1}', ""):
         storage.write_atomic(PATH, content)
-        with pytest.raises(StorageError, match=r"lease\.json"), \
-                storage.held(FOLDER):  # fmt: skip
+        with pytest.raises(StorageError, match=r"lease\.json"), storage.held(FOLDER):
             pass
 
 
@@ -203,8 +183,10 @@ def test_the_holder_of_a_folder(place: PurePath):
             storage.holder(place)
 
 
-@pytest.mark.parametrize("hours", [24, -24])
-def test_a_wrong_clock_evicts_nobody(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, hours: int):
+@pytest.mark.parametrize("hours", [0, 24, -24])
+def test_one_that_is_renewed_meanwhile_is_refused_whatever_our_clock(
+    gcs: Emulator, monkeypatch: pytest.MonkeyPatch, hours: int
+):
     monkeypatch.setattr(lease, "_WATCH_SECONDS", 0.05)
     storage.write_json(PATH, somebody(60.0))
     ours = {"time": lambda: time.time() + 3600 * hours, "time_ns": lambda: time.time_ns() + 3600 * hours * 10**9}
@@ -244,8 +226,8 @@ def taken_over() -> Iterator[None]:
         yield
 
 
-def written(gcs: Emulator) -> dict[str, Any]:
-    return {name: info for name, info in storage.walk(FOLDER).items() if name != lease.LEASE}
+def written() -> set[str]:
+    return storage.walk(FOLDER).keys() - {lease.LEASE}
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(200, marks=pytest.mark.soak)])
@@ -265,15 +247,12 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_writes_nothing_mor
             process.send_signal(signal.SIGSTOP)
             time.sleep(0.7)
             with taken_over():
-                print("round", count)
-                under_way = (
-                    f"results/{count}-{len([name for name in written(gcs) if name.startswith(f'results/{count}-')])}.json"
-                )
-                before = set(written(gcs))
+                before = written()
+                under_way = f"results/{count}-{sum(name.startswith(f'results/{count}-') for name in before)}.json"
                 process.send_signal(signal.SIGCONT)
                 _, error = process.communicate(timeout=20)
                 # The one request that the kernel may have been sending when the process was stopped.
-                assert set(written(gcs)) - before <= {under_way}
+                assert written() - before <= {under_way}
                 assert f"InUse: {FOLDER} " in error and f"process {os.getpid()}" in error
         finally:
             process.kill()

@@ -10,6 +10,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -39,15 +40,12 @@ class TestWriteAtomic:
             reading.result()
         assert seen <= set(contents)
 
-    def test_a_failed_write_leaves_the_old_content_and_nothing_else(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def test_a_failed_write_leaves_the_old_content_and_nothing_else(self, tmp_path: Path):
         path = tmp_path / "x"
         storage.write_atomic(path, "old")
 
-        def full(*_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(os, "replace", full)
-        with pytest.raises(StorageError, match="disk is full"):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with patch.object(os, "replace", side_effect=full), pytest.raises(StorageError, match="disk is full"):
             storage.write_atomic(path, "new")
         assert path.read_text() == "old"
         assert leftovers(tmp_path) == []
@@ -106,12 +104,9 @@ class TestFolders:
         with pytest.raises(StorageError, match="permission denied"):
             storage.check_writable(tmp_path)
 
-    def test_a_read_only_file_system(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        def read_only(*_: object) -> None:
-            raise OSError(errno.EROFS, "Read-only file system")
-
-        monkeypatch.setattr(Path, "write_bytes", read_only)
-        with pytest.raises(StorageError, match="--workdir"):
+    def test_a_read_only_file_system(self, tmp_path: Path):
+        read_only = OSError(errno.EROFS, "Read-only file system")
+        with patch.object(Path, "write_bytes", side_effect=read_only), pytest.raises(StorageError, match="--workdir"):
             storage.check_writable(tmp_path)
 
     def test_remove_takes_files_folders_links_and_nothing(self, tmp_path: Path):
@@ -137,10 +132,7 @@ class TestFolders:
         assert list(storage.walk(tmp_path)) == ["damaged/60/array"]
         assert list((tmp_path / "disk").iterdir()) == leftovers(tmp_path) == []
 
-    def test_other_schemes_are_refused_with_a_way_out(self):
-        with pytest.raises(ConfigError, match="s3://bucket/x"):
-            storage.as_path("s3://bucket/x")
-        with pytest.raises(ConfigError, match="slashes"):
-            storage.as_path("gs:/bucket/x")
-        with pytest.raises(ConfigError, match="gs:///x"):
-            storage.as_path("gs:///x")
+    @pytest.mark.parametrize(("path", "said"), [("s3://bucket/x",) * 2, ("gs:/bucket/x", "slashes"), ("gs:///x",) * 2])
+    def test_other_schemes_are_refused_with_a_way_out(self, path: str, said: str):
+        with pytest.raises(ConfigError, match=said):
+            storage.as_path(path)

@@ -64,12 +64,10 @@ def test_long_texts_of_toml_are_no_keys():
 
 
 def test_objects_of_files(tmp_path: Path):
-    (tmp_path / "x.json").write_text("[1]")
-    with pytest.raises(StorageError, match=r"x\.json"):
-        storage.read_json(tmp_path / "x.json")
-    (tmp_path / "x.json").write_text(DEEP)
-    with pytest.raises(StorageError, match=r"x\.json"):
-        storage.read_json(tmp_path / "x.json")
+    for content in ("[1]", DEEP):
+        (tmp_path / "x.json").write_text(content)
+        with pytest.raises(StorageError, match=r"x\.json"):
+            storage.read_json(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"x\.json"):
         storage.read_given_object(tmp_path / "x.json")
     assert storage.info(tmp_path / ("x" * 300)) is None, "a name that is too long is nowhere"
@@ -100,23 +98,9 @@ def test_a_name_that_is_not_utf8_can_be_one(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "a/../w",
-        "./a//w/",
-        "link/../w",
-        "link/w",
-        "../here/w",
-        "none/../w",
-        "w/..",
-        ".",
-        "..",
-        "//",
-        "a b*/../w",
-        "ㅎ/../\\w",
-        "./~",
-        "-w",
-    ],
-)
+    ["a/../w", "./a//w/", "link/../w", "link/w", "../here/w", "none/../w", "w/..", ".", "..", "//", "a b*/../w", "ㅎ/../\\w",
+     "./~", "-w"],
+)  # fmt: skip
 def test_a_path_means_what_it_means_to_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     for folder in ("a", "a b*"):
         (tmp_path / "here" / folder).mkdir(parents=True)

@@ -58,11 +58,9 @@ class TestBuiltAside:
         assert list(storage.walk(place / "x")) == ["old"]
 
     def test_what_a_killed_process_left_is_removed(self, place: PurePath, temporary_files: Path):
-        left = f".x.{dead_process()}.0123{storage.TEMPORARY_SUFFIX}"
-        if isinstance(place, Path):
-            storage.write_atomic(place / left / "half", "")
-        else:
-            storage.write_atomic(temporary_files / f"tpulm-{dead_process()}-abc{storage.TEMPORARY_SUFFIX}" / "half", "")
+        beside = isinstance(place, Path)
+        left = f".x.{dead_process()}.0123" if beside else f"tpulm-{dead_process()}-abc"
+        storage.write_atomic((place if beside else temporary_files) / f"{left}{storage.TEMPORARY_SUFFIX}" / "half", "")
         with storage.built_aside(place / "x") as made:
             made.write_text("whole")
         assert storage.read_text(place / "x") == "whole"
@@ -154,15 +152,9 @@ NEEDS_A_POOL = "from tpulm.runtime import workers; list(workers.run_tasks(abs, [
 class TestScratch:
     def test_only_what_dead_processes_left_is_swept(self, temporary_files: Path):
         dead, alive = dead_process(), os.getppid()
-        kept = [
-            f"tpulm-{alive}-a{storage.TEMPORARY_SUFFIX}",
-            f"tpulm-{os.getpid()}-b{storage.TEMPORARY_SUFFIX}",
-            f"tpulm-{dead}-c",
-            f"other-{dead}-d{storage.TEMPORARY_SUFFIX}",
-            f"tpulm-x-e{storage.TEMPORARY_SUFFIX}",
-            f"pymp-{dead}",
-        ]
-        for name in (*kept, f"tpulm-{dead}-f{storage.TEMPORARY_SUFFIX}", f"tpulm-{dead}-g{storage.TEMPORARY_SUFFIX}"):
+        scratch = (f"tpulm-{alive}-a", f"tpulm-{os.getpid()}-b", f"other-{dead}-d", "tpulm-x-e")
+        kept = [*(name + storage.TEMPORARY_SUFFIX for name in scratch), f"tpulm-{dead}-c", f"pymp-{dead}"]
+        for name in (*kept, *(f"tpulm-{dead}-{letter}{storage.TEMPORARY_SUFFIX}" for letter in "fg")):
             storage.write_atomic(temporary_files / name / "x", "")
         elsewhere = temporary_files / f"tpulm-{dead}-h{storage.TEMPORARY_SUFFIX}"
         elsewhere.symlink_to(temporary_files / kept[-1])
@@ -193,9 +185,7 @@ def test_log_lines_of_libraries_are_left_out_and_nothing_else(capfd: pytest.Capt
     with held_stderr(without=LOG_LINE):
         os.write(2, b"\x1b[2KTraining  1/2\rI1123 00:44:31.098986   27320 google_auth_provider.cc:136] Using a token\n")
         os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
-        os.write(
-            2, b"E1123 00:46:20.101343   27924 google_auth_provider.cc:188] Could not find the credentials file\nI am here\n"
-        )
+        os.write(2, b"E1123 00:46:20.101343   27924 google_auth_provider.cc:188] Could not find the file\nI am here\n")
     os.write(2, b"later\n")
     err = capfd.readouterr().err
-    assert err.startswith("\x1b[2KTraining  1/2\rE1123") and err.endswith("credentials file\nI am here\nlater\n")
+    assert err.startswith("\x1b[2KTraining  1/2\rE1123") and err.endswith("find the file\nI am here\nlater\n")
