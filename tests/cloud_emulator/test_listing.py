@@ -26,23 +26,16 @@ def plainly(names: list[str], query: Query) -> tuple[list[str], list[str]]:
     return shown, sorted(set(prefixes))
 
 
+SHORT = st.text("ab/", max_size=2)
+
+
 @settings(max_examples=60)
-@given(
-    NAMES,
-    st.text("ab/", max_size=2),
-    st.sampled_from(["", "/", "a", "//"]),
-    st.text("ab/", max_size=2),
-    st.text("ab/", max_size=2),
-    st.booleans(),
-    st.integers(1, 4),
-)
+@given(NAMES, SHORT, st.sampled_from(["", "/", "a", "//"]), SHORT, SHORT, st.booleans(), st.integers(1, 4))
 def test_pages_together_are_the_whole_listing(
     names: set[str], prefix: str, delimiter: str, start: str, end: str, with_marker: bool, limit: int
 ):
     query = Query(prefix, delimiter, start, end, limit=limit, with_marker=with_marker)
-    shown: list[str] = []
-    prefixes: list[str] = []
-    page: Page | None = None
+    shown, prefixes, page = list[str](), list[str](), Page([], [], None)
     for _ in range(len(names) + 2):
         page = page_of(sorted(names), query)
         assert len(page.names) + len(page.prefixes) <= limit + 1
@@ -52,7 +45,7 @@ def test_pages_together_are_the_whole_listing(
             break
         after, after_prefix = opened(page.token)
         query = query._replace(after=after, after_prefix=after_prefix)
-    assert page is not None and page.token is None, "the pages end"
+    assert page.token is None, "the pages end"
     assert (shown, prefixes) == plainly(sorted(names), Query(prefix, delimiter, start, end, with_marker=with_marker))
 
 

@@ -113,18 +113,10 @@ def test_metadata_of_a_vm(rig: Rig, monkeypatch: pytest.MonkeyPatch):
             assert re.fullmatch(form, found), path
         if path.endswith("tpu-env"):
             env = dict(line.split(": ") for line in found.splitlines())
-    published = {
-        "ACCELERATOR_TYPE": "v4-256",
-        "CHIPS_PER_HOST_BOUNDS": "2,2,1",
-        "ENABLE_ICI_RESILIENCY": "true",
-        "HOST_BOUNDS": "2,2,8",
-        "PREEMPTIBLE": "false",
-        "RUNTIME_VERSION": "gcr.io/cloud-tpu-v2-images/fake_tensorflow:latest",
-        "TOPOLOGY": "4x4x8",
-        "TPU_TOPOLOGY_WRAP": "true,true,true",
-        "TYPE": "V4",
-        "ZONE": "us-central2-b",
-    }
+    published = {"ACCELERATOR_TYPE": "v4-256", "TYPE": "V4", "ZONE": "us-central2-b", "PREEMPTIBLE": "false"}
+    published |= {"TOPOLOGY": "4x4x8", "CHIPS_PER_HOST_BOUNDS": "2,2,1", "HOST_BOUNDS": "2,2,8"}
+    published |= {"TPU_TOPOLOGY_WRAP": "true,true,true", "ENABLE_ICI_RESILIENCY": "true"}
+    published |= {"RUNTIME_VERSION": "gcr.io/cloud-tpu-v2-images/fake_tensorflow:latest"}
     assert {key: env[key].strip("'") for key in published} == published
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -16,6 +15,7 @@ import requests
 from cloud_emulator import Emulator
 from cloud_emulator.errors import EmulatorError
 from cloud_emulator.storage.api import QUANTUM_BYTES
+from waiting import until
 
 ODD_NAME = "a/b c+ü%.txt"
 UPLOAD = "/upload/storage/v1/b/runs/o?uploadType=media"
@@ -25,11 +25,14 @@ class Http:
     """A few lines of Cloud Storage client, without retries and without opinions."""
 
     def __init__(self, emulator: Emulator):
-        self.url = emulator.url
+        self.url, self.uploads = emulator.url, f"{emulator.url}/upload/storage/v1/b/runs/o"
 
     def put(self, name: str, content: bytes, **arguments: Any) -> requests.Response:
-        url = f"{self.url}/upload/storage/v1/b/runs/o"
-        return requests.post(url, params={"uploadType": "media", "name": name, **arguments}, data=content, timeout=30)
+        return requests.post(self.uploads, params={"uploadType": "media", "name": name, **arguments}, data=content, timeout=30)
+
+    def multipart(self, body: bytes, boundary: str = "B", **headers: str) -> requests.Response:
+        headers = {"Content-Type": f"multipart/related; boundary={boundary}", **headers}
+        return requests.post(self.uploads, params={"uploadType": "multipart"}, data=body, headers=headers, timeout=30)
 
     def of(self, name: str, *further: str) -> str:
         return "/".join([f"{self.url}/storage/v1/b/runs/o", quote(name, safe=""), *further])
@@ -72,14 +75,9 @@ def test_ranges(http: Http):
     ):
         answer = http.get("x", {"Range": asked})
         assert (answer.status_code, answer.content, answer.headers["Content-Range"]) == (206, content, f"bytes {span}/10")
-    for name, asked, size in (
-        ("x", "bytes=10-", 10),
-        ("x", "bytes=10-12", 10),
-        ("empty", "bytes=0-0", 0),
-        ("empty", "bytes=-1", 0),
-    ):
-        answer = http.get(name, {"Range": asked})
-        assert answer.status_code == 416 and answer.headers["Content-Range"] == f"bytes */{size}"
+    for name, asked in (("x", "10-"), ("x", "10-12"), ("empty", "0-0"), ("empty", "-1")):
+        answer = http.get(name, {"Range": f"bytes={asked}"})
+        assert answer.status_code == 416 and answer.headers["Content-Range"] == f"bytes */{10 if name == 'x' else 0}"
 
 
 def test_what_is_not_there(http: Http):
@@ -210,82 +208,69 @@ TOTAL = len(CONTENT)
 class Session:
     """A resumable upload of `name`, by hand."""
 
-    def __init__(self, emulator: Emulator, name: str = "x", about: dict | None = None, **arguments: object):
-        url = f"{emulator.url}/upload/storage/v1/b/runs/o"
+    def __init__(self, http: Http, name: str = "x", about: dict | None = None, **arguments: object):
         parameters = {"uploadType": "resumable", "name": name, **arguments}
-        self.begun = requests.post(url, params=parameters, json=about or {}, timeout=30)
+        self.begun = requests.post(http.uploads, params=parameters, json=about or {}, timeout=30)
         self.url = self.begun.headers.get("Location", "")
 
-    def send(self, start: int, stop: int, total: int | str = TOTAL, headers: dict | None = None) -> requests.Response:
-        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{total}", **(headers or {})}
+    def send(self, start: int, stop: int, total: int | str = TOTAL) -> requests.Response:
+        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{total}"}
         return requests.put(self.url, data=CONTENT[start:stop], headers=headers, timeout=30)
 
     def ask(self, total: int | str = "*") -> requests.Response:
         return requests.put(self.url, headers={"Content-Range": f"bytes */{total}"}, timeout=30)
 
 
-def content_of(emulator: Emulator, name: str = "x") -> bytes:
-    return requests.get(f"{emulator.url}/storage/v1/b/runs/o/{name}", params={"alt": "media"}, timeout=30).content
-
-
-def test_the_state_of_an_upload(gcs: Emulator):
-    session = Session(gcs)
+def test_the_state_of_an_upload(http: Http):
+    session = Session(http)
     assert session.ask().status_code == 308 and "Range" not in session.ask().headers
     session.send(0, QUANTUM_BYTES + 1000, total="*")
     assert session.ask().headers["Range"] == f"bytes=0-{QUANTUM_BYTES - 1}", "what is kept is a multiple of 256 KiB"
-    assert requests.get(f"{gcs.url}/storage/v1/b/runs/o/x", timeout=30).status_code == 404
+    assert http.get("x").status_code == 404
     assert session.ask(QUANTUM_BYTES).json()["size"] == str(QUANTUM_BYTES), "its size was told at the end"
-    assert Session(gcs, "empty").ask(0).json()["size"] == "0"
-    whole = Session(gcs, "whole", about={"contentType": "text/plain", "metadata": {"a": "b"}})
+    assert Session(http, "empty").ask(0).json()["size"] == "0"
+    whole = Session(http, "whole", about={"contentType": "text/plain", "metadata": {"a": "b"}})
     made = whole.send(0, TOTAL).json()
     assert (made["size"], made["contentType"], made["metadata"]) == (str(TOTAL), "text/plain", {"a": "b"})
-    assert whole.ask().json() == made and content_of(gcs, "whole") == CONTENT, "a finished session repeats its answer"
+    assert whole.ask().json() == made and http.get("whole").content == CONTENT, "a finished session repeats its answer"
 
 
-def test_chunks_that_overlap_and_chunks_that_leave_a_gap(gcs: Emulator):
-    session = Session(gcs)
+def test_chunks_that_overlap_and_chunks_that_leave_a_gap(http: Http):
+    session = Session(http)
     assert session.send(QUANTUM_BYTES, TOTAL).status_code == 503
     session.send(0, 2 * QUANTUM_BYTES)
     assert session.send(QUANTUM_BYTES, TOTAL).status_code == 200
-    assert content_of(gcs) == CONTENT
+    assert http.get("x").content == CONTENT
 
 
-def test_a_connection_that_breaks_in_the_middle(gcs: Emulator):
-    session = Session(gcs)
+def test_a_connection_that_breaks_in_the_middle(http: Http):
+    session = Session(http)
     target = urlsplit(session.url)
-    lines = [
-        f"PUT {target.path}?{target.query} HTTP/1.1",
-        f"Host: {target.netloc}",
-        f"Content-Length: {TOTAL}",
-        f"Content-Range: bytes 0-{TOTAL - 1}/{TOTAL}",
-    ]
-    head = "\r\n".join([*lines, "", ""]).encode()
+    about = f"Host: {target.netloc}\r\nContent-Length: {TOTAL}\r\nContent-Range: bytes 0-{TOTAL - 1}/{TOTAL}"
+    head = f"PUT {target.path}?{target.query} HTTP/1.1\r\n{about}\r\n\r\n".encode()
     with socket.create_connection((target.hostname or "", target.port or 0)) as connection:
         connection.sendall(head + CONTENT[: 2 * QUANTUM_BYTES + 77])
-    for _ in range(100):
-        if session.ask().headers.get("Range"):
-            break
-        time.sleep(0.01)
+    until(lambda: session.ask().headers.get("Range"))
     assert session.ask().headers["Range"] == f"bytes=0-{2 * QUANTUM_BYTES - 1}"
     assert session.send(2 * QUANTUM_BYTES, TOTAL).status_code == 200
-    assert content_of(gcs) == CONTENT
+    assert http.get("x").content == CONTENT
 
 
-def test_cancelling(gcs: Emulator):
-    session = Session(gcs)
+def test_cancelling(http: Http):
+    session = Session(http)
     session.send(0, QUANTUM_BYTES)
     assert requests.delete(session.url, timeout=30).status_code == 499
     assert session.send(QUANTUM_BYTES, TOTAL).status_code == 499
     assert requests.put(session.url + "x", data=b"", timeout=30).status_code == 404
 
 
-def test_preconditions_hold_when_the_upload_ends(gcs: Emulator):
-    session = Session(gcs, ifGenerationMatch=0)
+def test_preconditions_hold_when_the_upload_ends(http: Http):
+    session = Session(http, ifGenerationMatch=0)
     session.send(0, QUANTUM_BYTES)
-    other = Session(gcs, ifGenerationMatch=0)
+    other = Session(http, ifGenerationMatch=0)
     assert other.send(0, TOTAL).status_code == 200
     assert session.send(QUANTUM_BYTES, TOTAL).status_code == 412
-    assert Session(gcs, ifGenerationMatch=0).begun.status_code == 412
+    assert Session(http, ifGenerationMatch=0).begun.status_code == 412
 
 
 @pytest.mark.parametrize(
@@ -299,47 +284,29 @@ def test_preconditions_hold_when_the_upload_ends(gcs: Emulator):
         ({}, {"Content-MD5": "AAAAAAAAAAAAAAAAAAAAAA=="}, 400),
     ],
 )
-def test_hashes_are_verified(gcs: Emulator, about: dict, headers: dict, status: int):
-    url = f"{gcs.url}/upload/storage/v1/b/runs/o"
+def test_hashes_are_verified(http: Http, about: dict, headers: dict, status: int):
     described = json.dumps({"name": "m", **about})
     body = f"--B\r\nContent-Type: application/json\r\n\r\n{described}\r\n--B\r\n\r\nhello\r\n--B--".encode()
-    headers = {"Content-Type": "multipart/related; boundary=B", **headers}
-    assert requests.post(url, params={"uploadType": "multipart"}, data=body, headers=headers, timeout=30).status_code == status
-    begun = requests.post(url, params={"uploadType": "resumable", "name": "r"}, json=about, timeout=30)
-    headers.pop("Content-Type")
-    assert requests.put(begun.headers["Location"], data=b"hello", headers=headers, timeout=30).status_code == status
-    there = [requests.get(f"{gcs.url}/storage/v1/b/runs/o/{name}", timeout=30).status_code for name in "mr"]
-    assert there == ([200, 200] if status == 200 else [404, 404])
+    assert http.multipart(body, **headers).status_code == status
+    begun = Session(http, "r", about)
+    assert requests.put(begun.url, data=b"hello", headers=headers, timeout=30).status_code == status
+    assert [http.get(name).status_code for name in "mr"] == [200 if status == 200 else 404] * 2
 
 
 @pytest.mark.parametrize("ending", [b"\r\n", b"\n"])
 @pytest.mark.parametrize("content", [b"", b"\r", b"\n", b"\r\n", b"x\r\n--B\r\ny", b"--B--", bytes(range(256))])
-def test_multipart_bodies_carry_any_bytes(gcs: Emulator, ending: bytes, content: bytes):
-    lines = [
-        b"--B",
-        b"Content-Type: application/json",
-        b"",
-        b'{"name": "x"}',
-        b"--B",
-        b"Content-Type: a/b",
-        b"",
-        content,
-        b"--B--",
-    ]
-    url = f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=multipart"
-    headers = {"Content-Type": 'multipart/related; boundary="B"'}
-    made = requests.post(url, data=ending.join(lines), headers=headers, timeout=30)
+def test_multipart_bodies_carry_any_bytes(http: Http, ending: bytes, content: bytes):
+    head = [b"--B", b"Content-Type: application/json", b"", b'{"name": "x"}', b"--B", b"Content-Type: a/b", b""]
+    made = http.multipart(ending.join([*head, content, b"--B--"]), boundary='"B"')
     assert made.status_code == 200 and made.json()["contentType"] == "a/b"
-    assert content_of(gcs) == content
+    assert http.get("x").content == content
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"--B\r\n", b"--B\r\nA: b\r\n\r\n{}\r\n--B--", b"--B\r\n\r\nnot json\r\n--B\r\n\r\nx\r\n--B--"]
 )
-def test_multipart_bodies_that_are_none(gcs: Emulator, body: bytes):
-    url = f"{gcs.url}/upload/storage/v1/b/runs/o?uploadType=multipart"
-    headers = {"Content-Type": "multipart/related; boundary=B"}
-    assert requests.post(url, data=body, headers=headers, timeout=30).status_code == 400
+def test_multipart_bodies_that_are_none(http: Http, body: bytes):
+    assert http.multipart(body).status_code == 400
 
 
 def test_a_folder_belongs_to_one_emulator(tmp_path: Path):

@@ -126,24 +126,6 @@ def test_a_worker_that_boots_late(rig: Rig, late: list[int]):
     assert not machine.is_on, "it is gone before it boots"
 
 
-def test_stock_out(rig: Rig):
-    rig.tpu.stock_out("us-central1-a", count=1)
-    with pytest.raises(refusals.ResourceExhausted, match='"us-central1-a"'):
-        rig.create()
-    with pytest.raises(refusals.NotFound):
-        rig.get()
-    rig.create()
-    rig.tpu.stock_out("us-central1-a")
-    rig.create("run-a2", zone="us-central1-b")
-    for _ in range(2):
-        with pytest.raises(refusals.ResourceExhausted):
-            rig.create("run-a3")
-    rig.tpu.restock()
-    rig.create("run-a3")
-    with pytest.raises(EmulatorError, match="'us-central1-a'"):
-        rig.tpu.stock_out("us-centrl1-a")
-
-
 def test_a_storm_and_a_lost_answer(rig: Rig):
     rig.tpu.faults.set(error_rate=1, count=3)
     with pytest.raises(refusals.ServiceUnavailable, match="unavailable"):

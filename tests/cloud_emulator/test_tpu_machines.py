@@ -94,18 +94,15 @@ def test_no_process_is_left(rig: Rig, end: str):
     machine = rig.tpu.machine("run-a1")
     until(lambda: len(machine.processes()) >= HIDDEN, machine.processes)
     processes = machine.processes()
-    match end:
-        case "delete":
-            rig.delete()
-        case "kill":
-            rig.tpu.kill("run-a1")
-        case "preempt":
-            rig.tpu.preempt("run-a1", 0.05)
-            until(lambda: rig.state() == "PREEMPTED")
-        case "vanish":
-            rig.tpu.vanish("run-a1")
-        case _:
-            rig.emulator.stop()
+    {
+        "delete": rig.delete,
+        "kill": lambda: rig.tpu.kill("run-a1"),
+        "preempt": lambda: rig.tpu.preempt("run-a1", 0.05),
+        "vanish": lambda: rig.tpu.vanish("run-a1"),
+        "stop": rig.emulator.stop,
+    }[end]()
+    if end == "preempt":
+        until(lambda: rig.state() == "PREEMPTED")
     assert not alive(processes)
     assert machine.folder.exists() == (end in ("kill", "preempt"))
 

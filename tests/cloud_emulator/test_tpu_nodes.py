@@ -20,13 +20,9 @@ def test_from_creation_to_gone(rig: Rig):
     name = f"{rig.at('us-west4-a')}/nodes/run-a1"
     told = requests.get(f"{rig.emulator.url}/v2/{creation.operation.name}", timeout=20).json()
     assert re.fullmatch(r".*/operations/operation-\d{13}-[0-9a-f]{13}-[0-9a-f]{8}-[0-9a-f]{8}", told["name"])
-    assert told["metadata"].pop("createTime") and told["metadata"] == {
-        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
-        "apiVersion": "v2",
-        "cancelRequested": False,
-        "target": name,
-        "verb": "create",
-    }
+    kind = "type.googleapis.com/google.cloud.common.OperationMetadata"
+    metadata = {"@type": kind, "apiVersion": "v2", "cancelRequested": False, "target": name, "verb": "create"}
+    assert told["metadata"].pop("createTime") and told["metadata"] == metadata
     assert not creation.done() and told["done"] is False
     assert rig.client.get_node(name=name).state.name == "CREATING"
     rig.tpu.advance(61)
