@@ -18,46 +18,22 @@ WORKDIR_PATH = storage.as_path("gs://runs/toy")
 
 
 def job_of(**changes: Any) -> Job:
-    values: dict[str, Any] = {
-        "run": "toy",
-        "accelerator": "v3-8",
-        "spot": True,
-        "zones": (ZONE, "us-central1-b"),
-        "prices": dict.fromkeys((ZONE, "us-central1-b", OTHER_ZONE), 2.0),
-        "created_at": time.time() - 7200,
-    }
+    values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "zones": (ZONE, "us-central1-b")}
+    values |= {"prices": dict.fromkeys((*values["zones"], OTHER_ZONE), 2.0), "created_at": time.time() - 7200}
     return Job(**{**values, **changes})
 
 
 def attempt_of(number: int = 1, **changes: Any) -> Attempt:
-    values: dict[str, Any] = {
-        "number": number,
-        "node": f"toy-a{number}",
-        "zone": ZONE,
-        "intended_at": time.time() - 7200,
-        "ready_at": time.time() - 7000,
-        "ended_at": time.time() - 3400,
-        "ending": "preempted",
-        "detail": f"toy-a{number} is PREEMPTED",
-        "first_step": 0,
-        "last_step": 40,
-        "dollars": 2.0,
-    }
-    return Attempt(**{**values, **changes})
+    now, node = time.time(), f"toy-a{number}"
+    values: dict[str, Any] = {"number": number, "node": node, "zone": ZONE, "first_step": 0, "last_step": 40, "dollars": 2.0}
+    values |= {"intended_at": now - 7200, "ready_at": now - 7000, "ended_at": now - 3400}
+    return Attempt(**{**values, "ending": "preempted", "detail": f"{node} is PREEMPTED", **changes})
 
 
 def node_of(number: int = 1, **changes: Any) -> Node:
-    values: dict[str, Any] = {
-        "name": f"toy-a{number}",
-        "zone": ZONE,
-        "attempt": number,
-        "intended_at": time.time() - 3700,
-        "requested": True,
-        "state": "READY",
-        "since": time.time() - 3600,
-        "ready_at": time.time() - 3600,
-    }
-    return Node(**{**values, **changes})
+    now = time.time()
+    values: dict[str, Any] = {"name": f"toy-a{number}", "zone": ZONE, "attempt": number, "requested": True, "state": "READY"}
+    return Node(**{**values, "intended_at": now - 3700, "since": now - 3600, "ready_at": now - 3600, **changes})
 
 
 def running(**changes: Any) -> Job:
@@ -78,17 +54,9 @@ def write_job(job: Job, workdir: Any = WORKDIR_PATH) -> Control:
 
 def request_of(name: str, **changes: Any) -> Request:
     """A request for a spot v3-8 in us-central1-a."""
-    values: dict[str, Any] = {
-        "zone": ZONE,
-        "accelerator": "v3-8",
-        "runtime_version": "tpu-ubuntu2204-base",
-        "spot": True,
-        "queued": False,
-        "valid_seconds": 600.0,
-        "service_account": None,
-        "labels": {LABEL: name.partition("-")[0]},
-        "metadata": {},
-    }
+    values: dict[str, Any] = {"zone": ZONE, "accelerator": "v3-8", "runtime_version": "tpu-ubuntu2204-base", "spot": True}
+    values |= {"queued": False, "valid_seconds": 600.0, "service_account": None}
+    values |= {"labels": {LABEL: name.partition("-")[0]}, "metadata": {}}
     return Request(name=name, **{**values, **changes})
 
 

@@ -20,6 +20,7 @@ import pytest
 from local_server import LocalServer, send
 from tpulm.cloud import bundle
 from tpulm.cloud.vm import services
+from waiting import until
 
 FOLDER = bundle.source_folder() / "cloud" / "vm"
 RECORDED = json.loads((resources.files("cloud_emulator") / "recorded" / "metadata.json").read_text())["keys"]
@@ -27,12 +28,9 @@ TENANT = "g9250ab742a5cc428-tp"
 TOKEN = "ya29.not-for-the-command-line"
 PATIENCE = 60.0
 OWN = {"tpulm-project": "lab", "tpulm-zone": "us-east5-a", "tpulm-node": "toy-a1"}
-TPU_ENV = (
-    RECORDED["instance/attributes/tpu-env"]["value"]
-    .replace("{project}", "lab")
-    .replace("{node}", "toy-a1")
-    .replace("{zone}", "us-east5-a")
-)
+TPU_ENV = RECORDED["instance/attributes/tpu-env"]["value"]
+for placeholder, value in {"project": "lab", "node": "toy-a1", "zone": "us-east5-a"}.items():
+    TPU_ENV = TPU_ENV.replace(f"{{{placeholder}}}", value)
 
 
 class Asked(NamedTuple):
@@ -67,7 +65,6 @@ class Google(LocalServer):
 
     def environment(self, home: Path) -> dict[str, str]:
         return {
-            "PATH": os.environ["PATH"],
             "HOME": str(home),
             "GCE_METADATA_HOST": self.url.removeprefix("http://"),
             "STORAGE_EMULATOR_HOST": self.url,
@@ -114,45 +111,38 @@ def google(request: pytest.FixtureRequest) -> Iterator[Google]:
         yield server
 
 
-def run_until_it_deletes_its_node(command: list[str], google: Google, home: Path, environment: dict[str, str]) -> str:
-    """What it said."""
+GONE = [f"/v2/projects/lab/locations/us-east5-a/{name}" for name in ("queuedResources/toy-a1?force=true", "nodes/toy-a1")]
+
+
+def run_until_it_deletes_its_node(command: list[str], google: Google, home: Path, **environment: str) -> str:
+    """What it said. `home` comes first in PATH."""
+    environment = {**google.environment(home), "PATH": f"{home}:{os.environ['PATH']}", **environment}
     with (home / "said").open("w+") as said:
         process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=home, start_new_session=True)
         try:
-            until = time.monotonic() + PATIENCE
-            while len(google.paths("DELETE")) < 2 and time.monotonic() < until:
-                time.sleep(0.02)
+            until(lambda: len(google.paths("DELETE")) >= 2, lambda: (home / "said").read_text(), PATIENCE)
         finally:
             os.killpg(process.pid, 9)
             process.wait()
-        said.seek(0)
-        return said.read()
+    assert google.paths("DELETE") == GONE
+    return (home / "said").read_text()
 
 
-GONE = [
-    "/v2/projects/lab/locations/us-east5-a/queuedResources/toy-a1?force=true",
-    "/v2/projects/lab/locations/us-east5-a/nodes/toy-a1",
-]
+def write_script(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o755)
 
 
 def test_an_agent_of_a_run_that_is_over_deletes_its_node(google: Google, identity: dict[str, str], tmp_path: Path):
     """The VM lies in a project of Google's, and its name is not the node's."""
-    said = run_until_it_deletes_its_node(
-        [sys.executable, str(FOLDER / "agent.py")], google, tmp_path, google.environment(tmp_path)
-    )
-    assert google.paths("DELETE") == GONE, said
+    run_until_it_deletes_its_node([sys.executable, str(FOLDER / "agent.py")], google, tmp_path)
     assert {asked.token for asked in google.asked if asked.method == "DELETE"} == {TOKEN}
 
 
 def test_a_boot_without_a_bundle_deletes_its_node(google: Google, identity: dict[str, str], tmp_path: Path):
     """… and its token never stands on a command line."""
-    record = tmp_path / "curl"
-    record.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >> {tmp_path}/argv\nexec /usr/bin/curl "$@"\n')
-    record.chmod(0o755)
-    environment = google.environment(tmp_path)
-    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, environment)
-    assert google.paths("DELETE") == GONE, said
+    write_script(tmp_path / "curl", "#!/bin/bash", f'printf "%s\\n" "$*" >> {tmp_path}/argv', 'exec /usr/bin/curl "$@"')
+    run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path)
     of_bucket = [asked for asked in google.asked if asked.path.startswith("/storage/")]
     assert of_bucket and {asked.token for asked in of_bucket} == {TOKEN}
     arguments = (tmp_path / "argv").read_text()
@@ -305,10 +295,8 @@ def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch:
         monkeypatch.setattr(agent, "end", ended.append)
         agent.run()
         (end,) = ended
-        assert (end["exit_code"], end["failure"]) == (
-            4 if secret is None else 2,
-            "ConfigError",
-        ) and "gs://runs/key for KEY" in end["message"]
+        assert (end["exit_code"], end["failure"]) == (4 if secret is None else 2, "ConfigError")
+        assert "gs://runs/key for KEY" in end["message"]
 
 
 def children() -> set[str]:
@@ -330,15 +318,12 @@ def test_a_vm_whose_turn_does_not_come_goes_at_once(google: Google, program: Any
 
 
 def test_spare_vms_are_left_their_share_of_the_budget(program: Any):
-    agent = program.Agent()
-    agent.first_boot_time, spare = 1e9, {**JOB["node"], "zone": "us-west1-a"}
-    agent.keep_to_budget({**JOB, "budget": 10.0})
-    assert agent.valid_until == 1e9 + 5 * 3600 - 480
-    agent.keep_to_budget({**JOB, "budget": 10.0, "spare": [spare, spare]})
-    assert agent.valid_until == 1e9 + 5 * 3600 - 480 - 1200
+    agent, spare = program.Agent(), {**JOB["node"], "zone": "us-west1-a"}
     former = {**spare, "ending": "preempted", "ready_at": 1e9 - 3600}  # it is being deleted, and its cost not recorded yet
-    agent.keep_to_budget({**JOB, "budget": 10.0, "spare": [spare, former]})
-    assert agent.valid_until == 1e9 + 4 * 3600 - 480 - 1200
+    agent.first_boot_time = 1e9
+    for others, hours, kept in (([], 5, 480), ([spare, spare], 5, 480 + 1200), ([spare, former], 4, 480 + 1200)):
+        agent.keep_to_budget({**JOB, "budget": 10.0, "spare": others})
+        assert agent.valid_until == 1e9 + hours * 3600 - kept
 
 
 def test_what_cannot_be_read_in_the_bucket_ends_no_trainer(google: Google, program: Any):
@@ -354,24 +339,19 @@ def test_what_cannot_be_read_in_the_bucket_ends_no_trainer(google: Google, progr
 
 def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):
     """One that lived for long first is started again. What the script sleeps in between is a second here."""
-    (tmp_path / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 1\n")
-    (tmp_path / "sleep").chmod(0o755)
+    write_script(tmp_path / "sleep", "#!/bin/sh", "exec /bin/sleep 1")
     google.metadata.update({f"instance/attributes/{key}": value for key, value in OWN.items()})
     broken = tmp_path / "tpulm" / "bundles" / ("0" * 64)
     broken.mkdir(parents=True)
     (broken / "agent.py").write_text(
         "import pathlib, time\n"
-        "lived = pathlib.Path('lived')\n"
         "print('dies', flush=True)\n"
-        "if not lived.exists():\n"
-        "    lived.touch()\n"
+        "if not pathlib.Path('lived').exists():\n"
+        "    pathlib.Path('lived').touch()\n"
         "    time.sleep(2)\n"
         "raise SystemExit(3)\n"
     )
-    environment = {**google.environment(tmp_path), "TPULM_BOOT_SECONDS": "2"}
-    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, environment)
-    assert google.paths("DELETE") == GONE, said
+    said = run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path, TPULM_BOOT_SECONDS="2")
     assert said.count("dies") > 1, said
 
 

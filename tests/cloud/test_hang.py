@@ -44,12 +44,16 @@ class Trainer:
     def says(self, stage: str, step: int | None = None) -> None:
         self.path.write_text(json.dumps({"stage": stage, "step": step, "time": self.clock.now + 1e9}).ljust(160))
 
+    def waits(self, seconds: float, stage: str, step: int | None = None) -> float | None:
+        """So long until it says that; what the watch finds then."""
+        self.clock.now += seconds
+        self.says(stage, step)
+        return self.watch.check()
+
     def trains(self, steps: int, seconds: float) -> None:
         """After so many steps more, each of which takes so long."""
         for step in range(1 + (self.watch.step or 0), 1 + (self.watch.step or 0) + steps):
-            self.clock.now += seconds
-            self.says("train", step)
-            assert self.watch.check() is None
+            assert self.waits(seconds, "train", step) is None
 
     def hangs_after(self, seconds: float) -> bool:
         """Nothing more is said: whether it counts as hanging after so long, and not before."""
@@ -68,8 +72,7 @@ class Trainer:
 )
 def test_how_long_a_step_may_take(tmp_path: Path, hang_seconds: float | None, step_seconds: float, limit: float):
     trainer = Trainer(tmp_path / "progress", hang_seconds)
-    trainer.says("train", 0)
-    trainer.watch.check()
+    trainer.waits(0, "train", 0)
     trainer.trains(5, step_seconds)
     assert trainer.hangs_after(limit)
     assert trainer.watch.why(limit) == f"no step after 5 for {limit:.0f} s"
@@ -79,37 +82,29 @@ def test_how_long_a_step_may_take(tmp_path: Path, hang_seconds: float | None, st
 def test_what_is_no_step_may_take_longer(tmp_path: Path, stage: str):
     trainer = Trainer(tmp_path / "progress")
     if stage:  # else it never began
-        trainer.says(stage)
-        assert trainer.watch.check() is None
+        assert trainer.waits(0, stage) is None
     assert trainer.hangs_after(3600.0)
     assert trainer.watch.why(3600.0) == f"nothing new in the stage '{stage or 'start'}' for 3600 s"
 
 
+def test_the_first_step_may_take_longer(tmp_path: Path):
+    trainer = Trainer(tmp_path / "progress", hang_seconds=1000.0)
+    assert trainer.waits(0, "train", 400) is None
+    assert trainer.hangs_after(6000.0) and trainer.watch.step == 400
+
+
 def test_signs_of_life_count_while_there_are_no_steps(tmp_path: Path):
-    trainer = Trainer(tmp_path / "first", hang_seconds=1000.0)
-    trainer.says("train", 400)
-    trainer.watch.check()
-    assert trainer.hangs_after(6000.0) and trainer.watch.step == 400, "the first step may take longer"
     trainer = Trainer(tmp_path / "progress")
     for _ in range(10):
-        trainer.clock.now += 3000
-        trainer.says("dataset")
-        assert trainer.watch.check() is None
-    trainer.says("train", 0)
-    trainer.watch.check()
+        assert trainer.waits(3000, "dataset") is None
+    assert trainer.waits(0, "train", 0) is None
     trainer.trains(3, 1.0)
     trainer.trains(1, 590.0)  # not typical
-    trainer.says("save", 4)
-    assert trainer.watch.check() is None
-    trainer.clock.now += 3000  # measured apart
-    assert trainer.watch.check() is None
-    trainer.says("train", 4)
-    assert trainer.watch.check() is None
-    for _ in range(3):  # rows that are read, say, without a step
-        trainer.clock.now += 250
-        trainer.says("train", 4)
-        assert (trainer.watch.check() or 0.0) in (0.0, 750.0)
-    assert trainer.watch.check() == 750.0
+    assert trainer.waits(0, "save", 4) is None
+    trainer.clock.now += 3000
+    assert trainer.watch.check() is None and trainer.waits(0, "train", 4) is None, "measured apart"
+    rows = [trainer.waits(250, "train", 4) for _ in range(3)]  # that are read, say, without a step
+    assert rows == [None, None, 750.0]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"1", b'{"stage": "train"}', b"\xff"])

@@ -331,11 +331,9 @@ def live(seed: int) -> tuple[World, Job, float | None]:
     budget = chance.choice([None, 20.0, 60.0])
     queued = chance.random() < 0.4
     trouble, steps = chance.choice([0.0, 0.1, 0.3, 0.7]), chance.choice([2_000, 20_000])
-    options: dict[str, Any] = {
-        "deadline_hours": chance.choice([None, 48.0, 400.0]) if trouble < 0.7 else 400.0,
-        "budget": budget,
-    }
-    settings = load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=ZONES, queued=queued, **options)
+    deadline = chance.choice([None, 48.0, 400.0]) if trouble < 0.7 else 400.0
+    options: dict[str, Any] = {"queued": queued, "budget": budget, "deadline_hours": deadline}
+    settings = load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=ZONES, **options)
     world = World(chance, trouble, steps)
     if world.trouble and chance.random() < 0.3:
         world.closed = frozenset(chance.sample(ZONES, chance.randint(1, 3)))
@@ -363,9 +361,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
             memory=SupervisorState.model_validate_json(saved or "{}"),
         )
 
-    pass_seconds = chance.choice(
-        [None, None, 60.0, 300.0]
-    )  # between passes that are all there is of a supervisor; None: it loops
+    pass_seconds = chance.choice([None, None, 60.0, 300.0])  # between passes, each all there is of a supervisor; None: it loops
     begun, current, wants_stop = world.now, supervisor(), chance.random() < 0.1
     while world.now < begun + 2 * MONTH:
         try:

@@ -44,6 +44,15 @@ class Catalog(GoogleRest):
         return {"skus": list(self.rows), "nextPageToken": ""}
 
 
+DALLAS = ROWS[COMPUTE_ENGINE][2]["sku"]
+
+
+def of_rows(*rows: dict[str, Any], catalog: Catalog | None = None) -> prices.Price:
+    """What a v6e-1 costs in Dallas on demand."""
+    settings = settings_of("v6e-1", spot=False)
+    return prices.find_prices(settings, ["us-south1-a"], rest=catalog or Catalog(*rows))["us-south1-a"]
+
+
 @pytest.fixture
 def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -102,7 +111,7 @@ def test_a_spot_v6e_in_europe_is_not_a_third_of_its_price(gcs: Emulator):
 
 def test_a_v4_is_always_priced_as_a_slice(cache: Any):
     row = {**ROWS[CLOUD_TPU][-1]["sku"], "description": "Tpu-v4 Pod Accelerator USA"}  # the name is Google's
-    catalog: Any = Catalog(row, {**row, "description": "Tpu-v4 accelerator USA"}, of=CLOUD_TPU)
+    catalog = Catalog(row, {**row, "description": "Tpu-v4 accelerator USA"}, of=CLOUD_TPU)
     (price,) = prices.find_prices(settings_of("v4-8", spot=False), ["us-central2-b"], rest=catalog).values()
     assert price.dollars_per_hour == pytest.approx(8.1144)
 
@@ -117,17 +126,13 @@ def test_a_v4_is_always_priced_as_a_slice(cache: Any):
     ],
 )
 def test_a_row_in_another_form_hides_no_other(cache: Any, wrong: dict[str, Any]):
-    dallas = ROWS[COMPUTE_ENGINE][2]["sku"]
-    found = prices.find_prices(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog({**dallas, **wrong}, dallas))  # type: ignore[arg-type]
-    assert found["us-south1-a"].source == prices.CATALOG
+    assert of_rows({**DALLAS, **wrong}, DALLAS).source == prices.CATALOG
 
 
 def test_the_rate_from_the_first_hour_on_counts_and_of_two_rows_the_dearer(cache: Any):
-    dallas = ROWS[COMPUTE_ENGINE][2]["sku"]
     rates = [{"startUsageAmount": amount, "unitPrice": {"currencyCode": "USD", "units": str(amount or 3)}} for amount in (9, 0)]
-    tiered = {**dallas, "pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": rates}}]}
-    found = prices.find_prices(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=Catalog(tiered, dallas))  # type: ignore[arg-type]
-    assert found["us-south1-a"].dollars_per_hour == 3.0
+    tiered = {**DALLAS, "pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": rates}}]}
+    assert of_rows(tiered, DALLAS).dollars_per_hour == 3.0
 
 
 def test_where_the_catalogue_is_off_the_file_counts_and_it_is_told(gcs: Emulator):
@@ -159,8 +164,7 @@ def test_a_budget_leaves_out_default_zones_without_a_price(gcs: Emulator):
 
 
 def test_the_users_own_prices_come_first(gcs: Emulator, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
-    own = tmp_path / "own.toml"
-    own.write_text('[prices]\nas_of = "2026-11"\n[[tpu]]\nprefix = "v4"\nspot = 0.5\n')
+    (own := tmp_path / "own.toml").write_text('[prices]\nas_of = "2026-11"\n[[tpu]]\nprefix = "v4"\nspot = 0.5\n')
     monkeypatch.setenv("TPULM_ACCELERATORS", str(own))
     accelerators._catalogue.cache_clear()
     try:
@@ -172,19 +176,15 @@ def test_the_users_own_prices_come_first(gcs: Emulator, tmp_path: Any, monkeypat
 
 
 def test_the_catalogue_is_kept_for_a_day(cache: Any):
-    catalog: Any = Catalog(ROWS[COMPUTE_ENGINE][2]["sku"])
-
-    def found() -> prices.Price:
-        return prices.find_prices(settings_of("v6e-1", spot=False), ["us-south1-a"], rest=catalog)["us-south1-a"]
-
-    assert found() == found() and catalog.asked == 1
+    catalog = Catalog(DALLAS)
+    assert of_rows(catalog=catalog) == of_rows(catalog=catalog) and catalog.asked == 1
     for damage in ("{", "[]", "{}", '{"at": 9e99, "dollars": {}}', '{"at": "now", "dollars": {}}'):
         cache.write_text(damage)
         asked = catalog.asked
-        assert found().source == prices.CATALOG and catalog.asked == asked + 1, damage
+        assert of_rows(catalog=catalog).source == prices.CATALOG and catalog.asked == asked + 1, damage
     kept, asked = json.loads(cache.read_text()), catalog.asked
     cache.write_text(json.dumps({**kept, "at": kept["at"] - 90_000}))
-    assert found().dollars_per_hour == 2.7 and catalog.asked == asked + 1
+    assert of_rows(catalog=catalog).dollars_per_hour == 2.7 and catalog.asked == asked + 1
 
 
 def test_nothing_of_an_emulator_is_kept(gcs: Emulator, cache: Any, monkeypatch: pytest.MonkeyPatch):

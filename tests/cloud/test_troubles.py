@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import trainer
-from cloud_rig import PROJECT, WORKDIR_PATH, running
+from cloud_rig import PROJECT, WORKDIR_PATH, job_of, running
 from vm_rig import PATIENCE, QUICK, ZONES, Cloud, agents, cloud, endings, machines, until
 
 from cloud_emulator import Emulator
@@ -54,17 +54,9 @@ class Run(Control):
         self.events: dict[int, Event] = {}
         self.tpu.set(create_seconds=100.0, delete_seconds=20.0, queue_seconds=40.0)
         settings = load(project=PROJECT, bucket="runs", **{"accelerator": "v3-8", "zones": ZONES, **options})
-        job = Job(
-            run="toy",
-            accelerator=settings.kind.name,
-            spot=True,
-            queued=settings.queued,
-            zones=settings.zones,
-            prices=dict.fromkeys(settings.zones, 2.0),
-            budget=settings.budget,
-            project=PROJECT,
-            created_at=self.now(),
-        )
+        same = {name: getattr(settings, name) for name in ("queued", "zones", "budget", "project")}
+        prices = dict.fromkeys(settings.zones, 2.0)
+        job = job_of(accelerator=settings.kind.name, prices=prices, created_at=self.now(), **same)
         assert self.create(job)
 
         def request(job: Job, node: Node) -> Request:
@@ -133,9 +125,9 @@ FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], 
     ),
     "no capacity in two zones, then there is": (refuse_both, {}, "done", ["stock-out", "stock-out", "done"]),
     "preempted before it was ready": (
-        lambda tpu: tpu.answer_next("preempted-while-creating", count=4), {}, "done", [*["preempted"] * 4, "done"]
+        lambda tpu: tpu.answer_next("preempted-while-creating", count=2), {}, "done", [*["preempted"] * 2, "done"]
     ),
-    "a quota that is free again": (lambda tpu: tpu.answer_next("quota", count=3), {}, "done", [*["quota"] * 3, "done"]),
+    "a quota that is free again": (lambda tpu: tpu.answer_next("quota", count=2), {}, "done", [*["quota"] * 2, "done"]),
     "a policy against external addresses": (
         lambda tpu: tpu.answer_next("policy-external-ip", count=None), {}, "refused", ["denied"]
     ),
@@ -155,7 +147,6 @@ AFTER_STEP_2: Mapping[str, tuple[Event, dict[str, Any], list[str]]] = {
     "maintenance": (lambda run: run.tpu.repair("toy-a1", seconds=200.0), {}, ["done"]),
     "one conflict": (lambda run: fail_requests(run, error_status=409), {}, ["done"]),
     "a silent cloud": (lambda run: fail_requests(run, error_status=503, count=9), {}, ["done"]),
-    "a storm": (lambda run: fail_requests(run, error_rate=0.4, error_status=503, count=30), {}, ["done"]),
 }
 
 
@@ -254,9 +245,9 @@ def test_settings_that_the_node_does_not_have(launched: Control):
     with pytest.raises(ConfigError, match=r"accelerator: v3-8 -> v6e-8\n  budget: None -> 7\.0"):
         launching.reattach(run, WORKDIR_PATH, other)
     others = {"zones": ZONES[1:], "queued": True, "network": "other", "external_addresses": False, "quota_patience_hours": 9.0}
-    for name, value in others.items():
-        with pytest.raises(ConfigError, match=f"{name}: "):
-            launching.reattach(run, WORKDIR_PATH, SETTINGS.model_copy(update={name: value}))
+    with pytest.raises(ConfigError) as raised:
+        launching.reattach(run, WORKDIR_PATH, SETTINGS.model_copy(update=others))
+    assert all(f"{name}: " in str(raised.value) for name in others)
     with pytest.raises(ConfigError, match=r"train\.steps"):
         launching.reattach(load_run("bert-tiny", {**SOURCES, "train.steps": 7}), WORKDIR_PATH, SETTINGS)
     with pytest.raises(ConfigError, match="toy-a2"):
@@ -295,6 +286,7 @@ def test_a_reboot(cloud: Cloud) -> None:
     assert (job.status, endings(job)) == ("done", ["done"]), cloud.told
 
 
+@pytest.mark.slow
 def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> None:
     cloud.launch({"seconds": 3.0}, budget=0.25)  # less than what the VM keeps for saving and deleting
     supervisor = cloud.supervisor()

@@ -11,6 +11,7 @@ import sys
 import tarfile
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -35,36 +36,38 @@ def test_what_runs_there_needs_python_3_8_and_its_library_alone(name: str):
     assert {module.split(".")[0] for module in imported} <= sys.stdlib_module_names | beside
 
 
-def test_a_bundle_is_named_by_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "uv").write_text("50 MB")
-    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: tmp_path / "uv")
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-    packed, again = bundle.build(tmp_path / "a"), bundle.build(tmp_path / "b")
-    assert packed.name == again.name == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}.tar.gz"
-    with tarfile.open(packed) as archive:
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The bundle of these sources, packed twice, with a script that runs uv instead of the 50 MB of it."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("uv", "first", "second")]
+    uv = folders[0] / "small-uv"
+    uv.write_text(f'#!/bin/sh\nexec {bundle.fetch_uv(folders[0])} "$@"\n')
+    uv.chmod(0o755)
+    with patch.object(bundle, "fetch_uv", lambda folder: uv):
+        return [bundle.build(folder) for folder in folders[1:]]
+
+
+def test_a_bundle_is_named_by_what_is_in_it(packed: list[Path]):
+    assert {path.name for path in packed} == {f"{hashlib.sha256(packed[0].read_bytes()).hexdigest()}.tar.gz"}
+    with tarfile.open(packed[0]) as archive:
         names = archive.getnames()
     assert {*bundle.PROGRAMS, "bundle.json", "pins.txt", "uv"} < set(names)
     assert {f"source/tpulm/{name}" for name in ("__init__.py", "cloud/vm/boot.sh", "recipes/bert-base.toml")} < set(names)
     assert not any("__pycache__" in name for name in names)
 
 
-def test_an_environment_has_the_tpulm_of_its_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_environment_has_the_tpulm_of_its_bundle(packed: list[Path], tmp_path: Path):
     """Without what that needs: as where all of it comes with the bundle."""
-    uv = tmp_path / "small-uv"  # instead of 50 MB to pack
-    uv.write_text(f'#!/bin/sh\nexec {bundle.fetch_uv(tmp_path)} "$@"\n')
-    uv.chmod(0o755)
-    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: uv)
-    with tarfile.open(bundle.build(tmp_path)) as archive:
-        archive.extractall(tmp_path / "there", filter="data")
-    there = tmp_path / "there"
-    (there / "pins.txt").write_text("")
+    with tarfile.open(packed[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "pins.txt").write_text("")
     code = "import install, sys; sys.executable = ''; print(install.environment(lambda: None))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=there, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     python = done.stdout.splitlines()[-1]
     found = subprocess.run([python, "-c", VERSION], capture_output=True, text=True, check=False)
-    assert python == str(there / "env" / "bin" / "python") and found.stdout.strip() == metadata.version("tpulm"), found.stderr
+    assert python == str(tmp_path / "env" / "bin" / "python")
+    assert found.stdout.strip() == metadata.version("tpulm"), found.stderr
 
 
 VERSION = "from importlib import metadata; print(metadata.version('tpulm'))"
