@@ -81,26 +81,20 @@ def test_what_is_refused(rig: Rig, arguments: tuple[str, ...], fields: dict[str,
 def test_the_project_and_what_it_lacks_and_names_that_are_taken(rig: Rig):
     with pytest.raises(refusals.Forbidden, match="project another"):
         list(rig.client.list_nodes(parent="projects/another-one/locations/us-central1-a"))
-    rig.tpu.deny("tpu.nodes.create")
-    with pytest.raises(refusals.Forbidden, match=r"'tpu\.nodes\.create'"):
-        rig.begin()
-    rig.tpu.allow()
-    account = {"email": "vm@tpulm-emulator.iam.gserviceaccount.com"}
-    with pytest.raises(refusals.Forbidden, match="account 'vm@"):  # there is none
-        rig.begin(service_account=account)
-    rig.tpu.deny("iam.serviceAccounts.actAs")
-    with pytest.raises(refusals.Forbidden, match=r"account '\d+-compute@"):
-        rig.begin()
-    rig.tpu.allow("iam.serviceAccounts.actAs")
-    rig.tpu.set_billing(False)
-    with pytest.raises(refusals.Forbidden, match="billing"):
-        rig.begin()
-    rig.tpu.set_billing(True)
-    rig.tpu.disable_service("tpu.googleapis.com")
-    with pytest.raises(refusals.Forbidden, match=r"project \d+") as caught:
-        rig.begin()
+    tpu, service = rig.tpu, "tpu.googleapis.com"
+    for spoil, mend, message in (
+        (lambda: tpu.deny("tpu.nodes.create"), tpu.allow, r"'tpu\.nodes\.create'"),
+        (lambda: tpu.deny("iam.serviceAccounts.actAs"), tpu.allow, r"account '\d+-compute@"),
+        (lambda: tpu.set_billing(False), lambda: tpu.set_billing(True), "billing"),
+        (lambda: tpu.disable_service(service), lambda: tpu.enable_service(service), r"project \d+"),
+    ):
+        spoil()
+        with pytest.raises(refusals.Forbidden, match=message) as caught:
+            rig.begin()
+        mend()
     assert caught.value.reason == "SERVICE_DISABLED"
-    rig.tpu.enable_service("tpu.googleapis.com")
+    with pytest.raises(refusals.Forbidden, match="account 'vm@"):  # there is none
+        rig.begin(service_account={"email": "vm@tpulm-emulator.iam.gserviceaccount.com"})
     node = rig.node()  # by its topology
     node.accelerator_type = ""
     node.accelerator_config = tpu_v2.AcceleratorConfig(type_=tpu_v2.AcceleratorConfig.Type.V3, topology="2x2")

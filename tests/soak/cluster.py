@@ -49,10 +49,9 @@ class Cluster:
 
     def __init__(self, run_file: Path, workdir: str, environment: Mapping[str, str]):
         self.run_file, self.workdir, self.folder = run_file, storage.as_path(workdir), run_file.parent
-        self._environment = {name: value for name, value in os.environ.items() if name not in STRICT} | {
-            **environment,
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
-        }
+        xla_flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+        inherited = {name: value for name, value in os.environ.items() if name not in STRICT}
+        self._environment = {**inherited, **environment, "XLA_FLAGS": xla_flags}
         self.hosts: list[subprocess.Popen[bytes]] = []
         self.attempts = 0
 
@@ -66,15 +65,9 @@ class Cluster:
             with self.log(index).open("ab") as log:
                 log.write(f"\n=== attempt {self.attempts}\n".encode())
                 log.flush()
-                self.hosts.append(
-                    subprocess.Popen(
-                        command + several * (num_hosts > 1),
-                        env=self._environment,
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                    )
-                )
+                words = command + several * (num_hosts > 1)
+                host = subprocess.Popen(words, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+                self.hosts.append(host)
 
     def log(self, index: int) -> Path:
         return self.folder / f"host{index}.log"
