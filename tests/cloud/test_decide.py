@@ -84,6 +84,7 @@ def stepping(seconds: float, seconds_per_step: float) -> Observation:
         (new(), Observation(), 0, RecordAttempt()),
         (new(), Observation(complete=True), 0, Close("done", "the run is complete")),
         (new(status="done"), Observation(complete=True), 0, Finished()),
+        (stopping(new()), Observation(), 0, Close("stopped", "stopped on request; launching it again continues")),
         (new(not_before=NOW + 60), Observation(), 10, Wait("the next attempt is in 50 s")),
         (jobs.intended(new(), now=NOW), Observation(), 0, Create()),
         (jobs.intended(new(), now=NOW), Observation(state="CREATING"), 0, Adopt()),

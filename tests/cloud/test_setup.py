@@ -13,7 +13,7 @@ from tpulm.cloud.google_rest import GoogleError, GoogleRest
 from tpulm.cloud.settings import CloudSettings, load
 from tpulm.cloud.setup import SetupCheck, SetupStep, apply, examine
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused
+from tpulm.errors import CloudRefused, TpulmError
 
 PROJECT, WORKER = "tpulm-emulator", "tpulm-worker@tpulm-emulator.iam.gserviceaccount.com"
 MEMBER = f"serviceAccount:{WORKER}"
@@ -147,6 +147,14 @@ def test_a_role_that_was_deleted_or_changed(gcs: Emulator):
         apply(again)
         assert is_well(WITHOUT_SECRETS)
     assert "tpu.nodes.stop" in role["includedPermissions"], "what somebody added stays"
+
+
+def test_a_network_that_is_gone_is_no_refusal(empty: Emulator):
+    found = steps(SETTINGS, rest=GoogleRest(PROJECT, patience_seconds=0.0))
+    empty.stop()
+    with pytest.raises(TpulmError, match="127") as raised:
+        apply(found)
+    assert raised.value.exit_code == 1
 
 
 def test_the_permission_that_is_missing_is_named(empty: Emulator):
