@@ -21,16 +21,9 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
     """write_split([rows of part 0, rows of part 1, …], …) -> the folder of a split whose rows are full of unique tokens."""
 
     def write(part_rows: list[int], *, sequence_length: int = 8, block_rows: int = 4, name: str = "dataset/train") -> Path:
+        sizes = {"sequence_length": sequence_length, "block_rows": block_rows, "vocab_size": 1_000_000}
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-        rows = RowFormat(
-            kind="packed",
-            sequence_length=sequence_length,
-            dtype="uint32",
-            block_rows=block_rows,
-            columns=("tokens",),
-            vocab_size=1_000_000,
-            special=special,
-        )
+        rows = RowFormat(kind="packed", dtype="uint32", columns=("tokens",), special=special, **sizes)
         folder = tmp_path / name
         parts, next_id = [], FIRST_ID
         for number, count in enumerate(part_rows):
@@ -38,8 +31,7 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
             ids = np.arange(next_id, next_id + size, dtype=np.uint32)
             next_id += size
             ends = np.arange(1, count + 1) * (sequence_length - 2)
-            tokens = TokenizedDocuments(ids, ends, ends)
-            layout = lay_packed(tokens, sequence_length=sequence_length)
+            layout = lay_packed(TokenizedDocuments(ids, ends, ends), sequence_length=sequence_length)
             assert layout.num_rows == count
             counts = Counts(documents=count, tokens=size, characters=size)
             parts.append(write_part(folder, number, "x", SplitRows("train", [Version(layout, ids)], counts), rows))

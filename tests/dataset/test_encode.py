@@ -43,8 +43,9 @@ def test_what_is_done_is_told_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(encode, "_CHARACTERS_AT_ONCE", 4)
     told: list[tuple[int, int]] = []
     advance = lambda text_bytes, documents: told.append((text_bytes, documents))  # noqa: E731
-    encode_documents(["abcd", "한글", "xyz"], LETTERS, sentences=False, dtype=UINT16, advance=advance)
+    tokens, _ = encode_documents(["A. b", "한글", "xyz"], LETTERS, sentences=False, dtype=UINT16, advance=advance)
     assert told == [(4, 1), (9, 2)]
+    assert tokens.sentence_ends.tolist() == tokens.document_ends.tolist() == [4, 6, 9], "documents stay whole"
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 10**6])
@@ -60,11 +61,6 @@ def test_sentences_and_documents_end_where_they_should(monkeypatch: pytest.Monke
     assert (counts.documents, counts.empty_documents, counts.tokens, counts.unknown_tokens) == (4, 1, 42, 1)
     assert (counts.characters, counts.bytes) == (45, 34 + 3 + 12 + 4)
     assert (counts.blanks, counts.unknown_characters, counts.unknown_fraction) == (7, 3, 3 / 38)
-
-
-def test_without_sentences_documents_are_whole() -> None:
-    tokens, _ = encode_documents(["One. Two.", "Three."], LETTERS, sentences=False, dtype=UINT16)
-    assert tokens.sentence_ends.tolist() == tokens.document_ends.tolist() == [9, 15]
 
 
 def test_sentences_apart_are_documents_that_begin_and_end_with_text() -> None:

@@ -41,10 +41,9 @@ def tokens_of(documents: list[list[int]]) -> TokenizedDocuments:
 
 
 def segments(sample: Sample, *, short: float = 0.3, single: float = 0.2, next_sentence: bool = False) -> RowLayout:
-    fractions = {"short_fraction": short, "single_segment_fraction": single}
+    given = {"short_fraction": short, "single_segment_fraction": single, "sequence_length": sample.sequence_length}
     draws = RandomStream(sample.seed, StreamPurpose.LAYOUT, 0)
-    length = sample.sequence_length
-    return lay_segments(sample.tokens, sequence_length=length, **fractions, next_sentence=next_sentence, draws=draws)
+    return lay_segments(sample.tokens, **given, next_sentence=next_sentence, draws=draws)
 
 
 def rows_of(layout: RowLayout, sample: Sample) -> np.ndarray:
@@ -108,9 +107,8 @@ def test_packed_rows_hold_every_token_once_in_order(sample: Sample) -> None:
     rows = rows_of(layout, sample)
     found = [pieces(row) for row in rows]
     assert [token for row in found for piece in row for token in piece] == sample.tokens.ids.tolist()
-    for row in found:
-        for piece in row:
-            assert len({document_of(sample, token) for token in piece}) == 1, "a piece is of one document"
+    of_documents = [{document_of(sample, token) for token in piece} for row in found for piece in row]
+    assert all(len(documents) == 1 for documents in of_documents), "a piece is of one document"
     padding = (rows == MARKS.pad).sum(axis=1)
     assert (padding[:-1] < SMALLEST_CUT).all()
     for row in rows:
@@ -121,11 +119,8 @@ def test_packed_rows_hold_every_token_once_in_order(sample: Sample) -> None:
 def test_causal_rows_are_one_tape_cut_into_overlapping_windows(sample: Sample) -> None:
     layout = lay_causal(sample.tokens, sequence_length=sample.sequence_length)
     rows = rows_of(layout, sample)
-    tape = [MARKS.sep]
-    start = 0
-    for end in sample.tokens.document_ends.tolist():
-        tape += [*sample.tokens.ids[start:end].tolist(), MARKS.sep]
-        start = end
+    documents = np.split(sample.tokens.ids, sample.tokens.document_ends[:-1])
+    tape = [MARKS.sep, *(token for document in documents for token in [*document.tolist(), MARKS.sep])]
     assert not (rows[:-1] == MARKS.pad).any(), "padding only in the last row"
     np.testing.assert_array_equal(rows[1:, 0], rows[:-1, -1])
     joined = [rows[0, 0], *rows[:, 1:].ravel().tolist()]
@@ -136,18 +131,16 @@ def test_causal_rows_are_one_tape_cut_into_overlapping_windows(sample: Sample) -
 
 @given(samples(), st.integers(1, 7), st.booleans())
 def test_reordered_rows_are_the_same_rows_however_they_are_filled(sample: Sample, step: int, causal: bool) -> None:
-    causal_rows = lay_causal(sample.tokens, sequence_length=sample.sequence_length)
-    layout = causal_rows if causal else segments(sample, next_sentence=True)
+    length = sample.sequence_length
+    layout = lay_causal(sample.tokens, sequence_length=length) if causal else segments(sample, next_sentence=True)
     order = RandomStream(sample.seed, StreamPurpose.ROW_ORDER, 1).permutation(layout.num_rows)
     moved = reorder(layout, order)
     np.testing.assert_array_equal(rows_of(moved, sample), rows_of(layout, sample)[order])
     assert (moved.random_next is None) == (layout.random_next is None) == causal
     if moved.random_next is not None and layout.random_next is not None:
         np.testing.assert_array_equal(moved.random_next, layout.random_next[order])
-    shards = [
-        fill(moved, first, min(first + step, moved.num_rows), sample.tokens.ids, sample.sequence_length, MARKS)
-        for first in range(0, moved.num_rows, step)
-    ]
+    ranges = [(first, min(first + step, moved.num_rows)) for first in range(0, moved.num_rows, step)]
+    shards = [fill(moved, *ends, sample.tokens.ids, length, MARKS) for ends in ranges]
     np.testing.assert_array_equal(np.concatenate(shards), rows_of(moved, sample))
 
 
@@ -174,12 +167,9 @@ def test_halves_follow_electras_shares() -> None:
     """Long documents of ten-token sentences: the shares of single segments and short rows are as configured."""
     sample = Sample(tokens_of([[10] * 40] * 500), 128, 7)
     layout = segments(sample, short=0.1, single=0.1)
-    runs = np.bincount(layout.row)
-    lengths = np.bincount(layout.row, weights=layout.length)
-    ends_document = np.isin(np.cumsum(lengths), sample.tokens.document_ends)
-    whole = ~ends_document
-    share_full = (lengths[whole] >= 125).mean()
-    assert 0.87 < share_full < 0.93
+    runs, lengths = np.bincount(layout.row), np.bincount(layout.row, weights=layout.length)
+    whole = ~np.isin(np.cumsum(lengths), sample.tokens.document_ends)
+    assert 0.87 < (lengths[whole] >= 125).mean() < 0.93
     full = whole & (lengths >= 125)
     assert 0.08 < (runs[full] == 1).mean() < 0.12
     first = layout.length[layout.column == 1][full & (runs == 2)]
@@ -197,9 +187,3 @@ def test_half_of_the_next_sentences_are_random_when_documents_are_long() -> None
     for label in (False, True):
         chosen = layout.random_next == label
         assert 50 < first[chosen].mean() < 65 and 50 < second[chosen].mean() < 65, "length gives the label away"
-
-
-def test_a_single_document_serves_as_its_own_other() -> None:
-    sample = Sample(tokens_of([[4]]), 16, 0)
-    layout = segments(sample, next_sentence=True)
-    assert pieces(rows_of(layout, sample)[0]) == [[3, 4, 5, 6], [3, 4, 5, 6]]

@@ -23,6 +23,10 @@ def write(path: Path, records: list[bytes]) -> str:
     return str(path)
 
 
+def ends_of(records: list[bytes]) -> list[int]:
+    return [sum(16 + len(record) for record in records[: number + 1]) for number in range(len(records))]
+
+
 def test_the_checksum_is_that_of_tensorflow() -> None:
     """crc32c("123456789") is 0xe3069283 (RFC 3720, B.4, gives its kind); masked as record_writer.h does."""
     assert masked_crc32c(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17) & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
@@ -39,8 +43,7 @@ def test_what_was_framed_is_read(tmp_path: Path, records: list[bytes]) -> None:
     path = write(tmp_path / "a", records)
     found = list(read_records(path))
     assert [record.data for record in found] == records
-    offsets = [sum(16 + len(data) for data in records[:number]) for number in range(len(records))]
-    assert [(record.number, record.offset) for record in found] == list(zip(range(1, len(records) + 1), offsets, strict=True))
+    assert [(record.number, record.offset) for record in found] == list(enumerate([0, *ends_of(records)][:-1], 1))
 
 
 @in_memory
@@ -62,7 +65,7 @@ def test_any_flipped_bit_is_found_where_it_is(tmp_path: Path, records: list[byte
     bit = data.draw(strategies.integers(0, 8 * len(content) - 1))
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
-    ends = [sum(16 + len(record) for record in records[: number + 1]) for number in range(len(records))]
+    ends = ends_of(records)
     number = next(number for number, end in enumerate(ends, 1) if bit // 8 < end)
     with pytest.raises(DataError, match=rf"a, record {number} \(byte {[0, *ends][number - 1]}\)"):
         list(read_records(str(path)))
@@ -73,7 +76,7 @@ def test_any_flipped_bit_is_found_where_it_is(tmp_path: Path, records: list[byte
 def test_any_cut_within_a_record_is_found(tmp_path: Path, records: list[bytes], data: strategies.DataObject) -> None:
     path = Path(write(tmp_path / "a", records))
     content = path.read_bytes()
-    ends = [sum(16 + len(record) for record in records[: number + 1]) for number in range(len(records))]
+    ends = ends_of(records)
     cut = data.draw(strategies.integers(1, len(content) - 1).filter(lambda size: size not in ends))
     path.write_bytes(content[:cut])
     number = next(number for number, end in enumerate(ends, 1) if cut < end)
