@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
 from tpulm.config import CorpusConfig, SourceConfig
-from tpulm.corpus import CorpusManifest, Part, read_part, scatter
+from tpulm.corpus import CorpusManifest, Part, read_part, sample_texts, scatter
 from tpulm.corpus.documents import Faults
 from tpulm.corpus.readers import read_documents
 from tpulm.corpus.readers.lines import ByteStream
 from tpulm.corpus.sources import find_files
-from tpulm.errors import DataError
+from tpulm.errors import DataError, Stopped
+from tpulm.progress import Silent
+from tpulm.runtime import interrupt
 
 
 class Read(NamedTuple):
@@ -38,6 +41,9 @@ class Scattered(NamedTuple):
 
     def documents(self) -> list[str]:
         return sorted(self.train() + self.holdout())
+
+    def sample(self, max_bytes: int) -> list[str]:
+        return [text for texts in sample_texts(self.workdir, self.manifest, max_bytes) for text in texts]
 
 
 @pytest.fixture
@@ -82,19 +88,23 @@ def faulty(read: Callable[..., Read]) -> Callable[..., DataError]:
 
 
 @pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has asked this process to stop."""
+    monkeypatch.setattr(interrupt, "check", Mock(side_effect=Stopped("stopped")))
+
+
+@pytest.fixture
 def scattered(tmp_path: Path) -> Callable[..., Scattered]:
     """scattered(sources, max_documents=3, …) -> a finished corpus in a fresh work folder."""
     made = 0
 
     def scattered(
-        sources: Any, *, part_bytes: int = 16_000_000, workers: int = 1, workdir: Path | None = None, **settings: Any
+        sources: Any, *, part_bytes: int = 16_000_000, workdir: Path | None = None, workers: int = 1, **given: Any
     ) -> Scattered:
         nonlocal made
         made += 1
-        folder = workdir or tmp_path / f"work{made}"
-        if isinstance(sources, Path):
-            sources = str(sources)
-        config = CorpusConfig(sources=sources, **settings)
-        return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, workers=workers))
+        folder, how = workdir or tmp_path / f"work{made}", {"progress": given.pop("progress", Silent()), "workers": workers}
+        config = CorpusConfig(sources=str(sources) if isinstance(sources, Path) else sources, **given)
+        return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, **how))
 
     return scattered

@@ -6,6 +6,7 @@ import sys
 import time
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tpulm import corpus
-from tpulm.config import CleaningConfig, CorpusConfig
+from tpulm.config import CleaningConfig
 from tpulm.corpus import cleaning
 from tpulm.corpus.cleaning import ODD_BLANKS, Cleaner, replaced
 from tpulm.corpus.documents import DocumentBatch, Samples
@@ -37,12 +37,12 @@ SETTINGS = st.builds(
 
 
 def clean(documents: list[str], separator: str = "\0", **settings: Any) -> tuple[list[str], Counter[str]]:
-    return clean_with(CleaningConfig(**settings), documents, separator)
+    return clean_with(Cleaner(CleaningConfig(**settings)), documents, separator)
 
 
-def clean_with(config: CleaningConfig, documents: list[str], separator: str) -> tuple[list[str], Counter[str]]:
+def clean_with(cleaner: Cleaner, documents: list[str], separator: str = "\0") -> tuple[list[str], Counter[str]]:
     skipped: Counter[str] = Counter()
-    cleaned = Cleaner(config).clean(DocumentBatch(separator.join(documents), separator), skipped)
+    cleaned = cleaner.clean(DocumentBatch(separator.join(documents), separator), skipped)
     texts = [document.decode() for document in cleaned.documents]
     assert [len(text) for text in texts] == cleaned.characters.tolist()
     return texts, skipped
@@ -61,11 +61,11 @@ def reference(config: CleaningConfig, document: str) -> str:
     return document
 
 
-@given(SETTINGS, st.one_of(st.tuples(DOCUMENTS, st.just("\0")), st.tuples(LINES, st.just("\n"))))
-def test_a_batch_is_cleaned_as_its_documents_one_by_one(config: CleaningConfig, case: tuple[list[str], str]):
+@settings(max_examples=200)
+@given(SETTINGS, st.tuples(DOCUMENTS, st.just("\0")) | st.tuples(LINES, st.just("\n")), st.sampled_from([4, 10_000]))
+def test_a_batch_is_cleaned_as_its_documents_one_by_one(config: CleaningConfig, case: tuple[list[str], str], at_once: int):
     documents, separator = case
-    expected: list[str] = []
-    reasons: Counter[str] = Counter()
+    expected, reasons = list[str](), Counter[str]()
     for document in documents:
         text = reference(config, document)
         if not text or text.isspace():
@@ -76,28 +76,16 @@ def test_a_batch_is_cleaned_as_its_documents_one_by_one(config: CleaningConfig, 
             reasons["too_long"] += 1
         else:
             expected.append(text)
-    assert clean_with(config, documents, separator) == (expected, reasons)
-
-
-@settings(max_examples=200)
-@given(
-    st.sampled_from("\n\0"),
-    st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]),
-    st.lists(st.text(st.sampled_from(INTERESTING.replace("\n", "")), max_size=5), min_size=1, max_size=20),
-)
-def test_a_long_batch_is_normalized_as_its_documents(separator: str, form: Any, documents: list[str]):
-    expected = [unicodedata.normalize(form, document) for document in documents]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "_NORMALIZED_AT_ONCE", 4)
-        texts, _ = clean(documents, separator, unicode_form=form, whitespace="keep")
-    assert texts == [text for text in expected if text and not text.isspace()]
+        patch.setattr(cleaning, "_NORMALIZED_AT_ONCE", at_once)
+        assert clean_with(Cleaner(config), documents, separator) == (expected, reasons)
 
 
 @given(SETTINGS, DOCUMENTS)
 def test_cleaning_twice_changes_nothing(config: CleaningConfig, documents: list[str]):
-    once, _ = clean_with(config, documents, "\0")
+    once, _ = clean_with(Cleaner(config), documents)
     if once:
-        assert clean_with(config, once, "\0") == (once, {})
+        assert clean_with(Cleaner(config), once) == (once, {})
 
 
 def test_the_blanks_are_those_of_python():
@@ -113,9 +101,8 @@ def test_control_characters_are_those_of_bert():
     cleaned, _ = clean([f"a{one}b" for one in characters], unicode_form="none")
     for one, text in zip(characters, cleaned, strict=True):
         assert bert.normalize_str(one) == "" if text == "ab" else unicodedata.category(one) != "Cc" or one.isspace()
-    assert clean(["ខ្ញុំ\u200bទៅ\u200b\u200b a\u200b👩\u200d🌾 می\u200cخواهم"])[0] == [
-        "ខ្ញុំ\u200bទៅ\u200b a👩\u200d🌾 می\u200cخواهم"
-    ]
+    khmer, kept = "ខ្ញុំ\u200bទៅ\u200b\u200b a\u200b👩\u200d🌾 می\u200cخواهم", "ខ្ញុំ\u200bទៅ\u200b a👩\u200d🌾 می\u200cخواهم"
+    assert clean([khmer])[0] == [kept]
 
 
 def test_defaults():
@@ -125,8 +112,7 @@ def test_defaults():
 
 @pytest.mark.parametrize("text", ["\n" * 300_000 + "x", " \n" * 200_000 + "x", "x" + " " * 300_000 + "y", "ab" * 200_000])
 def test_odd_texts_take_no_longer(text: str):
-    cleaned, _ = clean([text, text], max_repeats=3)
-    assert len(cleaned) == 2
+    assert len(clean([text, text], max_repeats=3)[0]) == 2
 
 
 RUBY, NOTES = "《[^》]*》", "［＃[^］]*］"
@@ -136,15 +122,11 @@ RUBY, NOTES = "《[^》]*》", "［＃[^］]*］"
 def test_matches_are_deleted_before_all_else_counted_and_shown(separator: str):
     cleaner = Cleaner(CleaningConfig(remove=(RUBY, NOTES, "｜"), min_characters=3))
     documents = ["吾輩《わがはい》は　［＃ここから］ 猫《ねこ》である", "《るび》", "｜no《match, 》 a《", "》b［＃c］"]
-    skipped: Counter[str] = Counter()
-    cleaned = cleaner.clean(DocumentBatch(separator.join(documents), separator), skipped)
-    assert [document.decode() for document in cleaned.documents] == ["吾輩は 猫である", "no a《"]
-    assert skipped == {"empty": 1, "too_short": 1}
+    assert clean_with(cleaner, documents, separator) == (["吾輩は 猫である", "no a《"], {"empty": 1, "too_short": 1})
     assert cleaner.removed_matches == {RUBY: 4, NOTES: 2, "｜": 1}
     assert cleaner.removed_characters == {RUBY: 6 + 4 + 4 + 9, NOTES: 7 + 4, "｜": 1}
-    samples = cleaner.samples.removed()
-    assert samples[f"/{RUBY}/"][0] == "吾輩[《わがはい》]は ［＃ここから］ 猫《ねこ》である"
-    assert len(samples[f"/{RUBY}/"]) == 3
+    (first, *others) = cleaner.samples.removed()[f"/{RUBY}/"]
+    assert first == "吾輩[《わがはい》]は ［＃ここから］ 猫《ねこ》である" and len(others) == 2
 
 
 @pytest.mark.parametrize(("pattern", "said"), [("《[", "'《\\['.*unterminated"), ("x*", "'x\\*'.*empty")])
@@ -163,23 +145,18 @@ def test_a_pattern_that_tries_every_way_is_an_error(monkeypatch: pytest.MonkeyPa
 KINDS = ("email", "phone")
 
 
+TELEPHONES = [
+    *("010-1234-5678", "02-123-4567", "02 123 4567", "(02) 123-4567", "03-1234-5678", "0120.123.4567", "+82 10-1234-5678"),
+    *("+81 (0)3 1234 5678", "+1 212 555 0123", "+12125550123", "(212) 555-0123", "212-555-0123", "212.555.0123"),
+]
+ADDRESSES = ["a@b.co", "first.last+tag@sub.example.co.kr", "x_1%y@example.museum", "A-B@EXAMPLE.COM", "1@2.de"]
+
+
 @pytest.mark.parametrize(
     ("kind", "texts", "around"),
     [
-        (
-            "email",
-            ["a@b.co", "first.last+tag@sub.example.co.kr", "x_1%y@example.museum", "A-B@EXAMPLE.COM", "1@2.de"],
-            ["{}", "<{}>", "write to {}.", "메일은 {}입니다", "({}),", "連絡先：{}まで", "{}\n{}"],
-        ),
-        (
-            "phone",
-            [
-                *("010-1234-5678", "02-123-4567", "02 123 4567", "(02) 123-4567", "03-1234-5678", "0120.123.4567"),
-                *("+82 10-1234-5678", "+81 (0)3 1234 5678", "+1 212 555 0123", "+12125550123", "(212) 555-0123"),
-                *("212-555-0123", "212.555.0123"),
-            ],
-            ["{}", "call {}.", "전화 {} 번", "({})", "{}, or"],
-        ),
+        ("email", ADDRESSES, ["{}", "<{}>", "write to {}.", "메일은 {}입니다", "({}),", "連絡先：{}まで", "{}\n{}"]),
+        ("phone", TELEPHONES, ["{}", "call {}.", "전화 {} 번", "({})", "{}, or"]),
     ],
 )
 def test_addresses_and_telephone_numbers(kind: str, texts: list[str], around: list[str]):
@@ -219,35 +196,26 @@ ENGLISH = "The cat sat on the mat while the rain fell over the old green hills."
 UNTOLD = ["12345", "!!!", "ㅋㅋ"]
 
 
-def cleaned(documents: list[str], *wanted: str) -> tuple[list[str], Counter[str], Cleaner]:
-    skipped: Counter[str] = Counter()
-    cleaner = Cleaner(CleaningConfig(languages=wanted))
-    found = cleaner.clean(DocumentBatch("\n".join(documents), "\n"), skipped)
-    return [document.decode() for document in found.documents], skipped, cleaner
-
-
 def test_what_is_in_another_language_goes():
-    documents = [KOREAN, ENGLISH, JAPANESE, *UNTOLD, KOREAN * 40]
-    kept, skipped, cleaner = cleaned(documents, "ko")
-    assert kept == [KOREAN, *UNTOLD, KOREAN * 40] and skipped == {"other_language": 2}
+    documents, cleaner = [KOREAN, ENGLISH, JAPANESE, *UNTOLD, KOREAN * 40], Cleaner(CleaningConfig(languages=("ko",)))
+    assert clean_with(cleaner, documents) == ([KOREAN, *UNTOLD, KOREAN * 40], {"other_language": 2})
     english, japanese = cleaner.samples.removed()["other_language"]
     assert cleaner.languages == {"ko": 2, "en": 1, "ja": 1, "uncertain": len(UNTOLD)}
     assert english.startswith("en ") and english.endswith(ENGLISH) and japanese.startswith("ja ")
-    assert cleaned(documents, "ko", "en", "ja")[0] == documents
-    assert cleaned(documents)[0] == documents and not cleaned(documents)[2].languages
+    assert clean(documents, languages=("ko", "en", "ja"))[0] == documents
+    cleaner = Cleaner(CleaningConfig())
+    assert clean_with(cleaner, documents)[0] == documents and not cleaner.languages
 
 
 def test_only_the_beginning_of_a_long_document_counts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cleaning, "_CHARACTERS", len(ENGLISH))
-    assert cleaned([ENGLISH + KOREAN * 20], "en")[1] == {}
-    assert cleaned([ENGLISH + KOREAN * 20], "ko")[1] == {"other_language": 1}
+    assert clean([ENGLISH + KOREAN * 20], languages=("en",))[1] == {}
+    assert clean([ENGLISH + KOREAN * 20], languages=("ko",))[1] == {"other_language": 1}
 
 
-def test_an_unknown_language_is_said_before_anything_is_read(tmp_path: Path):
-    (tmp_path / "text.txt").write_text("a\nb\n")
-    config = CorpusConfig.model_validate({"sources": str(tmp_path / "text.txt"), "cleaning": {"languages": ["kor"]}})
+def test_an_unknown_language_is_said_before_anything_is_read(scattered: Callable, write: Callable, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"'kor'.*ISO 639"):
-        corpus.scatter(config, tmp_path / "w", part_bytes=1000)
+        scattered(write("a.txt", "a\nb\n"), cleaning={"languages": ["kor"]}, workdir=tmp_path / "w")
     assert not (tmp_path / "w" / "corpus" / "manifest.json").exists()
 
 

@@ -6,15 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
-from tpulm.corpus.identity import (
-    RANGE,
-    HashPurpose,
-    draw,
-    holdout_threshold,
-    keys_of,
-    keys_of_texts,
-    letters,
-)
+from tpulm.corpus.identity import RANGE, HashPurpose, draw, holdout_threshold, keys_of, keys_of_texts, letters
 
 KEYS = keys_of([b"document %d" % number for number in range(100_000)])
 

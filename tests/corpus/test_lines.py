@@ -4,6 +4,7 @@ import bz2
 import codecs
 import gzip
 import hashlib
+import itertools
 import lzma
 import random
 from collections.abc import Callable
@@ -19,12 +20,8 @@ from tpulm.corpus.readers import lines
 from tpulm.corpus.readers.lines import ByteStream, Compression, Lines, find_codec, read_lines
 from tpulm.errors import ConfigError, DataError, StorageError
 
-COMPRESS: dict[Compression, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-    "zstd": lambda data: zstandard.compress(data),
-}
+COMPRESS: dict[Compression, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+COMPRESS["zstd"] = zstandard.compress
 TEXT = b"".join(b"line %d of some text that repeats\n" % number for number in range(20_000))
 
 
@@ -33,33 +30,31 @@ def compression(request: pytest.FixtureRequest) -> Compression:
     return request.param
 
 
+def undone(path: Path, compression: Compression | None, faults: Faults) -> tuple[bytes, ByteStream]:
+    stream = ByteStream(path, compression, faults)
+    return b"".join(stream.pieces()), stream
+
+
 def test_each_compression_is_undone_also_of_several_streams_and_the_raw_file_hashed(compression: Compression, write: Callable):
     data = COMPRESS[compression](TEXT)
-    stream = ByteStream(write("a", data), compression, Faults("stop", "a"))
-    assert b"".join(stream.pieces()) == TEXT
+    found, stream = undone(write("a", data), compression, Faults("stop", "a"))
+    assert found == TEXT and not stream.torn
     assert (stream.read_bytes, stream.sha256()) == (len(data), hashlib.sha256(data).hexdigest())
-    assert not stream.torn
     several = COMPRESS[compression](b"one\n") + COMPRESS[compression](b"") + data
-    assert b"".join(ByteStream(write("b", several), compression, Faults("stop")).pieces()) == b"one\n" + TEXT
+    assert undone(write("b", several), compression, Faults("stop"))[0] == b"one\n" + TEXT
 
 
 def test_zeros_after_the_end_are_padding(write: Callable):
-    assert b"".join(ByteStream(write("a", gzip.compress(b"one") + bytes(100)), "gzip", Faults("stop")).pieces()) == b"one"
+    assert undone(write("a", gzip.compress(b"one") + bytes(100)), "gzip", Faults("stop"))[0] == b"one"
 
 
-def test_a_file_that_ends_early_is_an_error_with_the_place(compression: Compression, write: Callable):
-    data = COMPRESS[compression](TEXT)[:-20]
-    path = write("a", data)
-    with pytest.raises(DataError, match=rf"a, after byte \d+ .*{compression} data"):
-        list(ByteStream(path, compression, Faults("stop", "a")).pieces())
-
-
-def test_the_readable_beginning_is_used_when_skipping(compression: Compression, write: Callable):
+def test_a_file_that_ends_early_is_an_error_with_the_place_or_its_beginning_is_used(compression: Compression, write: Callable):
     text = random.Random(0).randbytes(2_000_000)  # bzip2 gives nothing before a block of 900 kB is complete
     data = COMPRESS[compression](text)[:-20]
-    faults = Faults("skip", "a")
-    stream = ByteStream(write("a", data), compression, faults)
-    found = b"".join(stream.pieces())
+    path, faults = write("a", data), Faults("skip", "a")
+    with pytest.raises(DataError, match=rf"a, after byte \d+ .*{compression} data"):
+        undone(path, compression, Faults("stop", "a"))
+    found, stream = undone(path, compression, faults)
     assert found and text.startswith(found)
     assert stream.torn and faults.skipped == {"broken_file": 1}
     assert (stream.read_bytes, stream.sha256()) == (len(data), hashlib.sha256(data).hexdigest())
@@ -68,14 +63,14 @@ def test_the_readable_beginning_is_used_when_skipping(compression: Compression, 
 @pytest.mark.parametrize("content", [b"this is plain text", b"this is plain text" * 10_000, b""])
 def test_what_is_not_compressed_is_an_error(compression: Compression, write: Callable, content: bytes):
     with pytest.raises(DataError, match="suffix" if content else "0 bytes"):
-        list(ByteStream(write("a", content), compression, Faults("stop", "a")).pieces())
+        undone(write("a", content), compression, Faults("stop", "a"))
 
 
 def test_garbage_after_the_end_is_an_error(compression: Compression, write: Callable):
     path = write("a", COMPRESS[compression](b"some text\n") + b"garbage")
     with pytest.raises(DataError, match=f"{compression} data"):
-        list(ByteStream(path, compression, Faults("stop")).pieces())
-    assert b"".join(ByteStream(path, compression, Faults("skip")).pieces()) == b"some text\n"
+        undone(path, compression, Faults("stop"))
+    assert undone(path, compression, Faults("skip"))[0] == b"some text\n"
 
 
 def test_the_line_that_was_cut_off_is_not_a_document(read: Callable):
@@ -86,16 +81,14 @@ def test_the_line_that_was_cut_off_is_not_a_document(read: Callable):
 
 def test_a_file_that_went_away(tmp_path: Path):
     with pytest.raises(StorageError, match="no such file"):
-        list(ByteStream(tmp_path / "none", None, Faults("skip")).pieces())
+        undone(tmp_path / "none", None, Faults("skip"))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        *(("ANSI", "cp949"), ("unicode", "utf-16"), ("euckrr", "'euckr'"), ("", "utf-8")),
-        *((name, "not a character encoding") for name in ("base64", "idna")),
-    ],
-)
+NO_ENCODINGS = dict.fromkeys(("base64", "idna"), "not a character encoding")
+NO_ENCODINGS |= {"ANSI": "cp949", "unicode": "utf-16", "euckrr": "'euckr'", "": "utf-8"}
+
+
+@pytest.mark.parametrize(("name", "message"), NO_ENCODINGS.items())
 def test_an_unknown_encoding_is_refused_with_a_suggestion(name: str, message: str):
     with pytest.raises(ConfigError, match=message):
         find_codec(name)
@@ -158,46 +151,28 @@ def test_the_error_says_what_the_bytes_could_be(read: Callable, content: bytes, 
         read("a.txt", content, encoding=encoding)
 
 
-def test_undecodable_utf16_names_its_byte(faulty: Callable):
+def test_undecodable_utf16_names_its_byte_and_needs_its_mark_or_a_byte_order(faulty: Callable, read: Callable):
     content = "ab\ncd\n".encode("utf-16-le") + b"\x00\xdc" + "e\n".encode("utf-16-le")
     faulty("a.txt", content, "line 3, byte 12: .*'00 dc'", ["ab", "cd"], "undecodable", encoding="utf-16-le")
-
-
-def test_utf16_without_its_mark_needs_a_byte_order(read: Callable):
     with pytest.raises(DataError, match="'utf-16-le' or"):
         read("a.txt", "ab\n".encode("utf-16-le"), encoding="utf-16", on_error="skip")
-
-
-def test_a_character_cut_off_at_the_end(read: Callable):
-    with pytest.raises(DataError, match="line 2, byte 2"):
-        read("a.txt", b"a\n\xed\x95")
-    assert read("a.txt", b"a\n\xed\x95", on_error="skip").skipped == {"undecodable": 1}
-    assert read("a.txt", "a\n한".encode("utf-16-le")[:-1], encoding="utf-16-le", on_error="skip").documents == ["a"]
 
 
 def line_groups(path: Path, faults: Faults) -> list[Lines]:
     return list(read_lines(ByteStream(path, None, faults), find_codec("utf-8"), faults))
 
 
-@given(
-    texts=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)),
-    batch=st.integers(1, 50),
-)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)), st.integers(1, 50))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_groups_of_lines_are_the_file_and_know_their_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], batch: int
-):
-    monkeypatch.setattr(lines, "BATCH_BYTES", batch)
-    monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 7)
+def test_groups_of_lines_are_the_file_and_know_their_lines(write: Callable, texts: list[str], batch: int):
     content = "\n".join(texts)
-    path = tmp_path / "a.txt"
-    path.write_bytes(content.encode())
-    found = line_groups(path, Faults("stop"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BATCH_BYTES", batch)
+        patch.setattr(lines, "_RAW_BYTES", 7)
+        found = line_groups(write("a.txt", content), Faults("stop"))
     assert "".join(item.text for item in found) == content.removeprefix("\ufeff")
-    line = 1
-    for item in found:
-        assert item.first == line
-        line += item.text.count("\n")
+    ends = itertools.accumulate((item.text.count("\n") for item in found), initial=1)
+    assert [item.first for item in found] == list(ends)[: len(found)]
     assert all(item.text.endswith("\n") for item in found[:-1])
 
 
@@ -212,21 +187,17 @@ def test_nul_is_an_error_with_its_line(faulty: Callable):
 
 
 @pytest.mark.parametrize("batch", [1, 64, 1000])
-def test_a_line_that_is_too_long_is_an_error_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int):
-    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
-    monkeypatch.setattr(lines, "BATCH_BYTES", batch)
-    monkeypatch.setattr("tpulm.corpus.readers.lines._RAW_BYTES", 32)
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"one\ntwo\n" + b"x" * 5000 + b"\nthree\nfo\xffur\n")
+def test_a_line_that_is_too_long_is_an_error_or_left_out(write: Callable, monkeypatch: pytest.MonkeyPatch, batch: int):
+    for name, value in (("MAX_DOCUMENT_BYTES", 1000), ("BATCH_BYTES", batch), ("_RAW_BYTES", 32)):
+        monkeypatch.setattr(lines, name, value)
+    path, faults = write("a.txt", b"one\ntwo\n" + b"x" * 5000 + b"\nthree\nfo\xffur\n"), Faults("skip", "a.txt")
     with pytest.raises(DataError, match="line 3"):
         line_groups(path, Faults("stop", "a.txt"))
-    faults = Faults("skip", "a.txt")
     found = line_groups(path, faults)
     assert "".join(item.text for item in found) == "one\ntwo\nthree\nfo\udc80ur\n"
     assert faults.skipped == {"too_large": 1}
     assert found[-1].first + found[-1].text.count("\n") == 6
-    path.write_bytes(b"one\n" + b"x" * 5000)
-    assert "".join(item.text for item in line_groups(path, Faults("skip"))) == "one\n"
+    assert "".join(one.text for one in line_groups(write("a.txt", b"one\n" + b"x" * 5000), Faults("skip"))) == "one\n"
 
 
 def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
@@ -238,10 +209,8 @@ def test_empty_lines_are_documents_for_cleaning_to_count(read: Callable):
     ("encoding", "text", "left"),
     [("cp949", "끝까지 본다", "b4"), ("cp932", "猫である", "82"), ("utf-8", "끝까지 본다", "eb 8b"), ("utf-16-le", "ab", "62")],
 )
-def test_a_file_cut_within_a_character_was_truncated(write: Callable, encoding: str, text: str, left: str):
-    path = write("a.txt", f"{text}\n{text}".encode(encoding)[:-1])
-    with pytest.raises(DataError, match=f"line 2, byte .*'{left}'"):
-        list(read_lines(ByteStream(path, None, Faults("stop", "a.txt")), encoding, Faults("stop", "a.txt")))
-    latin = write("b.txt", "un café".encode("cp1252"))  # which ends as a cut UTF-8 file would, and has no other byte of it
-    with pytest.raises(DataError, match="cp1252"):
-        list(read_lines(ByteStream(latin, None, Faults("stop", "b.txt")), "utf-8", Faults("stop", "b.txt")))
+def test_a_file_cut_within_a_character_was_truncated(faulty: Callable, encoding: str, text: str, left: str):
+    content = f"{text}\n{text}".encode(encoding)[:-1]
+    faulty("a.txt", content, f"line 2, byte .*'{left}'", [text], "undecodable", encoding=encoding)
+    latin = "un café".encode("cp1252")  # which ends as a cut UTF-8 file would, and has no other byte of it
+    faulty("b.txt", latin, "cp1252", [], "undecodable")

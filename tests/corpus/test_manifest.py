@@ -4,7 +4,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,11 @@ def folder(write: Callable) -> Path:
     return write("in/b.txt", "three\nfour\n").parent
 
 
+def refuses(scattered: Callable, work: Path, message: str, sources: Any, **settings: Any) -> None:
+    with pytest.raises(WorkFolderMismatch, match=message):
+        scattered(sources, workdir=work, **settings)
+
+
 def test_unchanged(scattered: Callable, folder: Path):
     work = scattered(folder).workdir
     os.utime(folder / "a.txt", (1, 1))
@@ -58,22 +65,18 @@ def test_unchanged(scattered: Callable, folder: Path):
 def test_other_settings_are_named(scattered: Callable, folder: Path, settings: dict, message: str):
     work = scattered(folder).workdir
     of_source = {"path": str(folder)} | {name: settings.pop(name) for name in {"documents", "weight"} & settings.keys()}
-    with pytest.raises(WorkFolderMismatch, match=message):
-        scattered([of_source], workdir=work, **settings)
+    refuses(scattered, work, message, [of_source], **settings)
 
 
 def test_changed_files_are_named(scattered: Callable, folder: Path):
     work = scattered(folder).workdir
     (folder / "c.txt").write_text("new")
-    with pytest.raises(WorkFolderMismatch, match=r"files: 2 -> 3\n  new: .*c\.txt"):
-        scattered(folder, workdir=work)
+    refuses(scattered, work, r"files: 2 -> 3\n  new: .*c\.txt", folder)
     (folder / "c.txt").unlink()
     (folder / "b.txt").write_text("three\nfive\n")
-    with pytest.raises(WorkFolderMismatch, match=r"b\.txt: .*content"):
-        scattered(folder, workdir=work)
+    refuses(scattered, work, r"b\.txt: .*content", folder)
     (folder / "b.txt").unlink()
-    with pytest.raises(WorkFolderMismatch, match=r"gone: .*b\.txt"):
-        scattered(folder, workdir=work)
+    refuses(scattered, work, r"gone: .*b\.txt", folder)
 
 
 def test_a_corpus_that_moved_is_the_same(scattered: Callable, folder: Path):
@@ -86,12 +89,13 @@ def test_a_corpus_that_is_not_here_at_all_is_no_mismatch(scattered: Callable, fo
     corpus = scattered(folder)
     (folder / "a.txt").unlink()
     gone = CorpusConfig.model_validate({"sources": [str(folder / "a.txt"), str(folder / "b.txt")]})
+    compare = partial(verify, corpus.manifest, gone, corpus.workdir)
     with pytest.raises(ConfigError, match=r"a\.txt"):
-        verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
+        compare(part_bytes=16_000_000)
     shutil.rmtree(folder)
-    verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
+    compare(part_bytes=16_000_000)
     with pytest.raises(WorkFolderMismatch, match="part_bytes"):
-        verify(corpus.manifest, gone, corpus.workdir, part_bytes=10_000)
+        compare(part_bytes=10_000)
 
 
 def test_sources_that_are_here_are_compared_without_those_that_are_not(scattered: Callable, folder: Path):
@@ -101,8 +105,7 @@ def test_sources_that_are_here_are_compared_without_those_that_are_not(scattered
     (folder / "a.txt").unlink()
     scattered(paths, workdir=work)
     (folder / "b.txt").write_text("three\nfive\n")
-    with pytest.raises(WorkFolderMismatch, match=r"b\.txt: .*content"):
-        scattered(paths, workdir=work)
+    refuses(scattered, work, r"b\.txt: .*content", paths)
 
 
 def test_behind_a_limit_files_may_change(scattered: Callable, folder: Path):
@@ -114,5 +117,4 @@ def test_behind_a_limit_files_may_change(scattered: Callable, folder: Path):
         stream.write(b"more")
     scattered(folder, workdir=work, max_documents=10)
     (folder / "a.txt").write_bytes(b"another line\n" * 200_000)
-    with pytest.raises(WorkFolderMismatch, match=r"a\.txt: .*content"):
-        scattered(folder, workdir=work, max_documents=10)
+    refuses(scattered, work, r"a\.txt: .*content", folder, max_documents=10)

@@ -57,6 +57,8 @@ def test_case_marks_and_blanks_do_not_count():
     texts = ["The cat sat on the mat, and slept.", "the CAT sat   on the mat - and slept!", "The cat sat on a mat, and slept."]
     found = band_hashes(texts, banding(0.8))
     assert (found[:, 0] == found[:, 1]).all() and not (found[:, 0] == found[:, 2]).all()
+    of_vowel_signs = band_hashes(["वह लड़का मेरा भाई है और अच्छा गाता है", "वह लड़की मेरी भाई है और अच्छी गाती है"], banding(0.8))
+    assert not (of_vowel_signs[:, 0] == of_vowel_signs[:, 1]).any(), "vowel signs tell words apart"
 
 
 def test_characters_of_languages_without_spaces_are_words():

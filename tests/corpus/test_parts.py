@@ -25,15 +25,12 @@ def file(write: Callable) -> Path:
 @pytest.mark.parametrize("part_bytes", [1_000_000, 10_000])
 def test_every_document_is_in_one_part_once(scattered: Callable, file: Path, part_bytes: int):
     corpus = scattered(file, part_bytes=part_bytes)
-    manifest = corpus.manifest
-    assert manifest.num_parts == -(-manifest.counts.bytes // part_bytes)
+    assert corpus.manifest.num_parts == -(-corpus.manifest.counts.bytes // part_bytes)
     assert corpus.documents() == sorted(TEXTS)
     assert sum(part.duplicates for part in corpus.parts()) == 100
-    in_order = order(corpus.train())
-    assert in_order == sorted(in_order)
-    if manifest.num_parts > 1:
-        sizes = [len(part.train) for part in corpus.parts()]
-        assert min(sizes) > 0.5 * max(sizes)
+    assert (in_order := order(corpus.train())) == sorted(in_order)
+    sizes = [len(part.train) for part in corpus.parts()]
+    assert min(sizes) > 0.5 * max(sizes)
 
 
 def test_the_order_and_the_holdout_do_not_depend_on_the_parts(scattered: Callable, file: Path):
@@ -85,8 +82,7 @@ def test_weights_copy_training_documents_of_their_source(scattered: Callable, wr
 @pytest.mark.parametrize("part_bytes", [1_000_000, 10_000])
 def test_the_tokenizer_sees_all_training_documents_of_a_small_corpus(scattered: Callable, file: Path, part_bytes: int):
     corpus = scattered([{"path": str(file), "weight": 3.0}], part_bytes=part_bytes)
-    found = [text for texts in sample_texts(corpus.workdir, corpus.manifest, 10**9) for text in texts]
-    assert sorted(found) == sorted(set(corpus.train()))
+    assert sorted(corpus.sample(10**9)) == sorted(set(corpus.train()))
 
 
 @pytest.mark.parametrize("max_bytes", [2_000, 20_000, 80_000])
@@ -94,8 +90,7 @@ def test_the_tokenizer_sees_a_bounded_sample_of_the_whole_corpus(scattered: Call
     corpus = scattered(file, part_bytes=10_000)
     found = list(sample_texts(corpus.workdir, corpus.manifest, max_bytes))
     texts = [text for part in found for text in part]
-    size = sum(len(text.encode()) for text in texts)
-    assert max_bytes - 100 < size <= max_bytes
+    assert max_bytes - 100 < sum(len(text.encode()) for text in texts) <= max_bytes
     assert len(set(texts)) == len(texts) and set(texts) < set(corpus.train())
     assert len(found) > corpus.manifest.num_parts // 2  # from all parts, and not from the first
     assert found == list(sample_texts(corpus.workdir, scattered(file, part_bytes=10_000).manifest, max_bytes))
@@ -103,14 +98,12 @@ def test_the_tokenizer_sees_a_bounded_sample_of_the_whole_corpus(scattered: Call
 
 def test_many_duplicates_do_not_shrink_the_sample(scattered: Callable, write: Callable):
     corpus = scattered(write("a.txt", "\n".join([*TEXTS, *["the same again"] * 30_000])))
-    texts = [text for texts in sample_texts(corpus.workdir, corpus.manifest, 50_000) for text in texts]
-    assert sum(map(len, texts)) > 49_900
+    assert sum(map(len, corpus.sample(50_000))) > 49_900
 
 
 def test_a_sample_without_room_for_a_document(scattered: Callable, file: Path):
-    corpus = scattered(file)
     with pytest.raises(DataError, match=r"tokenizer\.sample_bytes"):
-        list(sample_texts(corpus.workdir, corpus.manifest, 10))
+        scattered(file).sample(10)
 
 
 def test_a_part_without_documents(scattered: Callable, write: Callable):

@@ -72,62 +72,41 @@ def sources(write: Callable) -> list[str]:
 
 def test_counts_and_inputs_are_in_the_manifest(scattered: Callable, sources: list[str]):
     corpus = scattered(sources)
-    manifest = corpus.manifest
-    assert manifest.counts.documents == 1200 + 1200 + 1000
-    assert len(corpus.documents()) == 3000
-    assert manifest.counts.bytes == manifest.counts.characters > 3400 * 24
-    assert [(record.within, record.format, record.compression) for record in manifest.inputs] == [
-        (Path(sources[0]).name, "text", None), (Path(sources[1]).name, "text", "gzip"), (Path(sources[2]).name, "csv", None),
-    ]  # fmt: skip
+    manifest, counts = corpus.manifest, corpus.manifest.counts
+    assert (counts.documents, len(corpus.documents())) == (1200 + 1200 + 1000, 3000)
+    assert counts.bytes == counts.characters > 3400 * 24
+    kinds = [("a.txt", "text", None), ("b.txt.gz", "text", "gzip"), ("c.csv", "csv", None)]
     sizes = [Path(source).stat().st_size for source in sources]
-    assert [(record.read_bytes, record.bytes) for record in manifest.inputs] == [(size, size) for size in sizes]
+    found = [(item.within, item.format, item.compression, item.read_bytes, item.bytes) for item in manifest.inputs]
+    assert found == [(*kind, size, size) for kind, size in zip(kinds, sizes, strict=True)]
     assert load_manifest(corpus.workdir) == manifest
 
 
-def test_workers_do_not_change_the_result(scattered: Callable, sources: list[str], monkeypatch: pytest.MonkeyPatch):
-    one = scattered(sources)
-    monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
-    two = scattered(sources, workers=2)
-    assert tree(one.workdir) == tree(two.workdir)
-
-
-def test_pieces_and_runs_do_not_change_the_documents(
-    scattered: Callable, write: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    for number in range(20):
-        write(f"many/{number:02d}.txt", "\n".join(f"text {number * 7 + line}" for line in range(50)))
-    folder = tmp_path / "many"
+def test_pieces_and_runs_do_not_change_the_documents(scattered: Callable, write: Callable, monkeypatch: pytest.MonkeyPatch):
+    texts = ["\n".join(f"text {number * 7 + line}" for line in range(50)) for number in range(20)]
+    (folder,) = {write(f"many/{number:02d}.txt", text).parent for number, text in enumerate(texts)}
     one = scattered(folder)
-    assert len(one.manifest.pieces) == 1
     monkeypatch.setattr(SCATTER, "_PIECE_BYTES", 1500)
-    monkeypatch.setattr(spill, "_RUN_BYTES", 1000)
-    monkeypatch.setattr(spill, "_WRITE_BYTES", 20)
-    monkeypatch.setattr(spill, "_WRITE_DOCUMENTS", 3)
+    for name, value in (("_RUN_BYTES", 1000), ("_WRITE_BYTES", 20), ("_WRITE_DOCUMENTS", 3)):
+        monkeypatch.setattr(spill, name, value)
     many = scattered(folder)
-    assert len(many.manifest.pieces) > 5
+    assert len(one.manifest.pieces) == 1 and len(many.manifest.pieces) > 5
     assert (one.train(), one.holdout()) == (many.train(), many.holdout())
     assert one.manifest.fingerprint == many.manifest.fingerprint
 
 
 def test_order_content_and_settings_make_another_fingerprint(scattered: Callable, sources: list[str], write: Callable):
-    fingerprints = [
-        scattered(sources).manifest.fingerprint,
-        scattered(sources[::-1]).manifest.fingerprint,
-        scattered(sources[:2]).manifest.fingerprint,
-        scattered(sources, holdout_fraction=0.02).manifest.fingerprint,
-        scattered(sources, cleaning={"min_characters": 2}).manifest.fingerprint,
-        scattered([{"path": sources[0], "weight": 2.0}, *sources[1:]]).manifest.fingerprint,
-    ]
+    weighted = [{"path": sources[0], "weight": 2.0}, *sources[1:]]
+    found = [scattered(given).manifest.fingerprint for given in (sources, sources[::-1], sources[:2], weighted)]
+    for settings in ({"holdout_fraction": 0.02}, {"cleaning": {"min_characters": 2}}):
+        found.append(scattered(sources, **settings).manifest.fingerprint)
     write("in/a.txt", "another text")
-    fingerprints.append(scattered(sources).manifest.fingerprint)
-    assert len(set(fingerprints)) == len(fingerprints)
+    assert len({*found, scattered(sources).manifest.fingerprint}) == 7
 
 
-def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Callable, sources: list[str]):
+def test_progress_adds_up_and_what_is_left_out_is_said(scattered: Callable, write: Callable, sources: list[str]):
     heard = Heard()
-    paths = [*sources, str(write("d.txt", "\n\nx\n"))]
-    config = CorpusConfig.model_validate({"sources": paths, "cleaning": {"min_characters": 2}})
-    scatter(config, tmp_path / "w", part_bytes=10_000, workers=1, progress=heard)
+    scattered([*sources, str(write("d.txt", "\n\nx\n"))], cleaning={"min_characters": 2}, progress=heard)
     assert heard.done == heard.total > 0
     assert heard.notes == ["3,400 documents kept; left out: 2 empty, 1 too short"]
 
@@ -135,40 +114,32 @@ def test_progress_adds_up_and_what_is_left_out_is_said(tmp_path: Path, write: Ca
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("first line<br>second line", "HTML tags"),
-        ('<p class="c">a paragraph</P>', "HTML tags"),
-        ("Smith &amp; Sons&nbsp;Ltd.", "HTML entities"),
-        ("［＃８字下げ］一　吾輩《わがはい》は猫である", "Aozora"),
+        ("first line<br>second line", "HTML tags"), ('<p class="c">a paragraph</P>', "HTML tags"),
+        ("Smith &amp; Sons&nbsp;Ltd.", "HTML entities"), ("［＃８字下げ］一　吾輩《わがはい》は猫である", "Aozora"),
         ("a < b and b > c, x<y>z, R&D; AT&T", ""),
     ],
-)
-def test_documents_that_are_no_plain_text_are_noted(tmp_path: Path, write: Callable, line: str, named: str):
+)  # fmt: skip
+def test_documents_that_are_no_plain_text_are_noted(scattered: Callable, write: Callable, line: str, named: str):
     """One in a hundred is noted; one in more may be a text about markup."""
     for plain, expected in ((99, named), (100, "")):
-        heard, lines = Heard(), [f"plain line {number}" for number in range(plain)]
-        config = CorpusConfig.model_validate({"sources": [str(write(f"{plain}.txt", "\n".join([line, *lines])))]})
-        manifest = scatter(config, tmp_path / f"w{plain}", part_bytes=10_000, workers=1, progress=heard)
-        assert manifest.counts.documents == plain + 1
+        heard, lines = Heard(), [line, *(f"plain line {number}" for number in range(plain))]
+        assert scattered(write("a.txt", "\n".join(lines)), progress=heard).manifest.counts.documents == plain + 1
         assert [note.partition(" contain ")[2].startswith(expected) for note in heard.notes] == ([True] if expected else [])
 
 
 @pytest.mark.parametrize(("documents", "said"), [("line", 1), ("paragraph", 1), ("file", 0)])
-def test_aozoras_header_that_stays_in_lines_is_said(tmp_path: Path, write: Callable, documents: str, said: int):
-    rule = "-" * 55
+def test_aozoras_header_that_stays_in_lines_is_said(scattered: Callable, write: Callable, documents: str, said: int):
+    rule, heard = "-" * 55, Heard()
     write("in/a.txt", f"吾輩は猫である\n\n{rule}\n【記号について】\n\n《》：ルビ\n{rule}\n\n名前はまだ無い。\n")
-    write("in/b.txt", "竹青\n\n魚容という名の貧書生がいた。\n")
-    heard = Heard()
-    source = {"path": str(tmp_path / "in"), "documents": documents}
-    config = CorpusConfig.model_validate({"sources": [source], "cleaning": {"remove": ["aozora"]}})
-    scatter(config, tmp_path / "w", part_bytes=10_000, workers=1, progress=heard)
+    folder = write("in/b.txt", "竹青\n\n魚容という名の貧書生がいた。\n").parent
+    scattered([{"path": str(folder), "documents": documents}], cleaning={"remove": ["aozora"]}, progress=heard)
     assert sum("headers and footers of Aozora's files" in note for note in heard.notes) == said, heard.notes
 
 
 def test_near_copies_are_held_out_together(scattered: Callable, write: Callable):
     texts = [f"{first} {number}{last}" for number in range(400) for first in ("Text", "text,", "TEXT -") for last in ("", "!")]
     corpus = scattered(write("a.txt", "\n".join(texts)), holdout_fraction=0.2)
-    splits = (corpus.train, corpus.holdout)
-    train, holdout = ({"".join(filter(str.isalnum, text.lower())) for text in split()} for split in splits)
+    train, holdout = ({"".join(filter(str.isalnum, text.lower())) for text in s} for s in (corpus.train(), corpus.holdout()))
     assert train.isdisjoint(holdout) and len(train | holdout) == 400 and 40 < len(holdout) < 130
     assert len(corpus.documents()) == len(texts)
 
@@ -177,17 +148,15 @@ def test_a_sample_counts_every_near_copy(scattered: Callable, write: Callable):
     texts = [f"word{'!' * marks} {number}" for number in range(100) for marks in range(20)]
     corpus = scattered(write("a.txt", "\n".join(texts)))
     for most in (1000, 5000):
-        sample = [text for part in sample_texts(corpus.workdir, corpus.manifest, most) for text in part]
-        assert most / 2 < sum(map(len, sample)) <= most
+        assert most / 2 < sum(map(len, corpus.sample(most))) <= most
 
 
 @pytest.mark.parametrize("limit", [1, 100, 1200, 1201, 5000])
 def test_max_documents_takes_the_first_and_reads_no_further(scattered: Callable, sources: list[str], limit: int):
     corpus = scattered(sources, max_documents=limit, deduplicate=False)
-    manifest = corpus.manifest
-    assert manifest.counts.documents == min(limit, 3400)
-    assert len(manifest.inputs) == (1 if limit <= 1200 else 2 if limit <= 2400 else 3)
-    assert manifest.limit_reached == (limit < 3400)
+    assert corpus.manifest.counts.documents == min(limit, 3400)
+    assert len(corpus.manifest.inputs) == (1 if limit <= 1200 else 2 if limit <= 2400 else 3)
+    assert corpus.manifest.limit_reached == (limit < 3400)
     in_order = [f"sentence {number} of the corpus" for number in (*range(1200), *range(1000, 2200), *range(2000, 3000))]
     assert corpus.documents() == sorted(in_order[:limit])
 
@@ -195,10 +164,8 @@ def test_max_documents_takes_the_first_and_reads_no_further(scattered: Callable,
 def test_max_bytes_never_takes_more(scattered: Callable, sources: list[str]):
     corpus = scattered(sources, max_bytes=1000)
     assert 970 < corpus.manifest.counts.bytes <= 1000
-    exact = scattered(sources, max_bytes=corpus.manifest.counts.bytes)
-    assert exact.documents() == corpus.documents()
-    both = scattered(sources, max_bytes=1000, max_documents=3)
-    assert both.manifest.counts.documents == 3
+    assert scattered(sources, max_bytes=corpus.manifest.counts.bytes).documents() == corpus.documents()
+    assert scattered(sources, max_bytes=1000, max_documents=3).manifest.counts.documents == 3
     with pytest.raises(DataError, match=r"corpus\.max_bytes = 5"):
         scattered(sources, max_bytes=5)
 
@@ -210,20 +177,14 @@ def test_a_limit_leaves_the_rest_of_a_large_file_unread(scattered: Callable, wri
 
 
 @pytest.mark.parametrize(
-    ("content", "cleaning", "message"),
-    [
-        ("", {}, r"corpus\.sources"),
-        ("\n \n\n", {}, "3 empty"),
-        ("a\nbb", {"min_characters": 5}, r"2 too short.*corpus\.cleaning"),
-    ],
+    ("content", "settings", "message"),
+    [("", {}, r"corpus\.sources"), ("\n \n\n", {}, "3 empty"), ("a\nb", {"min_characters": 5}, r"2 too short.*corpus\.clean")],
 )
-def test_an_empty_corpus_is_an_error(
-    scattered: Callable, write: Callable, tmp_path: Path, content: str, cleaning: dict, message: str
-):
+def test_an_empty_corpus_is_an_error(scattered: Callable, tmp_path: Path, content: str, settings: dict, message: str):
+    (tmp_path / "a.txt").write_text(content)
     with pytest.raises(DataError, match=message) as failure:
-        scattered(write("a.txt", content), cleaning=cleaning, workdir=tmp_path / "w")
-    assert failure.value.exit_code == 3
-    assert load_manifest(tmp_path / "w") is None
+        scattered(tmp_path / "a.txt", cleaning=settings, workdir=tmp_path / "w")
+    assert failure.value.exit_code == 3 and load_manifest(tmp_path / "w") is None
 
 
 def test_skipping_is_per_source_and_counted(scattered: Callable, write: Callable):
@@ -237,11 +198,15 @@ def test_skipping_is_per_source_and_counted(scattered: Callable, write: Callable
         scattered([sources[0], str(torn)])
 
 
+def times(folder: Path) -> dict[str, int]:
+    """When each file below a folder was written."""
+    return {name: (folder / name).stat().st_mtime_ns for name in tree(folder)}
+
+
 def test_a_finished_corpus_is_not_read_again(scattered: Callable, sources: list[str]):
     corpus = scattered(sources)
-    before = {name: (corpus.workdir / name).stat().st_mtime_ns for name in tree(corpus.workdir)}
-    assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest
-    assert {name: (corpus.workdir / name).stat().st_mtime_ns for name in tree(corpus.workdir)} == before
+    before = times(corpus.workdir)
+    assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest and times(corpus.workdir) == before
 
 
 def test_the_manifest_outlives_the_documents(scattered: Callable, sources: list[str]):
@@ -273,18 +238,17 @@ def test_killed_at_any_step_and_run_again_it_ends_the_same(scattered: Callable, 
 
 
 def test_only_unfinished_or_changed_pieces_are_read_again(scattered: Callable, sources: list[str], tmp_path: Path):
-    work = tmp_path / "w"
-    bad = tmp_path / "in" / "bad.jsonl"
+    work, bad = tmp_path / "w", tmp_path / "in" / "bad.jsonl"
     bad.write_text("oops")
     with pytest.raises(DataError):
         scattered([*sources, str(bad)], workdir=work)
-    before = {name: (work / name).stat().st_mtime_ns for name in tree(work)}
-    assert len([name for name in before if name.endswith(".spill")]) == 3
+    before = times(work)
+    assert sum(name.endswith(".spill") for name in before) == 3
     bad.write_text('{"text": "fine"}')
     Path(sources[1]).touch()  # same content: its hash is compared
     Path(sources[0]).write_text("something new")
     corpus = scattered([*sources, str(bad)], workdir=work)
-    again = {name for name in before if (work / name).stat().st_mtime_ns != before[name]}
+    again = {name for name, time in times(work).items() if before.get(name, time) != time}
     assert again == {"corpus/pieces/000000.spill", "corpus/pieces/000000.json"}
     assert corpus.documents() == scattered([*sources, str(bad)]).documents()
 
@@ -302,21 +266,15 @@ def test_a_damaged_piece_and_leftovers_are_replaced(scattered: Callable, sources
 
 
 def test_limits_resume_too(scattered: Callable, sources: list[str], tmp_path: Path):
-    expected = scattered(sources, max_documents=1500)
     corpus = scattered(sources, max_documents=1500, workdir=tmp_path / "w")
+    documents = corpus.documents()
     (tmp_path / "w" / "corpus" / "manifest.json").unlink()
     (tmp_path / "w" / "corpus" / "pieces" / "000001.json").unlink()
     again = scattered(sources, max_documents=1500, workdir=tmp_path / "w")
-    assert again.manifest == corpus.manifest and again.documents() == expected.documents()
+    assert again.manifest == corpus.manifest and again.documents() == documents
 
 
-def test_a_requested_stop_leaves_no_half_piece(
-    scattered: Callable, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def stop(what_is_safe: str) -> None:
-        raise Stopped(what_is_safe)
-
-    monkeypatch.setattr("tpulm.runtime.interrupt.check", stop)
+def test_a_requested_stop_leaves_no_half_piece(scattered: Callable, sources: list[str], tmp_path: Path, stopped: None):
     with pytest.raises(Stopped):
         scattered(sources, workdir=tmp_path / "w")
     assert tree(tmp_path / "w") == {}
@@ -358,7 +316,7 @@ class Together:
 def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
     config = CorpusConfig.model_validate({"sources": sources})
-    alone = scatter(config, tmp_path / "alone", part_bytes=10_000)
+    alone = scatter(config, tmp_path / "alone", part_bytes=10_000, workers=1)
     channel, heard = Together(), [Heard(), Heard()]
 
     def host(index: int):

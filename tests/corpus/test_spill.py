@@ -21,12 +21,6 @@ def written(path: Path, batches: list[list[str]]) -> list[spill.SortedRun]:
     return writer.runs
 
 
-def test_nothing_is_left_of_a_spill_that_failed(tmp_path: Path):
-    with pytest.raises(RuntimeError), new_spill(tmp_path / "a.spill"):
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("damage", ["gone", "damaged"])
 def test_a_lost_or_damaged_spill_is_an_error_with_the_fix(tmp_path: Path, damage: str):
     path = tmp_path / "a.spill"

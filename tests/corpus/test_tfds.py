@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -66,8 +67,8 @@ def source(data_dir: Path | str, path: str = "tfds:tiny_texts/ja", **settings: A
     return SourceConfig(path=path, data_dir=str(data_dir), **settings)
 
 
-def texts(given: SourceConfig) -> list[str]:
-    return [text for batch in read_texts([given]) for text in batch]
+def texts(data_dir: Path, path: str = "tfds:tiny_texts/ja", **settings: Any) -> list[str]:
+    return [text for batch in read_texts([source(data_dir, path, **settings)]) for text in batch]
 
 
 def shards(data_dir: Path) -> list[Path]:
@@ -87,14 +88,14 @@ def test_it_gives_what_the_same_text_in_files_gives(scattered: Callable, write: 
 
 
 def test_splits_and_features(data_dir: Path):
-    assert sorted(texts(source(data_dir))) == sorted(TEXTS)
-    assert sorted(texts(source(data_dir, split="test"))) == sorted(TEXTS[:10])
-    whole, part, rest = (texts(source(data_dir, split=split)) for split in ("train", "train[:10%]", "train[10%:]"))
+    assert sorted(texts(data_dir)) == sorted(TEXTS)
+    assert sorted(texts(data_dir, split="test")) == sorted(TEXTS[:10])
+    whole, part, rest = (texts(data_dir, split=split) for split in ("train", "train[:10%]", "train[10%:]"))
     assert len(part) == 30 and part + rest == whole
-    assert texts(source(data_dir, split="train[:30]+test")) == part + texts(source(data_dir, split="test"))
-    assert texts(source(data_dir, text_field="meta.title", split="train[:2]"))[0].startswith("title ")
-    assert texts(source(data_dir, "tfds:tiny_texts"))[:5] == whole[:5]  # its only configuration
-    assert texts(source(data_dir, "tfds:tiny_texts/ja:1.2.0")) == whole
+    assert texts(data_dir, split="train[:30]+test") == part + texts(data_dir, split="test")
+    assert texts(data_dir, text_field="meta.title", split="train[:2]")[0].startswith("title ")
+    assert texts(data_dir, "tfds:tiny_texts")[:5] == whole[:5]  # its only configuration
+    assert texts(data_dir, "tfds:tiny_texts/ja:1.2.0") == whole
 
 
 def test_the_newest_version_by_numbers(data_dir: Path):
@@ -126,12 +127,12 @@ def test_what_is_not_there(data_dir: Path, settings: dict[str, Any], message: st
 )
 def test_features_that_are_no_text(data_dir: Path, field: str, message: str):
     with pytest.raises(DataError, match=message):
-        texts(source(data_dir, text_field=field, on_error="skip"))
+        texts(data_dir, text_field=field, on_error="skip")
 
 
 def test_bytes_that_are_not_utf8(data_dir: Path, scattered: Callable):
     with pytest.raises(DataError, match=r"train\.array_record-.*, record \d+: 'raw' .*byte 2"):
-        texts(source(data_dir, text_field="raw"))
+        texts(data_dir, text_field="raw")
     corpus = scattered([source(data_dir, text_field="raw", on_error="skip")])
     assert corpus.manifest.counts.documents == 299 and corpus.manifest.counts.skipped == {"undecodable": 1}
 
@@ -142,8 +143,8 @@ def test_broken_shards(data_dir: Path):
     for broken in (content[: len(content) // 2], b"", b"nothing of the kind"):
         first.write_bytes(broken)
         with pytest.raises(DataError, match="ArrayRecord"):
-            texts(source(data_dir))
-        assert 0 < len(texts(source(data_dir, on_error="skip"))) < len(TEXTS)
+            texts(data_dir)
+        assert 0 < len(texts(data_dir, on_error="skip")) < len(TEXTS)
     first.unlink()
     with pytest.raises(ConfigError, match=r"tiny_texts-train\.array_record-00000-of-00004"):
         find_files([source(data_dir)])
@@ -162,47 +163,43 @@ def test_a_dataset_that_changed_is_refused(scattered: Callable, data_dir: Path, 
     with pytest.raises(WorkFolderMismatch, match=r"split: train -> train\[:300\]"):
         scattered([source(data_dir, split="train[:300]")], workdir=work)
     second, third = shards(data_dir)[1:3]
-    content = second.read_bytes()
-    second.write_bytes(third.read_bytes())
-    third.write_bytes(content)
+    contents = second.read_bytes(), third.read_bytes()
+    third.write_bytes(contents[0])
+    second.write_bytes(contents[1])
     with pytest.raises(WorkFolderMismatch, match=r"00001-of-00004: .*content"):
         scattered([source(data_dir)], workdir=work)
 
 
-def test_a_finished_corpus_needs_neither_dataset_nor_package(
-    scattered: Callable, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_finished_corpus_needs_neither_dataset_nor_package(scattered: Callable, data_dir: Path, tmp_path: Path):
     corpus = scattered([source(data_dir)])
-    gone = CorpusConfig(sources=(source(tmp_path / "nowhere"),))
+    gone, here = (CorpusConfig(sources=(source(folder),)) for folder in (tmp_path / "nowhere", data_dir))
     verify(corpus.manifest, gone, corpus.workdir, part_bytes=16_000_000)
     assert not (tmp_path / "nowhere").exists()  # nothing was prepared
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    verify(corpus.manifest, CorpusConfig(sources=(source(data_dir),)), corpus.workdir, part_bytes=16_000_000)
-    with pytest.raises(MissingExtra, match=r"\[tfds\]"):
-        find_files([source(data_dir)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorflow_datasets", None)
+        verify(corpus.manifest, here, corpus.workdir, part_bytes=16_000_000)
+        with pytest.raises(MissingExtra, match=r"\[tfds\]"):
+            find_files([source(data_dir)])
 
 
 def test_it_is_prepared_where_that_needs_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert sorted(texts(source(tmp_path, "tfds:tiny_texts/ko"))) == sorted(TEXTS)
+    assert sorted(texts(tmp_path, "tfds:tiny_texts/ko")) == sorted(TEXTS)
     assert (tmp_path / "tiny_texts/ko/1.2.0").is_dir() and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("tfds:ag_news_subset", r"(does not answer|needs the package)"),
-        ("tfds:lm1b", "needs TensorFlow"),
-        ("tfds:wiki40b/ja", "without TensorFlow"),
+        ("ag_news_subset", r"(does not answer|needs the package)"),
+        ("lm1b", "needs TensorFlow"),
+        ("wiki40b/ja", "without TensorFlow"),
     ],
 )
 def test_it_cannot_be_prepared_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str):
-    def resolve(host: str, *args: Any) -> Any:
-        raise OSError(f"{host} is not known")
-
-    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=OSError("the host is not known")))
     with pytest.raises(ConfigError, match=message) as failure:
-        find_files([source(tmp_path, path)])
-    assert f"tfds build {path.removeprefix('tfds:')} --file_format=array_record --data_dir=FOLDER" in str(failure.value)
+        find_files([source(tmp_path, f"tfds:{path}")])
+    assert f"tfds build {path} --file_format=array_record --data_dir=FOLDER" in str(failure.value)
 
 
 def test_in_a_bucket(gcs: Emulator, data_dir: Path, scattered: Callable):

@@ -145,50 +145,37 @@ def test_no_word_that_a_reader_sees_is_lost(markup: str, text: str):
     assert plain_text(markup, HIDDEN) == text
 
 
-def test_what_is_taken_out_of_sentences_is_counted_by_name(tmp_path: Path, scattered: Callable):
+def test_what_is_taken_out_of_sentences_is_counted_by_name(write: Callable, scattered: Callable):
     text = "{{Infobox|a}}\nIt {{Foo_bar|x}} is {{foo bar}} <math>x</math>{{cn}} {{my link|A|B}}.<ref>{{cite}}</ref>"
-    (tmp_path / "dewiki.xml").write_text(HEAD + page("A", text) + page("B", "A {{cn}}{{lang|de}} b.") + "</mediawiki>\n")
-    source = SourceConfig(path=str(tmp_path / "dewiki.xml"), templates={"My_link": "{2} of {1}"})
-    found = scattered([source])
+    path = write("a.xml", HEAD + page("A", text) + page("B", "A {{cn}}{{lang|de}} b.") + "</mediawiki>\n")
+    found = scattered([SourceConfig(path=str(path), templates={"My_link": "{2} of {1}"})])
     assert found.documents() == ["A b.", "It is B of A."]
     assert found.manifest.counts.removed_templates == {"{{foo bar}}": 2, "<math>": 1, "{{cn}}": 2, "{{lang}}": 1}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"templates": {"a": "{1"}}, "braces"),
-        ({"templates": {"a": "1"}, "format": "csv"}, "csv"),
-    ],
-)
-def test_templates_of_a_run_file_are_checked(settings: dict[str, object], message: str):
-    with pytest.raises(ValueError, match=message):
-        SourceConfig.model_validate({"path": "a.xml", **settings})
+def test_templates_of_a_run_file_are_checked():
+    for settings, message in (({"templates": {"a": "{1"}}, "braces"), ({"templates": {"a": "1"}, "format": "csv"}, "csv")):
+        with pytest.raises(ValueError, match=message):
+            SourceConfig.model_validate({"path": "a.xml", **settings})
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        *("{{", "[[", "<ref>", "{|\n", "<!--", "}}", "{{a|", "[[File:", "'''", "<div>", "== ", "[http://a ", "|", "{{a|[[b}}"),
-        *("<nowiki>", "<br", "&", "__", "<span style=display:none>", "(", "{{{", "]}", "-{zh:", "<p a='b>\" "),
-        "{{convert|" + "1|to|" * 5,
-    ],
-)
+ENDLESS = [
+    *("{{", "[[", "<ref>", "{|\n", "<!--", "}}", "{{a|", "[[File:", "'''", "<div>", "== ", "[http://a ", "|", "{{a|[[b}}"),
+    *("<nowiki>", "<br", "&", "__", "<span style=display:none>", "(", "{{{", "]}", "-{zh:", "<p a='b>\" "),
+    "{{convert|" + "1|to|" * 5,
+]
+
+
+@pytest.mark.parametrize("unit", ENDLESS)
 def test_markup_that_is_nested_without_end_takes_no_longer_than_it_must(unit: str):
     plain_text(unit * 5_000 + "text", HIDDEN)
     plain_text(unit * 5_000 + "text" + "}}]]" * 5_000, HIDDEN)
 
 
-def test_pages_that_are_no_articles_are_counted(tmp_path: Path, scattered: Callable):
-    pages = [
-        page("A", "An '''article'''.\n[[Kategorie:X]]"),
-        page("B", "#REDIRECT [[A]]", redirect=True),
-        page("Diskussion:A", "Talk.", ns=1),
-        page("M", "return {}", model="Scribunto"),
-        page("L", "* only a list"),
-    ]
-    (tmp_path / "dewiki.xml").write_text(HEAD + "".join(pages) + "</mediawiki>\n")
-    found = scattered(tmp_path / "dewiki.xml")
+def test_pages_that_are_no_articles_are_counted(write: Callable, scattered: Callable):
+    pages = [page("A", "An '''article'''.\n[[Kategorie:X]]"), page("B", "#REDIRECT [[A]]", redirect=True)]
+    pages += [page("Diskussion:A", "Talk.", ns=1), page("M", "return {}", model="Scribunto"), page("L", "* only a list")]
+    found = scattered(write("dewiki.xml", HEAD + "".join(pages) + "</mediawiki>\n"))
     assert found.manifest.counts.skipped == {"redirect": 1, "other_namespace": 1, "no_wikitext": 1, "empty": 1}
     assert found.documents() == ["An article."]
 
@@ -196,26 +183,21 @@ def test_pages_that_are_no_articles_are_counted(tmp_path: Path, scattered: Calla
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("<html><body/></html>", "<html>"),
-        ("no xml at all", "<mediawiki>"),
+        *(("<html><body/></html>", "<html>"), ("no xml at all", "<mediawiki>"), ("", "<mediawiki>")),
         (HEAD + page("A", "text") + "<page>", "broken"),
-        ("", "<mediawiki>"),
     ],
 )
-def test_what_is_no_dump(tmp_path: Path, scattered: Callable, content: str, message: str):
-    (tmp_path / "a.xml").write_text(content)
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
-        scattered(tmp_path / "a.xml")
-    assert "a.xml" in str(caught.value)
+def test_what_is_no_dump(write: Callable, scattered: Callable, content: str, message: str):
+    with pytest.raises(DataError, match=rf"a\.xml.*{message}"):
+        scattered(write("a.xml", content))
 
 
-def test_a_large_dump_is_read_in_stretches(tmp_path: Path, scattered: Callable, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_dump_is_read_in_stretches(write: Callable, scattered: Callable, monkeypatch: pytest.MonkeyPatch):
     """Each begins with a stream's first page; together they are what the whole file is."""
     texts = [f"Article {number} says {number * 7919}.\n[[Datei:bild.jpg|mini|caption]]" for number in range(400)]
     streams = ["".join(page(f"T{n}", texts[n]) for n in range(first, first + 10)) for first in range(0, 400, 10)]
     dump = b"".join(bz2.compress(part.encode()) for part in [HEAD, *streams, "</mediawiki>\n"])
-    path = tmp_path / "dewiki-pages-articles-multistream.xml.bz2"
-    path.write_bytes(dump)
+    path = write("dewiki-pages-articles-multistream.xml.bz2", dump)
     whole = scattered(path)
     monkeypatch.setattr(sources, "_RANGE_BYTES", 2_000)
     found = scattered(path)
@@ -225,11 +207,10 @@ def test_a_large_dump_is_read_in_stretches(tmp_path: Path, scattered: Callable, 
     assert scattered(path, workdir=found.workdir).manifest == found.manifest
 
 
-def test_a_dump_of_one_stream_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_dump_of_one_stream_is_one_file(write: Callable, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sources, "_RANGE_BYTES", 500)
-    path = tmp_path / "a.xml.bz2"
-    path.write_bytes(bz2.compress((HEAD + "".join(page(f"T{n}", f"{n * 7919}") for n in range(300)) + "</mediawiki>").encode()))
-    assert len(sources.find_files([SourceConfig(path=str(path))])) == 1
+    dump = HEAD + "".join(page(f"T{n}", f"{n * 7919}") for n in range(300)) + "</mediawiki>"
+    assert len(sources.find_files([SourceConfig(path=str(write("a.xml.bz2", bz2.compress(dump.encode()))))])) == 1
 
 
 def test_sentences_of_four_languages():

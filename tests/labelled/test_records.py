@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ ROWS_OF_KOREAN = [{"text": "비가 온다", "label": "1"}, {"text": "a\u3000b", 
 ROWS = [{"id": "a", "text": "fine, «really»", "label": "1"}, {"id": "b", "text": "좋아요 ♥", "label": "0"}]
 
 
-def read_records(path: Any, *, format: Any = "auto", on_error: Any = "stop", skipped: Counter[str]) -> Iterator[Row]:
-    for file in find_record_files(path, format):
-        yield from read_file(file, on_error=on_error, skipped=skipped)
+def read_records(path: Path, *, format: Any = "auto", on_error: Any = "stop", skipped: Counter[str] | None = None) -> list[Row]:
+    counts = Counter[str]() if skipped is None else skipped
+    return [row for file in find_record_files(path, format) for row in read_file(file, on_error=on_error, skipped=counts)]
 
 
 def values_and_skipped(path: Path, **settings: Any) -> tuple[list[list[Any]], dict[str, int]]:
-    skipped: Counter[str] = Counter()
+    skipped = Counter[str]()
     found = [list(record.values.values()) for record in read_records(path, on_error="skip", skipped=skipped, **settings)]
     return found, dict(skipped)
 
@@ -38,21 +38,20 @@ def values_and_skipped(path: Path, **settings: Any) -> tuple[list[list[Any]], di
 def test_all_columns_in_every_format_and_compression(write_rows: Callable, form: str, compression: str):
     path = write_rows(f"a.{form}{compression}", ROWS)
     first = 1 if form == "jsonl" else 2
-    records = [(list(record.values.items()), record.place) for record in read_records(path, skipped=Counter())]
+    records = [(list(record.values.items()), record.place) for record in read_records(path)]
     assert records == [(list(row.items()), f"{path}, line {line}") for line, row in enumerate(ROWS, first)]
 
 
 def test_parquet_keeps_types_and_counts_rows(write_rows: Callable):
     rows = [{"text": f"t{number}", "label": number, "more": {"a": [number]}, "none": None} for number in range(1500)]
-    path = write_rows("a.parquet", rows)
-    records = list(read_records(path, skipped=Counter()))
+    records = read_records(path := write_rows("a.parquet", rows))
     assert [record.values for record in records] == rows
     assert [records[0].place, records[-1].place] == [f"{path}, row 0", f"{path}, row 1499"]
 
 
 def test_a_row_over_several_lines_begins_where_it_begins(write: Callable):
     path = write("a.csv", 'text,label\n"one\ntwo",1\nthree,0\n')
-    assert [record.place for record in read_records(path, skipped=Counter())] == [f"{path}, line 2", f"{path}, line 4"]
+    assert [record.place for record in read_records(path)] == [f"{path}, line 2", f"{path}, line 4"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_a_row_over_several_lines_begins_where_it_begins(write: Callable):
 def test_what_is_no_row(write: Callable, name: str, content: bytes | str, message: str, reason: str):
     path = write(name, content)
     with pytest.raises(DataError, match=message) as failure:
-        list(read_records(path, skipped=Counter()))
+        read_records(path)
     assert str(failure.value).startswith(f"{path}, line ") and "--on-error skip" in str(failure.value)
     assert values_and_skipped(path) == ([["y", "0"]], {reason: 1})
 
@@ -83,13 +82,13 @@ def test_a_quote_that_is_never_closed_is_an_error_either_way(write: Callable, mo
     for limit in (tables.MAX_DOCUMENT_BYTES, 500):  # it meets the file's end, or the longest field there may be
         monkeypatch.setattr(tables, "MAX_DOCUMENT_BYTES", limit)
         with pytest.raises(DataError, match=r"a\.csv, line 5: .*quote"):
-            list(read_records(path, on_error=on_error, skipped=Counter()))
+            read_records(path, on_error=on_error)
 
 
-def test_a_quote_left_open_by_a_torn_file_is_no_more_than_that(write: Callable, tmp_path: Path):
+def test_a_quote_left_open_by_a_torn_file_is_no_more_than_that(tmp_path: Path):
     whole = gzip.compress(b"text,label\n" + b"".join(b'"number\n%d",1\n' % number for number in range(10_000)))
+    path = tmp_path / "a.csv.gz"
     for length in range(len(whole) - 2000, len(whole) - 1996):  # some end within quotes
-        path = tmp_path / "a.csv.gz"
         path.write_bytes(whole[:length])
         found, skipped = values_and_skipped(path)
         assert 100 < len(found) < 10_000 and skipped["broken_file"] == 1
@@ -97,16 +96,14 @@ def test_a_quote_left_open_by_a_torn_file_is_no_more_than_that(write: Callable, 
 
 def test_one_json_array_is_as_good_as_lines(write: Callable):
     content = "\ufeff [\n" + json.dumps({"text": "a"}) + ",\n" + json.dumps({"text": "b", "more": {"x": 1}}) + "]\n"
-    skipped = Counter[str]()
-    found = list(read_records(write("a.json.gz", content), skipped=skipped))
-    assert [record.values for record in found] == [{"text": "a"}, {"text": "b", "more": {"x": 1}}] and not skipped
+    found = read_records(write("a.json.gz", content))
+    assert [record.values for record in found] == [{"text": "a"}, {"text": "b", "more": {"x": 1}}]
     assert [record.place.rpartition("/")[2] for record in found] == ["a.json.gz, item 0", "a.json.gz, item 1"]
 
 
 def test_an_array_of_something_else(write: Callable):
-    path = write("a.json", '{"data": [{"text": "x", "label": 1}]}')
     with pytest.raises(DataError, match=r"a\.json: .*SQuAD"):
-        list(read_records(path, skipped=Counter()))
+        read_records(write("a.json", '{"data": [{"text": "x", "label": 1}]}'))
 
 
 def test_rows_like_the_first_are_no_header_where_there_is_none(write: Callable):
@@ -115,32 +112,29 @@ def test_rows_like_the_first_are_no_header_where_there_is_none(write: Callable):
 
 
 def test_columns_without_a_name_of_one_name_and_of_bad_bytes(write: Callable):
-    (record,) = read_records(write("a.csv", "label,text,,\nham,hi,,\n"), skipped=Counter())
+    (record,) = read_records(write("a.csv", "label,text,,\nham,hi,,\n"))
     assert record.values == {"label": "ham", "text": "hi", "column 3": "", "column 4": ""}
-    for content, said in (
-        (b"text,text\nx,y\n", "2 .*'text'"),
-        (b"t\xff,label\nx,1\n", ".*header"),
-    ):
+    for content, said in ((b"text,text\nx,y\n", "2 .*'text'"), (b"t\xff,label\nx,1\n", ".*header")):
         with pytest.raises(DataError, match=f"line 1: {said}"):
-            list(read_records(write("b.csv", content), on_error="skip", skipped=Counter()))
+            read_records(write("b.csv", content), on_error="skip")
 
 
 def test_files_of_a_glob_follow_each_other(write: Callable, tmp_path: Path):
     write("a-1.csv", "text\none\n")
     write("a-2.tsv.gz", "text\ntwo\n")
-    found = [record.values["text"] for record in read_records(tmp_path / "a-*", skipped=Counter())]
+    found = [record.values["text"] for record in read_records(tmp_path / "a-*")]
     assert found == ["one", "two"]
 
 
 def test_the_format_can_be_given(write: Callable):
     path = write("ratings.txt", "text\tlabel\nx\t1\n")
     with pytest.raises(ConfigError, match=r"'\.txt'.*--format tsv"):
-        list(read_records(path, skipped=Counter()))
+        read_records(path)
     assert values_and_skipped(path, format="tsv") == ([["x", "1"]], {})
     with pytest.raises(ConfigError, match=r"'tsb' .*'tsv'"):
         values_and_skipped(path, format="tsb")
     with pytest.raises(ConfigError, match="Parquet"):
-        list(read_records(write("a.parquet.gz", b""), skipped=Counter()))
+        read_records(write("a.parquet.gz", b""))
 
 
 @pytest.mark.parametrize("encoding", ["cp949", "utf-16", "utf-16-le", "utf-8-sig"])
@@ -154,21 +148,21 @@ def test_a_file_in_a_named_encoding_has_the_rows_of_utf8(write_rows: Callable, w
     text = (gzip.decompress(path.read_bytes()) if form.endswith(".gz") else path.read_bytes()).decode()
     other = write(name, text.encode(encoding))
     for on_error in ("stop", "skip"):
-        found = []
-        for one, how in ((path, "utf-8"), (other, encoding)):
-            (file,) = find_record_files(one)
-            found.append([row.values for row in read_file(file, on_error=on_error, skipped=Counter(), encoding=how)])
+        of = [(one, how) for path, how in ((path, "utf-8"), (other, encoding)) for one in find_record_files(path)]
+        found = [
+            [row.values for row in read_file(*one, on_error=on_error, skipped=Counter(), encoding=how)] for *one, how in of
+        ]
         assert found[0] == found[1] and "비" in str(found)
 
 
 def test_columns_of_one_name_in_parquet(tmp_path: Path):
     pq.write_table(pa.table([["x"], ["y"]], names=["text", "text"]), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet: 2 .*'text'"):
-        list(read_records(tmp_path / "a.parquet", skipped=Counter()))
+        read_records(tmp_path / "a.parquet")
     inner = pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["t", "t"])
     pq.write_table(pa.table({"text": ["x"], "more": pa.array([[]], pa.list_(inner.type))}), tmp_path / "c.parquet")
     with pytest.raises(DataError, match=r"c\.parquet: 2 .*'t'"):
-        list(read_records(tmp_path / "c.parquet", skipped=Counter()))
+        read_records(tmp_path / "c.parquet")
 
 
 def test_a_text_of_parquet_that_is_not_utf8_takes_its_row_along(tmp_path: Path):
@@ -192,26 +186,18 @@ def write_answers(path: Path, rows: list[dict[str, object]]) -> None:
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
 def test_json_lines(tmp_path: Path, name: str) -> None:
     write_answers(tmp_path / name, ANSWERS)
-    assert [record.values for record in read_records(tmp_path / name, skipped=Counter())] == ANSWERS
+    assert [record.values for record in read_records(tmp_path / name)] == ANSWERS
 
 
-def test_csv_quotes(tmp_path: Path) -> None:
-    write_answers(tmp_path / "out.csv", [*ANSWERS, {"id": 3, "text": "two\nlines", "predicted": "pos"}])
-    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["text"] for row in rows] == ['a "quoted", text', "다음", "two\nlines"]
-    assert [row["id"] for row in rows] == ["1", "", "3"]
-
-
-def test_a_csv_holds_any_line_end(tmp_path: Path) -> None:
+def test_a_csv_holds_quotes_and_any_line_end(tmp_path: Path) -> None:
     """As the csv module and pyarrow read it."""
-    path, cells = tmp_path / "out.csv", ["one\rtwo", "one\ntwo", "one\r\ntwo", "\r", "one"]
-    write_answers(path, [{"text": cell, "predicted": "pos"} for cell in cells])
+    path, cells = tmp_path / "out.csv", ['a "quoted", text', "다음", "one\rtwo", "one\ntwo", "one\r\ntwo", "\r", "one"]
+    write_answers(path, [{"id": None, "text": cell, "predicted": "pos"} for cell in cells])
     with path.open(encoding="utf-8", newline="") as stream:
-        assert [row["text"] for row in csv.DictReader(stream)] == cells
+        assert [(row["id"], row["text"]) for row in csv.DictReader(stream)] == [("", cell) for cell in cells]
     table = arrow_csv.read_csv(path, parse_options=arrow_csv.ParseOptions(newlines_in_values=True))
     assert table.column("text").to_pylist() == cells
-    assert path.read_bytes().endswith(b"\none,pos\n")
+    assert path.read_bytes().endswith(b"\n,one,pos\n")
 
 
 def test_a_tsv_cannot_hold_everything(tmp_path: Path) -> None:
@@ -232,24 +218,21 @@ def test_half_of_a_surrogate_pair_in_a_column_that_is_not_read(tmp_path: Path) -
             write_answers(tmp_path / f"out.{form}", [row])
 
 
-def test_rows_of_other_keys(tmp_path: Path) -> None:
+def test_rows_of_other_keys_and_a_name_without_a_format(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 1: .*\.jsonl"):
         write_answers(tmp_path / "out.csv", [{"text": "a"}, {"other": "b"}])
-
-
-def test_a_name_without_a_format(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out\.txt: .*\.jsonl, \.csv, \.tsv"):
         write_answers(tmp_path / "out.txt", [])
 
 
 def test_texts_come_with_their_rows(tmp_path: Path) -> None:
-    (tmp_path / "in.tsv").write_text("id\tdocument\n1\tgood\n2\t \n3\tbad\n", encoding="utf-8")
-    skipped: Counter[str] = Counter()
-    rows = list(read_texts(tmp_path / "in.tsv", Columns(text="document"), on_error="skip", skipped=skipped))
+    path, columns, skipped = tmp_path / "in.tsv", Columns(text="document"), Counter[str]()
+    path.write_text("id\tdocument\n1\tgood\n2\t \n3\tbad\n", encoding="utf-8")
+    rows = list(read_texts(path, columns, on_error="skip", skipped=skipped))
     assert [(row.record.values["id"], row.text, row.pair) for row in rows] == [("1", "good", None), ("3", "bad", None)]
     assert skipped == {"empty": 1}
     with pytest.raises(DataError, match=r"in\.tsv, line 3: .*empty"):
-        list(read_texts(tmp_path / "in.tsv", Columns(text="document"), skipped=skipped))
+        list(read_texts(path, columns, skipped=skipped))
 
 
 @pytest.mark.parametrize(("encoding", "marked"), [("utf-8", False), ("utf-8-sig", True), ("utf-16", True), ("cp949", True)])
@@ -273,7 +256,7 @@ def test_numbers_of_class_labels_are_names_as_datasets_has_them(tmp_path: Path):
     table = {"one": [1, -1], "within": [{"label": 0, "n": 1}, {"label": 1, "n": 0}], "text": ["x", "y"]}
     table |= {name: [[0, 1], [1, 1]] for name in ("list", "large", "fixed")}
     datasets.Dataset.from_dict(table, features=features).to_parquet(tmp_path / "a.parquet")
-    rows = [row.values for row in read_records(tmp_path / "a.parquet", skipped=Counter())]
+    rows = [row.values for row in read_records(tmp_path / "a.parquet")]
     assert [row["one"] for row in rows] == ["B-PER", -1] and [row["text"] for row in rows] == ["x", "y"]
     assert [row["within"] for row in rows] == [{"label": "O", "n": 1}, {"label": "B-PER", "n": 0}]
     for name in ("list", "large", "fixed"):
@@ -286,9 +269,7 @@ NAMES_OF_TAGS = {"num_classes": 2, "names": ["O", "B-PER"], "id": None, "_type":
 @pytest.mark.parametrize("feature", [{"feature": NAMES_OF_TAGS, "length": -1, "_type": "Sequence"}, [NAMES_OF_TAGS]])
 def test_class_labels_of_older_versions_of_datasets(feature: Any, tmp_path: Path):
     """As versions 2 and 3 write a Sequence into the metadata of the Hub's Parquet files, and a list of one feature."""
-    table = pa.table({"tags": [[1, 0]]}).replace_schema_metadata(
-        {"huggingface": json.dumps({"info": {"features": {"tags": feature}}})}
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    (row,) = read_records(tmp_path / "a.parquet", skipped=Counter())
+    metadata = {"huggingface": json.dumps({"info": {"features": {"tags": feature}}})}
+    pq.write_table(pa.table({"tags": [[1, 0]]}).replace_schema_metadata(metadata), tmp_path / "a.parquet")
+    (row,) = read_records(tmp_path / "a.parquet")
     assert row.values == {"tags": ["B-PER", "O"]}

@@ -41,8 +41,7 @@ def test_the_laws_of_a_split(rows: list[Row], fraction: float, chance: random.Ra
     assert sorted([*found.train, *found.held_out]) == list(range(len(rows)))
     assert not train & held_out
     for label in range(4):
-        own = own_texts(rows, label)
-        if len(own) > 1:
+        if len(own_texts(rows, label)) > 1:
             of_class = {text for text, one in rows if one == label}
             assert of_class & train and of_class & held_out
     shuffled = chance.sample(rows, len(rows))
@@ -73,12 +72,10 @@ def test_the_same_texts_on_every_machine():
 
 
 def test_the_pair_counts():
-    pairs = examples_of([("same", f"second {number}", number % 2) for number in range(40)])
-    classes = np.array([number % 2 for number in range(40)])
-    assert len(hold_out(pairs, classes, fraction=0.25).held_out) == 10
-    swapped = examples_of([(f"second {number}", "same", number % 2) for number in range(40)])
-    one, other = (hold_out(examples, classes, fraction=0.25).held_out.tolist() for examples in (pairs, swapped))
-    assert one != other
+    rows, classes = [("same", f"second {number}", number % 2) for number in range(40)], np.arange(40) % 2
+    swapped = [(second, first, label) for first, second, label in rows]
+    one, other = (hold_out(examples_of(pairs), classes, fraction=0.25).held_out.tolist() for pairs in (rows, swapped))
+    assert len(one) == 10 and one != other
 
 
 def test_pairs_that_share_a_text_stay_together():
