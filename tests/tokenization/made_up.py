@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+
+from tpulm.tokenization import Encoded
+from tpulm.tokenization.special import TOKENS
 
 ALGORITHMS = ("wordpiece", "bpe", "unigram")
 VOCAB_SIZES = {"wordpiece": 700, "bpe": 800, "unigram": 900}  # what the fixture `trained` has
@@ -64,6 +71,24 @@ _TROUBLE = [
 
 troublesome_text = st.lists(st.one_of(st.sampled_from(_TROUBLE), st.text(max_size=4)), max_size=12).map("".join)
 """Any string, with more than its share of what tokenizers disagree about."""
+
+
+def write_vocabulary(folder: Path, *words: str) -> Path:
+    """vocab.txt of BERT's special tokens and these words."""
+    (folder / "vocab.txt").write_text("\n".join([*TOKENS, *words]), encoding="utf-8")
+    return folder / "vocab.txt"
+
+
+def of_transformers(folder: Path) -> Any:
+    """The tokenizer of a folder as transformers loads it."""
+    return pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
+
+
+def as_lists(encoded: Encoded) -> list[list[int]]:
+    """The ids of each text."""
+    assert encoded.ids.dtype == np.uint32 and encoded.lengths.dtype == np.int32
+    assert encoded.ids.size == encoded.lengths.sum()
+    return [part.tolist() for part in np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])] if encoded.lengths.size else []
 
 
 def in_order(tokenizer: Tokenizer) -> list[str]:

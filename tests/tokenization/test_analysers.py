@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from importlib import metadata
-from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from tpulm.errors import MissingExtra
 from tpulm.tokenization import analysers
 from tpulm.tokenization.analysers import LONGEST_PIECE, Analyser, Name, TextSpan, cut, word_offsets
 
-NAMES: tuple[Name, ...] = get_args(Name)
+PACKAGES: dict[Name, str] = {"mecab": "fugashi", "kiwi": "kiwipiepy"}
 
 TROUBLE = [
     *("猫", "吾輩は", "見た。", "カタカナ", "ｶﾀｶﾅ", "ﾊﾞｲｸ", "ﾞ", "か\u3099", "\u3099", "ＡＢＣ", "①", "㎏", "豈"),
@@ -31,9 +32,9 @@ no_surrogates = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 trouble = st.lists(st.one_of(st.sampled_from(TROUBLE), no_surrogates), max_size=12)
 
 
-@pytest.fixture(params=NAMES, scope="module")
+@pytest.fixture(params=PACKAGES, scope="module")
 def analyser(request: pytest.FixtureRequest) -> Analyser:
-    pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[request.param])
+    pytest.importorskip(PACKAGES[request.param])
     return analysers.load(request.param)
 
 
@@ -68,8 +69,7 @@ def test_korean_contractions_are_one_word(analyser: Analyser) -> None:
 @given(parts=trouble)
 def test_any_text_has_offsets_between_its_characters(analyser: Analyser, parts: list[str]) -> None:
     text = "".join(parts)
-    (offsets,) = word_offsets([text], analyser)
-    places = offsets.tolist()
+    places = next(iter(word_offsets([text], analyser))).tolist()
     assert places == sorted(set(places)) and places[0] == 0
     assert all(place < max(1, len(text)) for place in places)
     for place in places[1:]:
@@ -117,12 +117,8 @@ def test_long_lines_are_cut_at_blanks() -> None:
 
 @pytest.mark.parametrize(("name", "extra"), [("mecab", "ja"), ("kiwi", "ko")])
 def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, name: Name, extra: str) -> None:
-    def missing(package: str) -> str:
-        raise metadata.PackageNotFoundError(package)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(MissingExtra, match=rf"\[{extra}\]"):
-        analysers.versions(name)
-    monkeypatch.setitem(__import__("sys").modules, {"mecab": "fugashi", "kiwi": "kiwipiepy"}[name], None)
-    with pytest.raises(MissingExtra, match=rf"\[{extra}\]"):
-        analysers.load.__wrapped__(name)
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError))
+    monkeypatch.setitem(sys.modules, PACKAGES[name], None)
+    for ask in (analysers.versions, analysers.load.__wrapped__):
+        with pytest.raises(MissingExtra, match=rf"\[{extra}\]"):
+            ask(name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import write_vocabulary
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tpulm import tokenization
@@ -18,17 +19,18 @@ VOCABULARY = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "Ġl": 4, "lo": 5, "<|endoftext|>
 MERGES = "#version: 0.2\nĠ l\nl o\n"
 
 
-def write(folder: Path, name: str, values: Any) -> None:
+def write(folder: Path, **files: Any) -> None:
+    """Files of these names: bytes, text, or what becomes JSON; merges is a txt."""
     folder.mkdir(exist_ok=True)
-    content = values if isinstance(values, (str, bytes)) else json.dumps(values)
-    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for name, values in files.items():
+        content = values if isinstance(values, (str, bytes)) else json.dumps(values)
+        path = folder / f"{name}.{'txt' if name == 'merges' else 'json'}"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @pytest.fixture
 def two_files(tmp_path: Path) -> Path:
-    write(tmp_path / "model", "vocab.json", VOCABULARY)
-    write(tmp_path / "model", "merges.txt", MERGES)
-    write(tmp_path / "model", "config.json", {"eos_token_id": 6, "bos_token_id": 6})
+    write(tmp_path / "model", vocab=VOCABULARY, merges=MERGES, config={"eos_token_id": 6, "bos_token_id": 6})
     return tmp_path / "model"
 
 
@@ -40,7 +42,7 @@ def one_file(tmp_path: Path) -> Path:
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 7)])
     (tmp_path / "model").mkdir()
     tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
-    write(tmp_path / "model", "config.json", {"eos_token_id": [6, 8], "bos_token_id": 7})
+    write(tmp_path / "model", config={"eos_token_id": [6, 8], "bos_token_id": 7})
     return tmp_path / "model"
 
 
@@ -64,34 +66,31 @@ def test_llama_s_file_begins_every_prompt(one_file: Path):
 
 
 def test_add_bos_token_goes_before_the_file(one_file: Path):
-    write(one_file, "tokenizer_config.json", {"add_bos_token": False})
+    write(one_file, tokenizer_config={"add_bos_token": False})
     assert load_causal(one_file).encode_one("low") == [5, 2]
     assert load_causal(one_file).encode_one("") == [7]
-    write(one_file, "tokenizer_config.json", {"add_bos_token": True})
+    write(one_file, tokenizer_config={"add_bos_token": True})
     assert load_causal(one_file).encode_one("low") == [7, 5, 2]
 
 
 def test_which_tokens_end_a_text(one_file: Path):
-    write(one_file, "generation_config.json", {"eos_token_id": 8})
+    write(one_file, generation_config={"eos_token_id": 8})
     assert load_causal(one_file).ends == {8}
-    write(one_file, "generation_config.json", {"bos_token_id": 7})
+    write(one_file, generation_config={"bos_token_id": 7})
     assert load_causal(one_file).ends == {6, 8}
-    write(one_file, "config.json", {})
-    write(one_file, "special_tokens_map.json", {"eos_token": {"content": "<|stop|>"}})
+    write(one_file, config={}, special_tokens_map={"eos_token": {"content": "<|stop|>"}})
     assert load_causal(one_file).ends == {8}
     (one_file / "special_tokens_map.json").unlink()
     with pytest.raises(DataError, match=r"config\.json"):
         load_causal(one_file)
-    write(one_file, "config.json", {"eos_token_id": 50256})
+    write(one_file, config={"eos_token_id": 50256})
     with pytest.raises(DataError, match="eos_token_id"):
         load_causal(one_file)
 
 
 def test_a_vocabulary_that_drops_characters_is_noted(two_files: Path):
-    known = "loweĠ"  # of GPT-2's characters for the bytes
-    write(two_files, "vocab.json", {**dict(zip(known, range(len(known)), strict=True)), "<|endoftext|>": 5})
-    write(two_files, "merges.txt", "")
-    write(two_files, "config.json", {"eos_token_id": 5})
+    known = {**{character: index for index, character in enumerate("loweĠ")}, "<|endoftext|>": 5}  # of GPT-2's for the bytes
+    write(two_files, vocab=known, merges="", config={"eos_token_id": 5})
     made = load_causal(two_files)
     (note,) = dropped_characters(made, two_files)
     assert "lacks 251 of the 256 bytes" in note and "such as a b c d f g, are dropped" in note
@@ -105,53 +104,43 @@ def test_a_vocabulary_that_drops_characters_is_noted(two_files: Path):
 
 
 def test_our_own_stays_our_own(tmp_path: Path):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    own = tokenization.load(tmp_path / "vocab.txt")
+    own = tokenization.load(write_vocabulary(tmp_path, "the", "cat"))
     folder = tmp_path / "export"
-    write(folder, "tokenizer.json", own.causal().canonical_json)
-    write(folder, "config.json", {"eos_token_id": 3, "bos_token_id": 3})
+    write(folder, tokenizer=own.causal().canonical_json, config={"eos_token_id": 3, "bos_token_id": 3})
     made = load_causal(folder)
     assert not isinstance(made, CausalTokenization)
     assert (made.special, made.ends) == (own.special, {3})
-    write(folder, "config.json", {"eos_token_id": 1, "bos_token_id": 3})
+    write(folder, config={"eos_token_id": 1, "bos_token_id": 3})
     assert isinstance(load_causal(folder), CausalTokenization), "a model that ends its texts otherwise is not ours"
 
 
 def test_tokens_behind_the_vocabulary(two_files: Path):
-    write(two_files, "tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<pad>", "special": True}}})
+    write(two_files, tokenizer_config={"added_tokens_decoder": {"9": {"content": "<pad>", "special": True}}})
     made = load_causal(two_files)
     assert (made.vocab_size, made.encode_one("lo<pad>")) == (10, [5, 9])
-    write(two_files, "tokenizer_config.json", {"added_tokens_decoder": {"12": {"content": "<pad>", "special": True}}})
+    write(two_files, tokenizer_config={"added_tokens_decoder": {"12": {"content": "<pad>", "special": True}}})
     with pytest.raises(DataError, match="'<pad>'"):
         load_causal(two_files)
     (two_files / "tokenizer_config.json").unlink()
-    write(two_files, "added_tokens.json", {"<pad>": 9})
+    write(two_files, added_tokens={"<pad>": 9})
     assert load_causal(two_files).encode_one("lo<pad>") == [5, 9]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        *(
-            ("vocab.json", "[]", "vocab.json"),
-            ("vocab.json", '{"a": "b"}', "'b'"),
-            ("vocab.json", '{"a": 0, "b": 0}', "share an id"),
-        ),
-        *(
-            ("merges.txt", "l o w\n", "merges.txt:1: .*'l o w'"),
-            ("merges.txt", "x y\n", "merges.txt .*vocab.json"),
-        ),
-        *(("merges.txt", b"\xff y\n", "merges.txt: .*byte 0"), ("vocab.json", r'{"\ud800": 0}', "vocab.json: .*surrogate")),
-        ("added_tokens.json", '{"x": null}', "added_tokens.json: .* 'x' is None"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"19": 0}}', "tokenizer_config.json: added_tokens_decoder.19: "),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": "a"}}', "tokenizer_config.json: .* 'x' is no id"),
-        ("tokenizer_config.json", '{"eos_token": 5}', "tokenizer_config.json: eos_token: "),
-        ("config.json", '{"eos_token_id": 18446744073709551616}', "eos_token_id is 18446744073709551616"),
+        *(("vocab", "[]", "vocab.json"), ("vocab", '{"a": "b"}', "'b'"), ("vocab", '{"a": 0, "b": 0}', "share an id")),
+        *(("merges", "l o w\n", "merges.txt:1: .*'l o w'"), ("merges", "x y\n", "merges.txt .*vocab.json")),
+        *(("merges", b"\xff y\n", "merges.txt: .*byte 0"), ("vocab", r'{"\ud800": 0}', "vocab.json: .*surrogate")),
+        ("added_tokens", '{"x": null}', "added_tokens.json: .* 'x' is None"),
+        ("tokenizer_config", '{"added_tokens_decoder": {"19": 0}}', "tokenizer_config.json: added_tokens_decoder.19: "),
+        ("tokenizer_config", '{"added_tokens_decoder": {"x": "a"}}', "tokenizer_config.json: .* 'x' is no id"),
+        ("tokenizer_config", '{"eos_token": 5}', "tokenizer_config.json: eos_token: "),
+        ("config", '{"eos_token_id": 18446744073709551616}', "eos_token_id is 18446744073709551616"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(two_files: Path, name: str, content: str | bytes, message: str):
-    write(two_files, name, content)
+    write(two_files, **{name: content})
     with pytest.raises(DataError, match=message):
         load_causal(two_files)
 

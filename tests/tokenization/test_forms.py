@@ -47,19 +47,13 @@ COMMON_WORDS = {Form("the", True), Form("영화", True), Form("ing", False), For
 def test_signs_are_gone_and_places_stay(three: dict[str, dict[int, Form]]):
     assert set(three["wordpiece"].values()) == COMMON_WORDS | {Form("##", True)}  # two signs of a number are a word
     assert set(three["bpe"].values()) == COMMON_WORDS | {Form("영".encode()[:2], False), Form(" ", False)}
+    assert all(min(found) == len(SPECIAL) for found in three.values()), "special tokens and slots have none"
     assert set(three["unigram"].values()) == COMMON_WORDS | {Form(" ", False), Form(b"\xec", False)}
 
 
-def test_special_tokens_and_slots_have_none(three: dict[str, dict[int, Form]]):
-    assert all(min(found) == len(SPECIAL) for found in three.values())
-
-
 def test_forms_of_trained_ones_write_the_text_again(trained: dict[str, Tokenization]):
-    for name in ("bpe", "unigram"):
-        made = trained[name]
-        known = forms(made)
-        found = b""
-        for index in made.encode(["a was 영화는 good"]).ids.tolist():
-            form = known[index]
-            found += b" " * form.begins_word + (form.text if isinstance(form.text, bytes) else form.text.encode())
+    for made in (trained["bpe"], trained["unigram"]):
+        written = [forms(made)[index] for index in made.encode(["a was 영화는 good"]).ids.tolist()]
+        texts = [form.text if isinstance(form.text, bytes) else form.text.encode() for form in written]
+        found = b"".join(b" " * form.begins_word + text for form, text in zip(written, texts, strict=True))
         assert found.decode().strip() == "a was 영화는 good"

@@ -7,20 +7,21 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from made_up import as_lists, of_transformers, write_vocabulary
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from toy_runs import Notes
 from tpulm import storage, tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.labelled.rows import encode_rows
-from tpulm.progress import Silent
 from tpulm.tokenization import Tokenization, load, save, vocab_size_of
 from tpulm.tokenization.hf_files import guarded, watched
 
@@ -46,11 +47,6 @@ class TestVocabulary:
         assert asdict(made.special) == {"pad": 0, "unknown": 2, "cls": 3, "sep": 4, "mask": 5}
         assert tokens(made, "the cats, 日") == ["the", "cat", "##s", ",", "日"]
 
-    def test_settings_say_how_text_is_split(self, vocabulary: Path):
-        assert tokens(load(vocabulary), "Cat 日日") == ["Ca", "##t", "日", "日"]
-        assert tokens(load(vocabulary, TokenizerConfig(lowercase=True)), "Cat") == ["cat"]
-        assert tokens(load(vocabulary, TokenizerConfig(split_cjk=False)), "日日") == ["[UNK]"]
-
     def test_blanks_after_a_token_are_no_part_of_it(self, tmp_path: Path):
         """The ids of the words are those of tokenizers' own reader of such files. A line of blanks alone stays a token."""
         path = tmp_path / "v.txt"
@@ -65,21 +61,13 @@ class TestVocabulary:
         assert load(other).fingerprint == load(vocabulary).fingerprint
 
     def test_capitals_without_lowercase_are_pointed_out(self, tmp_path: Path):
-        class Notes(Silent):
-            said = ""
-
-            def note(self, message: str) -> None:
-                self.said += message
-
-        path = tmp_path / "uncased.txt"
-        path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
-        notes = Notes()
+        path, notes = write_vocabulary(tmp_path, "the"), Notes()
         load(path, TokenizerConfig(lowercase=True), progress=notes)
-        assert not notes.said
         tokenization.load_vocabulary(path, lowercase=False, note=notes.note)
-        assert "--lowercase" in notes.said and "tokenizer." not in notes.said and ":uncased" not in notes.said
         load(path, progress=notes)
-        assert "tokenizer.lowercase = true" in notes.said and f"{path}:uncased" in notes.said
+        of_options, of_settings = notes.notes
+        assert "--lowercase" in of_options and "tokenizer." not in of_options and ":uncased" not in of_options
+        assert "tokenizer.lowercase = true" in of_settings and f"{path}:uncased" in of_settings
         (tmp_path / "tokenizer.json").write_text(load(path).canonical_json)
         for origin in (tmp_path, tmp_path / "tokenizer.json"):
             (note,) = tokenization.normalization_warnings(load(path), origin)
@@ -108,13 +96,11 @@ class TestVocabulary:
     )
     def test_words_that_no_text_gives(self, tmp_path: Path, words: str, settings: dict[str, Any], lost: list[str]):
         """As transformers reads the same folder: the words that do not come back as themselves."""
-        transformers = pytest.importorskip("transformers")
-        (tmp_path / "vocab.txt").write_text("\n".join([*WORDS[:6], *words.split()]), encoding="utf-8")
+        path = write_vocabulary(tmp_path, *words.split())
         storage.write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        theirs, made = of_transformers(tmp_path), load(tmp_path, vocabulary_settings(tmp_path))
         assert [word for word in words.split() if theirs.tokenize(word) != [word]] == lost
-        made = load(tmp_path, vocabulary_settings(tmp_path))
-        notes = tokenization.normalization_warnings(made, tmp_path / "vocab.txt")
+        notes = tokenization.normalization_warnings(made, path)
         assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
 
     @pytest.mark.needs_peer
@@ -130,22 +116,18 @@ class TestVocabulary:
             ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {"model_type": "bert"}, "The café 日 本"),
         ],
     )
-    def test_settings_that_contradict_a_tokenizer_json(
-        self, tmp_path: Path, settings: dict[str, Any] | None, model: dict[str, Any], words: str
-    ):
+    def test_settings_that_contradict_a_tokenizer_json(self, tmp_path: Path, settings: Any, model: dict[str, Any], words: str):
         """As transformers reads the same folder, whose tokenizer.json keeps capitals and accents."""
-        transformers = pytest.importorskip("transformers")
-        known = [*WORDS[:7], "The", "cafe", "café", "日", "本", "日本"]
-        (tmp_path / "vocab.txt").write_text("\n".join(known), encoding="utf-8")
-        storage.write_atomic(tmp_path / "tokenizer.json", load(tmp_path / "vocab.txt").canonical_json)
+        path = write_vocabulary(tmp_path, "the", "The", "cafe", "café", "日", "本", "日本")
+        storage.write_atomic(tmp_path / "tokenizer.json", load(path).canonical_json)
         storage.write_json(tmp_path / "config.json", model)
         if settings is not None:
             storage.write_json(tmp_path / "tokenizer_config.json", settings)
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path).tokenize("The café 日本")
+        theirs = of_transformers(tmp_path).tokenize("The café 日本")
         assert tokens(load(tmp_path), "The café 日本") == theirs == words.split()
 
     def test_a_normalizer_that_does_not_fit_a_sentencepiece_vocabulary(self, tmp_path: Path):
-        specification = json.loads(roberta().to_str()) | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": None}
+        specification = json.loads(roberta(tmp_path).to_str()) | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": None}
         words = ["<unk>", "<s>", "</s>", "<pad>", "<mask>", "▁Cat", "▁the", "a", "c", "t"]
         specification["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [[word, -1.0] for word in words]}
         specification |= {"added_tokens": [], "post_processor": None, "decoder": {"type": "Metaspace", "replacement": "▁"}}
@@ -168,14 +150,16 @@ class TestVocabulary:
         assert str(path) in str(caught.value)
 
 
-def roberta() -> Tokenizer:
-    """A byte-level tokenizer of RoBERTa's kind, with its frame."""
+def roberta(folder: Path, *, added: Sequence[str] = (), special: Sequence[str] = ()) -> Tokenizer:
+    """A byte-level tokenizer of RoBERTa's kind, with its frame, which the folder's tokenizer.json has too."""
     words = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "<mask>"]
     tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in (*words[:4], "<mask>")])
+    tokenizer.add_special_tokens([AddedToken(word, normalized=False) for word in (*words[:4], "<mask>", *special)])
+    tokenizer.add_tokens(list(added))
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    tokenizer.save(str(folder / "tokenizer.json"))
     return tokenizer
 
 
@@ -201,17 +185,15 @@ class TestAddedTokens:
         ],
     )
     def test_ids_are_those_of_transformers(self, vocabulary: Path, files: dict[str, Any], size: int):
-        transformers = pytest.importorskip("transformers")
-        for name, values in files.items():
+        folder = vocabulary.parent
+        for name, values in (files | {"config": {"model_type": "bert"}}).items():
             kind = {"tokenizer_class": "BertTokenizer"} if name == "tokenizer_config" else {}
-            storage.write_json(vocabulary.with_name(f"{name}.json"), kind | values)
-        storage.write_json(vocabulary.with_name("config.json"), {"model_type": "bert"})
-        made = load(vocabulary.parent, vocabulary_settings(vocabulary.parent))
-        theirs = transformers.AutoTokenizer.from_pretrained(vocabulary.parent)
+            storage.write_json(folder / f"{name}.json", kind | values)
+        made, theirs = load(folder, vocabulary_settings(folder)), of_transformers(folder)
         assert made.encode_one(FURTHER) == theirs(FURTHER)["input_ids"]
         assert made.vocab_size == len(theirs) == size
-        save(made, vocabulary.parent / "saved")
-        again = load(vocabulary.parent / "saved")
+        save(made, folder / "saved")
+        again = load(folder / "saved")
         assert again.encode_one(FURTHER) == made.encode_one(FURTHER) and again.vocab_size == size
 
     @pytest.mark.parametrize("beside", [{"zzz": 16}, {"zzz": 7}, {"cat": 13}, {"zzz": 14, "[URL]": 15}])
@@ -222,16 +204,11 @@ class TestAddedTokens:
 
     def test_beside_a_tokenizer_json(self, tmp_path: Path):
         """PreTrainedTokenizerFast adds what that file lacks, and takes the flags of tokenizer_config.json."""
-        transformers = pytest.importorskip("transformers")
-        tokenizer = roberta()
-        tokenizer.add_tokens(["zzz"])
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        roberta(tmp_path, added=["zzz"])
         decoder = {"261": {"content": "zzz", "single_word": True}, "262": {"content": "[URL]", "special": True}}
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["@@"]}
         storage.write_json(tmp_path / "tokenizer_config.json", settings | {"added_tokens_decoder": decoder})
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-        made = load(tmp_path)
-        text = "a zzz zzzs [URL]@@ b"
+        theirs, made, text = of_transformers(tmp_path), load(tmp_path), "a zzz zzzs [URL]@@ b"
         assert made.encode_one(text)[1:-1] == theirs(text, add_special_tokens=False)["input_ids"]
         assert made.vocab_size == len(theirs) == 264
         storage.write_json(tmp_path / "added_tokens.json", {"zzz": 300})
@@ -241,7 +218,7 @@ class TestAddedTokens:
 
 class TestTokenizerJson:
     def test_roles_by_name_and_the_frame_it_has(self, tmp_path: Path):
-        roberta().save(str(tmp_path / "tokenizer.json"))
+        roberta(tmp_path)
         made = load(tmp_path / "tokenizer.json")
         assert (made.special.cls, made.special.sep, made.special.mask) == (0, 2, 260)
         assert made.vocab_size == vocab_size_of(tmp_path / "tokenizer.json") == 261
@@ -251,17 +228,14 @@ class TestTokenizerJson:
     @pytest.mark.parametrize("most", [30, 12])
     def test_pairs_have_the_frame_of_the_tokenizer(self, tmp_path: Path, most: int):
         """`<s> A </s></s> B </s>`, truncated as the tokenizers library does."""
-        tokenizer = roberta()
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        tokenizer = roberta(tmp_path)
         rows = encode_rows(load(tmp_path / "tokenizer.json"), ["two cats"], ["a mat"], max_length=most)
         tokenizer.enable_truncation(most)
         assert rows.ids.tolist() == tokenizer.encode("two cats", "a mat").ids
         assert rows.whole_lengths.tolist() == [17] and rows.ids.tolist().count(2) == 3
 
     def test_roles_declared_beside_it(self, tmp_path: Path):
-        tokenizer = roberta()
-        tokenizer.add_special_tokens(["@@"])
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        roberta(tmp_path, special=["@@"])
         storage.write_json(tmp_path / "special_tokens_map.json", {"mask_token": "<unk>"})
         storage.write_json(tmp_path / "tokenizer_config.json", {"mask_token": {"content": "@@"}, "pad_token": None})
         assert load(tmp_path).special.mask == 261
@@ -269,7 +243,7 @@ class TestTokenizerJson:
     @pytest.mark.parametrize("normalized", [True, False])
     def test_an_added_token_that_normalization_removes(self, normalized: bool, tmp_path: Path):
         """The library would find it everywhere, and never end (huggingface/tokenizers issue 1349)."""
-        (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]))
+        write_vocabulary(tmp_path, "a", "##b")
         added = {"7": {"content": "\u200c", "normalized": normalized}}
         storage.write_json(tmp_path / "tokenizer_config.json", {"added_tokens_decoder": added})
         if normalized:
@@ -279,50 +253,41 @@ class TestTokenizerJson:
             assert load(tmp_path).reading_added.encode(["ab\u200ca"]).ids.tolist() == [5, 6, 7, 5]
 
     @pytest.mark.parametrize(
-        ("declared", "message"),
-        [
-            ({"mask_token": "_"}, "'_'"),
-            ({"sep_token": "<s>"}, "share an id"),
-            ({"mask_token": "@@"}, r"none for: mask \(@@\)\..*<unk>"),
-        ],
+        ("role", "token", "message"),
+        [("mask", "_", "'_'"), ("sep", "<s>", "share an id"), ("mask", "@@", r"none for: mask \(@@\)\..*<unk>")],
     )
-    def test_special_tokens_that_cannot_be(self, tmp_path: Path, declared: dict[str, str], message: str):
-        roberta().save(str(tmp_path / "tokenizer.json"))
-        storage.write_json(tmp_path / "special_tokens_map.json", declared)
+    def test_special_tokens_that_cannot_be(self, tmp_path: Path, role: str, token: str, message: str):
+        roberta(tmp_path)
+        storage.write_json(tmp_path / "special_tokens_map.json", {f"{role}_token": token})
         with pytest.raises(DataError, match=rf"tokenizer\.json.*{message}"):
             load(tmp_path)
 
     def test_a_frame_is_added_where_there_is_none(self, tmp_path: Path):
-        specification = json.loads(roberta().to_str()) | {"post_processor": None, "truncation": None}
-        specification["added_tokens"] = []
-        (tmp_path / "tokenizer.json").write_text(json.dumps(specification))
+        without: dict[str, Any] = {"post_processor": None, "truncation": None, "added_tokens": []}
+        storage.write_json(tmp_path / "tokenizer.json", json.loads(roberta(tmp_path).to_str()) | without)
         made = load(tmp_path)
-        assert made.encode_one("") == [0, 2]
-        assert made.encode_one("<mask>") == [0, 260, 2]
+        assert (made.encode_one(""), made.encode_one("<mask>")) == ([0, 2], [0, 260, 2])
 
     def test_padding_and_truncation_are_the_datasets_business(self, tmp_path: Path):
-        tokenizer = roberta()
+        tokenizer = roberta(tmp_path)
         tokenizer.enable_truncation(3)
         tokenizer.enable_padding(length=10)
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         assert len(load(tmp_path).encode_one("abcdefghijklmnop")) == 18
 
     def test_saved_again_for_transformers(self, tmp_path: Path):
-        transformers = pytest.importorskip("transformers")
-        roberta().save(str(tmp_path / "tokenizer.json"))
+        roberta(tmp_path)
         made = load(tmp_path)
         save(made, tmp_path / "saved")
-        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+        theirs = of_transformers(tmp_path / "saved")
         assert theirs("a b", "c")["input_ids"] == [0, *made.encode(["a b"]).ids, 2, 2, *made.encode(["c"]).ids, 2]
         assert theirs("a<mask>")["input_ids"] == made.encode_one("a<mask>")
         assert load(tmp_path / "saved").fingerprint == made.fingerprint
 
-    @pytest.mark.parametrize(
-        "content", ["", "{", "[]", "{}", '{"a": 0}', '{"model": {"vocab": {}}}', '{"model": {"vocab": 5}}']
-    )
-    def test_other_json_is_refused(self, tmp_path: Path, content: str):
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"a": 0}', '{"model": {"vocab": {}}}', '{"model": {"vocab": 5}}'])
+    def test_other_json_is_refused(self, tmp_path: Path, text: str):
         path = tmp_path / "tokenizer.json"
-        path.write_text(content)
+        path.write_text(text)
         for read in (load, vocab_size_of):
             with pytest.raises(DataError, match=r"tokenizer\.json"):
                 read(path)
@@ -343,9 +308,9 @@ class TestTokenizerJson:
         specification = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "b"}, "added_tokens": []}
         path = tmp_path / "tokenizer.json"
         path.write_text(json.dumps(specification | changes))
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=re.escape(message)) as caught:
             load(path)
-        assert message in str(caught.value) and str(path) in str(caught.value)
+        assert str(path) in str(caught.value)
         assert capfd.readouterr().err == "", "what a panic prints is not shown"
 
     def test_other_output_of_the_time_is_not_lost(self, tmp_path: Path, capfd: pytest.CaptureFixture):
@@ -383,9 +348,6 @@ class TestFolder:
         with pytest.raises(StorageError, match="fingerprint"):
             load(tmp_path)
 
-    def test_with_a_bare_vocabulary(self, vocabulary: Path):
-        assert load(vocabulary.parent).fingerprint == load(vocabulary).fingerprint
-
     def test_empty_or_absent(self, tmp_path: Path):
         with pytest.raises(StorageError, match="no tokenizer"):
             load(tmp_path)
@@ -419,8 +381,7 @@ def test_ids_of_real_text(real_data: Path, name: str, settings: dict[str, bool],
     google, theirs = legacy.BertTokenizerLegacy(str(path), **options), transformers.BertTokenizer(vocab=str(path), **options)
     made = load(path, TokenizerConfig.model_validate(settings))
     assert tokenization.normalization_warnings(made, path) == []
-    encoded = made.encode(lines)
-    found = [part.tolist() for part in np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])]
+    found = as_lists(made.encode(lines))
     assert found == theirs(lines, add_special_tokens=False)["input_ids"]
     assert found == [google.convert_tokens_to_ids(google.tokenize(line)) for line in lines]
     assert [made.encode_one(line) for line in lines] == theirs(lines)["input_ids"]
@@ -441,8 +402,7 @@ A_TO_MANY = replacing({"String": "a"}, "a" * 100)
     ("part", "value"),
     [
         ("normalizer", rules(A_TO_MANY, {"type": "NFC"}, rules(A_TO_MANY))),
-        ("normalizer", rules(*[replacing({"Regex": "a?"}, "b")] * 10)),
-        ("normalizer", rules(*[replacing({"Regex": "."}, "bb")] * 10)),
+        *(("normalizer", rules(*[replacing({"Regex": regex}, new)] * 10)) for regex, new in (("a?", "b"), (".", "bb"))),
         ("decoder", {"type": "Sequence", "decoders": [A_TO_MANY, A_TO_MANY]}),
     ],
 )

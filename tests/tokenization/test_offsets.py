@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import batches, make_texts
-from test_analysers import TROUBLE
+from test_analysers import PACKAGES, TROUBLE
 from tokenizers import Tokenizer, normalizers
 
 from tpulm import tokenization
@@ -35,7 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mecab": {"morphemes": "mecab", "lowercase": True},
     "kiwi": {"morphemes": "kiwi"},
 }
-OTHERS = ("google", "nfkc", "sentencepiece", "after cleaning", "unigram after cleaning")
+OTHERS = ("google", "nfkc", "sentencepiece", "wordpiece after cleaning", "unigram after cleaning")
 BYTE_OF = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 BLANKS = [chr(point).encode() for point in range(0x3001) if chr(point).isspace()]
 
@@ -43,14 +43,11 @@ BLANKS = [chr(point).encode() for point in range(0x3001) if chr(point).isspace()
 @cache
 def made(name: str) -> Tokenization:
     learnt = [*make_texts(400), *(word for word in WORDS if max(word) < "\ud800")] * 2
-    if name in CONFIGS:
-        if name in ("mecab", "kiwi"):
-            pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[name])
-        config = TokenizerConfig(vocab_size=1_000, **CONFIGS[name])
-        return tokenization.train(batches(learnt), config)
-    if name.endswith("after cleaning"):
-        config = TokenizerConfig(vocab_size=1_000, **CONFIGS["unigram" if "unigram" in name else "wordpiece"])
-        return tokenization.train(batches(learnt), config, cleaning=CleaningConfig(unicode_form="NFKC"))
+    kind, cleaned, _ = name.partition(" after cleaning")
+    if kind in CONFIGS:
+        pytest.importorskip(PACKAGES.get(CONFIGS[kind].get("morphemes"), "tokenizers"))
+        config, cleaning = TokenizerConfig(vocab_size=1_000, **CONFIGS[kind]), CleaningConfig(unicode_form="NFKC")
+        return tokenization.train(batches(learnt), config, cleaning=cleaning if cleaned else None)
     if name == "sentencepiece":
         spm: Any = pytest.importorskip("sentencepiece")
         settings: dict[str, Any] = {"vocab_size": 700, "hard_vocab_limit": False, "minloglevel": 2, "byte_fallback": True}
@@ -80,13 +77,12 @@ def folded(text: str) -> str:
 def misaligned(tokenizer: Tokenization, text: str, ids: np.ndarray, spans: np.ndarray) -> str | None:
     """What is wrong with the offsets of a text, judged by the tokens' own letters."""
     covered = np.zeros(len(text), bool)
-    for begin, end in spans.tolist():
+    if np.any(np.diff(spans, axis=0) < 0):
+        return "they go back"
+    for index, (begin, end) in zip(ids.tolist(), spans.tolist(), strict=True):
         if not 0 <= begin <= end <= len(text):
             return f"{begin}-{end} is outside"
         covered[begin:end] = True
-    if np.any(np.diff(spans[:, 0]) < 0) or np.any(np.diff(spans[:, 1]) < 0):
-        return "they go back"
-    for index, (begin, end) in zip(ids.tolist(), spans.tolist(), strict=True):
         token, there = tokenizer.token(index), text[begin:end]
         if index == tokenizer.special.unknown or (token.startswith("<0x") and len(token) == 6):
             continue

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from made_up import batches, troublesome_text
+from made_up import batches, troublesome_text, write_vocabulary
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from typer.testing import CliRunner, Result
 
@@ -20,12 +21,8 @@ from tpulm import tokenization
 from tpulm.cli.app import app
 from tpulm.errors import ConfigError, DataError
 from tpulm.tokenization import Tokenization, TokenizerReport, report
-from tpulm.tokenization.report import (
-    COMPARISON_HEADER,
-    ScriptCoverage,
-    compare,
-    script_of,
-)
+from tpulm.tokenization.report import COMPARISON_HEADER, ScriptCoverage, compare, script_of
+from tpulm.tokenization.special import TOKENS
 
 
 def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:
@@ -33,20 +30,16 @@ def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:
 
 
 def test_counts_by_hand(trained: dict[str, Tokenization]):
-    made = trained["wordpiece"]
     texts = ["the was", "the 龘龘 was ... 漢", "", "bad"]
-    found = report(made, [texts[:2], texts[2:]])
+    found, ids = report(trained["wordpiece"], [texts[:2], texts[2:]]), trained["wordpiece"].encode(texts).ids.tolist()
     assert (found.documents, found.words, found.characters) == (4, 8, 6 + 12 + 3)
-    assert found.tokens == made.encode(texts).ids.size
-    assert found.unknown_tokens == 3 and found.unknown_rate == 3 / found.tokens
+    assert (found.tokens, found.tokens_used, found.unknown_tokens) == (len(ids), len(set(ids)), 3)
+    assert found.unknown_rate == 3 / found.tokens and found.unknown_texts == (("龘", 2), ("漢", 1))
     assert found.tokens_per_word == found.tokens / 8 and found.tokens_per_character == found.tokens / 21
-    assert found.tokens_used == len(set(made.encode(texts).ids.tolist()))
-    assert found.unknown_texts == (("龘", 2), ("漢", 1))
-    scripts = by_script(found)
-    assert (scripts["Han"].characters, scripts["Han"].unknown, scripts["Han"].coverage) == (3, 3, 0.0)
-    assert (scripts["Latin"].characters, scripts["Latin"].whole) == (15, 15)
-    assert scripts["punctuation"].characters == 3
-    assert [item.script for item in found.scripts] == ["Latin", "Han", "punctuation"]
+    latin, han, marks = found.scripts
+    assert (latin.script, latin.characters, latin.whole) == ("Latin", 15, 15)
+    assert (han.script, han.characters, han.unknown, han.coverage) == ("Han", 3, 3, 0.0)
+    assert (marks.script, marks.characters) == ("punctuation", 3)
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
@@ -54,8 +47,7 @@ def test_characters_in_bytes_are_split_and_nothing_is_unknown(trained: dict[str,
     found = report(trained[algorithm], [["the 龘 was 龘龘", "the"]])
     han = by_script(found)["Han"]
     assert (han.characters, han.split, han.whole, han.unknown) == (3, 3, 0, 0)
-    assert by_script(found)["Latin"].coverage == 1.0
-    assert found.unknown_rate == 0.0
+    assert (by_script(found)["Latin"].coverage, found.unknown_rate) == (1.0, 0.0)
 
 
 def test_the_worst_documents(trained: dict[str, Tokenization]):
@@ -85,13 +77,10 @@ def test_several_are_reported_as_each_alone(trained: dict[str, Tokenization], te
 
 
 def test_a_vocabulary_gains_nothing_from_unknown_words(trained: dict[str, Tokenization]):
-    unknown, known = compare(trained, [["龘龘龘 龘龘龘龘龘"]]), compare(trained, [["was good"]])
-    columns = {"wordpiece": ("4.000", "1.00")}  # 8 characters in 2 words, however many tokens stand for them
-    for name, expected in columns.items():
-        (row,) = (row for row in unknown.rows() if row[0] == name)
-        assert row[3:5] == expected
-        one = known.reports[name]
-        assert not one.unknown_tokens and one.cost == one.tokens
+    unknown, known = compare(trained, [["龘龘龘 龘龘龘龘龘"]]), compare(trained, [["was good"]]).reports["wordpiece"]
+    (row,) = (row for row in unknown.rows() if row[0] == "wordpiece")
+    assert row[3:5] == ("4.000", "1.00")  # 8 characters in 2 words, however many tokens stand for them
+    assert not known.unknown_tokens and known.cost == known.tokens
 
 
 @pytest.mark.slow
@@ -115,9 +104,8 @@ def test_cuts_are_those_of_the_library_and_the_most_telling_come_first(trained: 
 
 
 def test_cuts_by_hand(tmp_path: Path):
-    for name, words in (("a", ["red", "##s"]), ("b", ["red", "reds", "re", "##d"])):
-        (tmp_path / f"{name}.txt").write_text("\n".join([*KNOWN[:5], *words]))
-    made = {name: tokenization.load_any(f"{tmp_path}/{name}.txt:uncased") for name in ("a", "b")}
+    words = {"a": ["red", "##s"], "b": ["red", "reds", "re", "##d"]}
+    made = {name: tokenization.load_any(f"{write_vocabulary(tmp_path, *some)}:uncased") for name, some in words.items()}
     found = compare(made, [["Reds reds blue", "reds red"]]).cuts
     assert [(one.word, one.times, dict(one.tokens)) for one in found] == [
         ("reds", 2, {"a": ["red", "s"], "b": ["reds"]}),
@@ -143,8 +131,8 @@ def test_the_command_on_several_and_on_one(tmp_path: Path, monkeypatch: pytest.M
     alone = [json.loads(asked("a.txt", *where, "--json").stdout) for where in (("text.txt",), ("--corpus", "text.txt"))]
     assert alone[0] == alone[1] == value["reports"]["a.txt"]
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "vocab.txt").write_bytes(Path("a.txt").read_bytes())
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    shutil.copy("a.txt", tmp_path / "model" / "vocab.txt")
+    (tmp_path / "model" / "model.safetensors").touch()
     monkeypatch.setattr("huggingface_hub.snapshot_download", hub_of(tmp_path / "model", tmp_path / "cache"))
     assert json.loads(asked("klue/bert", "text.txt", "--json").stdout) == value["reports"]["a.txt"]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vocab.txt"]
@@ -163,22 +151,15 @@ def test_the_command_on_several_and_on_one(tmp_path: Path, monkeypatch: pytest.M
 @given(text=troublesome_text)
 def test_any_text_counted_character_by_character(trained: dict[str, Tokenization], text: str):
     """Tokens may begin, end or lie in blanks."""
-    for made in trained.values():
-        if not text.split():
-            return
-        encoding = made.plain().encode(text, add_special_tokens=False)
-        unknown = {
-            place
-            for index, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-            if index == made.special.unknown
-            for place in range(start, stop)
-        }
+    for made in trained.values() if text.split() else ():
+        unknown_id, encoding = made.special.unknown, made.plain().encode(text, add_special_tokens=False)
+        spans = [span for index, span in zip(encoding.ids, encoding.offsets, strict=True) if index == unknown_id]
+        unknown = {place for span in spans for place in range(*span)}
         words = [not unknown.isdisjoint(range(*word.span())) for word in re.finditer(r"\S+", text)]
-        characters = len("".join(text.split()))
-        found = report(made, [[text]])
+        found, characters = report(made, [[text]]), len("".join(text.split()))
         assert found.unknown_words == sum(words) / len(text.split())
         assert found.unknown_characters == sum(not text[one].isspace() for one in unknown) / characters
-        assert (found.tokens, found.unknown_tokens) == (len(encoding.ids), encoding.ids.count(made.special.unknown))
+        assert (found.tokens, found.unknown_tokens) == (len(encoding.ids), encoding.ids.count(unknown_id))
         assert sum(item.characters for item in found.scripts) == characters
 
 
@@ -201,22 +182,21 @@ def causal(folder: Path, *, byte_level: bool = True, unknown: str | None = None)
 
 @pytest.mark.parametrize("byte_level", [True, False])
 def test_characters_without_a_token_are_unknown(tmp_path: Path, byte_level: bool):
-    texts = ["the lower", "hhh", "lxow\x07\nétà"]
-    found = report(causal(tmp_path, byte_level=byte_level), [texts])
+    texts, made = ["the lower", "hhh", "lxow\x07\nétà"], causal(tmp_path, byte_level=byte_level)
+    found, unknowns = report(made, [texts]), tokenization.count_unknown(made, [texts])
     assert dict(found.unknown_texts) == {"h": 4, "x": 1, "é": 1, "à": 1}
     assert (found.unknown_characters, found.unknown_words) == (7 / 19, 4 / 5), "the bell is deleted on purpose"
-    real = causal(tmp_path, byte_level=byte_level).encode(texts).ids.size
+    real = made.encode(texts).ids.size
     assert (found.tokens, found.unknown_tokens, found.cost) == (real, 0, real + 7)
     latin = by_script(found)["Latin"]
     assert (latin.characters, latin.whole, latin.split, latin.unknown) == (18, 11, 0, 7)
     assert [(item.number, item.unknown_tokens) for item in found.most_unknown] == [(1, 3), (2, 3), (0, 1)]
-    unknowns = tokenization.count_unknown(causal(tmp_path, byte_level=byte_level), [texts])
     assert (unknowns.visible, unknowns.hidden, set(unknowns.characters)) == (19, 7, set("hxéà"))
 
 
 def test_tokens_around_dropped_characters_are_those_that_exist(tmp_path: Path):
-    (tmp_path / "b.txt").write_text("\n".join([*KNOWN[:5], "the", "lxow", "tér", "l", "##er"]))
-    made = {"a": causal(tmp_path), "b": tokenization.load_any(f"{tmp_path}/b.txt")}
+    path = write_vocabulary(tmp_path, "the", "lxow", "tér", "l", "##er").rename(tmp_path / "b.txt")
+    made = {"a": causal(tmp_path), "b": tokenization.load_any(str(path))}
     cuts = {one.word: dict(one.tokens) for one in compare(made, [["the lxow", "tér ler"]]).cuts}
     assert cuts == {
         "the": {"a": ["·", "t", "[UNK h]", "e"], "b": ["the"]},
@@ -249,35 +229,34 @@ def test_scripts_by_name(characters: str, script: str):
 # -- unknown tokens --
 
 
-KNOWN = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##a", "##b", "."]
+OF_TWO_LETTERS = ("a", "b", "##a", "##b", ".")
+KNOWN = [*TOKENS, *OF_TWO_LETTERS]
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> tokenization.Tokenization:
-    (tmp_path / "vocab.txt").write_text("\n".join(KNOWN))
-    return tokenization.load(tmp_path / "vocab.txt")
+def tokenizer(tmp_path: Path) -> Tokenization:
+    return tokenization.load(write_vocabulary(tmp_path, *OF_TWO_LETTERS))
 
 
-def test_unknown_tokens_with_their_characters_and_words(tokenizer: tokenization.Tokenization):
+def test_unknown_tokens_with_their_characters_and_words(tokenizer: Tokenization):
     found = tokenization.count_unknown(tokenizer, iter([["ab zz .", "zz a"], ["xb zz"]]))
     assert (found.visible, found.hidden) == (12, 8)  # ab [zz] . [zz] a [xb] [zz]
-    assert found.characters == ("z", "x")
-    assert found.words == ("zz", "xb")
+    assert (found.characters, found.words) == (("z", "x"), ("zz", "xb"))
     assert str(found) == "66.7% of the text's characters are unknown (characters z x; words zz, xb)"
 
 
 def test_unknown_characters_that_the_vocabulary_writes_otherwise(tmp_path: Path):
-    (tmp_path / "vocab.txt").write_text("\n".join([*KNOWN, "\u314b"]))  # as people type it; KLUE-NER has the NFKC form
-    found = tokenization.count_unknown(tokenization.load(tmp_path / "vocab.txt"), [["a \u110f\u110f z"]])
+    path = write_vocabulary(tmp_path, *OF_TWO_LETTERS, "\u314b")  # as people type it; KLUE-NER has the NFKC form
+    found = tokenization.count_unknown(tokenization.load(path), [["a \u110f\u110f z"]])
     assert str(found).endswith("; the vocabulary has \u314b U+314B for \u110f U+110F: replace them)")
 
 
-def test_text_that_is_known(tokenizer: tokenization.Tokenization):
+def test_text_that_is_known(tokenizer: Tokenization):
     assert tokenization.count_unknown(tokenizer, [["ab ba."]]) == (5, 0, 0, 100, (), (), ())
     assert tokenization.count_unknown(tokenizer, []).fraction == 0.0
 
 
-def test_words_too_long_for_the_vocabulary_are_judged_by_their_characters(tokenizer: tokenization.Tokenization):
+def test_words_too_long_for_the_vocabulary_are_judged_by_their_characters(tokenizer: Tokenization):
     texts = ["ab a. " * 10 + "ab" * 60, "ba " * 20]
     found = tokenization.count_unknown(tokenizer, [texts])
     library, hidden = Tokenizer.from_str(tokenizer.canonical_json), []  # the judge

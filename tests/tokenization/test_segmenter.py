@@ -7,14 +7,15 @@ import pickle
 import random
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up import make_texts
-from test_analysers import TROUBLE, no_surrogates
+from made_up import make_texts, of_transformers, write_vocabulary
+from test_analysers import PACKAGES, TROUBLE, no_surrogates
 
 from tpulm import tokenization
 from tpulm.config import CleaningConfig, RunConfig, TokenizerConfig
@@ -33,21 +34,16 @@ texts_of_trouble = st.lists(st.one_of(st.sampled_from(TROUBLE), no_surrogates), 
 
 @pytest.fixture(scope="module", params=SENTENCES)
 def made(request: pytest.FixtureRequest) -> Tokenization:
-    pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[request.param])
     return train(request.param)
 
 
 def train(
-    analyser: Any, *, lowercase: bool = False, texts: list[str] | None = None, size: int = 700, **cleaning: Any
+    analyser: Any, *, texts: Sequence[str] = (), size: int = 700, lowercase: bool = False, **cleaning: Any
 ) -> Tokenization:
+    pytest.importorskip(PACKAGES[analyser])
     config = TokenizerConfig(vocab_size=size, morphemes=analyser, lowercase=lowercase)
-    some = (texts or [*SENTENCES[analyser] * 3, *make_texts(300)]) * 2
+    some = [*(texts or [*SENTENCES[analyser] * 3, *make_texts(300)])] * 2
     return tokenization.train([some], config, cleaning=CleaningConfig(**cleaning) if cleaning else None)
-
-
-def theirs_of(made: Tokenization, folder: Path) -> Any:
-    tokenization.save(made, folder)
-    return pytest.importorskip("transformers").AutoTokenizer.from_pretrained(folder)
 
 
 def test_texts_become_morphemes(made: Tokenization) -> None:
@@ -103,7 +99,6 @@ def test_saved_loaded_and_pickled(made: Tokenization, tmp_path: Path) -> None:
 @pytest.mark.parametrize("analyser", SENTENCES)
 def test_a_text_has_the_ids_of_its_cleaned_form(analyser: Any, form: Any, tmp_path: Path) -> None:
     """Judged by the cleaning of corpora and, for what BertJapaneseTokenizer can do, by transformers; spans are the text's."""
-    pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[analyser])
     made = train(analyser, unicode_form=form, max_repeats=3)
     unclean = ["\x08".join(SENTENCES[analyser]), "ㅋㅋㅋㅋㅋㅋ 영화\u200b를", "か\u3099!!!!!! 猫\ufeffは\u3000見た", "ＡＢＣ"]
     texts = [*unclean, *(unicodedata.normalize(other, text) for text in unclean for other in ("NFD", "NFKC"))]
@@ -117,7 +112,7 @@ def test_a_text_has_the_ids_of_its_cleaned_form(analyser: Any, form: Any, tmp_pa
         assert one.encode_one(texts[0])[1:-1] == one.encode(texts[:1]).ids.tolist()
     assert [tuple(span) for span in one.encode_with_offsets(["봤다 ㅋㅋㅋㅋㅋㅋ ABC"]).spans.tolist()][-1][1] == 13
     if analyser == "mecab":
-        theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
+        theirs = of_transformers(tmp_path)
         for text in [*SENTENCES["mecab"], "か\u3099 猫は\u3000見た", "ＡＢＣ"]:
             assert made.encode_one(text) == theirs(text)["input_ids"], text
 
@@ -137,12 +132,12 @@ def test_offsets_are_refused(made: Tokenization) -> None:
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_transformers_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> None:
     """AutoTokenizer on the folder; on made-up text and on what tokenizers disagree about."""
-    pytest.importorskip("fugashi")
     rng = random.Random(0)
     texts = [*make_texts(300), *("".join(rng.choices(TROUBLE, k=6)) for _ in range(400)), "ΑΣ Σ İstanbul", "x" * 120]
     texts = [text for text in texts if "\0" not in text]  # at which transformers' MeCab ends a text
     made = train("mecab", lowercase=lowercase, texts=texts, size=1500)
-    theirs = theirs_of(made, tmp_path)
+    tokenization.save(made, tmp_path)
+    theirs = of_transformers(tmp_path)
     assert type(theirs).__name__ == "BertJapaneseTokenizer"
     for text in [*texts, "吾輩は[MASK]である。"]:
         assert made.encode_one(text) == theirs(text)["input_ids"], text
@@ -150,35 +145,33 @@ def test_transformers_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> Non
 
 def test_transformers_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     """Better than to read Korean without cutting it, which gives other tokens and says nothing."""
-    pytest.importorskip("kiwipiepy")
+    tokenization.save(train("kiwi"), tmp_path)
     with pytest.raises(ValueError, match="'kiwi'"):
-        theirs_of(train("kiwi"), tmp_path)
+        of_transformers(tmp_path)
+
+
+def write_settings(folder: Path, **changes: Any) -> None:
+    """As a BertJapaneseTokenizer with MeCab has them."""
+    described = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described | changes))
 
 
 def test_a_vocabulary_of_others_is_read_as_its_settings_say(tmp_path: Path) -> None:
     pytest.importorskip("fugashi")
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩", "は", "猫", "##輩"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    as_bert = tokenization.load(tmp_path)
-    assert as_bert.segmenter is None
-    described = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**described, "mecab_kwargs": {"mecab_dic": "unidic_lite"}}))
-    assert tokenization.load(tmp_path).encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
-    by_settings = tokenization.load(tmp_path / "vocab.txt", TokenizerConfig(morphemes="mecab"))
-    assert by_settings.encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
+    path = write_vocabulary(tmp_path, "吾輩", "は", "猫", "##輩")
+    assert tokenization.load(tmp_path).segmenter is None, "read as a BERT's"
+    write_settings(tmp_path, mecab_kwargs={"mecab_dic": "unidic_lite"})
+    for made in (tokenization.load(tmp_path), tokenization.load(path, TokenizerConfig(morphemes="mecab"))):
+        assert made.encode_one("吾輩は猫") == [2, 5, 6, 7, 3]
 
 
 def test_added_tokens_are_not_cut(tmp_path: Path) -> None:
     pytest.importorskip("fugashi")
-    transformers = pytest.importorskip("transformers")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩", "は", "猫", "の"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    settings = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    write_vocabulary(tmp_path, "吾輩", "は", "猫", "の")
     added = {"9": {"content": "吾輩は", "normalized": False}, "10": {"content": "<猫>", "special": True}}
-    settings |= {"mecab_kwargs": {"mecab_dic": "unidic_lite"}, "added_tokens_decoder": added}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_settings(tmp_path, mecab_kwargs={"mecab_dic": "unidic_lite"}, added_tokens_decoder=added)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenization.load(tmp_path)
+    theirs, ours = of_transformers(tmp_path), tokenization.load(tmp_path)
     for text in ("吾輩は猫", "吾輩の<猫>は[MASK]", "猫は吾輩は", "<猫>は吾輩は吾輩"):
         expected = theirs(text)["input_ids"]
         assert ours.encode_one(text) == expected
@@ -202,9 +195,8 @@ def test_added_tokens_are_not_cut(tmp_path: Path) -> None:
     ],
 )
 def test_other_dictionaries_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "吾輩"]))
-    described = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described | settings))
+    write_vocabulary(tmp_path, "吾輩")
+    write_settings(tmp_path, **settings)
     with pytest.raises(DataError, match=message):
         tokenization.load(tmp_path)
 
@@ -212,14 +204,11 @@ def test_other_dictionaries_are_refused(tmp_path: Path, settings: dict[str, Any]
 def test_what_does_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'wordpiece'"):
         TokenizerConfig(algorithm="bpe", morphemes="mecab")
-    morphemes = {"tokenizer": {"morphemes": "kiwi"}}
-    with pytest.raises(ValueError, match=r"data\.word_boundaries"):
-        words = {"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}}
-        RunConfig.model_validate(morphemes | words)
-    with pytest.raises(ValueError, match=r"tokenizer\.morphemes"):
-        causal = {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
-        RunConfig.model_validate(morphemes | causal)
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
-    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path)
+    words = {"data": {"word_boundaries": "kiwi"}, "train": {"objective": {"whole_words": True}}}
+    causal = {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
+    for others, message in ((words, r"data\.word_boundaries"), (causal, r"tokenizer\.morphemes")):
+        with pytest.raises(ValueError, match=message):
+            RunConfig.model_validate({"tokenizer": {"morphemes": "kiwi"}, **others})
+    tokenization.save(tokenization.load(write_vocabulary(tmp_path, "a")), tmp_path)
     with pytest.raises(ConfigError, match="its own settings"):
         tokenization.load(tmp_path / "tokenizer.json", TokenizerConfig(morphemes="mecab"))

@@ -23,20 +23,10 @@ from tokenizers import Tokenizer, pre_tokenizers, trainers
 from tpulm import tokenization
 from tpulm.config import TokenizerConfig
 from tpulm.errors import ConfigError, DataError, Stopped
-from tpulm.runtime import interrupt
 from tpulm.tokenization import Tokenization, pipelines, training
 from tpulm.tokenization.pipelines import SPACE, without_surrogates
 from tpulm.tokenization.special import TOKENS, TRAINED
-from tpulm.tokenization.training import (
-    BYTES,
-    choose_alphabet,
-    count_words,
-    interruptible,
-    learn_bpe,
-    learn_wordpiece,
-    most_frequent,
-    run_trainer,
-)
+from tpulm.tokenization.training import BYTES, choose_alphabet, count_words, interruptible, learn_bpe, learn_wordpiece
 
 
 def config(algorithm: str, **settings: object) -> TokenizerConfig:
@@ -51,13 +41,12 @@ def test_layout_and_size(made: Tokenization):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_order_batches_and_memory_do_not_matter(
-    algorithm: str, texts: list[str], trained: dict[str, Tokenization], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(training, "_CHARACTERS_HELD", 1_000)
-    shuffled = list(texts)
-    random.Random(5).shuffle(shuffled)
-    assert tokenization.train(batches(shuffled, 17), config(algorithm)).canonical_json == trained[algorithm].canonical_json
+def test_order_batches_and_memory_do_not_matter(algorithm: str, texts: list[str], trained: dict[str, Tokenization]):
+    shuffled = random.Random(5).sample(texts, len(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_CHARACTERS_HELD", 1_000)
+        made = tokenization.train(batches(shuffled, 17), config(algorithm))
+    assert made.canonical_json == trained[algorithm].canonical_json
 
 
 _TRAIN = """
@@ -82,31 +71,24 @@ def test_every_process_with_any_number_of_threads_trains_the_same(threads: str, 
     assert result.stderr == ""
 
 
+def refused(texts: list[list[str]], algorithm: str, size: int, advice: str = "") -> int:
+    """The size that the error proposes."""
+    with pytest.raises(ConfigError, match=f"vocab_size {size:,} ") as caught:
+        tokenization.train(texts, config(algorithm, vocab_size=size))
+    found = re.search(rf"{advice}([\d,]+)", str(caught.value))
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_more_than_the_text_yields_names_what_it_yields(algorithm: str):
+def test_too_large_and_too_small_name_what_is_possible(algorithm: str):
     few = batches(make_texts(60))
-    with pytest.raises(ConfigError, match="vocab_size 5,000 ") as caught:
-        tokenization.train(few, config(algorithm, vocab_size=5_000))
-    reachable = re.search(r"Set tokenizer.vocab_size to ([\d,]+) or less", str(caught.value))
-    assert reachable is not None
-    size = int(reachable[1].replace(",", ""))
-    assert tokenization.train(few, config(algorithm, vocab_size=size)).vocab_size == size
-    with pytest.raises(ConfigError, match=f"vocab_size {size + 1:,} "):
-        tokenization.train(few, config(algorithm, vocab_size=size + 1))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_too_small_names_the_least_possible(algorithm: str):
-    texts, least = batches(make_texts(600)), 50
-    for size in (1, 8, 50):
-        with pytest.raises(ConfigError, match=f"vocab_size {size} ") as caught:
-            tokenization.train(texts, config(algorithm, vocab_size=size))
-        found = re.search(r"least possible is ([\d,]+)", str(caught.value))
-        assert found is not None
-        least = int(found[1].replace(",", ""))
-    assert tokenization.train(texts, config(algorithm, vocab_size=least)).vocab_size == least
-    with pytest.raises(ConfigError, match=f"vocab_size {least - 1:,} "):
-        tokenization.train(texts, config(algorithm, vocab_size=least - 1))
+    most = refused(few, algorithm, 5_000, "Set tokenizer.vocab_size to ")
+    (least,) = {refused(few, algorithm, size, "least possible is ") for size in (1, 8, 50)}
+    for size in (least, most):
+        assert tokenization.train(few, config(algorithm, vocab_size=size)).vocab_size == size
+    refused(few, algorithm, least - 1)
+    refused(few, algorithm, most + 1)
 
 
 @pytest.mark.slow
@@ -174,19 +156,15 @@ def test_rare_characters_are_left_out_and_half_of_the_room_is_for_words_unless_t
 # -- running a trainer --
 
 
-def test_a_requested_stop_does_not_wait_for_the_library(monkeypatch: pytest.MonkeyPatch):
-    def stop(_: str) -> None:
-        raise Stopped("stopped")
-
+def test_a_requested_stop_does_not_wait_for_the_library(stopped: None):
     class Slow:
         def train_from_iterator(self, *_: object) -> None:
             let_go.wait(60)
             done.set()
 
     let_go, done = threading.Event(), threading.Event()
-    monkeypatch.setattr(interrupt, "check", stop)
     with pytest.raises(Stopped):
-        run_trainer(Slow(), trainers.BpeTrainer(), {"a": 1})  # pyright: ignore[reportArgumentType]
+        training.run_trainer(Slow(), trainers.BpeTrainer(), {"a": 1})  # pyright: ignore[reportArgumentType]
     assert not done.is_set()
     let_go.set()
 
@@ -207,7 +185,7 @@ def counted_plainly(texts: list[str], algorithm: str, config: TokenizerConfig) -
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(
-    "config", [TokenizerConfig(), TokenizerConfig(lowercase=True, strip_accents=True)], ids=["cased", "uncased"]
+    "config", [TokenizerConfig(), TokenizerConfig(lowercase=True, strip_accents=True)], ids=["as it is", "bare"]
 )
 def test_counts_are_those_of_the_whole_texts(algorithm: str, config: TokenizerConfig):
     @settings(max_examples=60)
@@ -227,18 +205,13 @@ def test_the_choice_is_the_beginning_of_the_sorted_words(counts: dict[str, int],
     by_frequency = sorted(counts, key=lambda word: (-counts[word], hashlib.blake2b(word.encode(), digest_size=8).digest()))
     sizes = itertools.accumulate(map(size_of, by_frequency))
     expected = {word: counts[word] for word, size in zip(by_frequency, sizes, strict=True) if size <= most}
-    assert most_frequent(counts, most, size_of=size_of) == expected
+    assert training.most_frequent(counts, most, size_of=size_of) == expected
 
 
-def test_a_stop_is_noticed_between_batches_and_within_a_pass(monkeypatch: pytest.MonkeyPatch):
-    def stop(_: str) -> None:
-        raise Stopped("stopped")
-
-    monkeypatch.setattr(interrupt, "check", stop)
-    with pytest.raises(Stopped):
-        count_words([["a"]], pipelines.bpe(TokenizerConfig()))
-    with pytest.raises(Stopped):
-        list(interruptible({"a": 1}))
+def test_a_stop_is_noticed_between_batches_and_within_a_pass(stopped: None):
+    for work in (lambda: count_words([["a"]], pipelines.bpe(TokenizerConfig())), lambda: list(interruptible({"a": 1}))):
+        with pytest.raises(Stopped):
+            work()
 
 
 # -- WordPiece --
@@ -279,8 +252,7 @@ def test_ties_are_broken_by_characters_and_not_by_chance():
 
 
 def test_special_tokens_bytes_merges():
-    words = Counter({"low": 5, "lower": 2, "newest": 6, "widest": 3})
-    found = in_order(Tokenizer(learn_bpe(words, TokenizerConfig(algorithm="bpe", vocab_size=5 + 256 + 3))))
+    found = in_order(Tokenizer(learn_bpe(Counter(WORDS), TokenizerConfig(algorithm="bpe", vocab_size=5 + 256 + 3))))
     assert found == [*TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), "es", "est", "lo"]
 
 
@@ -322,7 +294,6 @@ def test_only_so_much_is_trained_on(monkeypatch: pytest.MonkeyPatch):
     words = Counter({SPACE + "abcdefghij"[n % 10 :] + "klmnopqrst"[: n % 7] + str(n): 1 + n % 3 for n in range(2_000)})
     words["x" * 10_000] = 1
     config = TokenizerConfig(algorithm="unigram", vocab_size=5 + 256 + 130)
-    found = [
-        pieces(Tokenizer(training.learn_unigram(given, config))) for given in (words, Counter(dict(reversed(words.items()))))
-    ]
+    turned = Counter(dict(reversed(words.items())))
+    found = [pieces(Tokenizer(training.learn_unigram(given, config))) for given in (words, turned)]
     assert found[0] == found[1] and len(found[0]) == config.vocab_size
