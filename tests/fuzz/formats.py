@@ -12,6 +12,7 @@ import json
 import lzma
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,20 +38,16 @@ from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.pretraining_records import read_rows, shape_of
 from tpulm.dataset.tfrecord import read_records, survey
 from tpulm.labelled import LabelSet, read_examples
-from tpulm.nn.params import ParamSpec, map_specs
+from tpulm.nn.params import map_specs
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Vocabulary
 
 LINES = 3 * [
-    "the old cat sees a dog",
-    "영화 정말 재미있다",
-    "吾輩は猫である。",
-    "a and the cat, again.",
-    "그 배우 좋다 ㅋㅋ 1 2 3",
+    *("the old cat sees a dog", "영화 정말 재미있다", "吾輩は猫である。"),
+    *("a and the cat, again.", "그 배우 좋다 ㅋㅋ 1 2 3"),
 ]
-TOKENS = list[str](
-    ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ",", "영화", "##다")
-)
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TOKENS += ["the", "old", "cat", "sees", "a", "and", "##s", ".", ",", "영화", "##다"]
 LENGTH = 16
 
 
@@ -138,10 +135,7 @@ def _sentencepiece_rules(folder: Path) -> dict[str, Any]:
 
 
 def _sentencepiece_models(folder: Path) -> Iterator[Seed]:
-    for name, options in {
-        "unigram": _sentencepiece_rules(folder),
-        "bpe": {"normalization_rule_name": "identity"},
-    }.items():
+    for name, options in {"unigram": _sentencepiece_rules(folder), "bpe": {"normalization_rule_name": "identity"}}.items():
         path = folder / f"{name}.model"
         path.write_bytes(_trained_sentencepiece(model_type=name, **options))
         yield _seed(path, _read_tokenizer(path), "binary")
@@ -179,23 +173,16 @@ def _tokenizer_settings(folder: Path) -> Iterator[Seed]:
         (place / "special_tokens_map.json").write_text((whole / "special_tokens_map.json").read_text())
         _save_model(place, "model", architecture="bert")
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
-
-            def read(place: Path = place) -> None:
-                _use(load_model(place).tokenization)
-
-            yield _seed(place / name, read, "json")
+            yield _seed(place / name, lambda place=place: _use(load_model(place).tokenization), "json")
 
 
 # -- models ------------------------------------------------------------------------------------------------------------------
 
 
 def _params(config: ModelConfig, head: Head) -> Any:
-    random = np.random.default_rng(7)
-
-    def draw(leaf: ParamSpec) -> np.ndarray:
-        return random.normal(0.0, 0.3, leaf.shape).astype(np.float32)
-
-    return map_specs(draw, spec_of(config, head, vocab_size=len(TOKENS)))
+    draw = np.random.default_rng(7).normal
+    leaves = spec_of(config, head, vocab_size=len(TOKENS))
+    return map_specs(lambda leaf: draw(0.0, 0.3, leaf.shape).astype(np.float32), leaves)
 
 
 def _save_model(folder: Path, name: str, *, head: Head = "masked", **settings: Any) -> None:
@@ -203,8 +190,7 @@ def _save_model(folder: Path, name: str, *, head: Head = "masked", **settings: A
     made = tokenization.load(folder)
     sizes = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "max_positions": 16}
     config = ModelConfig.model_validate(sizes | settings)
-    saved = folder.parent / f"{folder.name}.{name}"
-    tokenizer = folder.parent / f"{folder.name}.tokenizer"
+    saved, tokenizer = (folder.with_name(f"{folder.name}.{what}") for what in (name, "tokenizer"))
     tokenization.save(made, tokenizer)
     arguments: dict[str, Any] = {"tokenization_folder": tokenizer, "tokenizer": made}
     save_model(saved, _params(config, head), config, vocab_size=made.vocab_size, **arguments)
@@ -223,22 +209,21 @@ _ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+def _converting(source: Path, target: Path) -> Callable[[], Any]:
+    def read() -> None:
+        storage.remove(target)
+        import_model(source, target)
+
+    return read
+
+
 def _models(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
     for name, settings in _ARCHITECTURES.items():
         place = folder / name
         tokenization.save(tokenization.load(_write_vocabulary(place)), place)
         (place / "manifest.json").unlink()
         _save_model(place, "model", **settings)
-
-        def read(place: Path = place) -> None:
-            load_model(place)
-
-        def convert(place: Path = place) -> None:
-            target = place.parent / "imported"
-            storage.remove(target)
-            import_model(place, target)
-
-        yield place, convert if name == "gpt2" else read
+        yield place, _converting(place, folder / "imported") if name == "gpt2" else partial(load_model, place)
 
 
 def _configs(folder: Path) -> Iterator[Seed]:
@@ -265,7 +250,7 @@ _BERT_CONFIG = {
 }  # fmt: skip
 
 
-def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any], dict[str, np.ndarray]]]:
+def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
     bert = bundles.drawn(bundles.bert(layers=1, vocab=16))
     electra = bundles.drawn(bundles.electra(size=64, small=64, embedding=64, inner=8), moments=False)
     for name, tensors in {"bert": bert, "electra": electra}.items():
@@ -274,17 +259,11 @@ def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any], dict[s
         _write_vocabulary(prefix.parent, tokens)
         config = _BERT_CONFIG if name == "bert" else {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 2}
         (prefix.parent / "bert_config.json").write_text(json.dumps(config))
-
-        def convert(prefix: Path = prefix) -> None:
-            target = prefix.parent.parent / "imported"
-            storage.remove(target)
-            import_model(prefix, target)
-
-        yield prefix, convert, tensors
+        yield prefix, _converting(prefix, folder / "imported")
 
 
 def _tf1_checkpoints(folder: Path) -> Iterator[Seed]:
-    for prefix, read, _ in _checkpoints(folder):
+    for prefix, read in _checkpoints(folder):
         index = prefix.with_name("model.ckpt.index")
         yield _seed(index, read, "binary")
         yield _seed(prefix.with_name("model.ckpt.data-00000-of-00001"), read, "binary")
@@ -300,11 +279,14 @@ def _tf1_checkpoints(folder: Path) -> Iterator[Seed]:
 
 
 def _bert_configs(folder: Path) -> Iterator[Seed]:
-    for prefix, read, _ in _checkpoints(folder):
+    for prefix, read in _checkpoints(folder):
         yield _seed(prefix.with_name("bert_config.json"), read, "json")
 
 
 # -- records and corpora -----------------------------------------------------------------------------------------------------
+
+
+_MASKED = {"positions": [1, 2, 0], "ids": [5, 6, 0], "weights": [1.0, 1.0, 0.0]}
 
 
 def _row(number: int) -> dict[str, list[int]]:
@@ -315,11 +297,7 @@ def _row(number: int) -> dict[str, list[int]]:
 
 
 def _tfrecords(folder: Path) -> Iterator[Seed]:
-    masked: dict[str, Any] = {
-        "masked_lm_positions": [1, 2, 0],
-        "masked_lm_ids": [5, 6, 0],
-        "masked_lm_weights": [1.0, 1.0, 0.0],
-    }
+    masked: dict[str, Any] = {f"masked_lm_{name}": values for name, values in _MASKED.items()}
     kinds = {"electra": _row(0), "bert": _row(0) | masked | {"next_sentence_labels": [1]}}
     special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
     for kind, features in kinds.items():
@@ -328,9 +306,8 @@ def _tfrecords(folder: Path) -> Iterator[Seed]:
 
         def read(path: Path = path, kind: Any = kind) -> None:
             survey(str(path), range_bytes=1 << 20)
-            records = list(read_records(str(path)))
-            for record in records[:1]:
-                shape = shape_of(record, str(path), kind)
+            if records := list(read_records(str(path))):
+                shape = shape_of(records[0], str(path), kind)
                 read_rows(records, str(path), shape, Vocabulary(len(TOKENS), special))
 
         yield _seed(path, read, "binary")
@@ -385,11 +362,9 @@ def _tables(folder: Path) -> Iterator[Seed]:
 
 def _parquet(folder: Path) -> Iterator[Seed]:
     table = pa.Table.from_pylist(_rows_of_text())
-    for name, options in {
-        "plain": {"compression": "none", "use_dictionary": False},
-        "snappy": {"compression": "snappy"},
-        "gzip": {"compression": "gzip", "data_page_version": "2.0"},
-    }.items():
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+    packed = {"snappy": {"compression": "snappy"}, "gzip": {"compression": "gzip", "data_page_version": "2.0"}}
+    for name, options in {"plain": plain, **packed}.items():
         path = folder / f"{name}.parquet"
         parquet.write_table(table, path, **options)  # type: ignore[arg-type]
         yield _seed(path, _corpus_reader(path, text_field="meta.body" if name == "snappy" else "text"), "binary")
@@ -482,15 +457,13 @@ def _cloud_files(folder: Path) -> Iterator[Seed]:
 
 
 def _work_folders(folder: Path) -> Iterator[Seed]:
-    vocabulary = tokenization.load(_write_vocabulary(folder))
+    vocabulary, workdir = tokenization.load(_write_vocabulary(folder)), folder / "work"
     (folder / "a.tfrecord").write_bytes(b"".join(frame(serialize(_row(number))) for number in range(9)))
     (folder / "a.txt").write_text("\n".join(f"{line} {number}" for number, line in enumerate(LINES)))
-    workdir = folder / "work"
     import_tfrecords([str(folder / "a.tfrecord")], workdir, kind="electra", tokenizer=vocabulary, holdout_fraction=0.3)
     sources = CorpusConfig.model_validate({"sources": [str(folder / "a.txt")], "holdout_fraction": 0.3})
     corpus.scatter(sources, workdir, part_bytes=10_000, workers=1)
-    settings = {"data": {"sequence_length": LENGTH}, "train": {"steps": 10}}
-    config = RunConfig.model_validate(settings)
+    config = RunConfig.model_validate({"data": {"sequence_length": LENGTH}, "train": {"steps": 10}})
     storage.write_atomic(workdir / "run.json", canonical_json(config))
     workfolder.write_result(workdir, "export", {"step": 10})
 

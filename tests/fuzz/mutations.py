@@ -15,17 +15,14 @@ DEEP = 5_000
 NUMBERS = ["0", "-1", "1", "2147483648", "18446744073709551616", "1e308", "1e999", "NaN", "Infinity", "-Infinity", "0.5", "1_0"]
 TOML_NUMBERS = ["0", "-1", "2147483648", "18446744073709551616", "1e308", "nan", "inf", "-inf", "0.5"]
 BINARY_NUMBERS = [
-    *(
-        number.to_bytes(size, "little")
-        for size in (4, 8)
-        for number in (0, 2 ** (8 * size) - 1, 2 ** (8 * size - 1), 2**31 - 1)
-    ),
+    *(number.to_bytes(4, "little") for number in (0, 2**32 - 1, 2**31, 2**31 - 1)),
+    *(number.to_bytes(8, "little") for number in (0, 2**64 - 1, 2**63, 2**31 - 1)),
     *(struct.pack("<f", number) for number in (float("nan"), float("inf"), 3e38)),
     b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # the longest varint
 ]
 VALUES: list[Any] = [
-    *(None, False, True, 0, -1, 1, 3, 2**31, 2**64, 0.5, 1e308, float("nan"), float("inf"), "", "a", "[PAD]", "\0"),
-    *("../x", "~x"),
+    *(None, False, True, 0, -1, 1, 3, 2**31, 2**64, 0.5, 1e308, float("nan"), float("inf")),
+    *("", "a", "[PAD]", "\0", "../x", "~x"),
     *("\ud800", "\x1b[2J", "가" * 300, [], {}, [0], [None], ["a", "b"], {"a": 0}, [[]], {"": {}}, "none", "[" * 40),
 ]
 TEXTS = [

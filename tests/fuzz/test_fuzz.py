@@ -51,14 +51,18 @@ class TookTooLong(BaseException):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path, request: pytest.FixtureRequest):
-    try_all(name, tmp_path, range(50), request.config)
+def test_undamaged_files_are_read_and_damaged_ones_read_or_refused(name: str, tmp_path: Path, request: pytest.FixtureRequest):
+    seeds = list(FORMATS[name](tmp_path))
+    for seed in seeds:
+        assert seed.wrapped(seed.content)
+        seed.read()
+    try_all(name, seeds, range(50), request.config)
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("name", FORMATS)
 def test_many_damaged_files_are_read_or_refused(name: str, tmp_path: Path, request: pytest.FixtureRequest):
-    try_all(name, tmp_path, range(5_000), request.config)
+    try_all(name, list(FORMATS[name](tmp_path)), range(5_000), request.config)
 
 
 @pytest.fixture(autouse=True)
@@ -66,20 +70,9 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def test_undamaged_files_are_read(tmp_path: Path):
-    for name, seeds in FORMATS.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        for seed in seeds(folder):
-            assert seed.wrapped(seed.content)
-            seed.read()
-
-
-def try_all(name: str, folder: Path, numbers: range, config: pytest.Config) -> None:
+def try_all(name: str, seeds: list[Seed], numbers: range, config: pytest.Config) -> None:
     only, report = config.getoption("--fuzz-seed", None), config.getoption("--fuzz-report", None)
-    seeds = list(FORMATS[name](folder))
-    outcomes: list[Outcome] = []
-    began = time.perf_counter()
+    outcomes, began = list[Outcome](), time.perf_counter()
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(Path(report).open("a")) if report else None
         stack.enter_context(bounded_memory())
@@ -123,9 +116,9 @@ def outcome_of(seed: Seed, exit_codes: tuple[int, ...]) -> tuple[str, str]:
         if wrong := wrong_with(message, seed.file, error.exit_code, exit_codes):
             return "FAILED", f"{wrong}: {type(error).__name__}: {message[:LONGEST_MESSAGE]}"
         return type(error).__name__, message
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         return "FAILED", "".join(traceback.format_exception(error))
     return "accepted", ""
 
