@@ -90,10 +90,8 @@ def test_the_script_of_the_answers_chooses_the_metric() -> None:
 
 @pytest.mark.parametrize(("texts", "starts"), [(["It", "rains"], [0]), (["It"], [0, 3]), ([], [0])])
 def test_lists_of_answers_are_of_one_length(texts: list[str], starts: list[int]) -> None:
-    reason, said = question_fault({"text": "?", "pair": "It rains.", "label": {"text": texts, "answer_start": starts}}) or (
-        "",
-        "",
-    )
+    row = {"text": "What?", "pair": "It rains.", "label": {"text": texts, "answer_start": starts}}
+    reason, said = question_fault(row) or ("", "")
     assert reason == "no_label" and "not of one length" in said
 
 
