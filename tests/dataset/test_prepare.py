@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 import shutil
@@ -29,13 +30,14 @@ from tpulm.dataset import (
 from tpulm.dataset.manifest import Encoding, rounded_up
 from tpulm.errors import Damaged, DataError, StorageError, WorkFolderMismatch
 from tpulm.runtime.workers import run_tasks
-from tpulm.tokenization import encode
+from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import Encoded, encode
 
 TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
 WORDS = TEXT.split()
 CONFIG = DataConfig(sequence_length=32, block_rows=8, part_bytes=10_000)
 SEGMENTS = CONFIG.model_copy(update={"next_sentence": True})
-PACKED = CONFIG.model_copy(update={"rows": "packed"})
+PACKED, CAUSAL = (CONFIG.model_copy(update={"rows": rows}) for rows in ("packed", "causal"))
 REDRAWN = SEGMENTS.model_copy(update={"dupe_factor": 2})
 
 
@@ -51,9 +53,18 @@ class Scattered(NamedTuple):
         given |= {"tokenizer": tokenization.load(path), "tokenization_path": path, "corpus_manifest": self.manifest}
         return prepare(config, self.workdir, workers=workers, **given)
 
-    def copy(self, to: Path) -> Scattered:
+    def encoded(self) -> tuple[list[str], Encoded, SpecialTokens]:
+        """The documents, each once, their tokens, and the special tokens."""
+        made, unique = tokenization.load(self.workdir / "tokenizer"), list(dict.fromkeys(self.documents))
+        return unique, made.encode(unique), made.special
+
+    def copy(self, to: Path, config: DataConfig | None = None, **given: Any) -> Scattered:
+        """The same in another folder, with its dataset if one is asked for."""
         shutil.copytree(self.workdir, to)
-        return self._replace(workdir=to)
+        there = self._replace(workdir=to)
+        if config is not None:
+            there.prepare(config, **given)
+        return there
 
 
 def scattered_at(workdir: Path, documents: list[str]) -> Scattered:
@@ -71,10 +82,11 @@ def scattered_at(workdir: Path, documents: list[str]) -> Scattered:
 def scattered(tmp_path_factory: pytest.TempPathFactory) -> Scattered:
     """About 25 kB in three parts: documents of one to eight sentences, one of them repeated."""
     draw = random.Random(0)
-    documents = [
-        " ".join(" ".join(draw.choices(WORDS, k=draw.randint(2, 20))).capitalize() + "." for _ in range(draw.randint(1, 8)))
-        for _ in range(120)
-    ]
+
+    def sentence() -> str:
+        return " ".join(draw.choices(WORDS, k=draw.randint(2, 20))).capitalize() + "."
+
+    documents = [" ".join(sentence() for _ in range(draw.randint(1, 8))) for _ in range(120)]
     return scattered_at(tmp_path_factory.mktemp("corpus") / "w", [*documents, documents[0]])
 
 
@@ -83,14 +95,12 @@ def made_once(config: DataConfig) -> Any:
 
     @pytest.fixture(scope="module")
     def made(scattered: Scattered, tmp_path_factory: pytest.TempPathFactory) -> Scattered:
-        done = scattered.copy(tmp_path_factory.mktemp("made") / "w")
-        done.prepare(config)
-        return done
+        return scattered.copy(tmp_path_factory.mktemp("made") / "w", config)
 
     return made
 
 
-segments, redrawn, packed = map(made_once, (SEGMENTS, REDRAWN, PACKED))
+plain, segments, redrawn, packed, causal = map(made_once, (CONFIG, SEGMENTS, REDRAWN, PACKED, CAUSAL))
 
 
 def complete(workdir: Path) -> DatasetManifest:
@@ -112,11 +122,8 @@ def column_of(workdir: Path, split: str, name: str = "tokens") -> np.ndarray:
 def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
     manifest = complete(packed.workdir)
     assert manifest.train.rows.dtype == "uint16" and packed.manifest.num_parts == 3
-    tokenizer = tokenization.load(packed.workdir / "tokenizer")
-    unique = list(dict.fromkeys(packed.documents))
-    encoded = tokenizer.encode(unique)
+    unique, encoded, special = packed.encoded()
     rows = np.concatenate([column_of(packed.workdir, split) for split in ("train", "holdout")])
-    special = tokenizer.special
     content = rows[~np.isin(rows, [special.pad, special.cls, special.sep])]
     assert np.bincount(content, minlength=100).tolist() == np.bincount(encoded.ids, minlength=100).tolist()
     counts = manifest.train.counts + manifest.holdout.counts
@@ -132,8 +139,7 @@ def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
 
 @pytest.mark.parametrize("rows", ["packed", "causal"])
 def test_sentences_may_be_documents_of_their_own(scattered: Scattered, tmp_path: Path, rows: str) -> None:
-    apart = scattered.copy(tmp_path / "w")
-    apart.prepare(CONFIG.model_copy(update={"rows": rows, "split_sentences": True}))
+    apart = scattered.copy(tmp_path / "w", CONFIG.model_copy(update={"rows": rows, "split_sentences": True}))
     tokenizer = tokenization.load(apart.workdir / "tokenizer")
     found = np.concatenate([column_of(apart.workdir, split).ravel() for split in ("train", "holdout")])
     before = tokenizer.special.cls if rows == "packed" else tokenizer.special.sep
@@ -146,8 +152,7 @@ def test_sentences_may_be_documents_of_their_own(scattered: Scattered, tmp_path:
 def test_lengths_of_documents_are_told_nearly(packed: Scattered) -> None:
     """Beside NumPy's quantiles of all of them: the same, or up to an eighth more, as the lengths were counted."""
     manifest = complete(packed.workdir)
-    counts, unique = manifest.train.counts + manifest.holdout.counts, list(dict.fromkeys(packed.documents))
-    encoded = tokenization.load(packed.workdir / "tokenizer").encode(unique)
+    counts, (unique, encoded, _) = manifest.train.counts + manifest.holdout.counts, packed.encoded()
     for told, lengths in (
         (counts.length_quantiles(counts.character_lengths), list(map(len, unique))),
         (counts.length_quantiles(counts.token_lengths), encoded.lengths),
@@ -169,20 +174,15 @@ def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) 
     labels = column_of(segments.workdir, "train", "next_sentence")
     assert labels.dtype == np.int8 and int(labels.sum()) == counts.random_next_rows
     assert 0.4 < labels.mean() < 0.8
-    tokenizer = tokenization.load(segments.workdir / "tokenizer")
-    encoded = tokenizer.encode(list(dict.fromkeys(segments.documents)))
-    assert (counts + manifest.holdout.counts).tokens == encoded.ids.size
+    assert (counts + manifest.holdout.counts).tokens == segments.encoded()[1].ids.size
     split = load_split(segments.workdir / "dataset" / "train")
     batch = Batches(split, batch_size=4, seed=0, columns=["next_sentence"]).batch(0)
-    assert {name: (array.shape, array.dtype.name) for name, array in batch.items()} == {
-        "tokens": ((4, 32), "uint16"),
-        "next_sentence": ((4,), "int8"),
-    }
+    kinds = {name: (array.shape, array.dtype.name) for name, array in batch.items()}
+    assert kinds == {"tokens": ((4, 32), "uint16"), "next_sentence": ((4,), "int8")}
 
 
 def test_the_number_of_workers_does_not_matter(scattered: Scattered, segments: Scattered, tmp_path: Path) -> None:
-    other = scattered.copy(tmp_path / "elsewhere")
-    other.prepare(SEGMENTS, workers=3)
+    other = scattered.copy(tmp_path / "elsewhere", SEGMENTS, workers=3)
     assert digests(other.workdir / "dataset") == digests(segments.workdir / "dataset")
 
 
@@ -197,12 +197,13 @@ def epochs(workdir: Path, count: int) -> list[dict[str, np.ndarray]]:
     return found
 
 
-@pytest.mark.parametrize("rows", ["segments", "packed", "causal"])
-def test_versions_of_the_text_are_drawn_differently(scattered: Scattered, tmp_path: Path, rows: str) -> None:
-    once, thrice = scattered.copy(tmp_path / "once"), scattered.copy(tmp_path / "thrice")
-    config = CONFIG.model_copy(update={"rows": rows})
-    first = once.prepare(config)
-    manifest = thrice.prepare(config.model_copy(update={"dupe_factor": 3}))
+@pytest.mark.parametrize(("name", "config"), [("plain", CONFIG), ("packed", PACKED), ("causal", CAUSAL)])
+def test_versions_of_the_text_are_drawn_differently(
+    request: pytest.FixtureRequest, scattered: Scattered, tmp_path: Path, name: str, config: DataConfig
+) -> None:
+    once: Scattered = request.getfixturevalue(name)
+    thrice = scattered.copy(tmp_path / "w", config.model_copy(update={"dupe_factor": 3}))
+    first, manifest = complete(once.workdir), complete(thrice.workdir)
     special = tokenization.load(thrice.workdir / "tokenizer").special
     assert (manifest.train.num_versions, manifest.holdout.num_versions) == (3, 1)
     assert (manifest.train.counts, manifest.holdout.counts) == (first.train.counts, first.holdout.counts)
@@ -213,15 +214,14 @@ def test_versions_of_the_text_are_drawn_differently(scattered: Scattered, tmp_pa
     assert each[1] == pytest.approx(each[0], rel=0.05)
 
     found = [epoch["tokens"] for epoch in epochs(thrice.workdir, 4)]
-    content = [tokens[:, 1:] if rows == "causal" else tokens for tokens in found]  # whose first token is the row's before
+    content = [tokens[:, 1:] if name == "causal" else tokens for tokens in found]  # whose first token is the row's before
     marks = [special.pad, special.cls, special.sep]
     counts = [np.bincount(tokens[~np.isin(tokens, marks)], minlength=100).tolist() for tokens in content]
     assert sum(counts[0]) == manifest.train.counts.tokens and counts == [counts[0]] * 4
     sorted_rows = [sorted(map(bytes, tokens)) for tokens in found]
     assert sorted_rows[3] == sorted_rows[0] and found[3].tolist() != found[0].tolist()
-    for one, other in [(0, 1), (0, 2), (1, 2)]:
-        shared = len(set(sorted_rows[one]) & set(sorted_rows[other]))
-        assert shared < 0.75 * len(sorted_rows[one])
+    for one, other in itertools.combinations(sorted_rows[:3], 2):
+        assert len(set(one) & set(other)) < 0.75 * len(one)
 
 
 def test_pairs_are_drawn_again_in_each_version(redrawn: Scattered, segments: Scattered) -> None:
@@ -231,8 +231,7 @@ def test_pairs_are_drawn_again_in_each_version(redrawn: Scattered, segments: Sca
     for epoch in epochs(redrawn.workdir, 2):
         ends = np.argmax(epoch["tokens"] == special.sep, axis=1)
         taken = [row[1:end] for row, end in zip(epoch["tokens"], ends, strict=True)]
-        real = np.flatnonzero(epoch["next_sentence"] == 0)
-        taken += [epoch["tokens"][row, ends[row] + 1 :] for row in real]
+        taken += [epoch["tokens"][row, ends[row] + 1 :] for row in np.flatnonzero(epoch["next_sentence"] == 0)]
         tokens = np.concatenate(taken)
         firsts.append(np.bincount(tokens[~np.isin(tokens, [special.sep, special.pad])], minlength=100).tolist())
         pairs.append(set(map(bytes, epoch["tokens"])))
@@ -267,8 +266,7 @@ def test_other_inputs_are_refused_by_name(packed: Scattered) -> None:
 
 
 def test_parts_made_from_other_inputs_are_built_anew(scattered: Scattered, packed: Scattered, tmp_path: Path) -> None:
-    other = scattered.copy(tmp_path / "w")
-    other.prepare(PACKED.model_copy(update={"sequence_length": 64}))
+    other = scattered.copy(tmp_path / "w", PACKED.model_copy(update={"sequence_length": 64}))
     for name in ("inputs.json", "manifest.json"):
         (other.workdir / "dataset" / name).unlink()
     other.prepare(PACKED)
@@ -289,18 +287,13 @@ def test_a_tokenizer_exchanged_meanwhile_is_refused(scattered: Scattered, tmp_pa
         other.prepare(PACKED, runner=exchange_first)
 
 
-def rewritten(path: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Other values in an array, as valid as those before."""
-    array = tensorstore.open({"driver": "zarr3", "kvstore": f"file://{path}"}).result()
-    array[...] = change(array.read().result())
-
-
 @pytest.mark.parametrize("split", ["train", "holdout"])
 def test_rows_that_were_not_written_are_not_read(packed: Scattered, tmp_path: Path, split: str) -> None:
     """Rows in another order are as valid an array; a dataset of an older version has no checksums, and goes on."""
     folder = packed.copy(tmp_path / "w").workdir / "dataset" / split
     assert list(evaluation_batches(load_split(folder), batch_size=64))
-    rewritten(folder / "part-00002" / "tokens.zarr", np.flipud)
+    array = tensorstore.open({"driver": "zarr3", "kvstore": f"file://{folder / 'part-00002' / 'tokens.zarr'}"}).result()
+    array[...] = np.flipud(array.read().result())
     with pytest.raises(StorageError, match=f"{split}/part-00002"):
         list(evaluation_batches(load_split(folder), batch_size=64))
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -314,11 +307,11 @@ def test_rows_that_were_not_written_are_not_read(packed: Scattered, tmp_path: Pa
 @pytest.mark.parametrize("name", ["manifest.json", "holdout/manifest.json", "train/manifest.json", "swapped"])
 def test_a_manifest_is_what_was_written(packed: Scattered, tmp_path: Path, name: str) -> None:
     workdir = packed.copy(tmp_path / "w").workdir
-    path = workdir / "dataset" / name
+    dataset = workdir / "dataset"
     if name == "swapped":
-        path, other = workdir / "dataset" / "holdout" / "manifest.json", workdir / "dataset" / "train" / "manifest.json"
-        path.write_bytes(other.read_bytes())
+        shutil.copy(dataset / "train" / "manifest.json", dataset / "holdout" / "manifest.json")
     else:
+        path = dataset / name
         text = path.read_text()
         place = text.index('"characters": ') + len('"characters": ')
         path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
@@ -335,8 +328,7 @@ def test_an_empty_holdout_is_refused(tmp_path: Path) -> None:
 
 def test_a_holdout_too_small_to_score_is_noted(tmp_path: Path) -> None:
     """The fraction that is proposed holds out enough."""
-    texts = [f"the cat sat on the mat {number} times." for number in range(3_000)]
-    notes = Notes()
+    texts, notes = [f"the cat sat on the mat {number} times." for number in range(3_000)], Notes()
     few = scattered_at(tmp_path / "few", texts).prepare(PACKED, progress=notes)
     (said,) = [note for note in notes.notes if note.startswith("the holdout is ")]
     assert f"with {few.holdout.counts.tokens:,} tokens" in said
@@ -344,14 +336,9 @@ def test_a_holdout_too_small_to_score_is_noted(tmp_path: Path) -> None:
     assert 5_000 < fraction * (few.train.counts.tokens + few.holdout.counts.tokens) < 6_000
 
 
-def test_causal_rows_hold_the_corpus(scattered: Scattered, tmp_path: Path) -> None:
-    causal = scattered.copy(tmp_path / "w")
-    causal.prepare(CONFIG.model_copy(update={"rows": "causal"}))
-    manifest = complete(causal.workdir)
-    tokenizer = tokenization.load(causal.workdir / "tokenizer")
-    special = tokenizer.special
-    encoded = tokenizer.encode(list(dict.fromkeys(causal.documents)))
-    content = 0
+def test_causal_rows_hold_the_corpus(causal: Scattered) -> None:
+    manifest, content = complete(causal.workdir), 0
+    _, encoded, special = causal.encoded()
     for split in (manifest.train, manifest.holdout):
         rows, counts = column_of(causal.workdir, split.split), split.counts
         assert not (rows == special.cls).any()
@@ -369,8 +356,7 @@ def test_inspection(segments: Scattered) -> None:
     assert summary.counts == manifest.train.counts and summary.parts == 3
     assert summary.bytes_per_token > 0 and 0 < summary.padding_fraction < 1
     rows = sample_rows(segments.workdir, "train", count=5, seed=1)
-    assert len({row.number for row in rows}) == 5
-    assert [row.number for row in rows] == sorted(row.number for row in rows)
+    assert [row.number for row in rows] == sorted({row.number for row in rows}) and len(rows) == 5
     split = load_split(segments.workdir / "dataset" / "train")
     batches = list(evaluation_batches(split, batch_size=1, columns=["next_sentence"]))
     for row in rows:
@@ -386,8 +372,7 @@ def test_rows_of_single_sentences_are_warned_of_before_and_after(tmp_path: Path,
     draw = random.Random(1)
     documents = [" ".join(draw.choices(WORDS, k=draw.randint(3, 9))) for _ in range(300)]
     documents += [". ".join(map(str.capitalize, pair)) + "." for pair in zip(documents[:40], documents[40:80], strict=True)]
-    corpus_ = scattered_at(tmp_path / "w", documents)
-    heard = Notes()
+    corpus_, heard = scattered_at(tmp_path / "w", documents), Notes()
     manifest = corpus_.prepare(CONFIG.model_copy(update={"next_sentence": next_sentence}), progress=heard)
     counts = manifest.train.counts
     assert 0.85 < counts.one_sentence_documents / counts.documents < 0.92

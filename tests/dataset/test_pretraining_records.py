@@ -110,31 +110,22 @@ def without(name: str) -> Callable[[Features], Features]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without("input_ids"), "input_ids"),
-        (without("segment_ids"), "segment_ids"),
+        *((without(name), name) for name in ("input_ids", "segment_ids", "next_sentence_labels")),
         (without("masked_lm_weights"), "masked_lm_weights is missing"),
-        (without("next_sentence_labels"), "next_sentence_labels"),
         (lambda f: f | {"input_ids": [0.5] * LENGTH}, "input_ids .*floats"),
         (lambda f: f | {"masked_lm_weights": [1, 0, 0]}, "masked_lm_weights .*int64s"),
         (lambda f: f | {"input_ids": f["input_ids"][:-1]}, "input_ids .*15 .*16"),
         (lambda f: f | {"input_mask": f["input_mask"] * 2}, "input_mask .*32"),
         (lambda f: f | {"masked_lm_ids": [5, 0]}, "3, 2 and 3 values"),
         (lambda f: f | {"next_sentence_labels": [2]}, r"next_sentence_labels .*\[2\]"),
-        (changed("input_ids", 3, VOCAB_SIZE), f"input_ids holds {VOCAB_SIZE} at position 3"),
-        (changed("input_ids", 3, -1), "input_ids holds -1 at position 3"),
+        *((changed("input_ids", 3, id_), f"input_ids holds {id_} at position 3") for id_ in (VOCAB_SIZE, -1)),
         (changed("masked_lm_ids", 0, VOCAB_SIZE), f"masked_lm_ids holds {VOCAB_SIZE}"),
         *((changed("masked_lm_positions", 0, at), f"masked_lm_positions holds {at}") for at in (LENGTH, 1 << 40, -1, 0, 12)),
         (lambda f: f | {"masked_lm_positions": [1, 1, 0], "masked_lm_weights": [1.0, 1.0, 0.0]}, "holds 1 twice"),
-        (
-            lambda f: f | {"masked_lm_weights": [0.0] * 3, "input_ids": [CLS, MASK, *ROW.tokens[2:]]},
-            "position 1 holds the mask",
-        ),
+        (lambda f: f | {"masked_lm_weights": [0.0] * 3}, "position 1 holds the mask"),
         (changed("input_ids", 0, 9), r"id 9, .*id 2.*--vocab"),
-        (changed("input_mask", 2, 0), "input_mask is 0 at position 2"),
-        (changed("input_mask", 10, 1), "input_mask is 1 at position 10"),
-        (changed("input_mask", 2, 2), "input_mask is 2 at position 2"),
-        (changed("segment_ids", 6, 0), "segment_ids is 0 at position 6"),
-        (changed("segment_ids", 15, 1), "segment_ids is 1 at position 15"),
+        *((changed("input_mask", at, one), f"input_mask is {one} at position {at}") for at, one in ((2, 0), (10, 1), (2, 2))),
+        *((changed("segment_ids", at, one), f"segment_ids is {one} at position {at}") for at, one in ((6, 0), (15, 1))),
         (changed("input_ids", 7, 9), "id 9 at position 7"),
         (changed("input_ids", 6, SEP), r"it has 3 \[SEP\]"),
         (lambda f: f | padded([CLS, 5, 0, *ROW.tokens[3:8]]), "position 2 is padding"),
@@ -154,9 +145,8 @@ def test_what_is_wrong_is_told_with_its_place(change: Callable[[Features], Featu
 
 
 def test_the_wrong_format_is_told() -> None:
-    with pytest.raises(DataError, match="--format bert"):
-        read([bert(ROW)], "electra")
-    with pytest.raises(DataError, match="--format electra"):
-        read([electra(ROW)], "bert")
+    for features, kind, other in ((bert(ROW), "electra", "bert"), (electra(ROW), "bert", "electra")):
+        with pytest.raises(DataError, match=f"--format {other}"):
+            read([features], kind)
     with pytest.raises(DataError, match=r"tf\.train\.Example"):
         shape_of(Record(1, 0, b"\xff\xff"), "a", "bert")

@@ -32,11 +32,6 @@ def test_the_checksum_is_that_of_tensorflow() -> None:
     assert masked_crc32c(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17) & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_files_written_by_tensorflow_are_read(real_data: Path) -> None:
-    path = str(real_data / "fixtures" / "bert_tfrecord" / "tf_examples.tfrecord")
-    assert [record.number for record in read_records(path)] == list(range(1, 61))
-
-
 @in_memory
 @hypothesis.given(records_of_bytes)
 def test_what_was_framed_is_read(tmp_path: Path, records: list[bytes]) -> None:
