@@ -103,8 +103,8 @@ def scattered(tmp_path: Path) -> Callable[..., Scattered]:
     ) -> Scattered:
         nonlocal made
         made += 1
-        folder, how = workdir or tmp_path / f"work{made}", {"progress": given.pop("progress", Silent()), "workers": workers}
+        folder, progress = workdir or tmp_path / f"work{made}", given.pop("progress", Silent())
         config = CorpusConfig(sources=str(sources) if isinstance(sources, Path) else sources, **given)
-        return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, **how))
+        return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, workers=workers, progress=progress))
 
     return scattered

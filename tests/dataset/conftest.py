@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def write_split(tmp_path: Path) -> Callable[..., Path]:
     """write_split([rows of part 0, rows of part 1, …], …) -> the folder of a split whose rows are full of unique tokens."""
 
     def write(part_rows: list[int], *, sequence_length: int = 8, block_rows: int = 4, name: str = "dataset/train") -> Path:
-        sizes = {"sequence_length": sequence_length, "block_rows": block_rows, "vocab_size": 1_000_000}
+        sizes: dict[str, Any] = {"sequence_length": sequence_length, "block_rows": block_rows, "vocab_size": 1_000_000}
         special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
         rows = RowFormat(kind="packed", dtype="uint32", columns=("tokens",), special=special, **sizes)
         folder = tmp_path / name

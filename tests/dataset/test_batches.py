@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,9 +164,9 @@ def test_an_array_of_another_dataset_is_noticed(write_split: WriteSplit) -> None
 
 def test_impossible_settings_are_refused(write_split: WriteSplit) -> None:
     folder = write_split([4])
-    for given, message in (({"num_hosts": 3}, "multiple of 3"), ({"host_index": 2, "num_hosts": 2}, "host_index 2")):
+    for host_index, num_hosts, message in ((0, 3, "multiple of 3"), (2, 2, "host_index 2")):
         with pytest.raises(ConfigError, match=message):
-            Batches(load_split(folder), batch_size=4, seed=0, **given)
+            Batches(load_split(folder), batch_size=4, seed=0, host_index=host_index, num_hosts=num_hosts)
     with pytest.raises(DataError, match="no rows"):
         Batches(load_split(write_split([0], name="dataset/holdout")), batch_size=4, seed=0)
 
@@ -174,7 +175,8 @@ def test_impossible_settings_are_refused(write_split: WriteSplit) -> None:
 @pytest.mark.parametrize("num_hosts", [1, 2])
 def test_evaluation_gives_each_row_once_and_fills_up(write_split: WriteSplit, max_rows: int | None, num_hosts: int) -> None:
     folder = write_split(PART_ROWS)
-    expected, given = all_rows(folder)[:max_rows], {"batch_size": 8, "max_rows": max_rows, "num_hosts": num_hosts}
+    expected = all_rows(folder)[:max_rows]
+    given: dict[str, Any] = {"batch_size": 8, "max_rows": max_rows, "num_hosts": num_hosts}
     hosts = [list(evaluation_batches(load_split(folder), host_index=host, **given)) for host in range(num_hosts)]
     joined = np.concatenate([host[step]["tokens"] for step in range(len(hosts[0])) for host in hosts])
     assert len(joined) % 8 == 0 and len(joined) - len(expected) < 8

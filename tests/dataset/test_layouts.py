@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -41,9 +41,9 @@ def tokens_of(documents: list[list[int]]) -> TokenizedDocuments:
 
 
 def segments(sample: Sample, *, short: float = 0.3, single: float = 0.2, next_sentence: bool = False) -> RowLayout:
-    given = {"short_fraction": short, "single_segment_fraction": single, "sequence_length": sample.sequence_length}
-    draws = RandomStream(sample.seed, StreamPurpose.LAYOUT, 0)
-    return lay_segments(sample.tokens, **given, next_sentence=next_sentence, draws=draws)
+    fractions = {"short_fraction": short, "single_segment_fraction": single}
+    given: dict[str, Any] = {"sequence_length": sample.sequence_length, "next_sentence": next_sentence, **fractions}
+    return lay_segments(sample.tokens, **given, draws=RandomStream(sample.seed, StreamPurpose.LAYOUT, 0))
 
 
 def rows_of(layout: RowLayout, sample: Sample) -> np.ndarray:

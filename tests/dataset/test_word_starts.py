@@ -139,7 +139,7 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
 
     made = tokenization.load(scattered.workdir / "tokenizer")
     table = np.zeros(made.vocab_size, bool)
-    given = {"columns": ["word_start"], "of_tokens": {"word_start": table}}
+    given: dict[str, Any] = {"columns": ["word_start"], "of_tokens": {"word_start": table}}
     batch = Batches(load_split(folder / "train"), batch_size=16, seed=0, **given).batch(0)
     assert batch["word_start"].dtype == np.int8 and batch["word_start"].shape == (16, 32), "the column, not the table"
     special = np.isin(batch["tokens"], list(set(made.special) - {made.special.unknown}))

@@ -226,7 +226,8 @@ def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
         assert pipelines.normalization_before(steps[1:])[1] == steps[1:], "as older versions wrote them"
     tokenization.save(one, tmp_path / "a")
     (tmp_path / "b").mkdir()
-    loaded = tokenization.load(shutil.copy(tmp_path / "a" / "tokenizer.json", tmp_path / "b"))
+    shutil.copy(tmp_path / "a" / "tokenizer.json", tmp_path / "b")
+    loaded = tokenization.load(tmp_path / "b" / "tokenizer.json")
     decomposed = unicodedata.normalize("NFD", "영화\u3000영화")
     assert loaded.canonical_json == one.canonical_json
     assert loaded.encode([decomposed]).ids.tolist() == plain.encode(["영화 영화"]).ids.tolist()

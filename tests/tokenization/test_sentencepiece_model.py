@@ -133,7 +133,7 @@ def test_what_it_lacks_comes_after_its_own_tokens(model: tuple[Path, Tokenizatio
     assert ours.encode_one("the [MASK]").count(ours.special.mask) == 1
 
 
-KINDS = {"characters": {"model_type": "char"}, "words": {"model_type": "word"}}
+KINDS: dict[str, dict[str, Any]] = {"characters": {"model_type": "char"}, "words": {"model_type": "word"}}
 KINDS |= {"spaces after words": {"model_type": "bpe", "treat_whitespace_as_suffix": True}}
 
 
