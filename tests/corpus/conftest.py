@@ -104,7 +104,7 @@ def scattered(tmp_path: Path) -> Callable[..., Scattered]:
         nonlocal made
         made += 1
         folder, progress = workdir or tmp_path / f"work{made}", given.pop("progress", Silent())
-        config = CorpusConfig(sources=str(sources) if isinstance(sources, Path) else sources, **given)
+        config = CorpusConfig.model_validate({"sources": str(sources) if isinstance(sources, Path) else sources, **given})
         return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, workers=workers, progress=progress))
 
     return scattered

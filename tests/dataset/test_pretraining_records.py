@@ -145,8 +145,9 @@ def test_what_is_wrong_is_told_with_its_place(change: Callable[[Features], Featu
 
 
 def test_the_wrong_format_is_told() -> None:
-    for features, kind, other in ((bert(ROW), "electra", "bert"), (electra(ROW), "bert", "electra")):
-        with pytest.raises(DataError, match=f"--format {other}"):
-            read([features], kind)
+    with pytest.raises(DataError, match="--format bert"):
+        read([bert(ROW)], "electra")
+    with pytest.raises(DataError, match="--format electra"):
+        read([electra(ROW)], "bert")
     with pytest.raises(DataError, match=r"tf\.train\.Example"):
         shape_of(Record(1, 0, b"\xff\xff"), "a", "bert")

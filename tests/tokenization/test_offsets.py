@@ -45,7 +45,8 @@ def made(name: str) -> Tokenization:
     learnt = [*make_texts(400), *(word for word in WORDS if max(word) < "\ud800")] * 2
     kind, cleaned, _ = name.partition(" after cleaning")
     if kind in CONFIGS:
-        pytest.importorskip(PACKAGES.get(CONFIGS[kind].get("morphemes"), "tokenizers"))
+        if analyser := CONFIGS[kind].get("morphemes"):
+            pytest.importorskip(PACKAGES[analyser])
         config, cleaning = TokenizerConfig(vocab_size=1_000, **CONFIGS[kind]), CleaningConfig(unicode_form="NFKC")
         return tokenization.train(batches(learnt), config, cleaning=cleaning if cleaned else None)
     if name == "sentencepiece":
