@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -20,7 +21,7 @@ from toy_runs import Notes
 from tpulm import storage
 from tpulm.config import CheckpointConfig, RunConfig
 from tpulm.errors import CheckpointError, StorageError
-from tpulm.train.checkpoint import Checkpoints, checksums, is_due, is_due_by_time
+from tpulm.train.checkpoint import Checkpoints, array_checksums, checksums, is_due, is_due_by_time
 
 # gcsfs leaves event loops and connections to the garbage collector, and so does a read by orbax that fails.
 pytestmark = [
@@ -54,17 +55,20 @@ def save(folder: PurePath, *steps: int, config: CheckpointConfig = CONFIG) -> No
             checkpoints.save(step, state(step), {**IDENTITY, "step": step})
 
 
+def abstract() -> dict[str, Any]:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state(0))
+
+
 def restored_step(folder: PurePath, notes: Notes | None = None) -> int:
     """The step of the newest good checkpoint, whose bits are those that were saved."""
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state(0))
     with Checkpoints(folder, CONFIG, progress=notes or Notes()) as checkpoints:
-        restored = checkpoints.restore_latest(abstract, IDENTITY)
+        restored = checkpoints.restore_latest(abstract(), IDENTITY)
     assert restored is not None
-    step = restored.metadata["step"]
-    assert jax.tree.all(
-        jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), restored.state, state(step))
-    )
-    return step
+    saved = state(restored.metadata["step"])
+    assert {name: np.asarray(value).tobytes() for name, value in restored.state.items()} == {
+        name: np.asarray(value).tobytes() for name, value in saved.items()
+    }
+    return restored.metadata["step"]
 
 
 def copy_all(source: PurePath, target: PurePath) -> None:
@@ -102,10 +106,10 @@ def test_a_folder_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
     if storage.is_remote(name):
         request.getfixturevalue("gcs")
     folder = storage.as_path(name) / "checkpoints"
-    save(folder, 1, 2)
+    save(folder, 1)
     real = folder if storage.is_remote(folder) else Path(os.path.realpath(folder))
-    assert storage.exists(real / "2" / "objects.json")
-    assert restored_step(real) == 2
+    assert storage.exists(real / "1" / "objects.json")
+    assert restored_step(real) == 1
 
 
 @pytest.mark.parametrize("kind", ["masked", "replaced", "causal"])
@@ -121,26 +125,19 @@ def test_an_older_version_did_not_have_a_field_that_is_empty(tmp_path: Path):
     """As ELECTRA's `difference`, which 0.2.0 did not have: all arrays are there, and no checkpoint is called damaged."""
     with Checkpoints(tmp_path / "checkpoints", CONFIG) as checkpoints:
         checkpoints.save(1, {**state(1), "gone": None}, {**IDENTITY, "step": 1})
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state(0))
     with Checkpoints(tmp_path / "checkpoints", CONFIG) as checkpoints:
-        restored = checkpoints.restore_latest({**abstract, "difference": None}, IDENTITY)
+        restored = checkpoints.restore_latest({**abstract(), "difference": None}, IDENTITY)
         assert restored is not None and restored.state["difference"] is None
-        assert checksums(restored.state) == checksums(state(1)) and restored.state["w"].sharding == abstract["w"].sharding
+        assert checksums(restored.state) == checksums(state(1)) and restored.state["w"].sharding == abstract()["w"].sharding
         with pytest.raises(CheckpointError, match="1 checkpoints"):
-            checkpoints.restore_latest({**abstract, "difference": abstract["w"]}, IDENTITY)
-
-
-def test_nothing_saved_is_nothing_restored(folder: PurePath):
-    with Checkpoints(folder, CONFIG) as checkpoints:
-        assert checkpoints.steps() == [] and checkpoints.last_step is None
-        assert checkpoints.restore_latest(state(0), IDENTITY) is None
+            checkpoints.restore_latest({**abstract(), "difference": abstract()["w"]}, IDENTITY)
 
 
 def test_the_last_ones_and_every_kth_are_kept(folder: PurePath):
-    save(folder, *range(1, 9), config=CheckpointConfig(every_steps=1, keep=2, keep_every_steps=3))
+    save(folder, *range(1, 6), config=CheckpointConfig(every_steps=1, keep=1, keep_every_steps=2))
     with Checkpoints(folder, CONFIG) as checkpoints:
-        assert checkpoints.steps() == [3, 6, 7, 8]
-    assert sorted({name.split("/")[0] for name in storage.walk(folder)}) == ["3", "6", "7", "8"]
+        assert checkpoints.steps() == [2, 4, 5]
+    assert sorted({name.split("/")[0] for name in storage.walk(folder)}) == ["2", "4", "5"]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +147,10 @@ def test_the_last_ones_and_every_kth_are_kept(folder: PurePath):
 )
 def test_a_damaged_one_is_set_aside_aloud_and_the_one_before_is_taken(folder: PurePath, damage: str):
     save(folder, 1, 2)
-    victim = largest(folder / "2")
-    if damage == "flipped":
-        corrupt(victim)
-    elif damage == "missing":
-        storage.remove(victim)
-    else:
+    if damage == "seal":
         storage.write_atomic(folder / "2" / "objects.json", "{")
+    else:
+        {"flipped": corrupt, "missing": storage.remove}[damage](largest(folder / "2"))
     notes = Notes()
     assert restored_step(folder, notes) == 1
     (note,) = notes.notes
@@ -219,11 +213,8 @@ def test_a_run_with_other_settings_of_training_is_refused_by_name_and_a_longer_o
 
     def config(**changes: Any) -> dict[str, Any]:
         optimizer = {"schedule": "constant", "warmup_steps": 2, **changes.pop("optimizer", {})}
-        return {
-            "config": RunConfig.model_validate({"train": {"steps": 4, "optimizer": optimizer, **changes}}).model_dump(
-                mode="json"
-            )
-        }
+        run = RunConfig.model_validate({"train": {"steps": 4, "optimizer": optimizer, **changes}})
+        return {"config": run.model_dump(mode="json")}
 
     with Checkpoints(tmp_path / "w", CONFIG) as checkpoints:
         checkpoints.save(1, state(1), IDENTITY)
@@ -276,8 +267,8 @@ def test_what_a_seal_promises_is_on_disk_before_it_and_all_of_a_checkpoint_at_it
 
 def test_copied_by_whatever_tool_it_is_as_good_as_the_original(gcs: Emulator, tmp_path: Path):
     here, there, back = tmp_path / "w" / "checkpoints", storage.as_path("gs://runs/w/checkpoints"), tmp_path / "back"
-    save(here, 1, 2)
-    for source, target, step in ((here, there, 3), (there, back, 4)):
+    save(here, 1)
+    for source, target, step in ((here, there, 2), (there, back, 3)):
         copy_all(source, target)
         storage.remove(source)
         assert restored_step(target) == step - 1
@@ -294,3 +285,47 @@ def test_a_bucket_that_may_not_be_written_to(gcs: Emulator):
         checkpoints.save(2, state(2), IDENTITY)
     gcs.faults.clear()
     assert restored_step(folder) == 1
+
+
+ARRAYS = {"['params']['w']": 7, "['step']": 2**32 - 1}
+FILES = {"state/d/0": bytes(range(256)) * 4, "state/manifest.ocdbt": b"x" * 10, "metadata/x": b"", "_CHECKPOINT_METADATA": b"x"}
+
+
+def sealed(folder: PurePath) -> PurePath:
+    for name, content in FILES.items():
+        storage.write_atomic(folder / name, content)
+    storage.seal(folder, arrays=ARRAYS)
+    storage.write_atomic(folder / "_CHECKPOINT_METADATA", "written again, later")
+    storage.write_atomic(folder / "commit_success.txt", "")
+    return folder
+
+
+DAMAGES: list[tuple[str, Callable[[PurePath], object]]] = [
+    ("state/d/0 is missing", lambda folder: storage.remove(folder / "state/d/0")),
+    ("state/d/0 has 3 bytes, not 1024", lambda folder: storage.write_atomic(folder / "state/d/0", b"123")),
+    ("state/d/0 has another checksum", lambda folder: corrupt(folder / "state/d/0")),
+    ("objects.json is missing", storage.remove),
+    ("objects.json", lambda folder: storage.write_atomic(folder / storage.SEAL, b'{"objects": {\xff')),
+    ("objects.json", lambda folder: storage.write_json(folder / storage.SEAL, {"objects": ["x"]})),
+    ("objects.json", lambda folder: storage.write_json(folder / storage.SEAL, {"objects": {"metadata/x": {}}})),
+]
+
+
+@pytest.mark.parametrize("folder", ["disk", "cloud"], indirect=True)
+def test_what_is_missing_or_damaged_is_known_from_the_seal(folder: PurePath):
+    storage.write_atomic(sealed(folder) / "state" / "descriptor", "a name more is no damage")
+    assert storage.find_damage(folder) is None and array_checksums(folder) == ARRAYS
+    objects = storage.read_json(folder / storage.SEAL)["objects"]
+    assert list(objects) == ["metadata/x", "state/d/0", "state/manifest.ocdbt"]
+    assert objects["state/manifest.ocdbt"] == {"bytes": 10, "crc32c": "IHuXmg=="}, "on disk as in Cloud Storage"
+    for message, damaging in DAMAGES:
+        damaging(sealed(folder))
+        assert (storage.find_damage(folder) or "").startswith(message), message
+
+
+def test_an_outage_is_no_damage(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    folder = sealed(storage.as_path("gs://runs/12"))
+    monkeypatch.setattr("tpulm.storage.cloud.DEADLINE_SECONDS", 0.1)
+    gcs.faults.set(error_rate=1, match=r"objects\.json")
+    with pytest.raises(StorageError, match="did not answer"):
+        storage.find_damage(folder)

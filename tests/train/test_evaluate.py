@@ -34,20 +34,15 @@ def score(program: Any, rows: int, advance: Callable[[float], None] = lambda row
     batches = []
     for first in range(0, rows, size):
         batch = np.full((size, toy.LENGTH), toy.SPECIAL.pad, np.uint16)
-        some = held_out[first : first + size]
-        batch[: len(some)] = some
+        batch[: rows - first] = held_out[first : first + size]
         batches.append({"tokens": batch})
-    params = program.initial_state().params
-    return evaluate(
-        program,
-        params,
-        batches,
-        rows=rows,
-        batch_size=size,
-        tokens_per_character=1.0,
-        training_counts=counts,
-        advance=advance,
-    )
+    return scored(program, batches, rows=rows, training_counts=counts, advance=advance)
+
+
+def scored(program: Any, batches: Any, **settings: Any) -> Evaluation:
+    """By a model as it begins."""
+    params, size = program.initial_state().params, program.evaluation_batch_size
+    return evaluate(program, params, batches, batch_size=size, tokens_per_character=1.0, **settings)
 
 
 def test_forty_held_out_rows_give_what_a_large_holdout_gives(program: Any):
@@ -81,9 +76,7 @@ def test_the_ends_of_texts_count_where_they_are_predicted():
         made = toy.program(toy.config(train={"objective": {"name": name, "evaluation_mask_fraction": 0.5}}))
         size = made.evaluation_batch_size
         batches = [{"tokens": rows[first : first + size]} for first in range(0, len(rows), size)]
-        params = made.initial_state().params
-        scoring: dict[str, Any] = {"rows": 64, "batch_size": size, "tokens_per_character": 1.0, "training_counts": counts}
-        found = evaluate(made, params, batches, **scoring)
+        found = scored(made, batches, rows=64, training_counts=counts)
         assert found.bits_per_character == pytest.approx(found.loss / np.log(2) / (1 - share_of_ends))
         shares = np.append(SHARES * (1 - share_of_ends), share_of_ends)
         entropy = float(-(shares[shares > 0] @ np.log(shares[shares > 0])))

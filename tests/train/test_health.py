@@ -7,27 +7,11 @@ from typing import Any
 import pytest
 
 from tpulm.config import RunConfig, TrainConfig, load
-from tpulm.train.health import (
-    advice_for,
-    first_verdict,
-    helpful_settings,
-    is_at_unigrams,
-    judge,
-    loss_formula,
-    plateau_note,
-    verdict,
-    why_losses_differ,
-)
+from tpulm.train import health
+from tpulm.train.health import advice_for, helpful_settings, judge, verdict
 
-PUBLISHED = {
-    "loss": 25.0,
-    "mlm_loss": 7.1,
-    "detection_loss": (25.0 - 7.1) / 50,
-    "unigram_entropy": 7.4,
-    "detection_accuracy": 0.867,
-    "detection_auc": 0.68,
-    "detection_recall": 0.05,
-}
+PUBLISHED = {"loss": 25.0, "mlm_loss": 7.1, "detection_loss": (25.0 - 7.1) / 50, "unigram_entropy": 7.4}
+PUBLISHED |= {"detection_accuracy": 0.867, "detection_auc": 0.68, "detection_recall": 0.05}
 
 
 def test_the_published_run_is_all_right():
@@ -60,20 +44,16 @@ def test_other_models_are_held_to_the_law_alone(architecture: Any):
     assert check.value == scores.get("mlm_loss", 5.0) and check.inside
 
 
-@pytest.mark.parametrize(
-    ("loss", "at_unigrams"),
-    [
-        (7.74, True),
-        (7.42, True),
-        (6.68, False),
-    ],  # bert-mini on Korean reviews: 45 and 450 steps, other settings
-)
+@pytest.mark.parametrize(("loss", "at_unigrams"), [(7.74, True), (7.42, True), (6.68, False)])
 def test_the_plateau_of_word_frequencies_is_recognized(loss: float, at_unigrams: bool):
+    """bert-mini on Korean reviews: 45 and 450 steps, other settings."""
     scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
-    assert is_at_unigrams(scores) is at_unigrams
+    assert health.is_at_unigrams(scores) is at_unigrams
     (check,) = judge(450, scores)
     assert check.inside is not at_unigrams
-    assert "loss on held-out tokens, 7.74, is still that of" in plateau_note({**scores, "mlm_loss": 7.74}, 45, 450, "Try this")
+    assert "loss on held-out tokens, 7.74, is still that of" in health.plateau_note(
+        {**scores, "mlm_loss": 7.74}, 45, 450, "Try this"
+    )
 
 
 def run(**changes: Any) -> RunConfig:
@@ -107,16 +87,11 @@ def test_a_shortened_recipe_wants_its_steps_back(recipe: str, settings: dict[str
 
 
 @pytest.mark.parametrize(
-    ("settings", "step"),
-    [
-        ({"steps": 6000}, 1200),
-        ({"steps": 6000, "optimizer": {"warmup_steps": 100}}, 600),
-        ({"steps": 500}, 200),
-        ({"steps": 1000, "optimizer": {"warmup_steps": 400}}, 800),
-    ],
+    ("steps", "warmup", "judged"), [(6000, None, 1200), (6000, 100, 600), (500, None, 200), (1000, 400, 800)]
 )
-def test_nothing_is_judged_during_warm_up(settings: dict[str, Any], step: int):
-    assert first_verdict(TrainConfig.model_validate(settings)) == step
+def test_nothing_is_judged_during_warm_up(steps: int, warmup: int | None, judged: int):
+    train = TrainConfig.model_validate({"steps": steps, "optimizer": {"warmup_steps": warmup}})
+    assert health.first_verdict(train) == judged
 
 
 def test_advice_names_what_differs_and_nothing_else():
@@ -162,8 +137,8 @@ def test_a_vocabulary_that_does_not_fit_comes_before_more_steps():
 
 def test_losses_that_are_not_the_same_quantity_are_explained():
     electra = load("electra-small", {"train.steps": 6_000, "train.objective.mask_fraction": 0.25})
-    assert loss_formula(electra) == "generator + 50 x detector"
-    assert all(part in why_losses_differ(electra) for part in ("dropout", "25%", "15%"))
-    assert loss_formula(run()) == "tokens + next sentence"
+    assert health.loss_formula(electra) == "generator + 50 x detector"
+    assert all(part in health.why_losses_differ(electra) for part in ("dropout", "25%", "15%"))
+    assert health.loss_formula(run()) == "tokens + next sentence"
     same = load("lm1b", {"model.dropout": 0.0, "model.attention_dropout": 0.0, "train.log_every_steps": 10})
-    assert why_losses_differ(same) == loss_formula(same) == ""
+    assert health.why_losses_differ(same) == health.loss_formula(same) == ""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import math
 import os
 import signal
@@ -20,8 +21,8 @@ from tpulm import storage
 from tpulm.errors import ConfigError, Stopped, TrainingDiverged
 from tpulm.runtime import interrupt, watchdog
 from tpulm.runtime.hosts import Hosts
+from tpulm.train import distributed
 from tpulm.train.checkpoint import checksums, newest_weights
-from tpulm.train.distributed import stop_requested
 from tpulm.train.evaluate import Evaluation
 from tpulm.train.loop import TrainResult
 from tpulm.train.metrics import read_metrics
@@ -63,12 +64,8 @@ def same_outcome(result: TrainResult, workdir: Path, whole: Outcome) -> bool:
 
 def test_logs_evaluates_and_saves_when_due(whole: Outcome) -> None:
     result, folder = whole
-    assert [(record.kind, record.step) for record in read_metrics(folder)] == [
-        ("evaluation", 6),
-        ("train", 4),
-        ("train", 8),
-        ("train", 12),
-    ]
+    logged_at = [(record.kind, record.step) for record in read_metrics(folder)]
+    assert logged_at == [("evaluation", 6), ("train", 4), ("train", 8), ("train", 12)]
     assert sorted(int(path.name) for path in (folder / "checkpoints").iterdir()) == [5, 10, 12]
     assert result.steps == 12
     assert math.isclose(result.train_loss, read_metrics(folder)[-1].values["loss"])
@@ -105,9 +102,9 @@ def test_stopped_and_resumed_equals_uninterrupted(program: Any, whole: Outcome, 
     assert same_outcome(result, tmp_path, whole)
 
 
-@pytest.mark.parametrize("kind", ["causal", pytest.param("replaced", marks=pytest.mark.slow)])
-def test_every_objective_resumes_in_the_middle_of_a_window(kind: str, tmp_path: Path) -> None:
-    settings = toy.config(kind)
+@pytest.mark.slow
+def test_two_losses_resume_in_the_middle_of_a_window(tmp_path: Path) -> None:
+    settings = toy.config("replaced")
     program = toy.program(settings)
     whole = toy.run(program, settings, tmp_path / "whole"), tmp_path / "whole"
     with interrupt.handled(), pytest.raises(Stopped):
@@ -121,7 +118,18 @@ def test_ctrl_c_is_passed_on_to_the_other_hosts_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jax.experimental.multihost_utils.reached_preemption_sync_point", lambda step: False)
     with interrupt.handled():
         interrupt.request("Ctrl-C")
-        assert not any(stop_requested(Hosts(0, 2)) for _ in range(3)) and sent == [signal.SIGTERM]
+        assert not any(distributed.stop_requested(Hosts(0, 2)) for _ in range(3)) and sent == [signal.SIGTERM]
+
+
+def test_a_host_may_be_silent_for_as_long_as_jax_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it compiles with all cores, for instance: ml-auto-solutions issue 1166, jax issue 23599."""
+    default = inspect.signature(jax.distributed.initialize).parameters["heartbeat_timeout_seconds"].default
+    given = dict[str, Any]()
+    monkeypatch.setattr(distributed, "_jax_handler", None)
+    monkeypatch.setattr(distributed, "_explain_abort", lambda hosts: None)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *place, **named: given.update(named))
+    distributed.initialize(Hosts(1, 2, "127.0.0.1:8476"))
+    assert given and given.get("heartbeat_timeout_seconds", default) >= default > 60
 
 
 def test_a_stop_during_an_evaluation_does_not_wait_for_its_end(program: Any, whole: Outcome, tmp_path: Path) -> None:
@@ -246,9 +254,14 @@ class Poisoned:
         return step
 
 
-def test_nan_stops_with_step_rows_and_the_last_good_checkpoint(program: Any, tmp_path: Path) -> None:
-    with pytest.raises(TrainingDiverged, match=r"(?s)step 7 .*step 8.*rows 48, 49.*checkpoint 5.*on_nan"):
-        toy.run(Poisoned(program, 6), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("factor", "message"), [(math.nan, "(?s)step 7 .*step 8.*rows 48, 49.*checkpoint 5.*on_nan"), (30.0, "jumped")]
+)
+def test_nan_or_a_jump_of_the_loss_stops_with_step_rows_and_the_last_good_checkpoint(
+    program: Any, tmp_path: Path, factor: float, message: str
+) -> None:
+    with pytest.raises(TrainingDiverged, match=message):
+        toy.run(Poisoned(program, 6, factor), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
 
 
@@ -269,24 +282,16 @@ def test_nan_can_be_skipped_and_counted(program: Any, tmp_path: Path, at: int) -
     assert checksums(clean.state) == checksums(result.state)
 
 
-def test_a_jump_of_the_loss_counts_as_divergence(program: Any, tmp_path: Path) -> None:
-    with pytest.raises(TrainingDiverged, match="jumped"):
-        toy.run(Poisoned(program, 6, factor=30.0), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
-
-
 def test_a_run_on_the_plateau_says_so_once_after_its_warm_up(program: Any, tmp_path: Path) -> None:
     """Whatever the steps between evaluations, one falls on that step; the loss is a stub's."""
-    optimizer = {"warmup_steps": 105}
-    settings = toy.config(
-        train={"steps": 250, "evaluate_every_steps": 100, "optimizer": optimizer, "checkpoint": {"every_minutes": None}}
-    )
+    train = {"steps": 250, "evaluate_every_steps": 100, "optimizer": {"warmup_steps": 105}}
+    settings = toy.config(train=train | {"checkpoint": {"every_minutes": None}})
     for loss, at_unigrams in ((4.45, True), (4.2, False)):
         scores = Evaluation(64, loss, 0.1, 0.1, unigram_entropy=4.5, bits_per_character=1.0, metrics={"loss": loss})
         notes, folder = Notes(), tmp_path / str(loss)
         toy.run(program, settings, folder, evaluate=lambda params, advance, scores=scores: scores, progress=notes)
         records = [record for record in read_metrics(folder) if record.kind == "evaluation"]
-        assert [(record.step, record.values["at_unigrams"]) for record in records] == [
-            (n, at_unigrams) for n in (100, 200, 210)
-        ]
+        found = [(record.step, record.values["at_unigrams"]) for record in records]
+        assert found == [(step, at_unigrams) for step in (100, 200, 210)]
         assert len(notes.notes) == at_unigrams
         assert all("after 210 of 250 steps" in note and "4.45" in note and "Try that" in note for note in notes.notes)

@@ -23,6 +23,21 @@ def random_tree(seed: int) -> Any:
     return {name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for name, leaf in SPEC.items()}
 
 
+PLAIN: dict[str, Any] = {
+    "learning_rate": 1.0,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "clip_norm": None,
+}
+
+
+def updates_of(params: Any, grads: Any, spec: Any = SPEC, **settings: Any) -> Any:
+    """Of the first step."""
+    optimizer = make_optimizer(OptimizerConfig.model_validate(PLAIN | settings), 10, spec)
+    return optimizer.update(grads, optimizer.init(params), params)[0]
+
+
 N = np.arange(1, 101)  # the number of the update, of a hundred
 REST = np.clip((100 - N) / 20, 0.0, 1.0)  # of a decay over the last twenty
 
@@ -30,22 +45,17 @@ REST = np.clip((100 - N) / 20, 0.0, 1.0)  # of a decay over the last twenty
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"schedule": "linear", "warmup_steps": 10}, np.where(N <= 10, N / 10, 1 - N / 100)),
-        (
-            {"schedule": "linear", "warmup_steps": 10, "warmup_kind": "multiply"},  # ELECTRA's
-            np.minimum(N / 10, 1) * (1 - N / 100),
-        ),
-        ({"schedule": "rsqrt", "warmup_steps": 10}, np.where(N <= 10, N / 10, np.sqrt(10 / np.maximum(N, 10)))),
-        ({"schedule": "wsd", "warmup_steps": 10, "decay_steps": 20}, np.where(N <= 10, N / 10, REST)),
-        (  # lr = a + (1 - a) (1 - sqrt(t)), t from 0 to 1 over the decay (AnswerDotAI/ModernBERT, src/scheduler.py)
-            {"schedule": "wsd", "warmup_steps": 10, "decay_steps": 20, "decay_type": "1-sqrt"},
-            np.where(N <= 10, N / 10, 1 - np.sqrt(1 - REST)),
-        ),
+        ({"schedule": "linear"}, np.where(N <= 10, N / 10, 1 - N / 100)),
+        ({"schedule": "linear", "warmup_kind": "multiply"}, np.minimum(N / 10, 1) * (1 - N / 100)),  # ELECTRA's
+        ({"schedule": "rsqrt"}, np.where(N <= 10, N / 10, np.sqrt(10 / np.maximum(N, 10)))),
+        ({"schedule": "wsd", "decay_steps": 20}, np.where(N <= 10, N / 10, REST)),
+        # lr = a + (1 - a) (1 - sqrt(t)), t from 0 to 1 over the decay (AnswerDotAI/ModernBERT, src/scheduler.py)
+        ({"schedule": "wsd", "decay_steps": 20, "decay_type": "1-sqrt"}, np.where(N <= 10, N / 10, 1 - np.sqrt(1 - REST))),
         ({"schedule": "cosine", "warmup_steps": 0}, (1 + np.cos(np.pi * N / 100)) / 2),
     ],
 )
 def test_schedules(settings: dict[str, Any], expected: np.ndarray) -> None:
-    schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, **settings}), 100)
+    schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, "warmup_steps": 10, **settings}), 100)
     np.testing.assert_allclose(np.array([schedule(count) for count in range(100)]), expected, atol=1e-6)
 
 
@@ -75,35 +85,24 @@ def test_adamw_is_the_one_of_bert() -> None:
 
 
 def test_clipping_is_by_the_global_norm() -> None:
-    config = OptimizerConfig(learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0.0, epsilon=1e3)
-    optimizer = make_optimizer(config, 10, SPEC)
-    params = random_tree(0)
-
     def update(scale: float) -> Any:
         grads = jax.tree.map(lambda x: x * jnp.float32(scale), random_tree(1))
-        updates, _ = optimizer.update(grads, optimizer.init(params), params)
-        return optax.tree.norm(updates)
+        return optax.tree.norm(updates_of(random_tree(0), grads, clip_norm=1.0, epsilon=1e3))
 
     assert update(10.0) == pytest.approx(float(update(100.0)), rel=1e-4)
     assert update(10.0) == pytest.approx(1 / 1e3, rel=1e-2)  # clipped norm of one / epsilon
 
 
 def test_lamb_scales_each_layer_by_itself() -> None:
-    config = OptimizerConfig(
-        name="lamb", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=None
-    )
-    optimizer = make_optimizer(config, 10, SPEC)
-    params, grads = random_tree(0), random_tree(1)
-    updates: Any = optimizer.update(grads, optimizer.init(params), params)[0]
+    params = random_tree(0)
+    updates = updates_of(params, random_tree(1), name="lamb")
     sizes = [np.sqrt(np.square(tree["kernel"]).sum((1, 2))) for tree in (updates, params)]
     np.testing.assert_allclose(*sizes, rtol=1e-5)
 
 
 def test_the_default_is_optax_adam_with_its_bias_correction() -> None:
-    config = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=None)
-    params, grads = random_tree(0), random_tree(1)
-    ours, theirs = make_optimizer(config, 10, SPEC), optax.adam(0.1, eps=1e-6)
-    found, _ = ours.update(grads, ours.init(params), params)
+    params, grads, theirs = random_tree(0), random_tree(1), optax.adam(0.1, eps=1e-6)
+    found = updates_of(params, grads, learning_rate=0.1)
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer count
         expected, _ = theirs.update(grads, theirs.init(params), params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
@@ -127,11 +126,11 @@ def test_a_stack_of_layers_is_updated_as_its_layers_one_by_one(name: str) -> Non
         return params
 
     stacked = steps(SPEC, lambda value: value, config)
+    alone = {
+        leaf: ParamSpec(spec.shape[1:], tuple(f"own {axis}" for axis in spec.axes[1:]), zeros, decay=spec.decay)
+        for leaf, spec in SPEC.items()
+    }
     for layer in range(3):
-        alone = {
-            leaf: ParamSpec(spec.shape[1:], tuple(f"own {axis}" for axis in spec.axes[1:]), zeros, decay=spec.decay)
-            for leaf, spec in SPEC.items()
-        }
         rate = config.learning_rate * 0.5 ** (3 - layer)
         own = config.model_copy(update={"learning_rate": rate, "layer_decay": None})
         found = steps(alone, lambda value, layer=layer: value[layer], own)
@@ -147,28 +146,15 @@ def test_layer_wise_decay_goes_from_the_head_down_to_the_embeddings() -> None:
         return {"embeddings": {"tokens": leaf("vocab")}, "layers": {"up": leaf("layers", layers)}, "head": {"bias": leaf(None)}}
 
     spec = {"generator": model(2), "discriminator": model(3)}
-    config = OptimizerConfig.model_validate(
-        {
-            "learning_rate": 1.0,
-            "schedule": "constant",
-            "warmup_steps": 0,
-            "weight_decay": 0.0,
-            "clip_norm": None,
-            "beta1": 0.0,
-            "beta2": 0.0,
-            "epsilon": 1e-12,
-            "layer_decay": 0.5,
-        }
-    )
-    optimizer = make_optimizer(config, 10, spec)
     ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), spec, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
-    updates: Any = optimizer.update(ones, optimizer.init(ones), ones)[0]
+    updates = updates_of(ones, ones, spec, beta1=0.0, beta2=0.0, epsilon=1e-12, layer_decay=0.5)
     for half, expected in (("generator", [0.125, 0.25, 0.5, 1.0]), ("discriminator", [0.0625, 0.125, 0.25, 0.5, 1.0])):
-        found = [
-            updates[half]["embeddings"]["tokens"][0, 0],
-            *updates[half]["layers"]["up"][:, 0],
-            updates[half]["head"]["bias"][0, 0],
-        ]
+        embeddings, layers, head = (
+            updates[half]["embeddings"]["tokens"],
+            updates[half]["layers"]["up"],
+            updates[half]["head"]["bias"],
+        )
+        found = [embeddings[0, 0], *layers[:, 0], head[0, 0]]
         np.testing.assert_allclose(-np.array(found), expected, rtol=1e-5)
 
 
@@ -193,13 +179,7 @@ def test_muon_orthogonalizes_the_matrices_of_layers_and_is_adam_for_the_rest() -
     }
     rng = np.random.default_rng(0)
     trees = [{name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for name, leaf in spec.items()} for _ in range(2)]
-    settings: dict[str, Any] = {"learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0}
-
-    def update(name: str) -> Any:
-        optimizer = make_optimizer(OptimizerConfig.model_validate({"name": name, "clip_norm": None, **settings}), 10, spec)
-        return optimizer.update(trees[0], optimizer.init(trees[1]), trees[1])[0]
-
-    muon, adam = update("muon"), update("adamw")
+    muon, adam = (updates_of(trees[1], trees[0], spec, name=name) for name in ("muon", "adamw"))
     for name, shape in (("query", (8, 8)), ("merge", (8, 8)), ("up", (8, 12))):
         for layer, gradient in zip(np.asarray(muon[name]), np.asarray(trees[0][name]), strict=True):
             expected = -0.2 * np.sqrt(max(shape)) * orthogonalized(gradient.reshape(shape))

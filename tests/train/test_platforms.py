@@ -30,10 +30,9 @@ def attach(pci: Path, device: str, count: int) -> None:
         (folder / "device").write_text(f"{device}\n")
 
 
-@pytest.mark.parametrize(
-    ("device", "wanted"), [("", "auto"), ("", "any"), ("", "cpu"), ("0x0063", "any"), ("0x0042", "auto")]
-)  # 0x0042 is Google's network card
+@pytest.mark.parametrize(("device", "wanted"), [("", "auto"), ("", "cpu"), ("0x0063", "any"), ("0x0042", "auto")])
 def test_a_machine_without_a_wanted_tpu_computes_on_its_cpu(pci: Path, device: str, wanted: platforms.Platform):
+    """0x0042 is Google's network card."""
     attach(pci, device, 4 if device else 0)
     check_platform(wanted)
 

@@ -143,10 +143,8 @@ def killed_and_resumed(folder: Path, name: str, environment: dict[str, str]) -> 
         )
         assert done.returncode == expected, done.stderr[-3000:]
         assert "Warning" not in done.stderr, done.stderr[-3000:]
-    values = {}
-    for record in read_metrics(folder / "w"):
-        values |= {(record.step, f"{record.kind}/{name}"): value for name, value in record.values.items() if name != "time"}
-    return values
+    records = read_metrics(folder / "w")
+    return {(one.step, f"{one.kind}/{name}"): value for one in records for name, value in one.values.items() if name != "time"}
 
 
 def exact(values: dict[tuple[int, str], float]) -> dict[tuple[int, str], float]:
@@ -235,8 +233,8 @@ def test_mlflow_holds_the_metrics_after_a_kill(tmp_path: Path, store: str) -> No
     assert (found["status"], found["steps"]) == ("FINISHED", "12")
     held = {(step, name): value for step, name, value in found["held"]}
     assert exact(held) == exact(expected)
-    again = [(step, name, value) for step, name, value in found["held"] if (step, name) in exact(held)]
-    assert all(held[step, name] == value for step, name, value in again)  # a step that was sent twice, too
+    # A step that was sent twice, too.
+    assert all(held[step, name] == value for step, name, value in found["held"] if (step, name) in exact(held))
 
 
 def test_an_address_that_mlflow_refuses_is_named_before_anything_is_computed(
