@@ -88,13 +88,9 @@ def test_a_dataset_is_the_same_from_either_runner(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_in_the_middle_and_run_again_it_gives_the_same_bytes(tmp_path: Path, user_environment: dict[str, str]) -> None:
-    folder = texts(tmp_path / "texts", 8_000)
-    run_file = tmp_path / "run.toml"
-    sources = [str(folder / f"{number}.txt") for number in range(3)]
-    run_file.write_text(
-        f"[corpus]\nsources = {sources}\n[tokenizer]\nvocab_size = 60\n[data]\npart_bytes = 200000\nsequence_length = 32\n",
-        encoding="utf-8",
-    )
+    run_file, folder = tmp_path / "run.toml", texts(tmp_path / "texts", 8_000)
+    settings = "[tokenizer]\nvocab_size = 60\n[data]\npart_bytes = 200000\nsequence_length = 32\n"
+    run_file.write_text(f"[corpus]\nsources = '{folder}/*.txt'\n{settings}", encoding="utf-8")
 
     def command(workdir: Path, *more: str) -> list[str]:
         return [sys.executable, "-m", "tpulm", "dataset", "prepare", str(run_file), "--workdir", str(workdir), *more]

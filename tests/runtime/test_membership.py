@@ -38,14 +38,8 @@ FAILURE = json.loads((resources.files("cloud_emulator") / "recorded" / "metadata
 class Metadata(LocalServer):
     """A VM's metadata server: attributes, after so many failures."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.attributes: dict[str, str] = {}
-        self.fails = 0
-
     def __call__(self, number: str | None, endpoints: str | None, fails: int = 0) -> None:
-        given = {"agent-worker-number": number, "worker-network-endpoints": endpoints}
-        self.attributes = {name: value for name, value in given.items() if value is not None}
+        self.attributes = {"agent-worker-number": number, "worker-network-endpoints": endpoints}
         self.fails = fails
 
     def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:

@@ -50,39 +50,36 @@ def sleep_and_mark(folder: str, number: int) -> int:
     return number
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[workers.WorkerPool]:
+    """One process for all tests that need no pool of their own; what they do to it, it must survive."""
+    with workers.WorkerPool(1, modules=("tpulm.no_such_module",)) as made:
+        made.warm_up()
+        yield made
+
+
 def test_every_task_is_done_once():
     assert sorted(workers.run_tasks(square, ((x,) for x in range(20)), workers=2)) == [x * x for x in range(20)]
 
 
-def test_tasks_are_taken_as_they_are_needed():
-    taken = 0
-
-    def tasks() -> Iterator[tuple[int]]:
-        nonlocal taken
-        for x in range(100):
-            taken += 1
-            yield (x,)
-
-    running = workers.run_tasks(square, tasks(), workers=1)
+def test_tasks_are_taken_as_they_are_needed(pool: workers.WorkerPool):
+    taken = iter(range(100))
+    running = pool(square, ((x,) for x in taken))
     next(running)
-    assert taken <= 4
+    assert next(taken) <= 4
     running.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_pool_keeps_its_processes_from_call_to_call():
-    with workers.WorkerPool(1) as pool:
-        pool.warm_up()
-        first, second = list(pool(process_number, [()])), list(pool(process_number, [(), ()]))
+def test_a_pool_keeps_its_processes_from_call_to_call(pool: workers.WorkerPool):
+    first, second = list(pool(process_number, [()])), list(pool(process_number, [(), ()]))
     assert len({*first, *second}) == 1 and first[0] != os.getpid()
 
 
-def test_a_pool_that_warms_up_calls_what_it_is_told_and_keeps_failures_to_itself(tmp_path: Path):
-    with workers.WorkerPool(1) as pool:
-        pool.warm_up(fail, "nobody hears of it")
-        pool.warm_up(os.mkdir, str(tmp_path / "made"))
-        while not (tmp_path / "made").exists():
-            time.sleep(0.01)
-        assert list(pool(square, [(3,)])) == [9]
+def test_a_pool_that_warms_up_calls_what_it_is_told_and_keeps_failures_to_itself(pool: workers.WorkerPool, tmp_path: Path):
+    pool.warm_up(fail, "nobody hears of it")
+    pool.warm_up(os.mkdir, str(tmp_path / "made"))
+    until((tmp_path / "made").exists)
+    assert list(pool(square, [(3,)])) == [9]
 
 
 def test_what_a_task_reports_is_heard_while_it_runs(tmp_path: Path):
@@ -103,25 +100,23 @@ def test_what_a_task_reports_is_heard_while_it_runs(tmp_path: Path):
     assert done == 8.0
 
 
-def test_workers_have_the_environment_of_their_pool(monkeypatch: pytest.MonkeyPatch):
-    for value in ("1", "2"):
-        monkeypatch.setenv("TPULM_X", value)
-        assert list(workers.run_tasks(os.getenv, [("TPULM_X",)], workers=1)) == [value]
+def test_workers_have_the_environment_the_folder_and_the_modules_of_their_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "found_here.py").write_text("def f(): return 'here'")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TPULM_X", "1")
+    with workers.WorkerPool(1) as own:
+        assert list(own(os.getenv, [("TPULM_X",)])) == ["1"]
+        assert list(own(importlib.import_module("found_here").f, [()])) == ["here"]
+        assert list(own(os.getcwd, [()])) == [str(tmp_path)]
+    monkeypatch.setenv("TPULM_X", "2")
+    assert list(workers.run_tasks(os.getenv, [("TPULM_X",)], workers=1)) == ["2"]
 
 
-def test_a_pool_survives_missing_modules_and_one_that_is_closed_at_once_says_nothing(capfd: pytest.CaptureFixture[str]):
-    with workers.WorkerPool(1, modules=("tpulm.no_such_module",)) as pool:
-        pool.warm_up()
-        assert list(pool(square, [(3,)])) == [9]
+def test_a_pool_that_is_closed_at_once_says_nothing(capfd: pytest.CaptureFixture[str]):
     with workers.WorkerPool(1) as pool:
         pool.warm_up()
     assert capfd.readouterr().err == ""
-
-
-def test_a_failure_comes_back_as_it_is():
-    with pytest.raises(DataError, match="file, line 7: broken") as raised:
-        list(workers.run_tasks(fail, [("file, line 7",)], workers=1))
-    assert raised.value.location == "file, line 7"
 
 
 def test_a_stop_waits_for_running_tasks_and_starts_no_more(tmp_path: Path):
@@ -131,8 +126,7 @@ def test_a_stop_waits_for_running_tasks_and_starts_no_more(tmp_path: Path):
             done.append(number)
             signal.raise_signal(signal.SIGTERM)
     marks = {int(path.name) for path in tmp_path.iterdir()}
-    assert set(done) <= marks
-    assert len(marks) < 10
+    assert set(done) <= marks and len(marks) < 10
 
 
 SCRIPT = """
@@ -144,26 +138,9 @@ print(sorted(workers.run_tasks(abs, [(-1,), (2,)], workers=2)))
 @pytest.mark.parametrize("how", ["script.py", "-"])
 def test_a_program_needs_no_guard_around_its_calls(how: str, tmp_path: Path, user_environment: dict[str, str]):
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, how],
-        input=SCRIPT if how == "-" else "",
-        cwd=tmp_path,
-        env=user_environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    given, settings = SCRIPT if how == "-" else "", {"cwd": tmp_path, "env": user_environment}
+    done = subprocess.run([sys.executable, how], input=given, capture_output=True, text=True, timeout=60, **settings)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2]\n", "")
-
-
-def test_workers_import_from_where_this_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "found_here.py").write_text("def f(): return 'here'")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    function = importlib.import_module("found_here").f
-    assert list(workers.run_tasks(function, [()], workers=1)) == ["here"]
-    assert list(workers.run_tasks(os.getcwd, [()], workers=1)) == [str(tmp_path)]
 
 
 def unpicklable() -> object:
@@ -180,29 +157,27 @@ def fail_unpicklably() -> None:
     raise Unpicklable("lost on the way", 1)
 
 
-def test_what_cannot_be_sent_back_is_a_failure_of_its_task():
-    with workers.WorkerPool(1) as pool:
-        with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
-            list(pool(unpicklable, [()]))
-        with pytest.raises(RuntimeError, match="lost on the way"):
-            list(pool(fail_unpicklably, [()]))
-        assert list(pool(square, [(3,)])) == [9]
+def test_a_failure_comes_back_as_it_is_and_what_cannot_be_sent_back_as_one(pool: workers.WorkerPool):
+    with pytest.raises(DataError, match="file, line 7: broken") as raised:
+        list(pool(fail, [("file, line 7",)] * 3))
+    assert raised.value.location == "file, line 7"
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        list(pool(unpicklable, [()]))
+    with pytest.raises(RuntimeError, match="lost on the way"):
+        list(pool(fail_unpicklably, [()]))
+    assert list(pool(square, [(3,)])) == [9]
 
 
-def test_a_pool_replaces_a_worker_that_died():
-    with workers.WorkerPool(1) as pool:
-        with pytest.raises(TpulmError, match="memory"):
-            list(pool(die, [()]))
-        with pytest.raises(DataError, match="broken"):
-            list(pool(fail, [("file",)] * 3))
-        assert list(pool(square, [(3,)])) == [9]
+def test_a_pool_replaces_a_worker_that_died(pool: workers.WorkerPool):
+    with pytest.raises(TpulmError, match="memory"):
+        list(pool(die, [()]))
+    assert list(pool(square, [(3,)])) == [9]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_reaches_the_whole_group_is_for_the_parent_alone(number: signal.Signals):
-    with workers.WorkerPool(1) as pool:
-        before, _ = list(pool(process_number, [()])), list(pool(signal_itself, [(number,)]))
-        assert list(pool(process_number, [()])) == before
+def test_what_reaches_the_whole_group_is_for_the_parent_alone(pool: workers.WorkerPool, number: signal.Signals):
+    before, _ = list(pool(process_number, [()])), list(pool(signal_itself, [(number,)]))
+    assert list(pool(process_number, [()])) == before
 
 
 def signal_itself(number: int) -> None:
