@@ -1,4 +1,5 @@
-"""Every recipe resolves to the configuration on record, and its head comment says what a user wants to know first.
+"""Every recipe resolves to the configuration on record, and its head comment says what a user wants to know first; every
+example is a run that could begin, and says how.
 
 After a wanted change: TPULM_UPDATE_GOLDEN=1 pytest tests/config, then look at the difference and commit it.
 """
@@ -13,8 +14,10 @@ import pytest
 
 from tpulm import config
 
+REPOSITORY = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 RECIPES = config.list_recipes()
+EXAMPLES = sorted(file for file in REPOSITORY.glob("examples/*.toml") if file.name != "cloud.toml")  # which is no run
 
 
 def test_each_recipe_is_on_record():
@@ -41,7 +44,17 @@ def test_the_head_comment_states_what_to_expect(name: str):
     assert re.search(r"^# (Published|Score)  ", head.group(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["bert-mini", "electra-small"])
-def test_a_recipe_can_be_shortened_without_touching_its_warm_up(name: str):
-    run = config.load(name, ["train.steps=600", "train.batch_size=64", "data.sequence_length=64"])
-    assert run.train.steps == 600
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_resolves_and_names_its_own_command(file: Path):
+    run = config.load(file)
+    assert run.name == file.stem and run.corpus.sources and run.language is not None
+    assert f"tpulm run examples/{file.name} --workdir " in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_run_file_of_the_front_page_names_nothing_but_its_text(page: str, tmp_path: Path):
+    block = re.search(r"```toml[^\n]*\n(.*?)```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    (tmp_path / "run.toml").write_text(block[1], encoding="utf-8")
+    run, recipe = config.load(tmp_path / "run.toml"), config.load("laptop-bert")
+    assert (run.tokenizer, run.data, run.model, run.train) == (recipe.tokenizer, recipe.data, recipe.model, recipe.train)
