@@ -26,6 +26,7 @@ import pytest
 from typer.main import get_command
 
 import tpulm
+from command_line import run_process
 from toy_runs import WORDS, write_corpus
 from tpulm import config
 from tpulm.cli.app import app
@@ -69,17 +70,10 @@ def blocks_of(page: str) -> list[Block]:
     whole = WHOLE_PAGE.search(text)
     found = []
     for match in FENCE.finditer(text):
-        title = re.search(r'title="([^"]+)"', match["attributes"])
-        found.append(
-            Block(
-                page,
-                text.count("\n", 0, match.start("language")) + 1,
-                match["language"].replace("bash", "sh"),
-                title[1] if title else "",
-                match["reason"] or (whole[1] if whole else ""),
-                match["code"],
-            )
-        )
+        line = text.count("\n", 0, match.start("language")) + 1
+        title = "".join(re.findall(r'title="([^"]+)"', match["attributes"]))
+        reason = match["reason"] or (whole[1] if whole else "")
+        found.append(Block(page, line, match["language"].replace("bash", "sh"), title, reason, match["code"]))
     return found
 
 
@@ -201,20 +195,10 @@ SHORTENED = {'extends = "laptop-bert"': 'extends = "small.toml"', '"train.steps"
 FEWER_STEPS = {"\nsteps = 300 ": "\nsteps = 6 ", "epochs=2": "epochs=1"}
 SMALL = """
 extends = "laptop-bert"
-[tokenizer]
-vocab_size = 60
-[data]
-sequence_length = 32
-[model]
-num_layers = 1
-hidden_size = 32
-max_positions = 32
-[train]
-steps = 12
-batch_size = 8
-evaluate_every_steps = 6
-[train.optimizer]
-warmup_steps = 2
+tokenizer.vocab_size = 60
+data.sequence_length = 32
+model = {num_layers = 1, hidden_size = 32, max_positions = 32}
+train = {steps = 12, batch_size = 8, evaluate_every_steps = 6, optimizer.warmup_steps = 2}
 """
 SESSION = """
 import json, sys
@@ -260,19 +244,13 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pretrained(toy: Path) -> Path:
     """`toy` with finished work folders and exports."""
-    tpulm_command(toy, "run", "ko.toml", "--workdir", "w/ko")
+    assert run_process("run", "ko.toml", "--workdir", "w/ko", cwd=toy, environment=environment(toy)).returncode == 0
     for name in ("w/a", "w/b", "w/c"):
         shutil.copytree(toy / "w/ko", toy / name)
     for name in ("w/export", "theirs", "bert", "some-hugging-face-folder"):
         shutil.copytree(toy / "w/ko/export", toy / name, dirs_exist_ok=True)
     shutil.copy(toy / "kcbert/vocab.txt", toy / "ko-vocab.txt")
     return toy
-
-
-def tpulm_command(folder: Path, *arguments: str) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "tpulm", *arguments], cwd=folder, env=environment(folder), check=True, capture_output=True
-    )
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -322,10 +300,11 @@ def test_every_block_runs(page: str, request: pytest.FixtureRequest, tmp_path: P
         session.stdin.close()
 
 
-def test_every_block_has_its_level():
+def test_every_block_has_its_level_and_every_table_a_header():
     """`-s` prints how many blocks of each page are executed and parsed, and why not all are executed."""
     print()
     for page in PAGES:
+        assert not re.search(r"^\|( *\|)+$", PAGES[page], re.MULTILINE), f"{page}: a table without a header"
         blocks = [block for block in blocks_of(page) if block.language not in OUTPUT]
         executed = sum(block.is_executed for block in blocks)
         reasons = {block.reason or "a part of a file" for block in blocks if not block.is_executed}
@@ -341,11 +320,6 @@ def test_the_first_page_lists_the_others():
     """All of the navigation that lie beside it."""
     pages = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert set(pages) - {"index.md"} <= set(re.findall(r"\]\(([\w-]+\.md)\)", PAGES["docs/index.md"]))
-
-
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_every_table_has_a_header(page: str):
-    assert not re.search(r"^\|( *\|)+$", PAGES[page], re.MULTILINE)
 
 
 def test_the_site_needs_neither_a_server_nor_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -21,9 +21,8 @@ def macro(name: str, *arguments: object, **settings: object) -> ElementTree.Elem
 
 def test_lines_over_a_linear_axis_have_a_colour_or_a_dash_each():
     x, y = Axis(0, 200, [(0, "0"), (200, "200")]), Axis(10, 2, [(2, "2"), (10, "10")])
-    drawn = macro(
-        "line_chart", {number: [(0, 10), (100, 4), (200, 2)] for number in [*range(23), EVIL]}, x, y, marks=[(50, "half")]
-    )
+    lines = {name: [(0, 10), (100, 4), (200, 2)] for name in [*range(23), EVIL]}
+    drawn = macro("line_chart", lines, x, y, marks=[(50, "half")])
     assert {path.attrib["d"].strip() for path in drawn.iter("path")} == {"M0.0 0.0L50.0 75.0L100.0 100.0"}
     assert len({path.attrib["class"] for path in drawn.iter("path")}) == 24
     [mark] = (one for one in drawn.iter("line") if one.attrib.get("class") == "mark")

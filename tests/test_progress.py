@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tpulm
-from tpulm.progress import DocumentRate, format_amount, format_pace
+from tpulm.progress import DocumentRate, format_amount, format_clock, format_pace
 
 
 def test_a_line_at_each_beginning_and_whenever_the_time_has_come():
@@ -27,7 +27,9 @@ def test_a_line_at_each_beginning_and_whenever_the_time_has_come():
     ]
 
 
-def test_amounts_are_readable():
+def test_amounts_and_clocks_are_readable():
+    clocks = [format_clock(seconds) for seconds in (None, 0.4, 80, 3600, 360_000)]
+    assert clocks == ["-:--:--", "0:00:00", "0:01:20", "1:00:00", "4.2 days"]
     assert format_amount(1200, 3000, "step") == "1,200/3,000 steps"
     assert format_amount(1_500_000, None, "byte") == "1.5 MB"
     assert format_amount(0, None, "") == ""

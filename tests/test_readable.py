@@ -28,12 +28,10 @@ def test_shares_are_never_rounded_to_all_or_nothing():
 
 
 def test_small_numbers_keep_their_digits():
-    assert (decimals(0.82541), decimals(0.82541, 0.00004), decimals(0.0), decimals(1234.5)) == (
-        ("0.8254", "0.8254 ± 0.0000", "0.0000", "1234.5000")
-    )
-    assert (decimals(1.234e-7), decimals(-1.234e-7, 2e-9), decimals(0.0123, places=2)) == (
-        ("1.23e-07", "-1.23e-07 ± 2e-09", "0.0123")
-    )
+    plain = [decimals(0.82541), decimals(0.82541, 0.00004), decimals(0.0), decimals(1234.5)]
+    assert plain == ["0.8254", "0.8254 ± 0.0000", "0.0000", "1234.5000"]
+    small = [decimals(1.234e-7), decimals(-1.234e-7, 2e-9), decimals(0.0123, places=2)]
+    assert small == ["1.23e-07", "-1.23e-07 ± 2e-09", "0.0123"]
 
 
 def test_sizes():

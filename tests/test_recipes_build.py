@@ -19,11 +19,8 @@ from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import PretrainingProgram
 
 SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-AS_ON_TPU = [
-    "hardware.unroll=false",
-    "hardware.fsdp=1",
-    "train.compute_dtype=bfloat16",
-]  # layers as a loop, which also lowers many times faster
+# Layers as a loop, which also lowers many times faster.
+AS_ON_TPU = ["hardware.unroll=false", "hardware.fsdp=1", "train.compute_dtype=bfloat16"]
 
 # Of transformers' BertModel with its pooler, and ElectraModel (the discriminator), of the settings each is published with.
 PUBLISHED = {
@@ -68,9 +65,8 @@ def encoder_size(half: Any, words: int) -> int:
     """Embeddings, projection and layers, without the rows that only round the vocabulary up."""
     padded, width = half.embeddings.tokens.shape
     assert padded == bert.padded_vocab_size(words)
-    return (
-        sum(count(part) for part in (half.embeddings, half.projection, half.layers, half.final_norm)) - (padded - words) * width
-    )
+    parts = half.embeddings, half.projection, half.layers, half.final_norm
+    return sum(map(count, parts)) - (padded - words) * width
 
 
 def published_size(name: str) -> int:
@@ -100,13 +96,8 @@ def test_the_published_parameters_are_those_of_transformers(torch: ModuleType, n
     model = run.model
 
     def settings(width: int, heads: int, layers: int, inner: int) -> dict[str, Any]:
-        return {
-            "vocab_size": run.tokenizer.vocab_size,
-            "hidden_size": width,
-            "num_attention_heads": heads,
-            "num_hidden_layers": layers,
-            "intermediate_size": inner,
-        }
+        sizes = {"hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": layers, "intermediate_size": inner}
+        return {"vocab_size": run.tokenizer.vocab_size, **sizes}
 
     main = settings(model.hidden_size, model.num_heads, model.num_layers, model.intermediate_size)
     with torch.device("meta"):

@@ -13,35 +13,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Written in pieces, so that this file obeys its own rule.
-REGISTRIES = [
-    "py" + "pi.org",
-    "python" + "hosted.org",
-    "registry." + "npmjs",
-    "deb." + "debian.org",
-    "download." + "pytorch.org",
-]
-MACHINE_PATHS = re.compile(r"(?<![A-Za-z0-9_.])/(work|root|home)/[a-z]")
+# Written in pieces, so that this file obeys its own rules.
+HOSTS = ("py" + "pi.org", "python" + "hosted.org", "registry." + "npmjs", "deb." + "debian.org", "download." + "pytorch.org")
+FORBIDDEN = {
+    "each machine's own settings say where packages come from": "|".join(map(re.escape, HOSTS)),
+    "a path of one machine means nothing on another": "(?<![A-Za-z0-9_.])/(work|root|home)/[a-z]",
+}
 
 
 @pytest.fixture(scope="module")
 def tracked() -> dict[Path, str]:
     """Every tracked (or about to be tracked) file, by its path in the repository."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        listing = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-        ).stdout
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     except (FileNotFoundError, subprocess.CalledProcessError):
         pytest.skip("not a git checkout: nothing says which files are tracked")
-    texts = {}
-    for name in filter(None, listing.decode().split("\0")):
-        path = ROOT / name
-        if path.is_file():
-            texts[Path(name)] = path.read_bytes().decode("utf-8", errors="replace")
-    return texts
+    names = [Path(name) for name in listing.decode().split("\0") if (ROOT / name).is_file()]
+    return {name: (ROOT / name).read_bytes().decode("utf-8", errors="replace") for name in names}
 
 
 def test_all_that_is_tracked_is_text_or_a_picture(tracked: dict[Path, str]):
@@ -49,14 +38,10 @@ def test_all_that_is_tracked_is_text_or_a_picture(tracked: dict[Path, str]):
     assert not binary, f"wheels, weights and other such files do not belong here: {binary}"
 
 
-def test_no_file_names_a_package_registry(tracked: dict[Path, str]):
-    named = [f"{path}: {host}" for path, text in tracked.items() for host in REGISTRIES if host in text]
-    assert not named, f"each machine's own settings say where packages come from; remove: {named}"
-
-
-def test_no_file_names_a_folder_of_some_machine(tracked: dict[Path, str]):
-    named = [f"{path}: {match.group()}…" for path, text in tracked.items() if (match := MACHINE_PATHS.search(text))]
-    assert not named, f"paths of one machine mean nothing on another: {named}"
+@pytest.mark.parametrize("reason", FORBIDDEN)
+def test_no_file_names_what_is_of_one_machine(tracked: dict[Path, str], reason: str):
+    named = [f"{path}: {found[0]}…" for path, text in tracked.items() if (found := re.search(FORBIDDEN[reason], text))]
+    assert not named, f"{reason}; remove: {named}"
 
 
 def test_the_lock_is_hashed_and_free_of_torch():
@@ -69,12 +54,9 @@ def test_the_lock_is_hashed_and_free_of_torch():
 
 def test_the_lock_holds_every_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    groups = project["dependency-groups"]
-    wanted = [
-        *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["hf"],
-        *(item for group in groups.values() for item in group if isinstance(item, str)),
-    ]
+    groups = project["dependency-groups"].values()
+    wanted = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["hf"]]
+    wanted += [item for group in groups for item in group if isinstance(item, str)]
     lock = (ROOT / "requirements.lock").read_text()
     locked = {name.lower() for name in re.findall(r"^([A-Za-z0-9_.-]+)==", lock, flags=re.MULTILINE)}
     names = {re.split(r"[\[<>=~! ]", item)[0].lower() for item in wanted}
@@ -84,11 +66,9 @@ def test_the_lock_holds_every_dependency():
 def test_nothing_says_that_a_package_index_has_tpulm(tracked: dict[Path, str]):
     """docs/installing.md and `errors.installing` say how it is installed; on the day it is published, they change."""
     false = re.compile(r"pip install (-\S+ )*['\"]?tpulm|['\"`]tpulm\[")
-    shown = {
-        path: text for path, text in tracked.items() if path.suffix in {".md", ".ipynb", ".toml"} or path.parts[0] == "src"
-    }
-    made = Path("src/tpulm/cloud/bundle.py")  # resolves the extras of the wheel that it has built itself
-    assert [f"{path}: {found.group()}" for path, text in shown.items() if path != made for found in false.finditer(text)] == []
+    shown = [path for path in tracked if path.suffix in {".md", ".ipynb", ".toml"} or path.parts[0] == "src"]
+    shown.remove(Path("src/tpulm/cloud/bundle.py"))  # resolves the extras of the wheel that it has built itself
+    assert [f"{path}: {found[0]}" for path in shown for found in false.finditer(tracked[path])] == []
 
 
 def test_generated_pages_are_up_to_date():

@@ -12,7 +12,7 @@ from tpulm import storage, workfolder
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError, InUse, WorkFolderMismatch
 
-CORPUS, TOKENIZER, DATASET = (f"{name}/manifest.json" for name in ("corpus", "tokenizer", "dataset"))
+PREPARED = CORPUS, TOKENIZER, DATASET = tuple(f"{name}/manifest.json" for name in ("corpus", "tokenizer", "dataset"))
 
 
 def settings(**groups: Any) -> RunConfig:
@@ -52,13 +52,9 @@ def test_a_folder_in_which_nothing_was_made_takes_other_settings(tmp_path: Path)
     [
         ((CORPUS,), ["tokenizer", "data", "model", "train"], {"corpus": "corpus"}),
         ((CORPUS, TOKENIZER), ["data", "train"], {"tokenizer": "tokenizer", "corpus": "corpus, tokenizer"}),
+        (PREPARED, ["model", "train"], {"data": "corpus, dataset", "tokenizer": "corpus, tokenizer, dataset"}),
         (
-            (CORPUS, TOKENIZER, DATASET),
-            ["model", "train"],
-            {"data": "corpus, dataset", "tokenizer": "corpus, tokenizer, dataset"},
-        ),
-        (
-            (CORPUS, TOKENIZER, DATASET, "checkpoints/5/x"),
+            (*PREPARED, "checkpoints/5/x"),
             [],
             {"model": "checkpoints", "train": "checkpoints", "data": "corpus, dataset, checkpoints"},
         ),
@@ -125,6 +121,9 @@ def schedule(steps: int, name: str = "constant", warmup: int | None = 2, decay: 
     return settings(train={"steps": steps, "optimizer": optimizer}, **more)
 
 
+HALVES = [{"share": 0.5}, {"share": 0.5}]
+
+
 @pytest.mark.parametrize(
     ("before", "newest", "now", "said"),
     [
@@ -133,23 +132,13 @@ def schedule(steps: int, name: str = "constant", warmup: int | None = 2, decay: 
         (schedule(20, warmup=None), 20, schedule(40, warmup=None), "not 2: keep it with --set train.optimizer.warmup_steps=2."),
         (schedule(200_000, warmup=None), 9, schedule(400_000, warmup=None), None),  # 10,000 both
         (schedule(20, "wsd", decay=5), 15, schedule(40, "wsd", decay=5), None),
-        (
-            schedule(20, "wsd", decay=5),
-            16,
-            schedule(40, "wsd", decay=5),
-            "beyond step 15, from which on the learning rate decays",
-        ),
+        (schedule(20, "wsd", decay=5), 16, schedule(40, "wsd", decay=5), "beyond step 15, from which on the learning rate"),
         (schedule(20, "wsd", decay=5), 15, schedule(20, "wsd", decay=6), "beyond step 14,"),
         (schedule(20, "wsd"), 18, schedule(40, "wsd"), None),  # the last tenth: of 20 and of 40
         (schedule(20, "rsqrt"), 20, schedule(40, "rsqrt"), None),
         (schedule(20, "linear"), 5, schedule(40, "linear"), "was planned for 20 steps (train.optimizer.schedule is 'linear')"),
         (schedule(20), 5, schedule(40, "linear"), ""),  # another schedule, which needs no more words
-        (
-            schedule(20, phases=[{"share": 0.5}, {"share": 0.5}]),
-            5,
-            schedule(40, phases=[{"share": 0.5}, {"share": 0.5}]),
-            "The phases are shares of train.steps.",
-        ),
+        (schedule(20, phases=HALVES), 5, schedule(40, phases=HALVES), "The phases are shares of train.steps."),
     ],
 )
 def test_the_end_of_a_run_moves_where_the_learning_rates_so_far_stay_the_same(
@@ -175,24 +164,27 @@ def test_a_folder_that_another_process_holds_keeps_its_settings(tmp_path: Path) 
     assert workfolder.open_run(w) == settings()
 
 
-def test_an_import_that_failed_leaves_the_folder_free(tmp_path: Path) -> None:
-    (tmp_path / "w" / "dataset").mkdir(parents=True)
-    storage.write_json(tmp_path / "w" / "dataset" / "inputs.json", {"imported": "bert"})
-    workfolder.begin(settings(), tmp_path / "w")  # text to read
-    assert not workfolder.is_imported(tmp_path / "w")
-    with workfolder.importing_into(tmp_path / "w"):
+@pytest.fixture
+def imported(tmp_path: Path) -> Path:
+    """A folder into which an import has begun."""
+    storage.write_json(tmp_path / "dataset" / "inputs.json", {"imported": "bert"})
+    return tmp_path
+
+
+def test_an_import_that_failed_leaves_the_folder_free(imported: Path) -> None:
+    workfolder.begin(settings(), imported)  # text to read
+    assert not workfolder.is_imported(imported)
+    with workfolder.importing_into(imported):
         pass
 
 
-def test_labels_of_imported_rows_are_read_by_objectives_that_have_the_head(tmp_path: Path) -> None:
+def test_labels_of_imported_rows_are_read_by_objectives_that_have_the_head(imported: Path) -> None:
     """BERT must say that it learns from them; an ELECTRA and an encoder's next tokens leave them unread."""
-    (tmp_path / "w" / "dataset").mkdir(parents=True)
-    storage.write_json(tmp_path / "w" / "dataset" / "inputs.json", {"imported": "bert"})
     rows = {"sequence_length": 128, "kind": "segments", "columns": ["tokens", "next_sentence"]}
-    storage.write_json(tmp_path / "w" / "dataset" / "manifest.json", {"train": {"rows": rows}})
+    storage.write_json(imported / "dataset" / "manifest.json", {"train": {"rows": rows}})
     for architecture, objective in (("electra", None), ("bert", "clm")):
         changes: dict[str, Any] = {"model": {"architecture": architecture}, "train": {"objective": {"name": objective}}}
-        workfolder.begin(RunConfig.model_validate(changes), tmp_path / "w")
+        workfolder.begin(RunConfig.model_validate(changes), imported)
     with pytest.raises(ConfigError, match=r"--set data\.next_sentence=true"):
-        workfolder.begin(RunConfig(), tmp_path / "w")
-    workfolder.begin(RunConfig.model_validate({"data": {"next_sentence": True}}), tmp_path / "w")
+        workfolder.begin(RunConfig(), imported)
+    workfolder.begin(RunConfig.model_validate({"data": {"next_sentence": True}}), imported)

@@ -33,29 +33,23 @@ def run_file(sources: str, *, steps: int = 4) -> str:
     return f"""
 extends = "bert-tiny"
 name = "toy"
-[corpus]
-sources = ["{sources}"]
-holdout_fraction = 0.1
-[tokenizer]
-vocab_size = 60
-[data]
-sequence_length = 32
-rows = "packed"
-next_sentence = false
-part_bytes = 10_000
-[model]
-num_layers = 1
-hidden_size = 32
-num_heads = 2
-intermediate_size = 64
-[train]
-steps = {steps}
-batch_size = 8
-log_every_steps = 2
+corpus = {{sources = ["{sources}"], holdout_fraction = 0.1}}
+tokenizer.vocab_size = 60
+data = {{sequence_length = 32, rows = "packed", next_sentence = false, part_bytes = 10_000}}
+model = {{num_layers = 1, hidden_size = 32, num_heads = 2, intermediate_size = 64}}
+train.steps = {steps}
+train.batch_size = 8
+train.log_every_steps = 2
 """
 
 
-def toy_config(corpus: Path, **changes: Any) -> RunConfig:
+# The same sizes as single settings, as `--set` and notebooks take them.
+SMALL = {"model.num_layers": 1, "model.hidden_size": 32, "model.intermediate_size": 64, "model.max_positions": 32}
+SMALL |= {"tokenizer.vocab_size": 60, "data.sequence_length": 32, "corpus.holdout_fraction": 0.1}
+SMALL |= {"train.batch_size": 8, "train.log_every_steps": 2, "train.optimizer.warmup_steps": 2}
+
+
+def toy_config(corpus: Path, /, **changes: Any) -> RunConfig:
     base: dict[str, Any] = {
         "name": "toy",
         "corpus": {"sources": [str(corpus)], "holdout_fraction": 0.1},

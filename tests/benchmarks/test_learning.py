@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,61 +15,39 @@ import scipy.stats
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _benchmarks_can_be_imported():
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
+@pytest.fixture
+def learning_data(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("learning_data")
 
 
-@pytest.fixture(scope="module")
-def learning_data(_benchmarks_can_be_imported):
-    import learning_data  # pyright: ignore[reportMissingImports]
-
-    return learning_data
-
-
-@pytest.fixture(scope="module")
-def learning_report(_benchmarks_can_be_imported):
-    import learning_report  # pyright: ignore[reportMissingImports]
-
-    return learning_report
+@pytest.fixture
+def learning_report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("learning_report")
 
 
 def test_no_text_of_dev_test_or_the_holdout_is_in_the_corpus(learning_data, tmp_path):
     labelled = [f"영화 {number} 번은 좋다" for number in range(7_000)]
-    reviews = [
-        *labelled,
-        *(text.replace(" ", "  ") + "!!" for text in labelled),
-        *(f"다른 글 {n}, 아주 긴 글이다" for n in range(3_000)),
-    ]
+    reviews = [*labelled, *(text.replace(" ", "  ") + "!!" for text in labelled)]  # each twice, with other marks
+    reviews += [f"다른 글 {n}, 아주 긴 글이다" for n in range(3_000)]
     (tmp_path / "ko").mkdir()
-    rows = [f"{number}\t{text}\t{number % 2}\n" for number, text in enumerate(labelled)]
-    for name, lines in {
-        "nsmc_train_50k.tsv.gz": ["id\tdocument\tlabel\n", *rows],
-        "nsmc_reviews.txt.gz": [f"{text}\n" for text in reviews],
-    }.items():
-        with gzip.open(tmp_path / "ko" / name, "wt", encoding="utf-8") as file:
-            file.writelines(lines)
-    counts = learning_data.write(tmp_path / "texts", "ko", tmp_path)
-    corpus = (tmp_path / "texts" / "corpus.txt").read_text(encoding="utf-8").splitlines()
-    secret = {
-        learning_data.normalized(one.text)
-        for name in ("dev", "test")
-        for one in learning_data.read(tmp_path / "texts" / f"{name}.jsonl")
-    }
-    secret |= {
-        learning_data.normalized(line) for line in (tmp_path / "texts" / "heldout.txt").read_text(encoding="utf-8").splitlines()
-    }
-    assert len(secret) > 6_000
-    assert not secret & {learning_data.normalized(line) for line in corpus}
+    rows = ["id\tdocument\tlabel", *(f"{number}\t{text}\t{number % 2}" for number, text in enumerate(labelled))]
+    for name, lines in (("nsmc_train_50k.tsv.gz", rows), ("nsmc_reviews.txt.gz", reviews)):
+        (tmp_path / "ko" / name).write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    texts = tmp_path / "texts"
+    counts = learning_data.write(texts, "ko", tmp_path)
+    secret = [one.text for name in ("dev", "test") for one in learning_data.read(texts / f"{name}.jsonl")]
+    secret += (texts / "heldout.txt").read_text(encoding="utf-8").splitlines()
+    corpus = (texts / "corpus.txt").read_text(encoding="utf-8").splitlines()
+    secret, corpus = ({learning_data.normalized(text) for text in some} for some in (secret, corpus))
+    assert len(secret) > 6_000 and not secret & corpus
     assert counts["train"] == 1_000
-    # each review stands there twice, with other marks
     assert counts["corpus"] + counts["left out"] + counts["held out"] == len(reviews)
 
 
 def test_texts_that_differ_in_marks_alone_are_one(learning_data):
-    assert learning_data.normalized("Ｇood, 영화!!") == learning_data.normalized("good 영화 ㅡ".replace("ㅡ", "…"))
+    assert learning_data.normalized("Ｇood, 영화!!") == learning_data.normalized("good 영화 …")
 
 
 def test_dev_pairs_share_no_caption_with_those_that_are_trained_on(learning_data, tmp_path):
@@ -86,7 +65,8 @@ def test_dev_pairs_share_no_caption_with_those_that_are_trained_on(learning_data
     assert learning_data.labels_of(labelled.test).dtype == np.float64
 
 
-def test_an_interval_is_that_of_scipys_paired_bootstrap(learning_report):
+def test_an_interval_is_that_of_scipys_paired_bootstrap(learning_report, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(learning_report, "RESAMPLES", 2_000)
     chance = np.random.default_rng(3)
     truth = chance.integers(0, 2, 1_000)
     ours, theirs = (np.where(chance.random(1_000) < right, truth, 1 - truth) for right in (0.8, 0.7))
@@ -95,9 +75,8 @@ def test_an_interval_is_that_of_scipys_paired_bootstrap(learning_report):
     expected = scipy.stats.bootstrap((gained,), np.mean, method="percentile", rng=0).confidence_interval
     assert mean == pytest.approx(gained.mean())
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=0.003)
-    # runs that differ make it wider
-    wider = learning_report.bootstrap(np.stack([ours, truth]), theirs[None], truth)
-    assert wider[2] - wider[1] > 1.5 * (high - low)
+    _, *wider = learning_report.bootstrap(np.stack([ours, truth]), theirs[None], truth)
+    assert wider[1] - wider[0] > 1.5 * (high - low), "runs that differ make it wider"
 
 
 def test_tokens_to_match_are_read_off_the_worse_seeds_curve(learning_report):

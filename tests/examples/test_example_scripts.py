@@ -8,21 +8,9 @@ from pathlib import Path
 import pytest
 
 import tpulm
-from toy_runs import write_corpus
+from toy_runs import SMALL, write_corpus
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TOY = [
-    "model.num_layers=1",
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.max_positions=32",
-    "tokenizer.vocab_size=60",
-    "data.sequence_length=32",
-    "train.batch_size=8",
-    "train.log_every_steps=2",
-    "train.steps=6",
-    "train.optimizer.warmup_steps=2",
-]
 
 
 @pytest.mark.slow
@@ -52,7 +40,8 @@ def test_fit_and_a_loop_of_ones_own_end_with_the_same_parameters(script, pretrai
 @pytest.mark.slow
 def test_pretraining_by_a_loop_of_ones_own_stops_where_it_is_told(script, tmp_path: Path):
     corpus = write_corpus(tmp_path / "corpus.txt.gz")
-    settings = [f'corpus.sources=["{corpus}"]', "corpus.holdout_fraction=0.1", *TOY]
+    toy = (f"{name}={value}" for name, value in {**SMALL, "train.steps": 6}.items())
+    settings = [f'corpus.sources=["{corpus}"]', *toy]
     arguments = ["quickstart", tmp_path / "w", *(part for setting in settings for part in ("--set", setting))]
     printed = script("pretrain_custom_loop.py", *arguments, "--stop-after", 5)
     assert re.findall(r"^step (\d+): loss \d+\.\d+, ", printed, re.MULTILINE) == ["2", "4", "5"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from notebooks import execute, printed, shown
-from toy_runs import write_corpus
+from toy_runs import SMALL, write_corpus
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "colab.ipynb"
 
@@ -49,19 +49,7 @@ def toy(tmp_path: Path) -> dict[str, Any]:
         "CORPUS": str(write_corpus(tmp_path / "corpus.txt.gz")),
         "MAX_DOCUMENTS": 300,
         "STEPS": 6,
-        "SETTINGS": {
-            "corpus.holdout_fraction": 0.1,
-            "tokenizer.vocab_size": 60,
-            "data.sequence_length": 32,
-            "model.num_layers": 1,
-            "model.hidden_size": 32,
-            "model.intermediate_size": 64,
-            "model.max_positions": 32,
-            "train.batch_size": 8,
-            "train.log_every_steps": 2,
-            "train.evaluate_every_steps": 3,
-            "train.optimizer.warmup_steps": 2,
-        },
+        "SETTINGS": {**SMALL, "train.evaluate_every_steps": 3},
         "WORKDIR": "w",
         "PROMPTS": ["the [MASK] sat on a mat"],
         "FINETUNE_SETTINGS": {"epochs": 2, "batch_size": 64, "max_length": 16},

@@ -17,7 +17,7 @@ import pytest
 from model_hub import ModelHub
 
 from command_line import invoke
-from tpulm import workfolder
+from tpulm import storage, workfolder
 from tpulm.errors import ConfigError
 from tpulm.report import publishing
 from tpulm.report.publishing import publications
@@ -30,9 +30,8 @@ def workdir(toy_run: tuple[Any, Path, Any]) -> Path:
 
 @pytest.fixture
 def hub() -> Iterator[ModelHub]:
-    made = ModelHub()
-    yield made
-    made.close()
+    with ModelHub() as made:
+        yield made
 
 
 def environment(hub: ModelHub, home: Path, **more: str) -> dict[str, str]:
@@ -82,16 +81,6 @@ def test_what_was_sent_loads_by_its_name(torch: Any, workdir: Path, hub: ModelHu
     assert loaded.stdout.split()[1] == "[MASK]"
 
 
-def test_modules_of_an_embedding_model_and_onnx_are_sent(tmp_path: Path) -> None:
-    names = {"model.safetensors", "modules.json", "1_Pooling/config.json", "2_Normalize/config.json", "onnx/model.onnx"}
-    for name in (*names, "checkpoints/state", ".tpulm/lock"):
-        path = tmp_path / "model" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    (found,) = publications(tmp_path / "model", "user/embedder")
-    assert {file.name for file in found.files} == names
-
-
 def test_no_sentence_of_the_corpus_is_sent_unasked(workdir: Path) -> None:
     """The run's own report shows samples of held-out texts; a published one has none of them."""
     samples = [one["text"] for one in (workfolder.read_result(workdir, "samples") or {})["masked"]]
@@ -107,12 +96,14 @@ def test_no_sentence_of_the_corpus_is_sent_unasked(workdir: Path) -> None:
 
 
 def test_what_is_no_part_of_a_model_is_left_out_unless_named(tmp_path: Path) -> None:
-    model, known = tmp_path / "model", ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
-    (model / "onnx").mkdir(parents=True)
-    for name in (*known, "id_rsa", "secrets.env", "train.tsv", "onnx/.token", "onnx/train.tsv", "passwords_config"):
-        (model / name).write_text(name)
+    """Modules of an embedding model and ONNX are parts of it."""
+    model, known = tmp_path / "model", ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors"]
+    known += ["modules.json", "onnx/model.onnx", "tokenizer.json"]
+    others = ["id_rsa", "secrets.env", "train.tsv", "onnx/.token", "onnx/train.tsv", "passwords_config", "checkpoints/state"]
+    for name in (*known, *others, ".tpulm/lock"):
+        storage.write_atomic(model / name, name)
     (model / "vocab.txt").symlink_to("/etc/passwd")
-    (model / "1_Pooling").symlink_to(tmp_path)
+    (model / "2_Normalize").symlink_to(model / "1_Pooling")
     (found,) = publications(model, "user/ko")
     assert sorted(file.name for file in found.files) == known
     assert {"id_rsa", "secrets.env", "train.tsv", "onnx/train.tsv", "vocab.txt"} <= set(found.left_out)

@@ -12,18 +12,17 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from browser import browsing, needs_browser
+from command_line import invoke
 from local_server import LocalServer, send
 from toy_runs import Notes, toy_config, write_corpus
 from tpulm import pipeline, report
-from tpulm.cli.app import app
 from tpulm.config import flattened, load
 from tpulm.errors import ConfigError, Stopped
-from tpulm.report.history import History, chart
-from tpulm.report.run import Reporter
-from tpulm.train.metrics import START, Attempt, MetricsRecord
+from tpulm.report.history import History
+from tpulm.report.run import Reporter, changed_settings
+from tpulm.train.metrics import START
 
 EVIL = "</title></section><script>document.title='taken'; fetch('http://evil.example/')</script><img src=x onerror=alert(1)>"
 
@@ -63,8 +62,8 @@ def test_the_page_states_what_the_run_has_and_needs_nothing_from_anywhere(workdi
     for value in (f"{scores['loss']:.4f}", f"{scores['accuracy']:.2%}", "<b>bold</b>", samples["masked"][0]["truth"]):
         assert value in page.text, value
     assert samples["step"] == 12 and all(len(one["answers"]) == 3 and "[MASK]" in one["text"] for one in samples["masked"])
-    for title in ("Loss", "Accuracy on held-out tokens", "Learning rate", "Attempts", "Text", "Settings", "Machine"):
-        assert re.search(rf"\b{title}\b", page.text), title
+    titles = "Loss", "Accuracy on held-out tokens", "Learning rate", "Attempts", "Text", "Settings", "Machine"
+    assert [title for title in titles if not re.search(rf"\b{title}\b", page.text)] == []
     card = (workdir / "export" / "README.md").read_text(encoding="utf-8")
     assert f"{scores['loss']:.4f}" in card and samples["masked"][0]["text"] not in card  # the same figures
     assert not re.search(r"https?://|url\(|@import|<script|javascript:", text)
@@ -100,57 +99,10 @@ def test_a_report_that_fails_stops_nothing(workdir: Path, monkeypatch: pytest.Mo
         raise ZeroDivisionError("no")
 
     monkeypatch.setattr("tpulm.report.run.render", broken)
-    progress = Notes()
-    reporter = Reporter(workdir, progress)
+    reporter = Reporter(workdir, progress := Notes())
     reporter(last=True)
     reporter(last=True)
     assert len(progress.notes) == 1 and "ZeroDivisionError: no" in progress.notes[0]
-
-
-def test_history_over_attempts_that_repeat_steps() -> None:
-    """The second attempt went on from step 4 with rows of twice as much text; the hour between them shows."""
-
-    def record(step: int, time: float, loss: float) -> MetricsRecord:
-        return MetricsRecord("train", step, {"loss": loss, "time": time})
-
-    start = {"time": 0.0, "first_step": 0, "per_step": {"tokens": 10, "flops": 100}}
-    first = Attempt(1, start, (record(2, 20, 9), record(6, 60, 8)))
-    start = {"time": 3660.0, "first_step": 4, "per_step": {"tokens": 20, "flops": 200}}
-    second = Attempt(2, start, (record(6, 3680, 7), record(8, 3700, 6)))
-    history = History((first, second))
-    assert [tuple(point) for point in history.curve("train", "loss")] == [(2, 9), (6, 7), (8, 6)]
-    assert history.total("tokens", 3) == 30 and history.total("tokens", 8) == 4 * 10 + 4 * 20
-    assert history.total("flops", 4) == 400 and history.hours(8) == pytest.approx(3700 / 3600)
-    loss = history.curve("train", "loss")
-    drawn = chart("Loss", {"a": (loss, {"steps": float, "hours": history.hours})}, marks=[(4, "here")])
-    assert drawn is not None and drawn.views["steps"].marks == [(4.0, "here")]
-    assert drawn.views["steps"].lines == {"a": [(2.0, 9), (6.0, 7), (8.0, 6)]}
-    assert drawn.y.end <= 6 and drawn.y.begin >= 9
-    assert chart("Nothing", {"a": ((), {"steps": float})}) is None
-    assert History(()).last_step == 0 and chart("One", {"a": (loss[:1], {"steps": float})}) is not None
-
-
-def test_an_attempt_ends_where_it_saved() -> None:
-    """Stopped at step 370, after the last log at 350; then killed at 420, when 400 was saved; then stopped at 430, unlogged."""
-
-    def attempt(number: int, first: int, *logged: int) -> Attempt:
-        records = tuple(MetricsRecord("train", step, {"loss": 1.0, "time": float(step)}) for step in logged)
-        return Attempt(number, {"first_step": first, "time": float(first)}, records)
-
-    attempts = (attempt(1, 0, 300, 350), attempt(2, 370, 400, 420), attempt(3, 400))
-    history = History(attempts, saved=430)
-    assert [history.end_of(one) for one in attempts] == [370, 420, 430] and history.last_step == 430
-
-
-def test_an_attempt_lasts_until_it_logged_or_saved() -> None:
-    """Logged until 60 seconds, saved at 70 and 90; then killed before it logged or saved; then one save at 230, unlogged."""
-
-    def attempt(number: int, time: float, *logged: int) -> Attempt:
-        return Attempt(number, {"time": time}, tuple(MetricsRecord("train", one, {"time": float(one)}) for one in logged))
-
-    attempts = (attempt(1, 0.5, 30, 60), attempt(2, 100.0), attempt(3, 200.0))
-    history = History(attempts, save_times=(70.0, 90.0, 230.0))
-    assert [history.seconds_of(one) for one in attempts] == [89.5, None, 30.0]
 
 
 def test_a_run_without_a_log_says_how_long_it_took(workdir: Path, tmp_path: Path) -> None:
@@ -165,12 +117,13 @@ def test_a_run_without_a_log_says_how_long_it_took(workdir: Path, tmp_path: Path
 
 
 def test_runs_are_compared(workdir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.json"):
+        report.write(tmp_path)  # no run
     other = shutil.copytree(workdir, tmp_path / "other")
     values = json.loads((other / "run.json").read_text())
     values["train"]["optimizer"]["learning_rate"] = 0.125
     (other / "run.json").write_text(json.dumps(values))
-    done = CliRunner().invoke(app, ["report", str(workdir), str(other), "--output", str(tmp_path / "both.html")])
-    assert done.exit_code == 0, done.output
+    assert invoke("report", workdir, other, "--output", tmp_path / "both.html").returncode == 0
     page = Tags((tmp_path / "both.html").read_text(encoding="utf-8"))
     assert "train.optimizer.learning_rate" in page.text and "0.125" in page.text
     for over in ("steps", "hours", "tokens", "FLOPs"):
@@ -178,14 +131,7 @@ def test_runs_are_compared(workdir: Path, tmp_path: Path) -> None:
     assert "dollars" not in page.text  # it ran on no machine that bills
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"run\.json"):
-        report.write(tmp_path)
-
-
 def test_settings_that_differ_from_the_recipe(tmp_path: Path) -> None:
-    from tpulm.report.run import changed_settings
-
     (tmp_path / "run.toml").write_text('extends = "bert-mini"\n[train]\nsteps = 77\n')
     config = load(tmp_path / "run.toml")
     assert config.recipe == "bert-mini"
