@@ -40,7 +40,7 @@ class TestExtends:
 
     def test_lists_are_replaced_not_joined(self, tmp_path: Path):
         write(tmp_path, "a.toml", '[corpus]\nsources = ["x.txt", "y.txt"]\n')
-        last = write(tmp_path, "b.toml", 'extends = "a.toml"\n[corpus]\nsources = ["z.txt"]\n')
+        last = write(tmp_path, "b.toml", 'extends = "a.toml"\n[corpus]\nsources = "z.txt"\n')
         assert [source.path for source in config.load(last).corpus.sources] == [str(tmp_path / "z.txt")]
 
     def test_what_is_true_of_one_run_is_not_inherited(self, tmp_path: Path):
@@ -83,6 +83,7 @@ class TestPaths:
             ["/data/a.txt", "/users/me/b.txt", "gs://bucket/c.txt"],
         )
         assert [source.path for source in run.corpus.sources] == own + others
+        assert [source.weight for source in run.corpus.sources] == [1.0, 2.0, 1.0, 1.0, 1.0]
         assert run.tokenizer.path == str(folder / "runs" / "vocab.txt")
 
     def test_overrides_are_relative_to_here_however_a_file_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

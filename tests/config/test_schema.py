@@ -17,12 +17,6 @@ from tpulm.config.reference import groups_of, type_words
 MODELS = [item for item in vars(schema).values() if isinstance(item, type) and issubclass(item, schema.Settings)]
 
 
-def test_sources_may_be_plain_paths():
-    assert schema.CorpusConfig.model_validate({"sources": "a.txt"}).sources[0].path == "a.txt"
-    mixed = schema.CorpusConfig.model_validate({"sources": ["a.txt", {"path": "b.jsonl", "weight": 2}]}).sources
-    assert [source.weight for source in mixed] == [1.0, 2.0]
-
-
 @pytest.mark.parametrize(("model", "name"), [(model, name) for model in MODELS for name in model.removed])
 def test_a_removed_setting_may_have_its_default_alone(model: type[schema.Settings], name: str):
     """A run.json of version 0.2 has it; another value is what this version does not do."""

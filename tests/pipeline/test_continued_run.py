@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from typer.testing import CliRunner
 
+from command_line import invoke
 from toy_runs import Notes, write_corpus
 from tpulm import config, pipeline, workfolder
-from tpulm.cli.app import app
 from tpulm.config import RunConfig
 from tpulm.convert.continuing import starting_point
 from tpulm.convert.huggingface import load_model
@@ -23,18 +21,9 @@ from tpulm.nn.params import named_leaves
 from tpulm.train.metrics import read_metrics
 
 RUN = """
-[corpus]
-sources = ["corpus.txt.gz"]
-holdout_fraction = 0.1
-[data]
-sequence_length = 32
-rows = "packed"
-part_bytes = 10_000
-[train]
-steps = 6
-batch_size = 8
-log_every_steps = 1
-checkpoint = {every_steps = 3}
+corpus = {sources = ["corpus.txt.gz"], holdout_fraction = 0.1}
+data = {sequence_length = 32, rows = "packed", part_bytes = 10_000}
+train = {steps = 6, batch_size = 8, log_every_steps = 1, checkpoint.every_steps = 3}
 """
 
 
@@ -84,19 +73,10 @@ def test_it_goes_on_from_its_own_checkpoint_and_computes_what_a_loop_does(model:
 
 @pytest.mark.slow
 def test_every_stage_takes_the_same_model(model: Path, tmp_path: Path):
-    def tpulm(*command: object) -> Any:
-        given = ["--workdir", tmp_path / "w", "--init", model / "model"]
-        result = CliRunner().invoke(app, [str(word) for word in (*command, model / "run.toml", *given)])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        return result
-
-    tpulm("tokenizer", "train")
-    tpulm("dataset", "prepare")
-    tpulm("train")
-    assert workfolder.open_run(tmp_path / "w") == settings(model)
-    tpulm("run")
+    for command in ("tokenizer train", "dataset prepare", "train", "run"):
+        done = invoke(*command.split(), model / "run.toml", "--workdir", tmp_path / "w", "--init", model / "model")
+        assert done.returncode == 0, done.stderr
+        assert workfolder.open_run(tmp_path / "w") == settings(model)
     with pytest.raises(ConfigError, match=r"train\.start_from"):
         pipeline.run(config.load(model / "run.toml"), tmp_path / "w")
 

@@ -54,16 +54,14 @@ def compiled_once() -> Any:
 
 @pytest.fixture(scope="module")
 def finished(toy_run: tuple[RunConfig, Path, pipeline.Summary]) -> Finished:
-    return toy_run[0], toy_run[1]
+    return toy_run[:2]
 
 
 def made(folder: Path) -> dict[str, Any]:
     """What a run is for: its weights, tokenizer and scores. The model card tells of speed, too, which differs."""
     exported = {path.name: path.read_bytes() for path in (folder / "export").iterdir() if path.name != "README.md"}
     results = {path.name: json.loads(path.read_text()) for path in (folder / "results").iterdir()}
-    return exported | {
-        name: {one: value for one, value in values.items() if one not in VOLATILE} for name, values in results.items()
-    }
+    return exported | {name: {one: values[one] for one in values.keys() - VOLATILE} for name, values in results.items()}
 
 
 def kinds_of(folder: Path) -> dict[str, list[Path]]:
@@ -78,20 +76,14 @@ def kinds_of(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def without_results(folder: Path) -> None:
-    """As a kill between two checkpoints leaves it."""
-    for name in ("results", "export", "report", "checkpoints/6"):
-        shutil.rmtree(folder / name)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("begun", ["finished", "continued"])
 def test_damage_is_mended_told_or_refused(finished: Finished, tmp_path: Path, begun: str) -> None:
     config, whole = finished
     folder, start, expected = tmp_path / "w", tmp_path / "start", made(whole)
     shutil.copytree(whole, start)
-    if begun == "continued":
-        without_results(start)
+    for name in ("results", "export", "report", "checkpoints/6") if begun == "continued" else ():
+        shutil.rmtree(start / name)  # as a kill between two checkpoints leaves it
     counts, wrong = defaultdict[str, Counter[str]](Counter), list[str]()
     for kind, names in kinds_of(start).items():
         for number, name in enumerate(names):

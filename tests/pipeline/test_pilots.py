@@ -23,17 +23,11 @@ from tpulm.report import write
 
 RUN = """
 extends = "laptop-lm"
-corpus.sources = ["{}"]
-corpus.holdout_fraction = 0.1
-tokenizer.vocab_size = 66
-tokenizer.algorithm = "wordpiece"
+corpus = {{sources = ["{}"], holdout_fraction = 0.1}}
+tokenizer = {{vocab_size = 66, algorithm = "wordpiece"}}
 data.sequence_length = 32
 train.steps = 400
-[model]
-num_layers = 2
-hidden_size = 32
-intermediate_size = 64
-max_positions = 32
+model = {{num_layers = 2, hidden_size = 32, intermediate_size = 64, max_positions = 32}}
 """
 
 
@@ -47,11 +41,8 @@ def test_a_run_in_small():
     assert (half.model.hidden_size, half.model.num_heads, half.model.num_layers) == (384, 6, 11)
     rate = run.train.optimizer.learning_rate * 2**0.5 / 2
     assert half.train.optimizer.learning_rate == pytest.approx(rate)
-    phases = ({"share": 0.5}, {"share": 0.5, "batch_size": 64})
-    two = in_small(
-        run.model_copy(update={"phases": tuple(map(PhaseConfig.model_validate, phases))}),
-        Rung(1.0, 10, run.train.batch_size // 4),
-    )
+    phases = tuple(PhaseConfig(share=0.5, batch_size=size) for size in (None, 64))
+    two = in_small(run.model_copy(update={"phases": phases}), Rung(1.0, 10, run.train.batch_size // 4))
     assert [one.config.train.batch_size for one in phases_of(two)] == [run.train.batch_size // 4, 16]
     assert in_small(load("laptop-lm"), Rung(0.5, 100, 16)).train.optimizer.learning_rate == 7e-3  # Muon's: as it is
 
@@ -88,8 +79,7 @@ def test_a_run_far_beyond_steep_pilots_is_not_forecast(
     counts = SimpleNamespace(train=SimpleNamespace(counts=SimpleNamespace(tokens=4_000_000)))
     monkeypatch.setattr(pilots, "_size", lambda *_: pilots._Size(1_328_256, 5e6, 1e12))
     monkeypatch.setattr(pilots, "_of_this_architecture", lambda config: [])
-    expected = pytest.raises(ConfigError, match="steep") if losses is STEEP else contextlib.nullcontext()
-    with expected:
+    with pytest.raises(ConfigError, match="steep") if losses is STEEP else contextlib.nullcontext():
         pilots._predicted(load("laptop-lm"), cast("Any", SimpleNamespace(datasets=[counts])), outcomes, pilots._Timing((), 1e9))
 
 
@@ -108,12 +98,10 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow  # compiles seven programs
 def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pilots, "_LEAST_STEPS", 10)
-    monkeypatch.setattr(pilots, "_LEAST_HELD_OUT", 100)
-    monkeypatch.setattr(pilots, "_LEAST_TEXT", 1_000)
+    limits = {"_LEAST_STEPS": 10, "_LEAST_HELD_OUT": 100, "_LEAST_TEXT": 1_000, "_FEWER_TOKENS": 1e9, "_WIDEST": float("inf")}
+    for name, value in limits.items():
+        monkeypatch.setattr(pilots, name, value)
     monkeypatch.setattr(pilots, "_paces", lambda *_: (0.05, 0.0))  # of one step, and of compiling: 7 pilots of 10 to 15 steps
-    monkeypatch.setattr(pilots, "_FEWER_TOKENS", 1e9)
-    monkeypatch.setattr(pilots, "_WIDEST", float("inf"))
     steps = np.random.default_rng(0).choice([7, 11], (1_000, 20)).cumsum(axis=1)
     lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others

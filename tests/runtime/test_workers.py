@@ -100,6 +100,7 @@ def test_what_a_task_reports_is_heard_while_it_runs(tmp_path: Path):
     assert done == 8.0
 
 
+@pytest.mark.usefixtures("pool")  # so that the server of all workers was started elsewhere
 def test_workers_have_the_environment_the_folder_and_the_modules_of_their_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "found_here.py").write_text("def f(): return 'here'")
     monkeypatch.syspath_prepend(tmp_path)

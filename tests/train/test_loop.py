@@ -93,7 +93,7 @@ def test_memory_that_does_not_suffice(program: Any, tmp_path: Path, make: Any) -
         toy.run(program, settings, tmp_path, evaluate=lambda params, advance: make().sum())
 
 
-@pytest.mark.parametrize("at", [0, 4, 6, 10])
+@pytest.mark.parametrize("at", [0, 4, 6])
 def test_stopped_and_resumed_equals_uninterrupted(program: Any, whole: Outcome, tmp_path: Path, at: int) -> None:
     with interrupt.handled(), pytest.raises(Stopped, match=f"SIGTERM .* {at + 1} of 12"):
         toy.run(program, SETTINGS, tmp_path, stream=Stopping(at * toy.BATCH))
@@ -187,12 +187,12 @@ class Noise(toy.Rows):
 
 def test_each_phase_is_logged_judged_and_evaluated_by_itself(tmp_path: Path) -> None:
     """They part at step 6, in the middle of a window, and the second one's text is harder."""
-    streams, spans = (toy.Rows(), Noise()), ((0, 6), (6, 12))
 
     def run(name: str, **train: Any) -> Path:
         settings = toy.config(train={"optimizer": {"learning_rate": 1e-2, "warmup_steps": 1}, "spike_factor": 1.02, **train})
-        for stream, steps in zip(streams, spans, strict=True):
-            toy.run(toy.program(settings), settings, tmp_path / name, stream=stream, steps=steps)
+        made = toy.program(settings)
+        for stream, steps in ((toy.Rows(), (0, 6)), (Noise(), (6, 12))):
+            toy.run(made, settings, tmp_path / name, stream=stream, steps=steps)
         return tmp_path / name
 
     each = {r.step: r.values["loss"] for r in read_metrics(run("each", log_every_steps=1)) if r.kind == "train"}
@@ -284,7 +284,7 @@ def test_nan_can_be_skipped_and_counted(program: Any, tmp_path: Path, at: int) -
 
 def test_a_run_on_the_plateau_says_so_once_after_its_warm_up(program: Any, tmp_path: Path) -> None:
     """Whatever the steps between evaluations, one falls on that step; the loss is a stub's."""
-    train = {"steps": 250, "evaluate_every_steps": 100, "optimizer": {"warmup_steps": 105}}
+    train = {"steps": 212, "evaluate_every_steps": 150, "optimizer": {"warmup_steps": 105}}
     settings = toy.config(train=train | {"checkpoint": {"every_minutes": None}})
     for loss, at_unigrams in ((4.45, True), (4.2, False)):
         scores = Evaluation(64, loss, 0.1, 0.1, unigram_entropy=4.5, bits_per_character=1.0, metrics={"loss": loss})
@@ -292,6 +292,6 @@ def test_a_run_on_the_plateau_says_so_once_after_its_warm_up(program: Any, tmp_p
         toy.run(program, settings, folder, evaluate=lambda params, advance, scores=scores: scores, progress=notes)
         records = [record for record in read_metrics(folder) if record.kind == "evaluation"]
         found = [(record.step, record.values["at_unigrams"]) for record in records]
-        assert found == [(step, at_unigrams) for step in (100, 200, 210)]
+        assert found == [(step, at_unigrams) for step in (150, 210)]
         assert len(notes.notes) == at_unigrams
-        assert all("after 210 of 250 steps" in note and "4.45" in note and "Try that" in note for note in notes.notes)
+        assert all("after 210 of 212 steps" in note and "4.45" in note and "Try that" in note for note in notes.notes)

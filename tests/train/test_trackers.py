@@ -71,9 +71,7 @@ def test_what_a_killed_attempt_did_not_send_is_sent_by_the_next(tmp_path: Path, 
     assert all(held[record.step] == record.values["loss"] for record in read_metrics(tmp_path) if record.step in held)
 
 
-def test_a_tracker_that_fails_is_left_alone(
-    tmp_path: Path, remembering: type[Remembering], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_fails_is_left_alone(tmp_path: Path, remembering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Any, step: int, values: Any) -> None:
         raise OSError("no network")
 
@@ -130,6 +128,11 @@ pipeline.run(from_json((folder / "run.json").read_text()), folder / "w", progres
 """
 
 
+def script(folder: Path, code: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command, environment = [sys.executable, "-c", code, *arguments], {**os.environ, **environment}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder, timeout=300)
+
+
 def killed_and_resumed(folder: Path, name: str, environment: dict[str, str]) -> dict[tuple[int, str], float]:
     """What metrics.jsonl has, by step and name, of a run that was killed at its ninth step of 12 and went on from its sixth."""
     corpus = write_corpus(folder / "corpus.txt.gz")
@@ -137,12 +140,8 @@ def killed_and_resumed(folder: Path, name: str, environment: dict[str, str]) -> 
     config = RunConfig.model_validate({**toy_config(corpus, train=train).model_dump(), "track": {"to": [name]}})
     (folder / "run.json").write_text(config.model_dump_json())
     for left, expected in ((9, -signal.SIGKILL), (99, 0)):
-        command = [sys.executable, "-c", KILLED, str(folder), str(left)]
-        done = subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True, cwd=folder, timeout=300
-        )
-        assert done.returncode == expected, done.stderr[-3000:]
-        assert "Warning" not in done.stderr, done.stderr[-3000:]
+        done = script(folder, KILLED, environment, str(folder), str(left))
+        assert done.returncode == expected and "Warning" not in done.stderr, done.stderr[-3000:]
     records = read_metrics(folder / "w")
     return {(one.step, f"{one.kind}/{name}"): value for one in records for name, value in one.values.items() if name != "time"}
 
@@ -226,8 +225,7 @@ def test_mlflow_holds_the_metrics_after_a_kill(tmp_path: Path, store: str) -> No
     place = {"folder": (tmp_path / "mlruns").as_uri(), "database": f"sqlite:///{tmp_path / 'mlflow.db'}"}[store]
     environment = {"MLFLOW_TRACKING_URI": place, "MLFLOW_ALLOW_FILE_STORE": "true"}
     expected = killed_and_resumed(tmp_path, "mlflow", environment)
-    command = [sys.executable, "-c", MLFLOW_HOLDS]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = script(tmp_path, MLFLOW_HOLDS, environment)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert (found["status"], found["steps"]) == ("FINISHED", "12")
@@ -237,9 +235,7 @@ def test_mlflow_holds_the_metrics_after_a_kill(tmp_path: Path, store: str) -> No
     assert all(held[step, name] == value for step, name, value in found["held"] if (step, name) in exact(held))
 
 
-def test_an_address_that_mlflow_refuses_is_named_before_anything_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_mlflow_refuses_is_named_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a plain folder without MLFLOW_ALLOW_FILE_STORE=true (mlflow 3.17), and anything of no scheme it knows."""
     pytest.importorskip("mlflow", reason="pip install mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://place")

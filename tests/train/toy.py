@@ -34,7 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 
-EACH = [pytest.param(kind, marks=pytest.mark.slow if kind not in ("masked", "causal") else ()) for kind in KINDS]
+EACH = [pytest.param(kind, marks=pytest.mark.slow if kind != "masked" else ()) for kind in KINDS]
 
 
 def config(
