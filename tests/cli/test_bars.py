@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import re
 
-import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import Task
 
 from tpulm.cli.bars import drawn, task_line
-from tpulm.progress import format_clock
 
 TRAINING = [
     ("Training", 300, 60, "loss 5.812  12,345 tokens/s  MFU 12%"),
@@ -35,24 +33,6 @@ def task(description: str, total: float | None, done: float, status: str = "", u
     return bars.tasks[0]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_training_on_one_line(width: int):
-    for description, total, done, status in TRAINING:
-        line = task_line(task(description, total, done, status), width).plain
-        loss, speed = status.split("  ")[:2]
-        assert cell_len(line) <= width and f"{done:,}/{total:,}" in line and loss in line
-        assert re.search(r"\d+:\d\d:\d\d left", line) and (speed in line or width < 80)
-
-
-def test_what_is_left_out_on_a_narrower_and_narrower_terminal():
-    lines = [task_line(task(*TRAINING[0]), width).plain for width in range(130, 40, -1)]
-    kept = [[word in line for word in ("━", "elapsed", "MFU", "tokens/s")] for line in lines]
-    assert kept == sorted(kept, reverse=True)  # once gone it stays gone, the bar first
-    assert kept[0] == [True] * 4 and kept[-1] == [False] * 4
-    assert all("60/300" in line and "0:06:40 left" in line and "loss 5.812" in line for line in lines)
-    assert lines[0].startswith("Training  ")
-
-
 OTHERS = [
     ("Building the dataset", 160e9, 80e9, "1,234 documents/s", "B"),
     ("Comparing for near-duplicates", 19, 3.25, "", "band"),
@@ -62,11 +42,26 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_other_stages_fit_too(width: int):
-    for stage in OTHERS:
-        line = task_line(task(*stage), width).plain
-        assert cell_len(line) <= width and ("left" in line or "elapsed" in line or width < 40)
+def test_a_stage_is_one_line():
+    for width in (60, 80, 120, 200):
+        for description, total, done, status in TRAINING:
+            line = task_line(task(description, total, done, status), width).plain
+            loss, speed = status.split("  ")[:2]
+            assert cell_len(line) <= width and f"{done:,}/{total:,}" in line and loss in line
+            assert re.search(r"\d+:\d\d:\d\d left", line) and (speed in line or width < 80)
+    for width in (20, 40, 60, 80, 120):
+        for stage in OTHERS:
+            line = task_line(task(*stage), width).plain
+            assert cell_len(line) <= width and ("left" in line or "elapsed" in line or width < 40)
+
+
+def test_what_is_left_out_on_a_narrower_and_narrower_terminal():
+    lines = [task_line(task(*TRAINING[0]), width).plain for width in range(130, 40, -1)]
+    kept = [[word in line for word in ("━", "elapsed", "MFU", "tokens/s")] for line in lines]
+    assert kept == sorted(kept, reverse=True)  # once gone it stays gone, the bar first
+    assert kept[0] == [True] * 4 and kept[-1] == [False] * 4
+    assert all("60/300" in line and "0:06:40 left" in line and "loss 5.812" in line for line in lines)
+    assert lines[0].startswith("Training  ")
 
 
 def test_the_screen_of_a_run():
@@ -87,8 +82,3 @@ def test_the_screen_of_a_run():
     assert list(dict.fromkeys(over)) == ["Building the dataset", "Training", "Exporting"]
     assert any(line.startswith("Training  60") and "loss 5.812" in line and "left" not in line for line in lines)
     assert any("[longer]" in line for line in lines)
-
-
-def test_clocks():
-    clocks = [format_clock(seconds) for seconds in (None, 0.4, 80, 3600, 360_000)]
-    assert clocks == ["-:--:--", "0:00:00", "0:01:20", "1:00:00", "4.2 days"]

@@ -98,14 +98,9 @@ def test_nothing_is_launched_without_a_yes(place: Path, gcs: Emulator, ready: No
         ((*V5P, "--budget", "100", "--no-check"), 2, "europe-west4-b: write dollars_per_hour"),
     ],
 )
+@pytest.mark.usefixtures("ready")
 def test_what_cannot_be_launched(
-    place: Path,
-    gcs: Emulator,
-    ready: None,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    code: int,
-    message: str,
+    place: Path, gcs: Emulator, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     monkeypatch.chdir(place)
     done = invoke("cloud", "launch", "toy.toml", *arguments, "--no-plan", "--yes")

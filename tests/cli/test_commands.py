@@ -21,7 +21,7 @@ from toy_runs import run_file, toy_config, write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
 from tpulm.cli.run import _sources
-from tpulm.config import SourceConfig, canonical_json
+from tpulm.config import canonical_json
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +76,10 @@ def test_mistakes_have_their_code_and_their_hint(
 
 def test_an_error_is_a_line_and_an_exit_code(user_environment: dict[str, str]) -> None:
     result = run_process("settings", "warmpu", environment=user_environment)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ") and "Traceback" not in result.stderr
+    assert (result.returncode, result.stdout, result.stderr[:7]) == (2, "", "error: ") and "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["../below/link/../w", "a//b/", "q'\"q %20#?*[x]ㅎ", "C:\t\\b", "./-w/~"])
+@pytest.mark.parametrize("name", ["../below/link/..//w/", "C:\t\\q'\"q %20#?*[x]ㅎ", "./-w/~"])
 def test_a_path_that_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
     """As `os.path.realpath` understands it: named that way the work goes on."""
     (tmp_path / "there" / "deep").mkdir(parents=True)
@@ -105,40 +104,35 @@ def test_a_path_that_a_person_types(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 LONG_WORK = """
 import time
+from tpulm import storage
 from tpulm.cli import app
 def work():
+    {before}
     print("at work", flush=True)
     {work}
 app.typer.main.get_command = lambda app: work
 app.main()
 """
-
-
 # Short sleeps: a signal between Python's look for one and the system call of a sleep waits for that sleep to end.
 SLEEPS = "[time.sleep(0.1) for _ in range(600)]"
+HALF_A_FILE = "block = storage.built_aside('a.tsv'); open(block.__enter__(), 'w').write('half')"
 
 
-@pytest.mark.parametrize("work", [SLEEPS, f"import jax; jax.jit(lambda x: x)(1.0); {SLEEPS}"])
-def test_ctrl_c_ends_a_command_that_has_nothing_to_save(user_environment: dict[str, str], work: str) -> None:
-    """At once and without a traceback, also while heavy libraries are being imported."""
-    script = [sys.executable, "-c", LONG_WORK.format(work=work)]
-    for waited in (0.0, 0.4):
-        process = subprocess.Popen(script, env=user_environment, stdout=PIPE, stderr=PIPE, text=True)
-        assert process.stdout is not None and process.stdout.readline() == "at work\n"
-        time.sleep(waited)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-        assert (process.returncode, said) == (130, "stopped\n")
-
-
-def test_ctrl_c_leaves_no_half_of_a_file(user_environment: dict[str, str], tmp_path: Path) -> None:
-    half = "from tpulm import storage; block = storage.built_aside('a.tsv'); open(block.__enter__(), 'w').write('half')"
-    script = LONG_WORK.format(work="time.sleep(60)").replace('    print("at', f'    {half}\n    print("at')
-    process = subprocess.Popen([sys.executable, "-c", script], env=user_environment, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None and process.stdout.readline() and len(list(tmp_path.iterdir())) == 1
+@pytest.mark.parametrize(
+    ("before", "work"),
+    [("pass", SLEEPS), ("pass", f"import jax; jax.jit(lambda x: x)(1.0); {SLEEPS}"), (HALF_A_FILE, SLEEPS)],
+    ids=["asleep", "importing", "writing"],
+)
+def test_ctrl_c_ends_a_command(user_environment: dict[str, str], tmp_path: Path, before: str, work: str) -> None:
+    """At once and without a traceback, also while heavy libraries are being imported; no half of a file is left."""
+    script = [sys.executable, "-c", LONG_WORK.format(before=before, work=work)]
+    process = subprocess.Popen(script, env=user_environment, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "at work\n"
+    assert len(list(tmp_path.iterdir())) == (before == HALF_A_FILE)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130 and not list(tmp_path.iterdir())
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, "stopped\n") and not list(tmp_path.iterdir())
 
 
 EVERY = {name.split()[-1]: command for name, command in commands_of(typer.main.get_command(app))}
@@ -166,20 +160,16 @@ def test_an_option_is_given_once(name: str) -> None:
     assert {option.name for option in options if option.multiple} <= {*repeated.split()}
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("run", ["x.toml", "--workdir", ""]), ("evaluate", [""]), ("push", ["", "a/b"])]
-)
-def test_an_empty_path_is_refused(name: str, arguments: list[str]) -> None:
+def test_an_empty_path_is_refused() -> None:
     """As of an unset variable: it would be the current folder."""
-    assert "empty path" in said_of(EVERY[name], arguments)
+    for name, arguments in (("run", ["x.toml", "--workdir", ""]), ("evaluate", [""]), ("push", ["", "a/b"])):
+        assert "empty path" in said_of(EVERY[name], arguments), name
 
 
 def test_text_to_score_has_an_encoding_and_a_format_of_its_own(tmp_path: Path) -> None:
     """Whatever those of the run's first source; its field is the run's."""
     source = {"path": str(tmp_path / "old.jsonl"), "encoding": "cp949", "format": "jsonl", "text_field": "body"}
-    config = toy_config(tmp_path)
-    corpus = config.corpus.model_copy(update={"sources": (SourceConfig.model_validate(source),)})
-    config = config.model_copy(update={"corpus": corpus})
+    config = toy_config(tmp_path, corpus={"sources": [source]})
     (one,) = _sources(config, ["new.txt"], {})
     assert (one.encoding, one.format, one.text_field) == ("utf-8", "auto", "body")
     (one,) = _sources(config, ["new"], {"encoding": "cp932", "format": "text"})

@@ -13,19 +13,9 @@ from toy_runs import write_records
 RUN_FILE = """
 extends = "bert-tiny"
 name = "imported"
-[data]
-sequence_length = 32
-[model]
-num_layers = 1
-hidden_size = 32
-num_heads = 2
-intermediate_size = 64
-[train]
-steps = 4
-batch_size = 8
-log_every_steps = 2
-[train.checkpoint]
-every_steps = 2
+data.sequence_length = 32
+model = {num_layers = 1, hidden_size = 32, num_heads = 2, intermediate_size = 64}
+train = {steps = 4, batch_size = 8, log_every_steps = 2, checkpoint.every_steps = 2}
 """
 
 
@@ -77,30 +67,27 @@ def test_a_model_is_trained_from_records(folder: Path) -> None:
 
 
 def test_electras_records_and_mistakes(folder: Path) -> None:
-    def import_tfrecord(pattern: str, kind: str) -> Done:
-        options = ("--vocab", "vocab.txt", "--format", kind, "--to", f"w-{kind}")
-        return invoke("dataset", "import-tfrecord", pattern, *options)
+    def import_tfrecord(*patterns: str, kind: str = "electra", to: str = "w-electra") -> Done:
+        return invoke("dataset", "import-tfrecord", *patterns, "--vocab", "vocab.txt", "--format", kind, "--to", to)
 
-    mistaken = import_tfrecord("electra.tfrecord-*", "bert")
+    mistaken = import_tfrecord("electra.tfrecord-*", kind="bert", to="w-bert")
     assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
     assert "--format electra" in mistaken.stderr
-    done = import_tfrecord("electra.tfrecord-*", "electra")
+    done = import_tfrecord("electra.tfrecord-*")
     assert done.returncode == 0 and "--cased" in done.stderr
-    assert "rows" in done.stdout and "documents" not in done.stdout  # of which the records know nothing
-    assert "bytes" not in done.stdout  # in --json
+    assert "rows" in done.stdout and "documents" not in done.stdout and "bytes" not in done.stdout  # which records do not know
     normalizer = json.loads((folder / "w-electra" / "tokenizer" / "tokenizer.json").read_text())["normalizer"]
     assert normalizer["lowercase"] and normalizer["strip_accents"]
     assert "Next: tpulm run laptop-electra --workdir w-electra --set data.sequence_length=32 --set data.rows" in done.stderr
     (folder / "electra.tfrecord-1-of-3").rename(folder / "other")
     for pattern in ("electra.*", "."):
-        refused = import_tfrecord(pattern, "electra")
+        refused = import_tfrecord(pattern)
         assert refused.returncode == 3 and "1 of the shards are missing: " in refused.stderr
         assert "electra.tfrecord-1-of-3. Bring" in refused.stderr
-    options = ("--vocab", "vocab.txt", "--format", "electra", "--to", "part")
-    part = invoke("dataset", "import-tfrecord", *(f"electra.tfrecord-{n}-of-3" for n in (0, 2)), *options)
+    part = import_tfrecord(*(f"electra.tfrecord-{number}-of-3" for number in (0, 2)), to="part")
     assert part.returncode == 0 and "incomplete set is imported, without electra.tfrecord-1-of-3" in part.stderr
     (folder / "other").rename(folder / "electra.tfrecord-1-of-3")
-    missing = import_tfrecord("elektra.tfrecord-*", "electra")
+    missing = import_tfrecord("elektra.tfrecord-*")
     assert missing.returncode == 2 and "matches no file" in missing.stderr
     (folder / "w-electra" / "dataset" / "manifest.json").unlink()
     unfinished = invoke("run", "run.toml", "-w", "w-electra")

@@ -9,10 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ import typer
 import tpulm
 from cloud_emulator import Emulator, MachineSettings
 from command_line import commands_of, invoke
-from encoders import build_encoder, reviews, write_tsv
+from encoders import build_encoder
 from toy_runs import run_file, write_corpus, write_records
 from tpulm import storage
 from tpulm.cli import terminal
@@ -35,24 +33,16 @@ W = ("--workdir", "gs://runs/toy")
 CLOUD = storage.as_path("gs://runs/toy/cloud")
 JOB = Job(run="toy", accelerator="v6e-8", spot=True, zones=("us-central1-a",), created_at=0.0, status="done", attempt=1)
 WHERE = ("--accelerator", "v6e-8", "--bucket", "runs")
-TUNING = ("--text-column", "document", "--set", "epochs=1", "--set", "max_length=16")
 ASKED: dict[str, tuple[str, ...]] = {
     "recipes": (),
     "settings": (),
-    "tokenizer train": ("w/run.json", "-w", "w"),
-    "dataset prepare": ("w/run.json", "-w", "w"),
-    "train": ("w/run.json", "-w", "w"),
-    "evaluate": ("w",),
-    "export": ("w",),
-    "run": ("w/run.json", "-w", "w"),
-    "report": ("w",),
+    **dict.fromkeys(("tokenizer train", "dataset prepare", "train", "run"), ("w/run.json", "-w", "w")),
+    **dict.fromkeys(("evaluate", "export", "report", "dataset inspect"), ("w",)),
     "push": ("w", "user/toy", "--anyway", "--dry-run"),
-    "dataset inspect": ("w",),
     "tokenizer report": ("w", "corpus.txt.gz"),
     "fill-mask": ("bert", "a very good [MASK]"),
     "generate": ("decoder", "a very", "--max-tokens", "3"),
     "import": ("bert", "--to", "imported-{}"),
-    "finetune": ("bert", "--train", "train.tsv", "-o", "tuned", *TUNING),
     "classify": ("classifier", "a very good film"),
     "embed": ("bert", "a very good film", "a film"),
     "devices": (),
@@ -63,17 +53,11 @@ ASKED: dict[str, tuple[str, ...]] = {
     "cloud setup": ("--accelerator", "v3-8", "--bucket", "made", "--yes"),
     "cloud smoke": ("--bucket", "runs", "--yes"),
     "cloud launch": ("run.toml", *WHERE, *W, "--no-check"),
-    "cloud status": W,
-    "cloud logs": W,
-    "cloud ssh": W,
-    "cloud cost": W,
-    "cloud stop": W,
-    "cloud supervise": W,
+    **{f"cloud {name}": W for name in ("status", "logs", "ssh", "cost", "stop", "supervise", "down")},
     "cloud audit": (),
-    "cloud down": W,
 }
 # In tests of their own, and in .ci/run.
-ELSEWHERE = {"cloud rehearse", "cloud export skypilot", "cloud export jobset", "bench", "quickstart"}
+ELSEWHERE = {"finetune", "cloud rehearse", "cloud export skypilot", "cloud export jobset", "bench", "quickstart"}
 SLOW = ("plan", "cloud smoke")  # compiles for another machine; runs on emulated ones
 
 
@@ -90,7 +74,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, toy_run: tuple[Any, Path, A
     classifier = tpulm.Classifier(root / "bert", labels=("neg", "pos"), max_length=16)
     classifier.params = classifier.first_params(0)
     classifier.save_pretrained(root / "classifier")
-    write_tsv(root / "train.tsv", reviews(64))
     write_corpus(root / "corpus.txt.gz")
     write_records(root)
     (root / "run.toml").write_text(run_file("corpus.txt.gz"))
@@ -140,12 +123,11 @@ def words(name: str, folder: Path, request: pytest.FixtureRequest, monkeypatch: 
 def test_what_was_asked_for_is_on_stdout(words: list[str]) -> None:
     done = invoke(*words)
     assert done.returncode in (0, 4) and done.stdout.strip(), done.stderr
-    assert "\x1b" not in done.stdout and not any(
-        line.startswith("│") or line != line.rstrip() for line in done.stdout.splitlines()
-    )
+    assert "\x1b" not in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith("│") or line != line.rstrip()]
 
 
-@pytest.mark.parametrize("name", ["recipes", "run", "dataset inspect", "generate", "embed", "cloud emulator", "cloud logs"])
+@pytest.mark.parametrize("name", ["recipes", "run", "generate", "cloud logs"])
 def test_a_closed_pipe_ends_a_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,23 +176,22 @@ app.main()
 TABLE, TEXT = "print_table('', [('name', 'value')] * 3000)", "write('\\ud55c\\uad6d\\uc5b4\\n')"
 
 
-def process(
-    what: str, stdout: Any, variables: Mapping[str, str] = MappingProxyType({}), end: str = ""
-) -> subprocess.CompletedProcess[bytes]:
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("LC_", "LANG", "PYTHONIO", "PYTHONUNBUFFERED"))
-    }
+def process(what: str, end: str = "", **variables: str) -> tuple[int, str, str]:
+    """Of a command that writes this: its exit code, stdout and stderr; `end` says to the shell where stdout goes."""
+    outer = ("LC_", "LANG", "PYTHONIO", "PYTHONUNBUFFERED")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(outer)} | variables
     command = ["sh", "-c", f'exec "$0" -c "$1" {end}', sys.executable, WRITE.format(what=what, as_json="json" in what)]
-    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env={**environment, **variables})
+    done = subprocess.run(command, capture_output=True, env=environment, encoding="utf-8")
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_closed_pipe_ends_quietly() -> None:
     for what in (TABLE, "print_json(['x' * 9])"):
         reading, writing = os.pipe()
         os.close(reading)
-        done = process(what, writing)
+        done = subprocess.run(
+            [sys.executable, "-c", WRITE.format(what=what, as_json="json" in what)], stdout=writing, stderr=subprocess.PIPE
+        )
         os.close(writing)
         assert (done.returncode, done.stderr) == (1, b"")
 
@@ -219,22 +200,11 @@ def test_a_closed_pipe_ends_quietly() -> None:
 def test_a_stdout_that_cannot_be_written_is_an_error() -> None:
     """Full, in what is flushed at once and at the end; or closed."""
     for what in (TABLE, "sys.stdout.write('x')"):
-        with Path("/dev/full").open("wb") as full:
-            done = process(what, full)
-        assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
-        assert done.stderr.startswith(b"error: cannot use stdout: the disk is full")
-    done = process(TEXT, None, end=">&-")
-    assert (done.returncode, done.stderr.decode()) == (1, f"error: cannot use stdout: {os.strerror(errno.EBADF)}\n")
+        code, _, said = process(what, "> /dev/full")
+        assert (code, said.count("\n")) == (1, 1) and said.startswith("error: cannot use stdout: the disk is full")
+    assert process(TEXT, ">&-") == (1, "", f"error: cannot use stdout: {os.strerror(errno.EBADF)}\n")
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({"LC_ALL": "C"}, "한국어\n".encode()),
-        ({"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, "한국어\n".encode()),
-        ({"PYTHONIOENCODING": "ascii"}, b"\\ud55c\\uad6d\\uc5b4\n"),
-    ],
-)
-def test_text_is_utf_8_whatever_the_locale(variables: dict[str, str], expected: bytes) -> None:
-    done = process(TEXT, subprocess.PIPE, variables)
-    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+def test_text_is_utf_8_whatever_the_locale() -> None:
+    assert process(TEXT, LC_ALL="POSIX", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0") == (0, "한국어\n", "")
+    assert process(TEXT, PYTHONIOENCODING="ascii") == (0, "\\ud55c\\uad6d\\uc5b4\n", "")
