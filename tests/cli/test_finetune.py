@@ -1,4 +1,4 @@
-"""`tpulm finetune` and `tpulm classify` as a user runs them, and with everything typed wrongly."""
+"""`tpulm finetune`, `tpulm classify` and `tpulm bench` as a user runs them, and with everything typed wrongly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import tpulm
 from command_line import Done, invoke
-from encoders import build_encoder, built, hub_of, reviews, write_tsv
+from encoders import build_encoder, built, hub_of, reviews, write_tsv, write_ynat
 from tpulm.errors import ConfigError
 from tpulm.finetuning.tasks import transformed
 from tpulm.labelled.records import read_file, record_file
@@ -22,12 +22,13 @@ SETTINGS = ["--epochs", "3", "--batch-size", "16", "--learning-rate", "3e-3", "-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with encoders and files: reviews, questions about them, and choices between them."""
+    """A folder with encoders and files: reviews, also as KLUE's YNAT, questions about them, and choices between them."""
     folder = tmp_path_factory.mktemp("place")
     build_encoder("bert", folder)
     build_encoder("decoder", folder)
     write_tsv(folder / "train.tsv", reviews(320))
     write_tsv(folder / "test.tsv", reviews(64, seed=2))
+    write_ynat(folder)
     for name, seed in (("train", 0), ("dev", 1)):
         texts = [(text, "good" if label == "pos" else "bad") for text, label in reviews(160, seed=seed)]
         asked = []
@@ -248,3 +249,35 @@ def test_it_answers(place: Path, task: str, suffix: str, score: str) -> None:
         assert sum(row["predicted"] == row["label"] for row in rows) > 144
     done = invoke("classify", task, "was it")
     assert done.returncode == 2 and f"a model of --task {task} needs --" in " ".join(done.stderr.split())
+
+
+@pytest.mark.slow
+def test_a_benchmark_is_shown_as_a_table_and_as_json(place: Path) -> None:
+    settings = (f"--set={one}" for one in ("epochs=2", "max_length=16", "batch_size=16"))
+    command = ["bench", "klue", ".", "--model", "bert", "--seeds", 2, "--learning-rates", "5e-3", *settings, "--workdir", "w"]
+    table, again = invoke(*command), invoke(*command, "--json")
+    assert table.returncode == again.returncode == 0, table.stderr + again.stderr
+    assert "YNAT" in table.stdout and not table.stdout.startswith("{")
+    for said in ("YNAT, macro F1", "85.73", "not supported", "missing", "Epochs and learning rates are chosen on a part"):
+        assert said in again.stderr
+    assert "ynat" in json.loads(again.stdout)["tasks"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["klue", ".", "--tasks", "nil"], "'nli'"),
+        (["klue", ".", "--learning-rates", "5e5"], "--learning-rates 5e5"),
+        (["klue", ".", "--set", "epoch=1"], "'epoch'"),
+        (["klue", ".", "--set", "learning_rate=1e-4"], "--learning-rates"),
+        (["klue", ".", "--set", "seeds=1"], "--seeds"),
+        (["klue", ".", "--set", "task=regression"], "--tasks"),
+        (["klue", ".", "--set", "dev_fraction=0.2", "--select", "dev"], "leave it out"),
+        (["klue", ".", "--encoding", "cp94"], "'cp949'"),
+        (["pairs", ".", "--seeds", "1", "--set", "epochs=1"], "--seeds"),
+        (["klue", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_benchmarked(place: Path, options: list[str], message: str) -> None:
+    done = invoke("bench", *options, "--model", "bert", "--workdir", "not-made")
+    assert done.returncode == 2 and message in done.stderr and not (place / "not-made").exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,11 +16,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tpulm import tokenization
+from toy_runs import toy_config
+from tpulm import tokenization, workfolder
 from tpulm.cli import dataset, reference, run, terminal, use
 from tpulm.config import TokenizerConfig, list_recipes
-from tpulm.errors import ConfigError
-from tpulm.pipeline import Summary
+from tpulm.dataset import sample_rows
+from tpulm.errors import ConfigError, WorkFolderMismatch
+from tpulm.pipeline import Summary, preparation
 from tpulm.predict.generate import GenerationChunk
 from tpulm.train.metrics import MetricsLog
 
@@ -90,6 +94,32 @@ def test_masks_are_seen_without_colour(shown: Callable[[], list[str]]):
     text = "".join(shown())
     first = made.token(row[1])
     assert f"⟦{first}⟧" in text and text.count("⟦") == 1 and "[CLS]" in text
+
+
+def test_masks_are_those_of_the_run_s_own_law(tmp_path: Path):
+    """Whole words: each character is one to the tokenizer, which knows nothing of others; MeCab does."""
+    pytest.importorskip("fugashi")
+    sentences = ["吾輩は猫である。", "名前はまだ無い。", "どこで生れたか見当がつかぬ。", "猫は名前が無い。", "吾輩はまだ見た。"]
+    rng, text = random.Random(0), tmp_path / "text.txt"
+    text.write_text("\n".join("".join(rng.choices(sentences, k=rng.randint(1, 4))) for _ in range(120)))
+    config = toy_config(
+        text,
+        tokenizer={"vocab_size": 51, "split_cjk": True},
+        data={"sequence_length": 48, "rows": "segments", "word_boundaries": "mecab"},
+        model={"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
+        train={"steps": 3, "batch_size": 8, "objective": {"whole_words": True, "mask_fraction": 0.3}},
+    )
+    with workfolder.working_in(config, tmp_path / "w") as folder:
+        preparation.prepare_data(config, folder.path)
+    made, rows = tokenization.load(tmp_path / "w" / "tokenizer"), sample_rows(tmp_path / "w", "train", count=12)
+    hidden = list[int]()  # of the two characters of 吾輩, wherever they stand
+    for row, masked in zip(rows, dataset._masked(config, made, rows, 0), strict=True):
+        shown = [made.token(index) for index in row.tokens.tolist()]
+        hidden += [len({i, i + 1} & masked) for i, pair in enumerate(itertools.pairwise(shown)) if pair == ("吾", "輩")]
+    assert 2 in hidden and 1 not in hidden
+    other = config.model_copy(update={"data": config.data.model_copy(update={"word_boundaries": "none"})})
+    with pytest.raises(WorkFolderMismatch, match=r"data\.word_boundaries"), workfolder.working_in(other, tmp_path / "w"):
+        pass
 
 
 SCORES = {"mlm_loss": 6.8840, "detection_loss": 0.4243, "detection_auc": 0.6067, "detection_recall": 0.0}

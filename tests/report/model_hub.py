@@ -11,7 +11,6 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 from local_server import LocalServer, send, send_json
 
@@ -35,10 +34,9 @@ class ModelHub(LocalServer):
             send(request, self.status, b'{"error": "no"}')
         elif path == "/api/repos/create":
             asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
             if name in self.files:
-                error = {"error": "You already created this model repo", "url": f"{self.url}/{name}"}
-                send(request, 409, json.dumps(error).encode())
+                send(request, 409, b'{"error": "You already created this model repo"}')
                 return
             self.private[name], self.files[name] = asked.get("visibility") == "private" or bool(asked.get("private")), {}
             send_json(request, {"url": f"{self.url}/{name}", "id": name, "name": name})
@@ -58,20 +56,16 @@ class ModelHub(LocalServer):
             self.uploads.append(oid)
             send(request, 200, b"")
         elif path.endswith(".git/info/lfs/objects/batch"):
-            objects = [self._batch(one) for one in json.loads(body)["objects"]]
+            objects = [{"oid": one["oid"], "size": one["size"]} for one in json.loads(body)["objects"]]
+            for one in objects:
+                if one["oid"] not in self.large:
+                    one["actions"] = {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}
             send_json(request, {"transfer": "basic", "objects": objects}, "application/vnd.git-lfs+json")
         elif path.startswith("/api/models/"):
             self._of_model(request, path.removeprefix("/api/models/"), body)
         else:
             name, _, rest = path[1:].partition("/resolve/")
             self._file(request, name, rest.partition("/")[2])
-
-    def _batch(self, one: dict[str, Any]) -> dict[str, Any]:
-        """Without actions where the object is there."""
-        found = {"oid": one["oid"], "size": one["size"]}
-        if one["oid"] in self.large:
-            return found
-        return {**found, "actions": {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}}}
 
     def _of_model(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         name, action = "/".join(path.split("/")[:2]), "/".join(path.split("/")[2:])
@@ -82,13 +76,11 @@ class ModelHub(LocalServer):
             modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
             send_json(request, {"files": [{"path": path, "uploadMode": modes[path], "shouldIgnore": False} for path in paths]})
         elif action.startswith("commit/"):
-            lines = [json.loads(line) for line in body.splitlines() if line]
-            for line in lines:
-                value = line["value"]
-                if line["key"] == "file":
-                    self.files[name][value["path"]] = base64.b64decode(value["content"])
-                elif line["key"] == "lfsFile":
-                    self.files[name][value["path"]] = self.large[value["oid"]]
+            for line in map(json.loads, body.splitlines()):
+                kind, value = line["key"], line["value"]
+                if kind in ("file", "lfsFile"):
+                    content = base64.b64decode(value["content"]) if kind == "file" else self.large[value["oid"]]
+                    self.files[name][value["path"]] = content
             self.commits[name] = self.commits.get(name, 0) + 1
             send_json(request, {"success": True, "commitOid": self.commit(name), "commitUrl": f"{self.url}/{name}/commit/1"})
         elif action.startswith("tree/"):
