@@ -35,14 +35,19 @@ class Done(NamedTuple):
     stderr: str
 
 
-def invoke(*arguments: object) -> Done:
-    """A command in this process; the message of an error ends `stderr`, as `main` prints it. Other exceptions are raised."""
+def invoke(*arguments: object, code: int | None = None) -> Done:
+    """A command in this process, which ends with `code`, if that is given.
+
+    The message of an error ends `stderr`, as `main` prints it; other exceptions are raised.
+    """
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    done = Done(result.exit_code, result.stdout, result.stderr)
     if isinstance(result.exception, TpulmError):
-        return Done(result.exception.exit_code, result.stdout, f"{result.stderr}error: {result.exception}\n")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        done = Done(result.exception.exit_code, result.stdout, f"{result.stderr}error: {result.exception}\n")
+    elif result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Done(result.exit_code, result.stdout, result.stderr)
+    assert code is None or done.returncode == code, done.stderr
+    return done
 
 
 def run_cloud(*arguments: str, **settings: Any) -> tuple[int, str]:

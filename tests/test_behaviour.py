@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from typer.testing import CliRunner
 
+from command_line import invoke
 from encoders import build_encoder, reviews
 from toy_runs import VOLATILE, toy_config, write_corpus
 from tpulm import dataset, pipeline
-from tpulm.cli.app import app
 from tpulm.train.metrics import read_metrics
 
 GOLDEN = Path(__file__).parent / "golden" / "behaviour.json"
@@ -127,21 +126,13 @@ def outputs(folder: Path, workdir: Path) -> dict[str, Any]:
     """What commands print with `--json`, of a finished run."""
     text = folder / "text.txt"
     text.write_text("the cat sat on a mat.\ndogs ran home.\n")
-    w, t = str(workdir), str(text)
-    commands = {
-        "tokenizer report": ["tokenizer", "report", f"{w}/tokenizer", t],
-        "dataset inspect": ["dataset", "inspect", w],
-        "evaluate": ["evaluate", w],
-        "export": ["export", w],
-        "fill-mask": ["fill-mask", w, "the [MASK] sat on a mat"],
-    }
-    return {name: run_command([*command, "--json"]) for name, command in commands.items()}
+    commands: dict[str, list[object]] = {name: [workdir] for name in ("dataset inspect", "evaluate", "export")}
+    commands |= {"tokenizer report": [workdir / "tokenizer", text], "fill-mask": [workdir, "the [MASK] sat on a mat"]}
+    return {name: run_command(*name.split(), *arguments) for name, arguments in commands.items()}
 
 
-def run_command(arguments: list[str]) -> Any:
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout.splitlines()[-1])
+def run_command(*arguments: object) -> Any:
+    return json.loads(invoke(*arguments, "--json", code=0).stdout.splitlines()[-1])
 
 
 def shape_of(value: Any) -> Any:
@@ -167,8 +158,8 @@ def test_a_finetuning(name: str, tmp_path: Path) -> None:
     encoder, output = build_encoder("bert", tmp_path), tmp_path / "out"
     schedule = ["--epochs", "2", "--batch-size", "16", "--learning-rate", "3e-3", "--max-length", "16"]
     files = ["--train", f"{tmp_path}/train.tsv", "--test", f"{tmp_path}/test.tsv", "--output", str(output)]
-    answer = run_command(["finetune", str(encoder), *files, *schedule, *options, "--json"])
+    answer = run_command("finetune", encoder, *files, *schedule, *options)
     scores = {key: rounded(value) for key, value in answer.items() if isinstance(value, float) and "second" not in key}
     check(f"finetune {name}", {"scores": scores, "json": shape_of(answer), "export": tensors(output)})
     if name == "classes":
-        check("json classify", {"answer": shape_of(run_command(["classify", str(output), "the film was good", "--json"]))})
+        check("json classify", {"answer": shape_of(run_command("classify", output, "the film was good"))})

@@ -29,31 +29,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_model_is_trained_from_records(folder: Path) -> None:
-    def command(*arguments: object, code: int = 0) -> Done:
-        result = invoke(*arguments)
-        assert result.returncode == code, result.stderr
-        return result
-
     def import_into(workdir: str, code: int = 0) -> Done:
         names = ("bert.tfrecord-*", "--vocab", "vocab.txt", "--format", "bert", "--to", workdir, "--lowercase", "--json")
-        return command("dataset", "import-tfrecord", *names, code=code)
+        return invoke("dataset", "import-tfrecord", *names, code=code)
+
+    def said(*arguments: str) -> str:
+        return invoke(*arguments, "run.toml", "-w", "w", code=2).stderr
 
     counts = json.loads(import_into("w").stdout)
     assert counts["train"]["rows"] + counts["holdout"]["rows"] + counts["train"]["duplicates"] == 300
-    inspected = command("dataset", "inspect", "w", "--rows", 2)
-    assert inspected.stdout.count("train row") == 2
+    assert invoke("dataset", "inspect", "w", "--rows", 2, code=0).stdout.count("train row") == 2
 
-    refused = command("run", "run.toml", "-w", "w", "--set", "data.sequence_length=64", code=2)
-    assert "data.sequence_length = 32 (not 64)" in refused.stderr and "--set data.sequence_length=32" in refused.stderr
-    refused = command("run", "run.toml", "-w", "w", "--set", "data.rows=packed", "--set", "data.next_sentence=false", code=2)
-    assert "--set data.rows=segments --set data.next_sentence=true" in refused.stderr
-    refused = command("train", "run.toml", "-w", "w", "--set", "corpus.sources=['a.txt']", code=2)
-    assert "corpus.sources would not be read" in refused.stderr
+    longer = said("run", "--set", "data.sequence_length=64")
+    assert "data.sequence_length = 32 (not 64)" in longer and "--set data.sequence_length=32" in longer
+    packed = said("run", "--set", "data.rows=packed", "--set", "data.next_sentence=false")
+    assert "--set data.rows=segments --set data.next_sentence=true" in packed
+    assert "corpus.sources would not be read" in said("train", "--set", "corpus.sources=['a.txt']")
     assert not (folder / "w" / "run.json").exists(), "a refused run leaves the folder as it was"
 
-    trained = json.loads(command("train", "run.toml", "--workdir", "w", "--json").stdout)
-    assert trained["steps"] == 4
-    summary = json.loads(command("run", "run.toml", "--workdir", "w", "--json").stdout)
+    assert json.loads(invoke("train", "run.toml", "--workdir", "w", "--json", code=0).stdout)["steps"] == 4
+    summary = json.loads(invoke("run", "run.toml", "--workdir", "w", "--json", code=0).stdout)
     assert summary["stages"] == {"dataset": "skipped", "train": "skipped", "evaluate": "done", "export": "done"}
     assert 0 < summary["bits_per_character"] < 20
     card = (folder / "w" / "export" / "README.md").read_text()
@@ -67,28 +62,25 @@ def test_a_model_is_trained_from_records(folder: Path) -> None:
 
 
 def test_electras_records_and_mistakes(folder: Path) -> None:
-    def import_tfrecord(*patterns: str, kind: str = "electra", to: str = "w-electra") -> Done:
-        return invoke("dataset", "import-tfrecord", *patterns, "--vocab", "vocab.txt", "--format", kind, "--to", to)
+    def import_tfrecord(*patterns: str, kind: str = "electra", to: str = "w-electra", code: int = 0) -> Done:
+        options = ("--vocab", "vocab.txt", "--format", kind, "--to", to)
+        return invoke("dataset", "import-tfrecord", *patterns, *options, code=code)
 
-    mistaken = import_tfrecord("electra.tfrecord-*", kind="bert", to="w-bert")
-    assert mistaken.returncode == 3 and "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken.stderr
-    assert "--format electra" in mistaken.stderr
+    mistaken = import_tfrecord("electra.tfrecord-*", kind="bert", to="w-bert", code=3).stderr
+    assert "electra.tfrecord-0-of-3, record 1 (byte 0)" in mistaken and "--format electra" in mistaken
     done = import_tfrecord("electra.tfrecord-*")
-    assert done.returncode == 0 and "--cased" in done.stderr
+    assert "--cased" in done.stderr
     assert "rows" in done.stdout and "documents" not in done.stdout and "bytes" not in done.stdout  # which records do not know
     normalizer = json.loads((folder / "w-electra" / "tokenizer" / "tokenizer.json").read_text())["normalizer"]
     assert normalizer["lowercase"] and normalizer["strip_accents"]
     assert "Next: tpulm run laptop-electra --workdir w-electra --set data.sequence_length=32 --set data.rows" in done.stderr
     (folder / "electra.tfrecord-1-of-3").rename(folder / "other")
     for pattern in ("electra.*", "."):
-        refused = import_tfrecord(pattern)
-        assert refused.returncode == 3 and "1 of the shards are missing: " in refused.stderr
-        assert "electra.tfrecord-1-of-3. Bring" in refused.stderr
+        refused = import_tfrecord(pattern, code=3).stderr
+        assert "1 of the shards are missing: " in refused and "electra.tfrecord-1-of-3. Bring" in refused
     part = import_tfrecord(*(f"electra.tfrecord-{number}-of-3" for number in (0, 2)), to="part")
-    assert part.returncode == 0 and "incomplete set is imported, without electra.tfrecord-1-of-3" in part.stderr
+    assert "incomplete set is imported, without electra.tfrecord-1-of-3" in part.stderr
     (folder / "other").rename(folder / "electra.tfrecord-1-of-3")
-    missing = import_tfrecord("elektra.tfrecord-*")
-    assert missing.returncode == 2 and "matches no file" in missing.stderr
+    assert "matches no file" in import_tfrecord("elektra.tfrecord-*", code=2).stderr
     (folder / "w-electra" / "dataset" / "manifest.json").unlink()
-    unfinished = invoke("run", "run.toml", "-w", "w-electra")
-    assert unfinished.returncode == 2 and "is not finished; run the same" in unfinished.stderr
+    assert "is not finished; run the same" in invoke("run", "run.toml", "-w", "w-electra", code=2).stderr

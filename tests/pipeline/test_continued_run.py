@@ -74,8 +74,7 @@ def test_it_goes_on_from_its_own_checkpoint_and_computes_what_a_loop_does(model:
 @pytest.mark.slow
 def test_every_stage_takes_the_same_model(model: Path, tmp_path: Path):
     for command in ("tokenizer train", "dataset prepare", "train", "run"):
-        done = invoke(*command.split(), model / "run.toml", "--workdir", tmp_path / "w", "--init", model / "model")
-        assert done.returncode == 0, done.stderr
+        invoke(*command.split(), model / "run.toml", "--workdir", tmp_path / "w", "--init", model / "model", code=0)
         assert workfolder.open_run(tmp_path / "w") == settings(model)
     with pytest.raises(ConfigError, match=r"train\.start_from"):
         pipeline.run(config.load(model / "run.toml"), tmp_path / "w")

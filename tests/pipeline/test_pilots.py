@@ -107,9 +107,7 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others
     (tmp_path / "run.toml").write_text(RUN.format(tmp_path / "text.txt"))
     command = ["plan", str(tmp_path / "run.toml"), "--pilot", "12s", "-w", str(tmp_path / "w"), "--json"]
-    first = invoke(*command)
-    assert first.returncode == 0, first.stderr
-    made = json.loads(first.stdout)
+    made = json.loads(invoke(*command, code=0).stdout)
     assert len(made["pilots"]) == 7 and made["low"] < made["loss"] < made["high"]
     assert {one["parameters"] for one in made["pilots"]} > {made["parameters"]}
     kept = {path.name: path.read_bytes() for path in (tmp_path / "w" / "pilots").glob("*.json")}

@@ -375,9 +375,8 @@ def test_text_of_ones_own_is_scored(toy_run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.replace("\\u00fc", "ü").encode("cp1252")))
     before = sorted(toy_run[1].rglob("*"))
     files = ["--on", str(tmp_path / "a.txt"), "--on", str(tmp_path / "b.jsonl.gz")]
-    done = invoke("evaluate", toy_run[1], *files, "--text-field", "content", "--encoding", "cp1252", "--json")
-    assert done.returncode == 0, done.stderr
-    scores = json.loads(done.stdout)
+    options = ("--text-field", "content", "--encoding", "cp1252", "--json")
+    scores = json.loads(invoke("evaluate", toy_run[1], *files, *options, code=0).stdout)
     made = tokenization.load(toy_run[1] / "tokenizer")
     ids = [token for text in texts for token in made.encode_one(text)[1:-1]]
     characters = sum(map(len, texts))

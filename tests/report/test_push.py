@@ -137,12 +137,11 @@ def test_what_is_refused(workdir: Path, hub: ModelHub, tmp_path: Path, monkeypat
     with pytest.raises(ConfigError, match=r"model\.safetensors"):
         publications(tmp_path, "user/toy")
     monkeypatch.setattr(publishing, "get_token", lambda: None)
-    no_token = invoke("push", workdir, "user/toy", "--anyway")
-    assert no_token.returncode == 2 and "HF_TOKEN" in no_token.stderr
-    dry = invoke("push", workdir, "user/toy", "--anyway", "--dry-run")  # which sends nothing, and needs no token
-    assert dry.returncode == 0 and "model.safetensors" in dry.stdout + dry.stderr
-    dry = invoke("push", bad, "user/toy", "--dry-run")  # which also says what would stop it
-    assert dry.returncode == 2 and "model.safetensors" in dry.stdout + dry.stderr and "after 6 steps" in dry.stderr
+    assert "HF_TOKEN" in invoke("push", workdir, "user/toy", "--anyway", code=2).stderr
+    dry = invoke("push", workdir, "user/toy", "--anyway", "--dry-run", code=0)  # which sends nothing, and needs no token
+    assert "model.safetensors" in dry.stdout + dry.stderr
+    dry = invoke("push", bad, "user/toy", "--dry-run", code=2)  # which also says what would stop it
+    assert "model.safetensors" in dry.stdout + dry.stderr and "after 6 steps" in dry.stderr
     hub.status = 403
     refused = push(hub, tmp_path / "home", str(workdir), "user/toy", "--anyway")
     assert refused.returncode == 4 and "may not write there" in refused.stderr

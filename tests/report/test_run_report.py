@@ -123,7 +123,7 @@ def test_runs_are_compared(workdir: Path, tmp_path: Path) -> None:
     values = json.loads((other / "run.json").read_text())
     values["train"]["optimizer"]["learning_rate"] = 0.125
     (other / "run.json").write_text(json.dumps(values))
-    assert invoke("report", workdir, other, "--output", tmp_path / "both.html").returncode == 0
+    invoke("report", workdir, other, "--output", tmp_path / "both.html", code=0)
     page = Tags((tmp_path / "both.html").read_text(encoding="utf-8"))
     assert "train.optimizer.learning_rate" in page.text and "0.125" in page.text
     for over in ("steps", "hours", "tokens", "FLOPs"):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,6 +61,14 @@ class Group:
         """What each gave back or raised; the last is the first to start."""
         started = [self.start(body, index, len(bodies)) for index, body in reversed(list(enumerate(bodies)))]
         return [future.exception(SECONDS) or future.result() for future in reversed(started)]
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """A first host, which waits; the second one comes after the block, and they find each other."""
+        first = self.start(meet, 0, 2)
+        yield
+        assert self.start(meet, 1, 2).result(SECONDS) == 1
+        assert first.result(SECONDS) == 0
 
 
 @pytest.fixture
@@ -117,12 +125,8 @@ def test_a_barrier_waits_for_all(group: Group, ended: list[PeerLost | Stopped]):
 def test_a_host_that_does_not_fit_is_refused_and_the_right_one_is_waited_for(
     group: Group, index: int, count: int, run: str, message: str
 ):
-    first = group.start(meet, 0, 2)
-    with pytest.raises(ConfigError, match=message):
+    with group.joining(), pytest.raises(ConfigError, match=message):
         group.start(meet, index, count, run).result(SECONDS)
-    assert not first.done()
-    assert group.start(meet, 1, 2).result(SECONDS) == 1
-    assert first.result(SECONDS) == 0
 
 
 def test_two_hosts_of_one_number(group: Group):
@@ -209,45 +213,36 @@ RUBBISH += [b"hello " + b"[" * 4000 + b"\n", b"hello " + b"x" * 10_000 + b"\n"]
 
 
 def test_stray_connections_are_ignored(group: Group, coordinator: str):
-    first = group.start(meet, 0, 2)
-    with ExitStack() as open_till_the_end:
+    with ExitStack() as open_till_the_end, group.joining():
         for rubbish in RUBBISH:
             connection = open_till_the_end.enter_context(closing(stray(coordinator)))
             with suppress(OSError):  # it may be closed already
                 connection.sendall(rubbish)
                 connection.shutdown(socket.SHUT_WR)
-        assert group.start(meet, 1, 2).result(SECONDS) == 1
-    assert first.result(SECONDS) == 0
 
 
 def test_strays_that_say_little_delay_nobody(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
     """One that sends a byte now and then would hold up whoever reads it to the end of a line."""
     monkeypatch.setattr("tpulm.runtime.hosts._GREETING_SECONDS", 10 * SECONDS)
-    first, done = group.start(meet, 0, 2), threading.Event()
+    done = threading.Event()
 
     def trickle(slow: socket.socket) -> None:
         with suppress(OSError):  # once it is given up
             while not done.wait(0.05):
                 slow.send(b"x")
 
-    with closing(stray(coordinator)), closing(stray(coordinator)) as slow, ThreadPoolExecutor(1) as pool:
-        pool.submit(trickle, slow)
-        try:
-            assert group.start(meet, 1, 2).result(SECONDS) == 1
-        finally:
-            done.set()
-    assert first.result(SECONDS) == 0
+    with ThreadPoolExecutor(1) as pool, ExitStack() as open_till_the_end:
+        open_till_the_end.callback(done.set)
+        with group.joining():
+            open_till_the_end.enter_context(closing(stray(coordinator)))
+            pool.submit(trickle, open_till_the_end.enter_context(closing(stray(coordinator))))
 
 
 def test_a_stray_that_says_little_is_given_up(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tpulm.runtime.hosts._GREETING_SECONDS", 0.2)
-    first = group.start(meet, 0, 2)
-    with closing(stray(coordinator)) as connection:
+    with group.joining(), closing(stray(coordinator)) as connection, suppress(ConnectionResetError):
         connection.send(b"hello")
-        with suppress(ConnectionResetError):
-            assert connection.recv(1) == b""
-    assert group.start(meet, 1, 2).result(SECONDS) == 1
-    assert first.result(SECONDS) == 0
+        assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize(("index", "count", "message"), [(0, 3, r"host 1, 2 .*127\.0\.0\.1"), (1, 2, r"127\.0\.0\.1")])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from devices import first
 from encoders import LLAMA_LIKE
 from tpulm.config import RunConfig
-from tpulm.progress import SILENT, Progress
+from tpulm.progress import SILENT
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.evaluate import Evaluation, evaluate
 from tpulm.train.loop import Run, TrainResult, train
@@ -72,14 +73,10 @@ class Rows:
         tokens[:, 0], tokens[:, -1] = SPECIAL.cls, SPECIAL.sep
         return {"tokens": tokens.astype(np.uint16)}
 
-    def iterate(
-        self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()
-    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        cursor = start_cursor
-        while True:
+    def iterate(self, start_cursor: int, *, skipped: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[int, Any]]:
+        for cursor in itertools.count(start_cursor, self._batch_size):
             if not any(first <= cursor < last for first, last in skipped):
                 yield cursor, self.batch(cursor)
-            cursor += self._batch_size
 
     def row_indices(self, cursor: int) -> np.ndarray:
         return np.arange(self._batch_size) + cursor
@@ -89,29 +86,18 @@ def program(settings: RunConfig, devices: int = 1) -> PretrainingProgram:
     return PretrainingProgram(settings, vocab_size=VOCAB_SIZE, special=SPECIAL, devices=first(devices))
 
 
-def scorer(made: PretrainingProgram) -> Any:
-    def score(params: Any, advance: Any = lambda rows: None) -> Evaluation:
-        size = made.evaluation_batch_size
-        rows = [Rows().batch(8_000_000 + i * BATCH)["tokens"] for i in range(size // BATCH)]
-        batches = [{"tokens": np.concatenate(rows)}]
-        counts = np.bincount(np.concatenate(rows).ravel(), minlength=VOCAB_SIZE)
-        return evaluate(
-            made, params, batches, rows=size, batch_size=size, tokens_per_character=0.5, training_counts=counts, advance=advance
-        )
-
-    return score
+def scorer(made: PretrainingProgram) -> Callable[..., Evaluation]:
+    size = made.evaluation_batch_size
+    batch = Rows(size).batch(8_000_000)
+    settings: dict[str, Any] = {"rows": size, "batch_size": size, "tokens_per_character": 0.5}
+    settings["training_counts"] = np.bincount(batch["tokens"].ravel(), minlength=VOCAB_SIZE)
+    return lambda params, advance: evaluate(made, params, [batch], **settings, advance=advance)
 
 
 def run(
-    made: PretrainingProgram,
-    settings: RunConfig,
-    workdir: Path,
-    *,
-    stream: Any = None,
-    evaluate: Any = None,
-    progress: Progress = SILENT,
-    steps: tuple[int, int] | None = None,
+    made: PretrainingProgram, settings: RunConfig, workdir: Path, *, stream: Any = None, evaluate: Any = None, **more: Any
 ) -> TrainResult:
+    """`more` are other fields of `Run`."""
     asked = Run(
         program=made,
         config=settings.train,
@@ -120,8 +106,7 @@ def run(
         workdir=workdir,
         meter=Meter(per_row=LENGTH),
         identity={"dataset_fingerprint": "toy"},
-        progress=progress,
         advice="Try that",
-        steps=steps,
+        **({"progress": SILENT} | more),
     )
     return train(asked)
