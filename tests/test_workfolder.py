@@ -60,9 +60,7 @@ def test_a_folder_in_which_nothing_was_made_takes_other_settings(tmp_path: Path)
         ),
     ],
 )
-def test_a_setting_is_bound_by_what_was_made_with_it(
-    tmp_path: Path, made: tuple[str, ...], free: list[str], bound: dict[str, str]
-) -> None:
+def test_what_was_made_binds_settings(tmp_path: Path, made: tuple[str, ...], free: list[str], bound: dict[str, str]) -> None:
     changed: dict[str, Any] = {
         "corpus": {"sources": ["a.jsonl"], "holdout_fraction": 0.5},
         "tokenizer": {"vocab_size": 99},

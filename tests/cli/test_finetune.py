@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,34 +100,46 @@ def test_a_file_without_a_header_is_classified(classifier: Path, tmp_path: Path)
     assert {line.split("\t")[2] for line in found} == {"pos", "neg"}
 
 
-def test_pairs_are_classified_as_they_were_learnt(classifier: Path, place: Path) -> None:
-    """With the columns of fine-tuning, and never as single texts; transformers reads the pair's second text as token type 1."""
-    rows = [{"premise": "the film", "hypothesis": text, "label": label} for text, label in reviews(64)]
-    (place / "nli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = finetune("--train", "nli.jsonl", "--text-column", "premise", "--pair-column", "hypothesis", "--output", "nli")
-    assert done.stdout.strip() and "\x1b" not in done.stdout
+@pytest.fixture
+def pair(place: Path) -> tuple[str, str]:
+    """One of nli.jsonl, on which nli was trained, once."""
+    if not (place / "nli").exists():
+        rows = [{"premise": "the film", "hypothesis": text, "label": label} for text, label in reviews(64)]
+        (place / "nli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        columns = ("--text-column", "premise", "--pair-column", "hypothesis")
+        done = finetune("--train", "nli.jsonl", *columns, "--output", "nli", "--epochs", "1")
+        assert done.stdout.strip() and "\x1b" not in done.stdout
+    return "the film", reviews(64)[0][0]
+
+
+def probabilities(pair: tuple[str, str]) -> dict[str, float]:
+    (one,) = json.loads(invoke("classify", "nli", pair[0], "--pair", pair[1], "--json").stdout)
+    return one["probabilities"]
+
+
+def test_pairs_are_classified_as_they_were_learnt(classifier: Path, pair: tuple[str, str]) -> None:
+    """With the columns of fine-tuning, and never as single texts."""
     single, paired = "on pairs", "on single texts"
     for given, message in (("nli film", single), ("nli film --pair a --pair b", "2 second"), ("clf film --pair plot", paired)):
         done = invoke("classify", *given.split())
         assert done.returncode in (2, 3) and message in done.stderr, done.stderr
     with pytest.raises(ConfigError, match=single):
         tpulm.classify("nli", ["film"])
-    tuned = tpulm.Classifier("nli")
-    for use in (tuned.predict, tuned.predict_proba):
+    tuned: Any = tpulm.Classifier("nli")
+    for use, texts in ((tuned.predict, ["film"]), (tuned.predict_proba, ["film"]), (tuned.evaluate, [("film", "pos")])):
         with pytest.raises(ConfigError, match=single):
-            use(["film"])
-    with pytest.raises(ConfigError, match=single):
-        tuned.evaluate([("film", "pos")])
+            use(texts)
+    from_file = json.loads(invoke("classify", "nli", "--input", "nli.jsonl").stdout.splitlines()[0])
+    assert from_file["score"] == pytest.approx(max(probabilities(pair).values()), abs=1e-4)
 
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+
+def test_the_second_text_of_a_pair_is_token_type_1_to_transformers(pair: tuple[str, str], torch: Any) -> None:
+    transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained("nli")
     model = transformers.AutoModelForSequenceClassification.from_pretrained("nli")
     with torch.no_grad():
-        shares = model(**tokenizer("the film", rows[0]["hypothesis"], return_tensors="pt")).logits.softmax(-1)[0].tolist()
-    (one,) = json.loads(invoke("classify", "nli", "the film", "--pair", rows[0]["hypothesis"], "--json").stdout)
-    assert list(one["probabilities"].values()) == pytest.approx(shares, abs=1e-4)
-    from_file = json.loads(invoke("classify", "nli", "--input", "nli.jsonl").stdout.splitlines()[0])
-    assert from_file["score"] == pytest.approx(max(shares), abs=1e-4)
+        shares = model(**tokenizer(*pair, return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    assert list(probabilities(pair).values()) == pytest.approx(shares, abs=1e-4)
 
 
 @pytest.mark.parametrize("command", ["classify clf", "embed bert"])

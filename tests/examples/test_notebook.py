@@ -57,9 +57,7 @@ def toy(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_whole_notebook_and_again_after_a_recycled_runtime(
-    toy: dict[str, Any], tmp_path: Path, user_environment: dict[str, str]
-) -> None:
+def test_the_whole_notebook_and_again(toy: dict[str, Any], tmp_path: Path, user_environment: dict[str, str]) -> None:
     notebook = _with_parameters(tmp_path, toy)
     first = execute(notebook, user_environment)
     assert "1 CPU device" in printed(first["device"])

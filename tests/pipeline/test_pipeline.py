@@ -18,7 +18,7 @@ from IPython.core.formatters import HTMLFormatter
 from tokenizers import Tokenizer
 
 from command_line import invoke
-from toy_runs import WORDS, Notes, toy_config, write_corpus
+from toy_runs import TOKENS, WORDS, Notes, toy_config, write_corpus
 from tpulm import accelerators, dataset, pipeline, storage, tokenization, workfolder
 from tpulm.config import RunConfig, SourceConfig, TokenizerConfig
 from tpulm.convert.huggingface import is_pretrained_here
@@ -29,7 +29,6 @@ from tpulm.train import program as train_program
 from tpulm.train.metrics import read_metrics
 
 Run = tuple[RunConfig, Path, pipeline.Summary]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
@@ -52,7 +51,6 @@ def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
         ({"hardware": {"fsdp": 3}}, "fsdp 3 x tensor 1"),
         ({"hardware": {"data": 2}, "train": {"batch_size": 7}}, "batch_size 7"),
         ({"hardware": {"microbatch_size": 3}}, "microbatch_size 3"),
-        ({"tokenizer": {"path": "/absent/vocab.txt"}}, "/absent/vocab.txt"),
     ],
 )
 def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -220,7 +218,7 @@ def test_a_given_tokenizer_is_read_before_the_text_and_must_fit_it(tmp_path: Pat
     with pytest.raises(DataError, match=r"cls .*mask"):
         prepared(config, w)
     assert not (w / "corpus").exists()
-    vocabulary.write_text("\n".join([*SPECIAL, ".", *WORDS[: len(WORDS) // 2]]))
+    vocabulary.write_text("\n".join([*TOKENS[: 5 + len(WORDS) // 2], "."]))
     with pytest.raises(ConfigError, match=r"^\d\d\.\d% of .*tokenizer\.allow_unknown = true"):
         prepared(config, w)
     assert not (w / "dataset").exists()
@@ -229,7 +227,7 @@ def test_a_given_tokenizer_is_read_before_the_text_and_must_fit_it(tmp_path: Pat
     words = gzip.decompress(corpus.read_bytes()).decode().replace(".", " .").split()
     unknown = sum(len(word) for word in words if word in WORDS[len(WORDS) // 2 :]) / sum(map(len, words))
     assert made.train.counts.unknown_fraction == pytest.approx(unknown, abs=0.01)
-    vocabulary.write_text("\n".join([*SPECIAL, ".", *WORDS]))
+    vocabulary.write_text("\n".join([*TOKENS, "."]))
     assert prepared(config, tmp_path / "whole").train.counts.unknown_tokens == 0
 
 

@@ -36,7 +36,7 @@ class ModelHub(LocalServer):
             asked = json.loads(body)
             name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
             if name in self.files:
-                send(request, 409, b'{"error": "You already created this model repo"}')
+                send(request, 409, json.dumps({"error": "You already created it", "url": f"{self.url}/{name}"}).encode())
                 return
             self.private[name], self.files[name] = asked.get("visibility") == "private" or bool(asked.get("private")), {}
             send_json(request, {"url": f"{self.url}/{name}", "id": name, "name": name})

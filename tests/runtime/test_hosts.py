@@ -122,9 +122,7 @@ def test_a_barrier_waits_for_all(group: Group, ended: list[PeerLost | Stopped]):
         (7, 2, "run", "--host-index 7 .*0 to 1"),
     ],
 )
-def test_a_host_that_does_not_fit_is_refused_and_the_right_one_is_waited_for(
-    group: Group, index: int, count: int, run: str, message: str
-):
+def test_a_host_that_does_not_fit_is_refused(group: Group, index: int, count: int, run: str, message: str):
     with group.joining(), pytest.raises(ConfigError, match=message):
         group.start(meet, index, count, run).result(SECONDS)
 
@@ -253,9 +251,7 @@ def test_the_others_do_not_come(group: Group, monkeypatch: pytest.MonkeyPatch, i
 
 
 @pytest.mark.parametrize(("error", "waited"), [(TimeoutError("timed out"), 300), (ConnectionRefusedError("refused"), 1800)])
-def test_hosts_wait_as_long_as_an_install_may_take_unless_nothing_can_come(
-    monkeypatch: pytest.MonkeyPatch, error: OSError, waited: float
-):
+def test_hosts_wait_as_long_as_an_install_may_take(monkeypatch: pytest.MonkeyPatch, error: OSError, waited: float):
     """A host that installs refuses connections; a firewall swallows them (marin issue 7232, jax issue 35905)."""
     clock = [0.0]
 

@@ -257,9 +257,7 @@ class Poisoned:
 @pytest.mark.parametrize(
     ("factor", "message"), [(math.nan, "(?s)step 7 .*step 8.*rows 48, 49.*checkpoint 5.*on_nan"), (30.0, "jumped")]
 )
-def test_nan_or_a_jump_of_the_loss_stops_with_step_rows_and_the_last_good_checkpoint(
-    program: Any, tmp_path: Path, factor: float, message: str
-) -> None:
+def test_nan_and_jumps_of_the_loss_stop_a_run(program: Any, tmp_path: Path, factor: float, message: str) -> None:
     with pytest.raises(TrainingDiverged, match=message):
         toy.run(Poisoned(program, 6, factor), SETTINGS, tmp_path)  # pyright: ignore[reportArgumentType]
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [5]
