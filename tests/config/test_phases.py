@@ -46,7 +46,7 @@ def test_the_steps_are_divided_without_a_gap_and_none_is_empty():
         phases = phases_of(run(*({"share": share} for share in shares), steps=steps))
         edges = [phase.first_step for phase in phases] + [phases[-1].last_step]
         assert edges[0] == 0 and edges[-1] == steps and [phase.last_step for phase in phases] == edges[1:]
-        assert all(a < b for a, b in itertools.pairwise(edges)) and len(phases) <= len(shares)
+        assert all(a < b for a, b in itertools.pairwise(edges)) and (len(phases) == len(shares) or steps < 7)
 
 
 def test_which_phase_goes_on_after_a_step():

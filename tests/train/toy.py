@@ -98,6 +98,7 @@ def run(
     made: PretrainingProgram, settings: RunConfig, workdir: Path, *, stream: Any = None, evaluate: Any = None, **more: Any
 ) -> TrainResult:
     """`more` are other fields of `Run`."""
+    more.setdefault("progress", SILENT)
     asked = Run(
         program=made,
         config=settings.train,
@@ -107,6 +108,6 @@ def run(
         meter=Meter(per_row=LENGTH),
         identity={"dataset_fingerprint": "toy"},
         advice="Try that",
-        **({"progress": SILENT} | more),
+        **more,
     )
     return train(asked)
