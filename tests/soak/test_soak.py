@@ -55,7 +55,7 @@ def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
 
 @pytest.mark.parametrize(
     ("events", "steps"),
-    [pytest.param(5, 200, marks=pytest.mark.slow, id="short"), pytest.param(24, 480, marks=pytest.mark.soak, id="full")],
+    [pytest.param(4, 150, marks=pytest.mark.slow, id="short"), pytest.param(24, 480, marks=pytest.mark.soak, id="full")],
 )
 def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, tmp_path: Path, events: int, steps: int):
     write_corpus()
