@@ -51,7 +51,6 @@ def test_padding_of_the_vocabulary_is_never_predicted_and_gets_no_gradient():
     logits, grads = run(params)
     assert logits.shape == (2, 8, 128)
     assert (np.asarray(jax.nn.softmax(logits))[..., VOCAB_SIZE:] == 0).all()
-    assert (np.asarray(logits)[..., VOCAB_SIZE:] <= -1e8).all()
     assert not np.asarray(grads.embeddings.tokens)[VOCAB_SIZE:].any()
     assert not np.asarray(grads.masked_head.output_bias)[VOCAB_SIZE:].any()
     assert np.asarray(grads.embeddings.tokens)[:VOCAB_SIZE].any(axis=1).all()
@@ -71,10 +70,8 @@ def test_flops_are_those_of_the_products_in_the_program(next_sentence: bool):
 
     abstract = shapes(bert.spec(config, vocab_size=128, next_sentence=next_sentence))
     counted = product_flops(jax.make_jaxpr(forward)(abstract, some_tokens(1, length)).jaxpr)
-    expected = bert.forward_flops(
-        config, sequence_length=length, predictions=predictions, vocab_size=128, next_sentence=next_sentence
-    )
-    assert counted == expected
+    of_row: dict[str, Any] = {"sequence_length": length, "predictions": predictions, "vocab_size": 128}
+    assert counted == bert.forward_flops(config, **of_row, next_sentence=next_sentence)
 
 
 def product_flops(jaxpr: Any) -> float:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.models import bert
 from tpulm.nn.params import named_leaves
@@ -18,33 +17,16 @@ from tpulm.objectives.losses import cross_entropy
 
 EXECUTION = Execution(jnp.float32, "none", False)
 VOCAB_SIZE, B, L = 100, 3, 12
-HIDDEN_ACT = {"gelu_tanh": "gelu_new", "relu": "relu"}
+SIZES = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40, "vocab_size": VOCAB_SIZE}
 
 
-def config(norm_position: str, activation: str) -> ModelConfig:
-    settings = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 16}
-    return ModelConfig.model_validate(settings | {"norm_position": norm_position, "activation": activation})
-
-
-def theirs(torch: ModuleType, model: ModelConfig) -> Any:
+def theirs(torch: ModuleType, prefix: str, hidden_act: str) -> Any:
     """Their model for pre-training (both heads), with random weights of a size that makes errors visible."""
     import transformers
 
-    settings = {
-        "vocab_size": VOCAB_SIZE,
-        "num_hidden_layers": model.num_layers,
-        "hidden_size": model.hidden_size,
-        "num_attention_heads": model.num_heads,
-        "intermediate_size": model.intermediate_size,
-        "max_position_embeddings": model.max_positions,
-        "hidden_act": HIDDEN_ACT[model.activation],
-        "layer_norm_eps": model.norm_epsilon,
-    }
     torch.manual_seed(0)
-    if model.norm_position == "post":
-        network = transformers.BertForPreTraining(transformers.BertConfig(**settings))
-    else:
-        network = transformers.MegatronBertForPreTraining(transformers.MegatronBertConfig(**settings))
+    config = getattr(transformers, f"{prefix}Config")(**SIZES, max_position_embeddings=16, hidden_act=hidden_act)
+    network = getattr(transformers, f"{prefix}ForPreTraining")(config)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return network.eval()
@@ -70,22 +52,16 @@ def batch() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "labels": labels}
 
 
-@pytest.mark.parametrize(("norm_position", "activation"), [("post", "gelu_tanh"), ("pre", "relu")])
-def test_logits_losses_and_gradients(torch: ModuleType, tmp_path: Path, norm_position: str, activation: str):
-    model = config(norm_position, activation)
-    network, data = theirs(torch, model), batch()
-    pairs = np.array([0, 1, 1])
-    out = network(
-        **{name: torch.from_numpy(value) for name, value in data.items()}, next_sentence_label=torch.from_numpy(pairs)
-    )
+@pytest.mark.parametrize(("prefix", "hidden_act"), [("Bert", "gelu_new"), ("MegatronBert", "relu")])
+def test_logits_losses_and_gradients(torch: ModuleType, tmp_path: Path, prefix: str, hidden_act: str):
+    network, data, pairs = theirs(torch, prefix, hidden_act), batch(), np.array([0, 1, 1])
+    given = data | {"next_sentence_label": pairs}
+    out = network(**{name: torch.from_numpy(value) for name, value in given.items()})
     out.loss.backward()
-    params: Any = ours(network, tmp_path / "weights").params
-    tokens = bert.EncoderInput(
-        ids=jnp.asarray(data["input_ids"], jnp.int32),
-        segments=jnp.asarray(data["attention_mask"] - 1, jnp.int32),
-        types=jnp.asarray(data["token_type_ids"], jnp.int32),
-        positions=None,
-    )
+    loaded = ours(network, tmp_path / "weights")
+    model, first = loaded.config, loaded.params
+    ids, segments, types = data["input_ids"], data["attention_mask"] - 1, data["token_type_ids"]
+    tokens = bert.EncoderInput(*(jnp.asarray(part, jnp.int32) for part in (ids, segments, types)), positions=None)
     labels = jnp.asarray(np.maximum(data["labels"], 0), jnp.int32).reshape(-1)
     weights = jnp.asarray(data["labels"] >= 0, jnp.float32).reshape(-1)
 
@@ -102,11 +78,9 @@ def test_logits_losses_and_gradients(torch: ModuleType, tmp_path: Path, norm_pos
 
         return jax.value_and_grad(loss, has_aux=True)(params)
 
-    (loss, (logits, pair_logits)), grads = run(params)
-    real = data["attention_mask"] == 1
-    np.testing.assert_allclose(
-        np.asarray(logits)[real][:, :VOCAB_SIZE], out.prediction_logits.detach().numpy()[real], atol=1e-4, rtol=1e-5
-    )
+    (loss, (logits, pair_logits)), grads = run(first)  # pyright: ignore[reportArgumentType]
+    real, expected = data["attention_mask"] == 1, out.prediction_logits.detach().numpy()
+    np.testing.assert_allclose(np.asarray(logits)[real][:, :VOCAB_SIZE], expected[real], atol=1e-4, rtol=1e-5)
     np.testing.assert_allclose(pair_logits, out.seq_relationship_logits.detach().numpy(), atol=1e-4, rtol=1e-5)
     assert float(loss) == pytest.approx(out.loss.item(), abs=1e-4)
 

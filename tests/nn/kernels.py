@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.sharding import NamedSharding
 
 import devices
 from tpulm.config import HardwareConfig
+from tpulm.nn.attention import AttentionWindow, attention
 from tpulm.nn.dropout import DropoutSeeds, row_seeds, seeds_at, site_seeds, token_seeds
 from tpulm.train.mesh import batch_sharding, make_mesh
 
@@ -27,10 +29,19 @@ def on_devices(count: int) -> NamedSharding:
     return batch_sharding(make_mesh(HardwareConfig(), devices.first(count)))
 
 
-def check_values_and_gradients(kernel: Mixing, plain: Mixing, shape: tuple[int, int, int, int]) -> None:
+def check_flash(kernel: Callable[..., jax.Array], shape: tuple[int, ...], window: AttentionWindow, rate: float) -> None:
+    """Values and gradients, of rows of several blocks with segments and padding, are those of plain attention."""
+    length, place = shape[2], jnp.arange(shape[2], dtype=jnp.int32)[None]
+    segments = jnp.where(place < jnp.asarray([[int(0.65 * length)], [length]]), place // int(0.3 * length), -1)
+    settings: dict[str, Any] = {"seeds": weight_seeds(shape[0], length) if rate else None, "dropout_rate": rate}
+    mixings: list[Mixing] = [
+        lambda query, key, value: kernel(query, key, value, segments, **settings, interpret=True),
+        lambda query, key, value: attention(query, key, value, segments, **settings, window=window),
+    ]
+
     def both(*arrays: jax.Array) -> list[list[jax.Array]]:
         found = []
-        for mixing in (kernel, plain):
+        for mixing in mixings:
             value, pull = jax.vjp(mixing, *arrays[:3])
             found.append([value, *pull(arrays[3])])
         return found

@@ -1,4 +1,4 @@
-"""Attention stays within segments, and its written-out gradient is autodiff's of the plain formula, dropout included."""
+"""Attention stays within segments; gradients written out, of rotary positions too, are autodiff's of the plain formulas."""
 
 from typing import Any
 
@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from kernels import weight_seeds
 
-from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attend, attention, attention_spec
+from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attend, attention, attention_spec, rotate, rotation
 from tpulm.nn.dropout import DropoutSeeds, dropout
 from tpulm.nn.params import TruncatedNormal, initialize
 
 B, H, L, K = 3, 2, 8, 4
 SEGMENTS = jnp.asarray([[0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, -1, -1, -1]], jnp.int32)
+
+
+ONE_SEGMENT = jnp.zeros((1, 2), jnp.int32)
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -45,17 +48,12 @@ def plain(
 )
 def test_value_and_gradients_are_those_of_the_formula(rate: float, window: AttentionWindow, keep_weights: bool):
     seeds = weight_seeds(B, L) if rate else None
-    arrays = [normal(i, B, H, L, K) for i in range(3)]
-    g = normal(3, B, H, L, K)
+    *arrays, g = (normal(i, B, H, L, K) for i in range(4))
+    settings: Any = {"seeds": seeds, "dropout_rate": rate, "window": window, "keep_weights": keep_weights}
 
     @jax.jit
     def both(*arrays: jax.Array) -> Any:
-        ours, pull = jax.vjp(
-            lambda q, k, v: attention(
-                q, k, v, SEGMENTS, seeds=seeds, dropout_rate=rate, window=window, keep_weights=keep_weights
-            ),
-            *arrays,
-        )
+        ours, pull = jax.vjp(lambda q, k, v: attention(q, k, v, SEGMENTS, **settings), *arrays)
         theirs, expected_pull = jax.vjp(lambda q, k, v: plain(q, k, v, seeds, rate, window), *arrays)
         return (ours, *pull(g)), (theirs, *expected_pull(g))
 
@@ -85,20 +83,40 @@ def test_a_token_sees_its_own_segment_alone(causal: bool):
 
 def test_softmax_is_float32_in_bfloat16():
     """Scores of 160 and 160.5 are one number in bfloat16."""
-    query = jnp.full((1, 1, 1, 4), 8.0, jnp.bfloat16)
+    query = jnp.full((1, 1, 2, 4), 8.0, jnp.bfloat16)
     key = jnp.asarray([[[[10.0] * 4, [10.0, 10.0, 10.0, 10.125]]]], jnp.bfloat16)
     value = jnp.asarray([[[[1.0] * 4, [0.0] * 4]]], jnp.bfloat16)
-    mixed = attention(
-        jnp.broadcast_to(query, (1, 1, 2, 4)), key, value, jnp.zeros((1, 2), jnp.int32), seeds=None, dropout_rate=0.0
-    )
+    mixed = attention(query, key, value, ONE_SEGMENT, seeds=None, dropout_rate=0.0)
     assert mixed.dtype == jnp.bfloat16
     np.testing.assert_allclose(mixed.astype(jnp.float32), 1.0 / (1.0 + np.exp(0.5)), rtol=0.01)
 
 
 def test_large_scores_do_not_overflow():
     query = jnp.full((1, 1, 2, 4), 1e4)
-    mixed, pull = jax.vjp(
-        lambda q: attention(q, query, query, jnp.zeros((1, 2), jnp.int32), seeds=None, dropout_rate=0.0), query
-    )
-    assert np.isfinite(mixed).all()
-    assert np.isfinite(pull(mixed)[0]).all()
+    mixed, pull = jax.vjp(lambda q: attention(q, query, query, ONE_SEGMENT, seeds=None, dropout_rate=0.0), query)
+    assert np.isfinite(mixed).all() and np.isfinite(pull(mixed)[0]).all()
+
+
+# -- rotary positions -------------------------------------------------------------------------------------------------------
+
+POSITIONS = jnp.asarray([[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 0, 1, 2, 3, 0], [0, 1, 2, 3, 4, 0, 0, 0]], jnp.int32)
+
+
+def test_rotary_positions_have_autodiffs_gradient():
+    rope, g = rotation(POSITIONS, head_size=K, theta=100.0), normal(2, B, H, L, K)
+
+    def plain(x: jax.Array) -> jax.Array:
+        first, second = x[..., : K // 2], x[..., K // 2 :]
+        return jnp.concatenate([first * rope.cos - second * rope.sin, second * rope.cos + first * rope.sin], axis=-1)
+
+    x = normal(0, B, H, L, K)
+    (y, pull), (expected, expected_pull) = jax.vjp(lambda x: rotate(x, rope), x), jax.vjp(plain, x)
+    np.testing.assert_allclose(y, expected, atol=1e-6)
+    np.testing.assert_allclose(pull(g)[0], expected_pull(g)[0], atol=1e-6)
+
+
+def test_bfloat16_is_rotated_in_float32():
+    rope = rotation(POSITIONS + 1000, head_size=K, theta=100.0)  # a whole turn is lost in a bfloat16 position
+    x = normal(0, B, H, L, K).astype(jnp.bfloat16)
+    assert rotate(x, rope).dtype == jnp.bfloat16
+    np.testing.assert_allclose(rotate(x, rope).astype(jnp.float32), rotate(x.astype(jnp.float32), rope), atol=0.02, rtol=0.01)

@@ -92,9 +92,6 @@ def test_the_mask_does_not_depend_on_the_devices(shape: tuple[int, int]):
         return dropout(jnp.ones((keys.shape[0] * 8, 16)), rate=0.1, seeds=seeds_of(keys, 8))
 
     keys = jax.random.split(jax.random.key(0), 16)
-    split = jax.jit(
-        masked,
-        in_shardings=NamedSharding(mesh, PartitionSpec("data")),
-        out_shardings=NamedSharding(mesh, PartitionSpec("data", "tensor")),
-    )
+    rows, parts = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ("data", "tensor")))
+    split = jax.jit(masked, in_shardings=rows, out_shardings=parts)
     np.testing.assert_array_equal(split(keys), jax.jit(masked)(keys))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from kernels import check_values_and_gradients, on_devices, weight_seeds
+from kernels import check_flash, on_devices
 
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
 from tpulm.nn import flash
-from tpulm.nn.attention import CAUSAL, EVERYTHING, attention, has_kernels, kernels_agree
+from tpulm.nn.attention import CAUSAL, EVERYTHING, has_kernels, kernels_agree
 from tpulm.nn.dropout import DropoutSeeds
 from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
@@ -24,19 +25,8 @@ B, H, L, K = 2, 2, 1024, 16
 
 @pytest.mark.parametrize(("causal", "rate", "devices"), [(False, 0.1, 2), (True, 0.0, 1)])
 def test_values_and_gradients_are_those_of_plain_attention(causal: bool, rate: float, devices: int) -> None:
-    """Rows of several blocks of queries, with segments and padding, over devices."""
-    place = jnp.arange(L, dtype=jnp.int32)[None]
-    segments = jnp.where(place < jnp.asarray([[700], [L]]), place // 300, -1)
-    settings: dict[str, Any] = {"seeds": weight_seeds(B, L) if rate else None, "dropout_rate": rate}
-    of_kernel = {**settings, "causal": causal, "rows": on_devices(devices), "interpret": True}
-
-    def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return flash.flash_attention(query, key, value, segments, **of_kernel)
-
-    def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return attention(query, key, value, segments, **settings, window=CAUSAL if causal else EVERYTHING)
-
-    check_values_and_gradients(kernel, plain, (B, H, L, K))
+    kernel = partial(flash.flash_attention, causal=causal, rows=on_devices(devices))
+    check_flash(kernel, (B, H, L, K), CAUSAL if causal else EVERYTHING, rate)
 
 
 def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,14 +36,9 @@ def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch)
     assert not kernels_agree(device, "tpu")
 
 
-@pytest.mark.parametrize(
-    ("platform", "kind", "runs"), [("tpu", "TPU v3", False), ("tpu", "TPU v6 lite", True), ("cpu", "cpu", False)]
-)
-def test_devices_that_have_it(platform: str, kind: str, runs: bool) -> None:
-    assert has_kernels(SimpleNamespace(platform=platform, device_kind=kind)) is runs
-
-
-def test_lengths_that_it_is_for() -> None:
+def test_devices_and_lengths_that_it_is_for() -> None:
+    for platform, kind, runs in (("tpu", "TPU v3", False), ("tpu", "TPU v6 lite", True), ("cpu", "cpu", False)):
+        assert has_kernels(SimpleNamespace(platform=platform, device_kind=kind)) is runs
     assert [length for length in (128, 384, 512, 576, 2048, 4096) if flash.is_faster(length, 64)] == [512, 2048]
 
 

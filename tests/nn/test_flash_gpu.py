@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from kernels import check_values_and_gradients, on_devices, weight_seeds
+from kernels import check_flash, on_devices
 
 from tpulm.nn import flash_gpu
-from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attention, has_kernels, kernels_agree
+from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, has_kernels, kernels_agree
 from tpulm.nn.dropout import DropoutSeeds
 
 B, H, L, K = 2, 2, 384, 16
@@ -22,19 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is dep
     ("window", "rate", "devices"), [(EVERYTHING, 0.1, 2), (CAUSAL, 0.0, 1), (AttentionWindow(64, 64), 0.0, 1)]
 )
 def test_values_and_gradients_are_those_of_plain_attention(window: AttentionWindow, rate: float, devices: int) -> None:
-    """Rows of several blocks, with segments and padding, over devices."""
-    place = jnp.arange(L, dtype=jnp.int32)[None]
-    segments = jnp.where(place < jnp.asarray([[250], [L]]), place // 100, -1)
-    settings: dict[str, Any] = {"seeds": weight_seeds(B, L) if rate else None, "dropout_rate": rate}
-    of_kernel = {**settings, "before": window.before, "after": window.after, "rows": on_devices(devices), "interpret": True}
-
-    def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return flash_gpu.flash_attention(query, key, value, segments, **of_kernel)
-
-    def plain(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return attention(query, key, value, segments, **settings, window=window)
-
-    check_values_and_gradients(kernel, plain, (B, H, L, K))
+    kernel = partial(flash_gpu.flash_attention, before=window.before, after=window.after, rows=on_devices(devices))
+    check_flash(kernel, (B, H, L, K), window, rate)
 
 
 def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +35,9 @@ def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch)
     assert not kernels_agree(device, "gpu"), "other dropout masks are seen"
 
 
-@pytest.mark.parametrize(
-    ("capability", "has"), [("7.5", False), ("8.0", True), ("9.0", True), ("10.0", True), ("gfx942", False)]
-)
-def test_devices_that_have_it(capability: str, has: bool) -> None:
-    assert has_kernels(SimpleNamespace(platform="gpu", device_kind="any", compute_capability=capability)) is has
-
-
-def test_rows_that_it_is_for() -> None:
+def test_devices_and_rows_that_it_is_for() -> None:
+    for capability, has in (("7.5", False), ("8.0", True), ("9.0", True), ("10.0", True), ("gfx942", False)):
+        assert has_kernels(SimpleNamespace(platform="gpu", device_kind="any", compute_capability=capability)) is has
     assert [length for length in (64, 128, 192, 512, 4096) if flash_gpu.is_faster(length, 64)] == [128, 512, 4096]
     assert [size for size in (8, 32, 64, 96, 128, 256) if flash_gpu.is_faster(512, size)] == [32, 64, 128]
 

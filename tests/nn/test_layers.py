@@ -9,17 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.nn.layers import (
-    Activation,
-    Dense,
-    Norm,
-    activation,
-    affine,
-    column_sums,
-    dense,
-    normalize,
-    project,
-)
+from tpulm.nn.layers import Activation, Dense, Norm, activation, affine, column_sums, dense, normalize, project
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -86,26 +76,20 @@ def test_a_projection_and_its_gradients_multiply_in_bfloat16_and_add_in_float32(
         assert jnp.linalg.norm(part.astype(jnp.float32) - wide) < 2**-7 * jnp.linalg.norm(wide)
 
 
-def reference(name: Activation, x: float) -> float:
-    match name:
-        case "gelu_tanh":
-            return 0.5 * x * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-        case "gelu":
-            return 0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0)))
-        case "relu":
-            return max(x, 0.0)
-        case "silu":
-            return x / (1.0 + math.exp(-x))
+FORMULAS: dict[Activation, Callable[[float], float]] = {
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu": lambda x: 0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0))),
+    "relu": lambda x: max(x, 0.0),
+    "silu": lambda x: x / (1.0 + math.exp(-x)),
+}
 
 
-@pytest.mark.parametrize("name", ["gelu_tanh", "gelu", "relu", "silu"])
+@pytest.mark.parametrize("name", FORMULAS)
 def test_activations_and_their_slopes(name: Activation):
-    x = np.linspace(-8.0, 8.0, 401)
-    function = activation(name)
-    values = function(jnp.asarray(x, jnp.float32))
-    np.testing.assert_allclose(values, [reference(name, v) for v in x], atol=2e-6)
+    x, function, formula = np.linspace(-8.0, 8.0, 401), activation(name), FORMULAS[name]
+    np.testing.assert_allclose(function(jnp.asarray(x, jnp.float32)), [formula(v) for v in x], atol=2e-6)
     slopes = jax.vmap(jax.grad(lambda v: function(v[None])[0]))(jnp.asarray(x + 1e-3, jnp.float32))
-    numeric = [(reference(name, v + 1e-3 + 1e-6) - reference(name, v + 1e-3 - 1e-6)) / 2e-6 for v in x]
+    numeric = [(formula(v + 1e-3 + 1e-6) - formula(v + 1e-3 - 1e-6)) / 2e-6 for v in x]
     np.testing.assert_allclose(slopes, numeric, atol=1e-5)
     assert function(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
 

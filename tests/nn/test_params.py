@@ -5,18 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpulm.nn.params import (
-    ParamSpec,
-    TruncatedNormal,
-    count,
-    initialize,
-    named_leaves,
-    param,
-    parameters,
-    shapes,
-    stack,
-    zeros,
-)
+from tpulm.nn.params import ParamSpec, TruncatedNormal, count, initialize, named_leaves, param, parameters, shapes, stack, zeros
 
 
 @parameters
@@ -32,24 +21,16 @@ class Outer:
 
 
 def inner() -> Inner:
-    return Inner(
-        kernel=param((4, 6), ("embed", "feed_forward"), TruncatedNormal(0.5)),
-        bias=param((6,), ("feed_forward",), zeros, decay=False),
-    )
+    kernel = param((4, 6), ("embed", "feed_forward"), TruncatedNormal(0.5))
+    return Inner(kernel, bias=param((6,), ("feed_forward",), zeros, decay=False))
 
 
 def test_names_are_paths_and_absent_parts_have_none():
-    assert list(named_leaves(Outer(inner(), None))) == ["first/kernel", "first/bias"]
-    assert list(named_leaves(Outer(inner(), inner()))) == ["first/kernel", "first/bias", "second/kernel", "second/bias"]
-
-
-def test_counts_and_shapes():
     spec = Outer(inner(), None)
     assert count(spec) == 30
-    assert {name: leaf.shape for name, leaf in named_leaves(shapes(spec)).items()} == {
-        "first/kernel": (4, 6),
-        "first/bias": (6,),
-    }
+    found = {name: leaf.shape for name, leaf in named_leaves(shapes(spec)).items()}
+    assert found == {"first/kernel": (4, 6), "first/bias": (6,)}
+    assert list(named_leaves(Outer(inner(), inner()))) == [*found, "second/kernel", "second/bias"]
 
 
 def test_a_leaf_begins_the_same_whatever_else_the_tree_holds():

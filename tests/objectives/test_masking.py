@@ -1,6 +1,7 @@
 """The law of masking, exactly where it is exact and by its statistics where it is random."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +14,8 @@ from tpulm.special_tokens import SpecialTokens
 VOCAB_SIZE = 60
 PAD, UNK, CLS, SEP, MASK = SPECIAL = SpecialTokens(pad=0, unknown=30, cls=7, sep=8, mask=59)  # not in a block, as in vocab.txt
 ORDINARY = [token for token in range(VOCAB_SIZE) if token not in SPECIAL]
-LAW = MaskingConfig(
-    mask_fraction=0.15,
-    max_predictions=6,
-    mask_token_fraction=0.8,
-    random_token_fraction=0.1,
-    vocab_size=VOCAB_SIZE,
-    special=SPECIAL,
-)
+FRACTIONS: dict[str, Any] = {"mask_fraction": 0.15, "mask_token_fraction": 0.8, "random_token_fraction": 0.1}
+LAW = MaskingConfig(**FRACTIONS, max_predictions=6, vocab_size=VOCAB_SIZE, special=SPECIAL)
 DRAWS = 20_000
 
 
@@ -75,8 +70,7 @@ def test_labels_positions_and_weights_belong_together(whole_words: bool):
     used = masked.weights > 0
     rows = np.broadcast_to(np.arange(len(ids))[:, None], used.shape)
     np.testing.assert_array_equal(masked.labels[used], ids[rows[used], masked.positions[used]])
-    assert not masked.labels[~used].any()
-    assert not masked.positions[~used].any()
+    assert not masked.labels[~used].any() and not masked.positions[~used].any()
     assert not np.isin(masked.labels[used], [PAD, CLS, SEP]).any()
     for before, after, positions, weights in zip(ids, masked.ids, masked.positions, masked.weights, strict=True):
         chosen = positions[weights > 0]
@@ -111,8 +105,7 @@ def test_random_tokens_are_uniform_over_the_ordinary_vocabulary():
     masked = draw(np.broadcast_to(row(40), (DRAWS // 4, 40)), law=law)
     rows = np.broadcast_to(np.arange(DRAWS // 4)[:, None], masked.weights.shape)
     counts = np.bincount(masked.ids[rows, masked.positions].ravel(), minlength=VOCAB_SIZE)
-    assert len(counts) == VOCAB_SIZE
-    assert not counts[list(SPECIAL)].any()
+    assert len(counts) == VOCAB_SIZE and not counts[list(SPECIAL)].any()
     assert_shares(counts[ORDINARY], np.full(len(ORDINARY), counts.sum() / len(ORDINARY)))
 
 

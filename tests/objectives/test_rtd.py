@@ -1,4 +1,4 @@
-"""Replaced-token detection: what is replaced, what is judged, how the two losses add up, and the scores."""
+"""Replaced-token detection: what is sampled and replaced, what is judged, how the two losses add up, and the scores."""
 
 from functools import cache, partial
 from typing import Any
@@ -11,15 +11,16 @@ import pytest
 from cases import SPECIAL
 
 from tpulm.config import ObjectiveConfig
+from tpulm.models import electra
 from tpulm.nn.params import initialize, named_leaves
-from tpulm.objectives.rtd import ReplacedTokenDetection, _area_under_curve, _detection_sums
+from tpulm.objectives.rtd import ReplacedTokenDetection, _area_under_curve, _detection_sums, sample_tokens
 
 VOCAB_SIZE, L, B = cases.VOCAB_SIZE, cases.L, 64
 
 
 def make(objective: ObjectiveConfig | None = None, **model: Any) -> ReplacedTokenDetection:
-    electra: dict[str, Any] = {"architecture": "electra", "activation": "gelu", "hidden_size": 32, "intermediate_size": 64}
-    made = cases.make(objective=objective, **electra, **model)
+    settings: dict[str, Any] = {"architecture": "electra", "activation": "gelu", "hidden_size": 32, "intermediate_size": 64}
+    made = cases.make(objective=objective, **settings, **model)
     assert isinstance(made, ReplacedTokenDetection)
     return made
 
@@ -55,8 +56,6 @@ def replaced(objective: ReplacedTokenDetection) -> tuple[np.ndarray, Any]:
     inputs = prepared(objective)
 
     def rows(params: Any, inputs: Any) -> Any:
-        from tpulm.models import electra
-
         _, samples = objective._generate(electra.halves(params).generator, inputs, None)
         return objective._replace(inputs, samples)
 
@@ -64,14 +63,12 @@ def replaced(objective: ReplacedTokenDetection) -> tuple[np.ndarray, Any]:
 
 
 def test_85_of_100_chosen_tokens_are_masked_and_the_others_stay():
-    objective = make()
     masked = kept = 0
     for seed in range(20):
-        inputs = prepared(objective, seed)
-        seen = np.take_along_axis(np.asarray(inputs.masked.tokens.ids), np.asarray(inputs.masked.predicted), axis=1)
-        used = np.asarray(inputs.masked.weights) > 0
-        masked += int((seen[used] == SPECIAL.mask).sum())
-        kept += int((seen[used] == np.asarray(inputs.masked.labels)[used]).sum())
+        inputs = jax.device_get(prepared(make(), seed).masked)
+        seen = np.take_along_axis(inputs.tokens.ids, inputs.predicted, axis=1)[inputs.weights > 0]
+        masked += int((seen == SPECIAL.mask).sum())
+        kept += int((seen == inputs.labels[inputs.weights > 0]).sum())
     total = masked + kept
     assert total == 20 * (B // 2) * (round(L * 0.15) + round(L // 2 * 0.15))  # nothing else became of any
     assert masked / total == pytest.approx(0.85, abs=4 * np.sqrt(0.85 * 0.15 / total))
@@ -125,13 +122,14 @@ def test_the_loss_of_detection_does_not_reach_the_generator(disentangled: bool):
 
 
 def test_what_is_shared_is_there_once():
-    names = named_leaves(make().spec)
-    assert not any(name.startswith("generator/embeddings") for name in names)
-    assert any(name.startswith("generator/layers") for name in names)
-    own = named_leaves(make(generator={"own_embeddings": True}).spec)
-    assert any(name.startswith("generator/embeddings") for name in own)
-    one_body = named_leaves(make(generator={"own_layers": False, "width": 1.0}).spec)
-    assert not any(name.startswith("generator/layers") for name in one_body)
+    for generator, parts in (
+        ({}, {"layers"}),
+        ({"own_embeddings": True}, {"layers", "embeddings"}),
+        ({"own_layers": False, "width": 1.0}, set()),
+    ):
+        leaves = (name.split("/") for name in named_leaves(make(generator=generator).spec))
+        own = {part for half, part, *_ in leaves if half == "generator"}
+        assert own & {"layers", "embeddings"} == parts
 
 
 @pytest.mark.parametrize(
@@ -166,3 +164,43 @@ def test_area_under_the_curve_is_that_of_all_pairs():
     exact = np.mean(positive[:, None] > negative[None, :])
     assert _area_under_curve(sums["replaced_scores"], sums["original_scores"]) == pytest.approx(exact, abs=0.005)
     assert _area_under_curve(np.zeros(4), np.ones(4)) == 0.5
+
+
+# -- sampling: tokens come with their softmax probability, each row from its own key ----------------------------------------
+
+WIDE = 384  # tokens to sample from
+DRAWS = 20_000
+
+
+def draw(logits: np.ndarray, *, temperature: float = 1.0, seed: int = 0) -> np.ndarray:
+    """DRAWS samples of one distribution [WIDE], spread over rows and positions."""
+    keys = jax.random.split(jax.random.key(seed), DRAWS // 100)
+    spread = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (len(keys), 100, WIDE))
+    return np.asarray(jax.jit(sample_tokens, static_argnames="temperature")(spread, keys, temperature=temperature)).ravel()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_frequencies_are_those_of_the_softmax(temperature: float):
+    logits = np.random.default_rng(0).normal(0, 1.5, WIDE)
+    expected = np.asarray(jax.nn.softmax(logits / temperature)) * DRAWS
+    found = np.bincount(draw(logits, temperature=temperature), minlength=WIDE)
+    common = expected >= 5
+    squares = np.sum((found - expected)[common] ** 2 / expected[common])
+    rest = (found[~common].sum() - expected[~common].sum()) ** 2 / max(expected[~common].sum(), 1e-9)
+    freedom = int(common.sum())
+    assert squares + rest < freedom + 4 * np.sqrt(2 * freedom)  # chi-squared: four standard deviations
+
+
+def test_a_token_of_probability_zero_is_never_drawn():
+    logits = np.full(WIDE, -1e9)
+    logits[[5, 130]] = 0.0
+    found = np.bincount(draw(logits), minlength=WIDE)
+    assert found[5] + found[130] == DRAWS
+    assert abs(found[5] - DRAWS / 2) < 4 * np.sqrt(DRAWS / 4)
+
+
+def test_a_rows_samples_depend_on_its_key_alone():
+    logits = jax.random.normal(jax.random.key(1), (4, 7, WIDE))
+    keys = jax.random.split(jax.random.key(2), 4)
+    whole, alone = sample_tokens(logits, keys), sample_tokens(logits[2:3], keys[2:3])
+    np.testing.assert_array_equal(whole[2:3], alone)
