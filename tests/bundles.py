@@ -11,19 +11,10 @@ import numpy as np
 
 from tpulm.dataset.tfrecord import masked_crc32c
 
-BERT_CONFIG: dict[str, Any] = {  # of `bert()` below, as Google writes it
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "initializer_range": 0.02,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "max_position_embeddings": 20,
-    "num_attention_heads": 3,
-    "num_hidden_layers": 2,
-    "type_vocab_size": 2,
-    "vocab_size": 60,
-}
+# Of `bert()` below, as Google writes it.
+BERT_CONFIG: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40}
+BERT_CONFIG |= {"max_position_embeddings": 20, "type_vocab_size": 2, "vocab_size": 60, "hidden_act": "gelu"}
+BERT_CONFIG |= {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1, "initializer_range": 0.02}
 ELECTRAS: dict[str, dict[str, Any]] = {  # what `electra` takes
     "projected": {"size": 128, "small": 64, "embedding": 32},
     "as wide": {"size": 128, "small": 128, "embedding": 128},
@@ -112,9 +103,8 @@ def write(prefix: Path, tensors: Mapping[str, np.ndarray], *, shards: int = 1, *
 def drawn(shapes: Mapping[str, tuple[int, ...]], *, moments: bool = True) -> dict[str, np.ndarray]:
     """Random numbers far from zero, with two moments each and a step."""
     random = np.random.default_rng(11)
-    tensors = {
-        name: random.normal(float(name.endswith("gamma")), 0.3, shape).astype(np.float32) for name, shape in shapes.items()
-    }
+    means = {name: float(name.endswith("gamma")) for name in shapes}
+    tensors = {name: random.normal(means[name], 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
     if moments:
         for role in ("adam_m", "adam_v"):
             tensors |= {f"{name}/{role}": random.random(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -199,9 +189,8 @@ def as_transformers(tensors: Mapping[str, np.ndarray], *, half: str = "bert") ->
             if scope not in (mine, heads):
                 continue
             name = name.replace("generator/", "electra/", 1) if scope == "generator" else name
-            name = name.replace("generator_predictions/output_bias", "generator_lm_head/bias").replace(
-                "dense_1", "dense_prediction"
-            )
+            name = name.replace("generator_predictions/output_bias", "generator_lm_head/bias")
+            name = name.replace("dense_1", "dense_prediction")
         name = name.replace("layer_", "layer.").replace("/", ".")
         if name.endswith("kernel"):
             array = array.T

@@ -22,24 +22,15 @@ from tpulm.progress import Silent
 from tpulm.runtime import interrupt
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "was", "good", "bad", "very", "plot", "cast", "and", "."]
-SIZES: dict[str, Any] = {
-    "num_layers": 2,
-    "hidden_size": 32,
-    "num_heads": 2,
-    "intermediate_size": 48,
-    "max_positions": 32,
-    "initializer_range": 0.1,
-}
+SIZES: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "max_positions": 32}
+SIZES |= {"initializer_range": 0.1}
 LLAMA_LIKE = {"norm": "rms", "biases": False, "feed_forward": "gated", "activation": "silu", "positions": "rotary"}
 KINDS: dict[str, tuple[Head, dict[str, Any]]] = {
     "bert": ("masked", {}),
     "next_sentence": ("next_sentence", {}),
     "electra": ("detection", {"architecture": "electra", "embedding_size": 16, "activation": "gelu"}),
     "megatron": ("masked", {"norm_position": "pre"}),
-    "eurobert": (
-        "masked",
-        {"norm_position": "pre", "masked_head": "plain", "token_types": 0, **LLAMA_LIKE},
-    ),
+    "eurobert": ("masked", {"norm_position": "pre", "masked_head": "plain", "token_types": 0, **LLAMA_LIKE}),
     "modernbert": ("masked", {"architecture": "modernbert", "num_layers": 4, "local_window": 8}),
     "decoder": ("causal", {"architecture": "decoder", "norm_position": "pre"}),
 }
@@ -60,16 +51,10 @@ def built(kind: str) -> Path:
     tokenizer = tokenization.load(words)
     tokenization.save(tokenizer, tokenizer_folder)
     head, settings = KINDS[kind]
-    config = ModelConfig.model_validate(SIZES | settings)
-    save_model(
-        folder / kind,
-        jax.device_get(initialize(spec_of(config, head, vocab_size=tokenizer.vocab_size), jax.random.key(1))),
-        config,
-        vocab_size=tokenizer.vocab_size,
-        tokenization_folder=tokenizer_folder,
-        tokenizer=tokenizer,
-    )
-    return folder / kind
+    config, vocab_size = ModelConfig.model_validate(SIZES | settings), tokenizer.vocab_size
+    params = jax.device_get(initialize(spec_of(config, head, vocab_size=vocab_size), jax.random.key(1)))
+    given: dict[str, Any] = {"tokenization_folder": tokenizer_folder, "tokenizer": tokenizer}
+    return save_model(folder / kind, params, config, vocab_size=vocab_size, **given)
 
 
 def hub_of(repository: Path, cache: Path) -> Callable[..., str]:

@@ -13,6 +13,7 @@ import bundles
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.huggingface import save_model
 from tpulm.nn.params import ParamSpec, map_specs, ones
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ","]
@@ -44,6 +45,10 @@ class Small(NamedTuple):
             "tokenization_folder": self.tokenizer_folder,
             "tokenizer": self.tokenizer,
         }
+
+    def save(self, folder: Path, **more: Any) -> Path:
+        """The folder, as `save_model` writes it."""
+        return save_model(folder, self.params, self.config, **self.arguments, **more)
 
 
 @pytest.fixture(scope="session")

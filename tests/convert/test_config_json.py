@@ -1,4 +1,4 @@
-"""config.json says what ModelConfig says, and what it cannot say is refused."""
+"""config.json says what ModelConfig and HeadConfig say, and what it cannot say is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tpulm.config import ModelConfig
-from tpulm.convert.config_json import from_config_json, to_config_json
+from tpulm.convert.config_json import HeadConfig, from_config_json, head_from_json, head_to_json, to_config_json
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
 
@@ -40,10 +40,7 @@ def test_there_and_back_under_the_name_of_the_class(settings, head, named):
     found = from_config_json(values, origin="config.json")
     assert (found.config, found.vocab_size) == (config, 100)
     assert (values["architectures"], values["pad_token_id"]) == ([named], 3)
-
-
-def test_the_published_activation_is_the_tanh_form():
-    assert described()["hidden_act"] == "gelu_new"
+    assert described()["hidden_act"] == "gelu_new"  # the published activation is the tanh form
 
 
 @pytest.mark.parametrize(
@@ -66,3 +63,41 @@ def test_what_is_not_ours_is_refused(changes, message):
     assert message in str(raised.value)
     with pytest.raises(DataError, match="list"):
         from_config_json([], origin="config.json")
+
+
+# -- heads ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", ["bert", "electra", "eurobert", "modernbert"])
+@pytest.mark.parametrize("answers", [HeadConfig(("neg", "pos")), HeadConfig(("a", "b", "c"), several=True), HeadConfig(())])
+def test_answers_come_back(model_type: str, answers: HeadConfig) -> None:
+    assert head_from_json({"model_type": model_type, **head_to_json(answers, model_type)}, origin="config.json") == answers
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, ("LABEL_0", "LABEL_1")),  # as transformers leaves it out
+        ({"problem_type": "regression"}, ()),
+        ({"id2label": {0: "no", 1: "yes"}}, ("no", "yes")),
+        ({"id2label": {"0": "LABEL_0"}}, ()),
+    ],
+)
+def test_heads_of_others(values: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert head_from_json(values, origin="config.json").names == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"problem_type": "ranking"}, "ranking"),
+        ({"id2label": {"0": "a", "2": "b"}}, r"\[0, 2\]"),
+        ({"id2label": ["a", "b"]}, "id2label"),
+        ({"model_type": "eurobert", "id2label": {"0": "a", "1": "b"}}, "'late'"),
+        ({"model_type": "modernbert", "classifier_pooling": "max"}, "'max'"),
+        ({"problem_type": "regression", "id2label": {"0": "a", "1": "b"}}, "one output, not 2"),
+    ],
+)
+def test_heads_that_are_not_supported_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        head_from_json(values, origin="config.json")

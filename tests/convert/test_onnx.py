@@ -23,6 +23,14 @@ from tpulm.errors import ConfigError
 from tpulm.models import bert, embedding
 from tpulm.nn.params import initialize
 
+pytestmark = pytest.mark.needs_peer
+
+
+@pytest.fixture
+def onnxruntime() -> Any:
+    pytest.importorskip("onnx")
+    return pytest.importorskip("onnxruntime")
+
 
 def computed(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.ndarray) -> np.ndarray:
     if model.head != "embedding":
@@ -65,14 +73,12 @@ CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.needs_peer
 @pytest.mark.parametrize(
     ("kind", "head", "head_config", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_onnxruntime_computes_the_same(
-    kind: str, head: Head, head_config: HeadConfig | None, changes: dict[str, Any], tmp_path: Path
+    kind: str, head: Head, head_config: HeadConfig | None, changes: dict[str, Any], onnxruntime: Any, tmp_path: Path
 ) -> None:
-    onnxruntime: Any = pytest.importorskip("onnxruntime")
     model = with_head(load_model(build_encoder(kind, tmp_path)), head, head_config, **changes)
     export_onnx(model, tmp_path / "onnx" / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
@@ -98,10 +104,10 @@ def test_onnxruntime_computes_the_same(
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.needs_peer
 @pytest.mark.parametrize("token_types", [1, 2])
-def test_the_graph_takes_what_the_tokenizer_gives(transformers: Any, token_types: int, tmp_path: Path) -> None:
-    onnxruntime: Any = pytest.importorskip("onnxruntime")
+def test_the_graph_takes_what_the_tokenizer_gives(
+    transformers: Any, onnxruntime: Any, token_types: int, tmp_path: Path
+) -> None:
     model = with_head(load_model(build_encoder("bert", tmp_path)), "masked", None, token_types=token_types)
     folder = save_loaded(tmp_path / "saved", model)
     export_onnx(model, folder / "model.onnx")
@@ -111,25 +117,15 @@ def test_the_graph_takes_what_the_tokenizer_gives(transformers: Any, token_types
     assert session.run(None, dict(given))[0].shape == (*given["input_ids"].shape, model.vocab_size)
 
 
-@pytest.mark.needs_peer
-def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    export_onnx(load_model(build_encoder("bert", tmp_path)), tmp_path / "model.onnx")
-    weights = (tmp_path / "bert" / "model.safetensors").stat().st_size
-    assert weights < (tmp_path / "model.onnx").stat().st_size < weights + 50_000
-
-
-@pytest.mark.needs_peer
-def test_from_the_command_line(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    done = invoke("export", str(build_encoder("electra", tmp_path)), "--format", "onnx", "--json")
+def test_the_command_writes_a_file_hardly_larger_than_the_weights(onnxruntime: Any, tmp_path: Path) -> None:
+    folder = build_encoder("bert", tmp_path)
+    done = invoke("export", str(folder), "--format", "onnx", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"export": [str(tmp_path / "electra" / "onnx" / "model.onnx")]}
-    assert (tmp_path / "electra" / "onnx" / "model.onnx").stat().st_size > 10_000
+    assert json.loads(done.stdout) == {"export": [str(folder / "onnx" / "model.onnx")]}
+    weights = (folder / "model.safetensors").stat().st_size
+    assert weights < (folder / "onnx" / "model.onnx").stat().st_size < weights + 50_000
 
 
-@pytest.mark.needs_peer
-def test_a_decoder_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
+def test_a_decoder_is_refused(onnxruntime: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="causal"):
         export_onnx(load_model(build_encoder("decoder", tmp_path)), tmp_path / "model.onnx")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,23 @@ def prefix(tmp_path: Path) -> Path:
     return bundles.write(tmp_path / "model.ckpt-7", TENSORS)
 
 
-def flip(path: Path, byte: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 0x10
-    path.write_bytes(data)
+@pytest.fixture
+def index(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".index")
+
+
+@pytest.fixture
+def data(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".data-00000-of-00001")
+
+
+def each_byte_changed(path: Path, start: int, stop: int | None = None) -> Iterator[None]:
+    """One after another, until the file is whole again."""
+    whole = path.read_bytes()
+    for byte in range(len(whole))[start:stop]:
+        path.write_bytes(whole[:byte] + bytes([whole[byte] ^ 0x10]) + whole[byte + 1 :])
+        yield
+    path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -52,8 +66,7 @@ def test_what_was_written_is_read(tmp_path: Path, shards: int, restart_every: in
             np.testing.assert_array_equal(bundle[name].read(), array)
 
 
-def test_nothing_is_read_before_it_is_asked_for(prefix: Path):
-    data = prefix.with_name(prefix.name + ".data-00000-of-00001")
+def test_nothing_is_read_before_it_is_asked_for(prefix: Path, data: Path):
     data.unlink()
     bundle = Bundle(prefix)
     assert bundle["a/kernel"].shape == (3, 4)
@@ -61,30 +74,22 @@ def test_nothing_is_read_before_it_is_asked_for(prefix: Path):
         bundle["a/kernel"].read()
 
 
-def test_every_changed_byte_of_the_data_is_found(prefix: Path):
-    data = prefix.with_name(prefix.name + ".data-00000-of-00001")
-    whole = data.read_bytes()
-    for byte in range(len(whole)):
-        flip(data, byte)
+def test_every_changed_byte_is_found(prefix: Path, index: Path, data: Path):
+    """A change of the index's last 48 bytes, the footer, may be one of its padding."""
+    for _ in each_byte_changed(data, 0):
         bundle = Bundle(prefix)
         with pytest.raises(DataError, match=r"\.data-00000-of-00001, tensor \S+ \(byte \d+\): .*checksum"):
             for stored in bundle.values():
                 stored.read()
-        data.write_bytes(whole)
-
-
-def test_every_changed_byte_of_the_index_s_blocks_is_found(prefix: Path):
-    index = prefix.with_name(prefix.name + ".index")
-    whole = index.read_bytes()
-    for byte in range(len(whole) - 48):
-        flip(index, byte)
+    for _ in each_byte_changed(index, 0, -48):
         with pytest.raises(DataError, match=r"\.index, byte [\d,]+: .*damaged"):
             Bundle(prefix)
-        index.write_bytes(whole)
+    for _ in each_byte_changed(index, -48):
+        with contextlib.suppress(DataError):
+            assert list(Bundle(prefix)) == sorted(TENSORS)
 
 
-def test_every_cut_is_found(prefix: Path):
-    index, data = (prefix.with_name(prefix.name + end) for end in (".index", ".data-00000-of-00001"))
+def test_every_cut_is_found(prefix: Path, index: Path, data: Path):
     whole = index.read_bytes()
     for size in range(0, len(whole), 7):
         index.write_bytes(whole[:size])
@@ -94,16 +99,6 @@ def test_every_cut_is_found(prefix: Path):
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"tensor wide \(byte \d+\): .*72 bytes"):
         Bundle(prefix)["wide"].read()
-
-
-def test_a_damaged_footer_never_does_worse_than_say_so(prefix: Path):
-    index = prefix.with_name(prefix.name + ".index")
-    whole = index.read_bytes()
-    for byte in range(len(whole) - 48, len(whole)):
-        flip(index, byte)
-        with contextlib.suppress(DataError):
-            assert list(Bundle(prefix)) == sorted(TENSORS)  # the padding
-        index.write_bytes(whole)
 
 
 def single(path: Path, entry: bytes, *, header: bytes | None = None, kind: int = 0) -> Bundle:
@@ -160,16 +155,13 @@ def test_an_older_one_does_not_stand_in_for_the_newest(prefix: Path):
     assert find_checkpoint(prefix.parent) == prefix
 
 
-def test_wrong_paths_are_told_what_is_there(prefix: Path):
+def test_wrong_paths_are_told_what_is_there(prefix: Path, index: Path):
     with pytest.raises(ConfigError, match=r"model\.ckpt-9\.index.*'model\.ckpt-7'"):
         find_checkpoint(prefix.with_name("model.ckpt-9"))
-    prefix.with_name(prefix.name + ".index").rename(prefix.with_name("elsewhere"))
-    with pytest.raises(DataError, match=r"model\.ckpt-7\.index"):
-        find_checkpoint(prefix)
-    with pytest.raises(DataError, match=r"no \.index"):
-        find_checkpoint(prefix.parent)
-    with pytest.raises(DataError, match="version 1"):
-        find_checkpoint(prefix.with_name("elsewhere"))  # such a one is a table, too
+    elsewhere = index.rename(prefix.with_name("elsewhere"))  # one of version 1 is a table, too
+    for path, message in ((prefix, r"model\.ckpt-7\.index"), (prefix.parent, r"no \.index"), (elsewhere, "version 1")):
+        with pytest.raises(DataError, match=message):
+            find_checkpoint(path)
     (prefix.parent / "empty").mkdir()
     assert find_checkpoint(prefix.parent / "empty") is None
 

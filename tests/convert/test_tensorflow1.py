@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from outputs import ours
+from outputs import assert_same_leaves, ours
 
 import bundles
 from bundles import BERT_CONFIG as CONFIG
@@ -26,27 +26,22 @@ from tpulm.nn.params import named_leaves
 from tpulm.predict.fill_mask import fill_mask
 
 Make = Callable[..., Path]
+BERT, BERT_WITH_MOMENTS = bundles.drawn(bundles.bert(), moments=False), bundles.drawn(bundles.bert())
 
 
 def stored(folder: Path) -> dict[str, np.ndarray]:
     return safetensors.numpy.load_file(folder / "model.safetensors")
 
 
-def assert_equal_tensors(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert sorted(found) == sorted(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-
-
 # -- BERT -------------------------------------------------------------------------------------------------------------------
 
 
 def test_bert_has_the_tensors_that_transformers_makes_of_it(checkpoint: Make, tmp_path: Path):
-    tensors = bundles.drawn(bundles.bert())
+    tensors = BERT_WITH_MOMENTS
     imported = import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
     assert (imported.architecture, imported.step, imported.moments, imported.dropped) == ("bert", 1234, True, ())
     assert imported.parameters == sum(array.size for name, array in tensors.items() if "adam" not in name) - 1
-    assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
+    assert_same_leaves(stored(tmp_path / "out"), bundles.as_transformers(tensors))
     model = load_model(tmp_path / "out")
     assert model.config.activation == "gelu_tanh" and model.head == "next_sentence"  # Google's gelu
     assert len(fill_mask(model, "the old [MASK]", top=3)[0]) == 3
@@ -54,7 +49,7 @@ def test_bert_has_the_tensors_that_transformers_makes_of_it(checkpoint: Make, tm
 
 
 def test_the_moments_are_those_of_our_parameters(checkpoint: Make, tmp_path: Path):
-    tensors = bundles.drawn(bundles.bert())
+    tensors = dict(BERT_WITH_MOMENTS)
     import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
     found = safetensors.numpy.load_file(tmp_path / "out" / "optimizer.safetensors")
     params = named_leaves(load_model(tmp_path / "out").params)
@@ -72,7 +67,7 @@ def test_the_moments_are_those_of_our_parameters(checkpoint: Make, tmp_path: Pat
 
 
 def test_without_the_next_sentence_head_the_pooler_is_left_out(checkpoint: Make, tmp_path: Path):
-    tensors = {name: array for name, array in bundles.drawn(bundles.bert(), moments=False).items() if "seq_rel" not in name}
+    tensors = {name: array for name, array in BERT.items() if "seq_rel" not in name}
     imported = import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
     assert imported.dropped == ("bert/pooler/dense/kernel", "bert/pooler/dense/bias") and not imported.moments
     assert load_model(tmp_path / "out").head == "masked"
@@ -104,7 +99,7 @@ def test_a_checkpoint_of_google_s_code(real_data: Path, tmp_path: Path, torch: A
     prefix = find_checkpoint(source)
     assert prefix is not None
     tensors = {name: one.read() for name, one in Bundle(prefix).items()}
-    assert_equal_tensors(stored(tmp_path / "out"), bundles.as_transformers(tensors))
+    assert_same_leaves(stored(tmp_path / "out"), bundles.as_transformers(tensors))
     model = load_model(tmp_path / "out")
     compare(torch, tensors, json.loads((source / "bert_config.json").read_text()), model)
     assert len(fill_mask(model, "all work and no [MASK]", top=3)[0]) == 3
@@ -119,7 +114,7 @@ def test_both_halves_have_the_tensors_that_transformers_makes_of_them(checkpoint
     imported = import_model(checkpoint(tensors), tmp_path / "out")  # without a config: its sizes are seen
     assert (imported.architecture, imported.parts, imported.dropped) == ("electra", ("discriminator", "generator"), ())
     for half in imported.parts:
-        assert_equal_tensors(stored(tmp_path / "out" / half), bundles.as_transformers(tensors, half=half))
+        assert_same_leaves(stored(tmp_path / "out" / half), bundles.as_transformers(tensors, half=half))
     large, small = (load_model(tmp_path / "out" / half).config for half in imported.parts)
     sizes = ELECTRAS[name]
     assert (large.hidden_size, large.num_heads, large.embedding_size) == (128, 2, sizes["embedding"])
@@ -157,15 +152,13 @@ def test_a_config_says_how_many_heads(checkpoint: Make, tmp_path: Path):
 
 
 def test_missing_and_unknown_names_are_listed(checkpoint: Make, tmp_path: Path):
-    tensors = bundles.drawn(bundles.bert(), moments=False)
+    tensors = {name: array for name, array in BERT.items() if name != "cls/predictions/output_bias"}
     tensors["bert/pooler/dense/kernels"] = tensors.pop("bert/pooler/dense/kernel")
-    del tensors["cls/predictions/output_bias"]
     with pytest.raises(DataError) as caught:
         import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
-    assert "bert_config.json (3 of 46 names)" in str(caught.value)
-    assert "missing: cls/predictions/output_bias [60]" in str(caught.value)
-    assert "missing: bert/pooler/dense/kernel [24, 24]" in str(caught.value)
-    assert "unknown: bert/pooler/dense/kernels [24, 24]" in str(caught.value)
+    missing = [f"missing: {name}" for name in ("cls/predictions/output_bias [60]", "bert/pooler/dense/kernel [24, 24]")]
+    for part in ("bert_config.json (3 of 46 names)", *missing, "unknown: bert/pooler/dense/kernels [24, 24]"):
+        assert part in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -181,33 +174,26 @@ def test_missing_and_unknown_names_are_listed(checkpoint: Make, tmp_path: Path):
     ],
 )
 def test_a_config_of_another_model_is_refused(checkpoint: Make, tmp_path: Path, change: dict[str, Any], message: str):
-    prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False), CONFIG | change)
     with pytest.raises(DataError, match=message):
-        import_model(prefix, tmp_path / "out")
+        import_model(checkpoint(BERT, CONFIG | change), tmp_path / "out")
 
 
 def test_checkpoints_of_other_models_are_refused(checkpoint: Make, tmp_path: Path):
     weights = np.ones((2, 2), np.float32)
-    cases: tuple[tuple[dict[str, np.ndarray], str], ...] = (
-        (
-            {"model/h0/w": weights, "wte": weights},
-            r"neither Google.s BERT .* nor its ELECTRA .*: .* begin with model, wte",
-        ),
-        ({"_CHECKPOINTABLE_OBJECT_GRAPH": weights}, "TensorFlow 2"),
-        (
-            {f"electra/embeddings/{name}_embeddings": weights for name in ("word", "position", "token_type")},
-            "missing: electra/encoder/layer_0/attention/self/query/kernel",
-        ),
-    )
-    for tensors, message in cases:
+    electra = [f"electra/embeddings/{name}_embeddings" for name in ("word", "position", "token_type")]
+    for names, message in (
+        (["model/h0/w", "wte"], r"neither Google.s BERT .* nor its ELECTRA .*: .* begin with model, wte"),
+        (["_CHECKPOINTABLE_OBJECT_GRAPH"], "TensorFlow 2"),
+        (electra, "missing: electra/encoder/layer_0/attention/self/query/kernel"),
+    ):
         with pytest.raises(DataError, match=message):
-            import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
+            import_model(checkpoint(dict.fromkeys(names, weights), CONFIG), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"BERT, not electra.*--kind"):
-        import_model(checkpoint(bundles.drawn(bundles.bert(), moments=False), CONFIG), tmp_path / "out", kind="electra")
+        import_model(checkpoint(BERT, CONFIG), tmp_path / "out", kind="electra")
 
 
 def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(checkpoint: Make, tmp_path: Path):
-    prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False))
+    prefix = checkpoint(BERT)
     with pytest.raises(ConfigError, match=r"bert_config\.json .*--config"):
         import_model(prefix, tmp_path / "out")
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
@@ -219,10 +205,9 @@ def test_a_bert_needs_its_config_and_every_checkpoint_its_vocabulary(checkpoint:
 
 
 def test_a_vocabulary_of_another_model_is_refused(checkpoint: Make, tmp_path: Path):
-    tensors = bundles.drawn(bundles.bert(), moments=False)
     with pytest.raises(DataError, match=r"vocab\.txt: .* 61 tokens.* 60"):
-        import_model(checkpoint(tensors, CONFIG, tokens=61), tmp_path / "out")
-    imported = import_model(checkpoint(tensors, CONFIG, tokens=57), tmp_path / "out")
+        import_model(checkpoint(BERT, CONFIG, tokens=61), tmp_path / "out")
+    imported = import_model(checkpoint(BERT, CONFIG, tokens=57), tmp_path / "out")
     assert any("57 tokens" in note and "60" in note for note in imported.notes)
     wide = bundles.drawn(bundles.bert(vocab=300), moments=False)
     with pytest.raises(DataError, match=r"vocabulary .* 60 .* 300"):
@@ -230,7 +215,7 @@ def test_a_vocabulary_of_another_model_is_refused(checkpoint: Make, tmp_path: Pa
 
 
 def test_whether_text_is_made_lower_case(checkpoint: Make, tmp_path: Path):
-    prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False), CONFIG)
+    prefix = checkpoint(BERT, CONFIG)
     (prefix.parent / "vocab.txt").write_text((prefix.parent / "vocab.txt").read_text().replace("w0\n", "Cat\n"))
     assert import_model(prefix, tmp_path / "seen").lowercase is False
     assert import_model(prefix, tmp_path / "asked", lowercase=True).lowercase is True
@@ -250,7 +235,7 @@ def test_whether_text_is_made_lower_case(checkpoint: Make, tmp_path: Path):
 def test_accents_are_kept_where_the_vocabulary_has_them(checkpoint: Make, tmp_path: Path, words: str, text: str, strips: bool):
     """Judged by Google's own steps in Python, with the --no-strip-accents of its ELECTRA, as transformers keeps them."""
     legacy = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy")
-    prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False), CONFIG)
+    prefix = checkpoint(BERT, CONFIG)
     vocabulary = prefix.parent / "vocab.txt"
     vocabulary.write_text("\n".join([*vocabulary.read_text().split()[: -len(words.split())], *words.split()]) + "\n")
     for asked in (None, True, False):
@@ -267,6 +252,5 @@ def test_accents_are_kept_where_the_vocabulary_has_them(checkpoint: Make, tmp_pa
 
 
 def test_a_config_in_the_words_of_hugging_face_means_erf(checkpoint: Make):
-    prefix = checkpoint(bundles.drawn(bundles.bert(), moments=False))
-    found = load_checkpoint(prefix, config=GivenConfig(CONFIG | {"model_type": "bert"}, "config.json"))
+    found = load_checkpoint(checkpoint(BERT), config=GivenConfig(CONFIG | {"model_type": "bert"}, "config.json"))
     assert found.parts[""].config.activation == "gelu"
