@@ -31,8 +31,8 @@ def model(folder: Path) -> LoadedModel:
 def test_the_order_and_the_batch_do_not_matter(model: LoadedModel) -> None:
     texts = [text for text, _ in reviews(40, seed=4)]
     together = [one.score for one in tpulm.classify(model, texts)]
-    single = [tpulm.classify(model, text)[0].score for text in texts[:5]]
-    np.testing.assert_allclose(together[:5], single, atol=1e-6)
+    single = [tpulm.classify(model, text)[0].score for text in texts[:3]]
+    np.testing.assert_allclose(together[:3], single, atol=1e-6)
     backwards = [one.score for one in tpulm.classify(model, texts[::-1])]
     np.testing.assert_allclose(together, backwards[::-1], atol=1e-6)
 
@@ -47,24 +47,21 @@ def test_the_folder_of_a_model_will_do(model: LoadedModel, folder: Path) -> None
 
 
 def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
-    cases: tuple[tuple[list[Any], str], ...] = (
-        (["good", None], "text 2 of 2"),
-        ([5], "text 1 of 1"),
-        ([("a", "b")], r'\["a", "b"\]'),
-        (["a\ud800b"], "surrogate"),
+    cases: tuple[tuple[list[Any], list[str] | None, str], ...] = (
+        (["good", None], None, "text 2 of 2"),
+        (["good", " \n"], None, "text 2 of 2"),
+        ([5], None, "text 1 of 1"),
+        ([("a", "b")], None, r'\["a", "b"\]'),
+        (["a\ud800b"], None, "surrogate"),
+        (["good"], [""], "second text"),
+        (["good"], ["a", "b"], r"1 .* 2 second texts"),
     )
-    for texts, message in cases:
+    for texts, pairs, message in cases:
         with pytest.raises(DataError, match=message):
-            tpulm.classify(model, texts)
-    with pytest.raises(DataError, match="second text"):
-        tpulm.classify(model, ["good"], [""])
-    with pytest.raises(DataError, match=r"1 .* 2 second texts"):
-        tpulm.classify(model, ["good"], ["a", "b"])
+            tpulm.classify(model, texts, pairs)
 
 
-def test_refusals(model: LoadedModel, folder: Path) -> None:
-    with pytest.raises(DataError, match="text 2 of 2"):
-        tpulm.classify(model, ["good", " \n"])
+def test_a_model_with_another_head_is_refused(model: LoadedModel, folder: Path) -> None:
     with pytest.raises(ConfigError, match="'tpulm finetune'"):
         tpulm.classify(tpulm.load_model(folder / "electra"), "good")
     with pytest.raises(ConfigError, match="tpulm classify"):

@@ -42,13 +42,17 @@ def spaced(kind: str, folder: Path) -> tokenization.Tokenization:
     return tokenization.load(folder)
 
 
+def random_model(tokenizer: tokenization.Tokenization, max_positions: int) -> LoadedModel:
+    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "max_positions": max_positions}
+    config, random = ModelConfig.model_validate(sizes), np.random.default_rng(2)
+    tree = spec(config, vocab_size=tokenizer.vocab_size, next_sentence=False)
+    params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
+    return LoadedModel(params, config, tokenizer.vocab_size, tokenizer, "masked")
+
+
 @pytest.fixture(scope="module")
 def model(wordpiece) -> LoadedModel:
-    config = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24, max_positions=40)
-    tree = spec(config, vocab_size=VOCAB_SIZE, next_sentence=False)
-    random = np.random.default_rng(1)
-    params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
-    return LoadedModel(params, config, VOCAB_SIZE, wordpiece, "masked")
+    return random_model(wordpiece, max_positions=40)
 
 
 def test_scores_are_the_models_probabilities(model):
@@ -77,7 +81,6 @@ def test_a_model_is_shown_in_a_line(model):
 def test_a_text_alone_and_among_others_gets_the_same_answers(model):
     texts = ["a [MASK]", "the [MASK] [MASK] sees a house, and the fox [MASK] seen by it.", "[MASK]"] * 6
     together = fill_mask(model, texts, top=3)
-    assert len(together) == len(texts)
     for text, answers in zip(texts[:2], together[:2], strict=True):
         alone = fill_mask(model, text, top=3)[0]
         assert [a[:2] + a[3:] for a in alone] == [a[:2] + a[3:] for a in answers]
@@ -146,8 +149,8 @@ def test_tokens_that_bring_their_space(tmp_path, kind, space):
     tokenizer = spaced(kind, tmp_path)
     cat = id_of(tokenizer, f"{space}cat")
     assert readable(tokenizer, cat) == "cat"
-    assert fill(tokenizer, "The old [MASK] sees.", 0, cat) == "The old cat sees."
-    assert fill(tokenizer, "The old[MASK] sees.", 0, cat) == "The old cat sees."
+    for text in ("The old [MASK] sees.", "The old[MASK] sees."):
+        assert fill(tokenizer, text, 0, cat) == "The old cat sees."
     assert fill(tokenizer, "[MASK] sees.", 0, cat) == "cat sees."
     assert fill(tokenizer, "The old cat [MASK]", 0, id_of(tokenizer, "s")) == "The old cats"
 
@@ -163,15 +166,6 @@ FORMS = {  # the same sentence composed, decomposed, in full width, between odd 
 OF_MECAB = ("NFC", "NFD", "full width", "blanks")  # what transformers' BertJapaneseTokenizer reads alike
 
 
-SETTINGS = [
-    {},
-    {"lowercase": True, "strip_accents": True},
-    {"algorithm": "bpe"},
-    {"algorithm": "unigram"},
-    {"morphemes": "mecab"},
-]
-
-
 def model_of_forms(settings: dict[str, Any], folder: Path) -> LoadedModel:
     """A random model in a folder. Its corpus was normalized to NFKC, its blanks collapsed, its repeats cut."""
     if "morphemes" in settings:
@@ -181,19 +175,21 @@ def model_of_forms(settings: dict[str, Any], folder: Path) -> LoadedModel:
     learnt = [unicodedata.normalize("NFKC", text.replace("[MASK]", "정말")) for text in FORMS.values()]
     learnt += [f"{first}{last} {first}r{last}" for first in "abcdefghijklmnop" for last in "aeiou" for _ in range(3)]
     made = tokenization.train([learnt * 2], config, cleaning=CleaningConfig(unicode_form="NFKC", max_repeats=3))
-    shape = ModelConfig(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=24, max_positions=128)
-    random = np.random.default_rng(2)
-    tree = spec(shape, vocab_size=made.vocab_size, next_sentence=False)
-    params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
-    model = LoadedModel(params, shape, made.vocab_size, made, "masked")
+    model = random_model(made, max_positions=128)
     save_loaded(folder / "m", model)
     return model
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformers(settings: dict[str, Any], tmp_path: Path):
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"lowercase": True, "strip_accents": True}, {"algorithm": "bpe"}, {"algorithm": "unigram"}, {"morphemes": "mecab"}],
+    ids=str,
+)
+def test_texts_in_other_forms_are_read_as_in_pretraining_here_and_in_transformers(
+    torch: Any, settings: dict[str, Any], tmp_path: Path
+):
     """Every later text is normalized as the corpus was, by the tokenizer: ids and scores are those of transformers."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
     model = model_of_forms(settings, tmp_path)
     made = model.tokenization
     read = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")

@@ -20,7 +20,8 @@ from tpulm.predict import generate
 TEXTS = ["the old cat sees a fox", "a fox, seen by the cat; the cat is old!", "고양이가 여우를 본다. 猫は狐を見る。"] * 4
 PROMPTS = ["the old cat", "", " a fox sees", "猫は", "unheard-of words\n\nand lines", "the <|end|>cat"]
 TOKENS = 24
-SIZES = {"vocab_size": 320, "bos_token_id": 0, "eos_token_id": 1}
+SIZES = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "max_position_embeddings": 64}
+SIZES |= {"vocab_size": 320, "bos_token_id": 0, "eos_token_id": 1}
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,8 @@ def bytes_tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<|begin|>", "<|end|>"], initial_alphabet=alphabet, show_progress=False
-    )
+    special = ["<|begin|>", "<|end|>"]
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TEXTS, trainer)
     return tokenizer
 
@@ -44,13 +44,7 @@ def save_random(torch: ModuleType, folder: Path, name: str, **settings: Any) -> 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     torch.manual_seed(3)
-    if name == "gpt2":
-        sizes = {"n_layer": 2, "n_embd": 24, "n_head": 3, "n_positions": 64}
-        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**SIZES, **sizes, **settings}))
-    else:
-        sizes = {"num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40}
-        config = transformers.LlamaConfig(**{**SIZES, **sizes, "max_position_embeddings": 64, **settings})
-        model = transformers.LlamaForCausalLM(config)
+    model: Any = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(name, **SIZES | settings))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -58,16 +52,15 @@ def save_random(torch: ModuleType, folder: Path, name: str, **settings: Any) -> 
     model.save_pretrained(folder)
 
 
-def same_as_transformers(torch: ModuleType, source: Path, ours: Path, prompts: list[str]) -> None:
-    """Greedy tokens of the model in `ours` are those that transformers makes of the one in `source`, prompt by prompt."""
+def same_as_transformers(torch: ModuleType, source: Path, imported: Path, prompts: list[str]) -> None:
+    """Greedy tokens of both are those that transformers makes of the model in `source`, prompt by prompt."""
     import transformers
 
-    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(source)
-    theirs.eval()
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source)
-    copied: Any = transformers.AutoTokenizer.from_pretrained(ours)
-    model = load_model(ours)
+    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+    tokenizer, copied = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (source, imported))
+    model = load_model(imported)
     found = generate(model, prompts, max_tokens=TOKENS, temperature=0.0)
+    assert generate(load_model(source), prompts, max_tokens=TOKENS, temperature=0.0) == found
     ends = theirs.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     seen: set[int] = set()
@@ -81,10 +74,8 @@ def same_as_transformers(torch: ModuleType, source: Path, ours: Path, prompts: l
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=TOKENS, do_sample=False, pad_token_id=ends[0]
         )
         expected = out[0, len(ids) :].tolist()
-        if expected[-1] in ends:
-            assert (list(one.token_ids), one.ending) == (expected[:-1], "end of text")
-        else:
-            assert (list(one.token_ids), one.ending) == (expected, "max_tokens")
+        ended = (expected[:-1], "end of text") if expected[-1] in ends else (expected, "max_tokens")
+        assert (list(one.token_ids), one.ending) == ended
         seen |= set(expected)
     assert len(seen) > 1, "or equality would say little"
 
@@ -94,7 +85,6 @@ def test_the_fixture_of_gpt2(torch: ModuleType, real_data: Path, tmp_path: Path)
     prompts = ["low newer", "", "lowest wider", " low", "d", "<|endoftext|>low"]
     import_model(source, tmp_path / "out")
     same_as_transformers(torch, source, tmp_path / "out", prompts)
-    same_as_transformers(torch, source, source, prompts)
     command = ["generate", str(tmp_path / "out"), *prompts, "--temperature", "0", "--max-tokens", str(TOKENS), "--json"]
     printed = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()[-1])
     direct = generate_with(load_model(source), prompts, max_tokens=TOKENS, temperature=0.0)
@@ -114,7 +104,6 @@ def test_a_gpt2_with_vocab_json_and_merges(torch: ModuleType, bytes_tokenizer: T
         "tokenizer_config.json",
     }
     same_as_transformers(torch, source, tmp_path / "out", PROMPTS)
-    same_as_transformers(torch, source, source, PROMPTS)
 
 
 @pytest.mark.parametrize("ends", [1, [1, *range(60, 70)]], ids=["one end", "several ends"])
@@ -124,7 +113,7 @@ def test_a_llama_begins_every_prompt_with_its_bos(
     import transformers
 
     source = tmp_path / "source"
-    save_random(torch, source, "llama", eos_token_id=ends)
+    save_random(torch, source, "llama", intermediate_size=40, eos_token_id=ends)
     copy = Tokenizer.from_str(bytes_tokenizer.to_str())
     copy.post_processor = processors.TemplateProcessing(
         single="<|begin|> $A", pair="<|begin|> $A <|begin|> $B", special_tokens=[("<|begin|>", 0)]
@@ -134,7 +123,6 @@ def test_a_llama_begins_every_prompt_with_its_bos(
     import_model(source, tmp_path / "out")
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     same_as_transformers(torch, source, tmp_path / "out", PROMPTS)
-    same_as_transformers(torch, source, source, PROMPTS)
     if isinstance(ends, list):
         found = generate(load_model(source), PROMPTS, max_tokens=TOKENS, temperature=0.0)
         assert any(one.ending == "end of text" for one in found), "or nothing was tried"

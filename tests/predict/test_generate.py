@@ -12,11 +12,12 @@ import pytest
 from small_vocabulary import SPECIAL, VOCAB_SIZE
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from encoders import built
 from tpulm import tokenization
 from tpulm.config import ModelConfig
-from tpulm.convert.huggingface import LoadedModel
+from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
-from tpulm.models import bert, decoder
+from tpulm.models import decoder
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
 from tpulm.predict import Sampling, generate, stream
 from tpulm.predict.generate import Writer, collect
@@ -51,16 +52,16 @@ def token_ids(model: LoadedModel, prompts: list[str], **settings: Any) -> list[t
 
 
 def test_a_batch_is_as_each_prompt_alone(model: LoadedModel):
-    together = generate(model, PROMPTS, max_tokens=12, temperature=0.0)
-    assert together == [generate(model, prompt, max_tokens=12, temperature=0.0)[0] for prompt in PROMPTS]
+    together = generate(model, PROMPTS, max_tokens=10, temperature=0.0)
+    assert together == [generate(model, prompt, max_tokens=10, temperature=0.0)[0] for prompt in PROMPTS]
 
 
 def test_the_seed_decides_and_each_prompt_draws_for_itself(model: LoadedModel):
     first = token_ids(model, PROMPTS, max_tokens=10, seed=1)
-    assert token_ids(model, PROMPTS, max_tokens=10, seed=1) == first != token_ids(model, PROMPTS, max_tokens=10, seed=2)
-    many = generate(model, ["the cat"] * 20, max_tokens=3, seed=1)  # more than a batch
-    assert len(many) == 20 and len({one.text for one in many}) > 5
-    assert many[:2] == generate(model, ["the cat"] * 2, max_tokens=3, seed=1), "whatever comes after it"
+    assert first != token_ids(model, PROMPTS, max_tokens=10, seed=2)
+    many = token_ids(model, PROMPTS * 5, max_tokens=10, seed=1)  # more than a batch
+    assert many[:4] == first, "whatever comes after it"
+    assert len(many) == 20 and len({*many[::4]}) == 5
 
 
 def test_top_1_is_greedy_at_any_temperature(model: LoadedModel):
@@ -115,8 +116,8 @@ def test_it_stops_at_the_last_position(untied: LoadedModel):
 
 
 def test_a_stream_makes_up_the_texts(model: LoadedModel):
-    pieces = list(stream(model, PROMPTS, max_tokens=10, sampling=Sampling(seed=3)))
-    assert collect(PROMPTS, pieces) == generate(model, PROMPTS, max_tokens=10, seed=3)
+    pieces = list(stream(model, PROMPTS, max_tokens=10, sampling=Sampling(seed=1)))
+    assert collect(PROMPTS, pieces) == generate(model, PROMPTS, max_tokens=10, seed=1)
     assert len(pieces) > 20
     for number in range(len(PROMPTS)):
         own = [piece for piece in pieces if piece.prompt == number]
@@ -180,18 +181,12 @@ def test_spaces_between_prompt_and_text_are_those_of_one_text(vocabulary: Path):
 # -- what is refused --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused(model: LoadedModel, vocabulary: Path):
-    for name, value in (
-        *(("top_k", 0), ("top_k", 61), ("top_p", 0.0), ("top_p", 1.5), ("temperature", -1.0), ("temperature", float("nan"))),
-        ("max_tokens", 0),
-    ):
-        settings: Any = {name: value}
+def test_what_is_refused(model: LoadedModel):
+    refused: dict[str, Any] = {"top_k": (0, 61), "top_p": (0.0, 1.5), "temperature": (-1.0, float("nan")), "max_tokens": (0,)}
+    for name, value in ((name, value) for name, values in refused.items() for value in values):
         with pytest.raises(ConfigError, match=f"{name} is {value}"):
-            generate(model, "the", **settings)
+            generate(model, "the", **{name: value})
     with pytest.raises(DataError, match=r"prompt 2 of 2: .*64"):
         generate(model, ["the", "the " * 63])
-    config = ModelConfig.model_validate(TINY)
-    params = map_specs(lambda leaf: np.zeros(leaf.shape, np.float32), bert.spec(config, vocab_size=60, next_sentence=False))
-    masked = LoadedModel(params, config, 60, tokenization.load(vocabulary), "masked")
     with pytest.raises(ConfigError, match="tpulm fill-mask"):
-        generate(masked, "the")
+        generate(load_model(built("bert")), "the")
