@@ -11,18 +11,19 @@ import numpy as np
 
 import tpulm
 from encoders import built, reviews
+from tpulm.labelled.rows import Rows
 from tpulm.nn.params import named_leaves
 
 FIELDS: dict[str, tuple[str, ...]] = {  # of the rows of files
-    "classification": ("text", "label"),
-    "regression": ("text", "label"),
-    "multilabel": ("text", "label"),
-    "tag": ("text", "label"),
+    **dict.fromkeys(("classification", "regression", "multilabel", "tag"), ("text", "label")),
     "qa": ("question", "context", "answers"),
     "choice": ("question", "choices", "label"),
     "embed": ("text", "pair", "label"),
     "retrieve": ("text", "pair", "negative"),
 }
+
+
+NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
 
 
 def examples_of(task: str, count: int, *, seed: int = 0) -> list[Any]:
@@ -44,10 +45,8 @@ def examples_of(task: str, count: int, *, seed: int = 0) -> list[Any]:
         case "qa":  # the text of every fifth has no answer
             answers = [[{"text": word, "answer_start": text.index(word)}] for (text, _), word in zip(found, words, strict=True)]
             texts = [f"{text} and the plot" for text, _ in found]
-            texts[::5], answers[::5] = (
-                [text.replace("good", "and").replace("bad", "and") for text in texts[::5]],
-                [[]] * len(texts[::5]),
-            )
+            texts[::5] = [text.replace("good", "and").replace("bad", "and") for text in texts[::5]]
+            answers[::5] = [[]] * len(texts[::5])
             return [("was the film", text, answer) for text, answer in zip(texts, answers, strict=True)]
         case "choice":  # of two to four, of which one has the word "good"
             choices = [[" ".join(rng.choice(["the", "film", "plot"], 3)) for _ in range(rng.integers(2, 5))] for _ in found]

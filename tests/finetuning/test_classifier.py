@@ -32,12 +32,6 @@ def fitted() -> tpulm.Classifier:
     return untrained("classification")[0]
 
 
-def test_probabilities_are_those_of_the_labels(fitted: tpulm.Classifier) -> None:
-    shares = fitted.predict_proba(["the film was very good and the plot was"])
-    assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 2)
-    assert shares.shape == (1, 2) and shares.sum() == pytest.approx(1.0)
-
-
 def test_texts_are_cut_as_they_were_in_training(encoder: Path, tmp_path: Path) -> None:
     """By whoever loads the classifier again, transformers too; else its scores would be others than those reported."""
     from transformers import AutoTokenizer
@@ -95,16 +89,16 @@ def test_pairs_are_given_in_three_ways(fitted: tpulm.Classifier) -> None:
     np.testing.assert_array_equal(fitted.predict_proba(texts, others), expected)
     np.testing.assert_array_equal(fitted.predict_proba({"text": texts, "pair": others}), expected)
     assert not np.allclose(expected, fitted.predict_proba(texts))
+    assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, 2)
+    np.testing.assert_allclose(expected.sum(axis=1), 1.0, rtol=1e-6)
 
 
 def test_a_regression_begins_on_the_scale_of_its_labels(encoder: Path, tmp_path: Path) -> None:
     """In 69 steps of at most 3e-3 no bias gets from 0 to 1,000; what it learns is in test_tasks.py."""
     classifier = tpulm.Classifier(encoder, task="regression", **QUICK)
     data = classifier.encode(examples_of("regression", 400), learn=True)
-    head, plain = (
-        classifier.first_params(0, training).classification_head.output  # pyright: ignore[reportAttributeAccessIssue]
-        for training in (data, None)
-    )
+    trees: tuple[Any, Any] = classifier.first_params(0, data), classifier.first_params(0)
+    head, plain = (tree.classification_head.output for tree in trees)
     np.testing.assert_allclose(head.kernel, plain.kernel * data.labels.std(), rtol=1e-6)
     assert head.bias == pytest.approx(data.labels.mean()) and plain.bias == 0
     classifier.params = classifier.first_params(0, data)
@@ -228,39 +222,33 @@ def test_a_batch_is_no_larger_than_all_rows(encoder: Path, monkeypatch: pytest.M
 
 
 def test_saving_replaces_a_classifier_and_nothing_else(fitted: tpulm.Classifier, tmp_path: Path) -> None:
-    (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "model.safetensors").write_bytes(b"of an upload that was killed")
-    fitted.save_pretrained(tmp_path / "saved")
-    fitted.save_pretrained(tmp_path / "saved")
+    saved, project = tmp_path / "saved", tmp_path / "project"
+    for folder in (saved, project):
+        folder.mkdir()
+    (saved / "model.safetensors").write_bytes(b"of an upload that was killed")
+    for _ in range(2):
+        fitted.save_pretrained(saved)
     for name in ("notes/kept.txt", "app.py", ".gitignore"):
-        kept = tmp_path / "saved" / name
+        kept = saved / name
         kept.parent.mkdir(exist_ok=True)
         kept.write_text("mine")
         with pytest.raises(ConfigError, match=rf"\({name.split('/')[0]}\)"):
-            fitted.save_pretrained(tmp_path / "saved")
+            fitted.save_pretrained(saved)
         assert kept.read_text() == "mine"
         shutil.rmtree(kept.parent) if "/" in name else kept.unlink()
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "config.json").write_text("{}")
+    (project / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"config\.json"):
-        fitted.save_pretrained(tmp_path / "project")
-    assert (tmp_path / "project" / "config.json").read_text() == "{}"
+        fitted.save_pretrained(project)
+    assert (project / "config.json").read_text() == "{}"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_list_of_texts(fitted: tpulm.Classifier) -> None:
-    cases: tuple[tuple[Any, str], ...] = (
-        ("good", "one string"),
-        (["good", " "], "example 1"),
-        (["good", None], "example 1"),
-        ([5], "example 0"),
-        ([("good", "film"), ("good",)], "example 1"),
-        ([("good", "")], "second text"),
-        ({"texts": ["good"]}, "'texts'"),
-    )
-    for texts, message in cases:
+    cases: list[tuple[Any, str]] = [("good", "one string"), ({"texts": ["good"]}, "'texts'"), ([("good", "")], "second text")]
+    cases += [([5], "example 0"), *((["good", one], "example 1") for one in (" ", None))]
+    for texts, message in [*cases, ([("good", "film"), ("good",)], "example 1")]:
         for predict in (fitted.predict, fitted.predict_proba):
             with pytest.raises(DataError, match=message):
                 predict(texts)
@@ -296,7 +284,6 @@ def test_what_cannot_be_trained_or_used(encoder: Path) -> None:
         tpulm.Classifier(built("decoder"), **QUICK)
     with pytest.raises(ConfigError, match="batch_size 13"):
         tpulm.Classifier(encoder, batch_size=13, max_length=16).fit(reviews(64))
-    with pytest.raises(ConfigError, match="trained"):
-        tpulm.Classifier(encoder, labels=("a", "b"), max_length=16).predict(["good"])
-    with pytest.raises(ConfigError, match="labels"):
-        tpulm.Classifier(encoder, max_length=16).predict(["good"])
+    for labels, message in ((("a", "b"), "trained"), (None, "labels")):
+        with pytest.raises(ConfigError, match=message):
+            tpulm.Classifier(encoder, labels=labels, max_length=16).predict(["good"])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from IPython.core.formatters import HTMLFormatter
-from task_examples import same
+from task_examples import examples_of, same, write_jsonl
 
 import tpulm
 from encoders import StopAt, reviews, write_tsv
@@ -26,7 +30,8 @@ from tpulm.labelled import Columns
 from tpulm.progress import Silent
 
 COLUMNS = Columns("document", "label")
-CONFIG = FinetuneConfig(epochs=3, batch_size=16, learning_rate=3e-3, max_length=16, log_every_steps=2)
+TEST = reviews(64, seed=2)
+CONFIG = FinetuneConfig(epochs=2, batch_size=16, learning_rate=3e-3, max_length=16, log_every_steps=2)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     noisy = [(text, "pos" if number % 10 == 0 else label) for number, (text, label) in enumerate(reviews(160))]
     write_tsv(folder / "train.tsv", noisy)
-    write_tsv(folder / "test.tsv", reviews(64, seed=2))
+    write_tsv(folder / "test.tsv", TEST)
     return folder
 
 
@@ -46,16 +51,8 @@ def finished(encoder: Path, files: Path, tmp_path_factory: pytest.TempPathFactor
 def run(
     encoder: Path, files: Path, output: Path, *, progress: Any = None, overwrite: bool = False, **changes: Any
 ) -> FinetuneSummary:
-    return tpulm.finetune(
-        encoder,
-        files / "train.tsv",
-        output,
-        test=files / "test.tsv",
-        columns=COLUMNS,
-        config=CONFIG.model_copy(update=changes),
-        overwrite=overwrite,
-        progress=progress or Silent(),
-    )
+    given: dict[str, Any] = {"test": files / "test.tsv", "columns": COLUMNS, "config": CONFIG.model_copy(update=changes)}
+    return tpulm.finetune(encoder, files / "train.tsv", output, **given, overwrite=overwrite, progress=progress or Silent())
 
 
 def same_model(first: Path | str, second: Path | str) -> bool:
@@ -81,14 +78,13 @@ def test_scores_are_means_over_the_seeds(finished: FinetuneSummary) -> None:
     assert json.loads((Path(finished.output) / "finetune.json").read_text()) == values
 
 
-def test_the_model_is_that_of_the_best_epoch_on_dev(finished: FinetuneSummary, files: Path) -> None:
+def test_the_model_is_that_of_the_best_epoch_on_dev(finished: FinetuneSummary) -> None:
     for seed in finished.seeds:
         accuracies = [epoch["accuracy"] for epoch in seed.history]
         assert seed.best_epoch == 1 + accuracies.index(max(accuracies)) and seed.dev["accuracy"] == max(accuracies)
-    test = [tuple(line.split("\t")[1:]) for line in (files / "test.tsv").read_text().splitlines()[1:]]
     best = finished.seeds[finished.best]
     assert best.test is not None
-    assert tpulm.Classifier(finished.output).evaluate(test)["accuracy"] == pytest.approx(best.test["accuracy"])
+    assert tpulm.Classifier(finished.output).evaluate(TEST)["accuracy"] == pytest.approx(best.test["accuracy"])
     wrong = read_mistakes(finished.output)
     assert len(wrong) == round((1 - best.dev["accuracy"]) * finished.examples["dev"])
     assert [one.confidence for one in wrong] == sorted((one.confidence for one in wrong), reverse=True)
@@ -102,17 +98,14 @@ def test_the_folder_is_tidy(finished: FinetuneSummary) -> None:
     assert not list(output.glob("finetuning/seed-*/checkpoints"))
     card, page = (output / "README.md").read_text(), (output / "report" / "index.html").read_text()
     assert "never on test" in card and accuracy in card
-    assert all(
-        part in page
-        for part in ("Confusion", "Mistakes on dev", "Training loss", "Accuracy on dev", "seed 1", f"{accuracy} ± ")
-    )
+    for part in ("Confusion", "Mistakes on dev", "Training loss", "Accuracy on dev", "seed 1", f"{accuracy} ± "):
+        assert part in page
     assert "<iframe" in (HTMLFormatter()(finished) or "")  # as a notebook shows it
 
 
 def test_again_there_is_nothing_to_do(encoder: Path, files: Path, finished: FinetuneSummary) -> None:
     again = run(encoder, files, Path(finished.output), seeds=2)
-    assert again.nothing_to_do
-    assert again.values() == finished.values()
+    assert again.nothing_to_do and again.values() == finished.values()
     fewer = run(encoder, files, Path(finished.output), seeds=1)
     assert fewer.nothing_to_do and len(fewer.seeds) == 2  # what was trained before counts
 
@@ -124,32 +117,33 @@ def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: P
     assert two.seeds[0] == one.seeds[0] and len(two.seeds) == 2 and not two.nothing_to_do
 
 
-def test_the_best_of_several_learning_rates_is_kept(encoder: Path, files: Path, tmp_path: Path) -> None:
-    """With the model that a fine-tuning at this rate alone makes; stopped in the second one, it goes on there."""
-    out, rates = tmp_path / "clf", [1e-12, 1e-2]
-    given: Any = {"dev": files / "test.tsv", "columns": COLUMNS}
-    given["config"] = CONFIG.model_copy(update={"learning_rate": None})
+def test_the_best_of_several_learning_rates_is_kept(encoder: Path, tmp_path: Path) -> None:
+    """With the model that a fine-tuning at this rate alone makes, bit for bit; stopped in the second one, in the middle of an
+    epoch, it goes on there. Here it is a regression on small numbers, whose unit has to be that of the first attempt."""
+    rates, paths = [1e-12, 1e-2], {"train": tmp_path / "train.tsv", "dev": tmp_path / "dev.tsv"}
+    for path, examples in zip(paths.values(), (reviews(160), TEST), strict=True):
+        write_tsv(path, [(text, str(1e-5 * (label == "pos"))) for text, label in examples])
+    config = CONFIG.model_copy(update={"learning_rate": None, "task": "regression"})
 
-    def try_rates(rates: list[float], **more: Any) -> FinetuneSummary:
-        return tpulm.finetune(encoder, files / "train.tsv", out, learning_rates=rates, **given, **more)
+    def tuned(output: Path, **more: Any) -> FinetuneSummary:
+        return tpulm.finetune(encoder, **paths, output=output, columns=COLUMNS, **{"config": config, **more})
 
     with pytest.raises(Stopped):
-        try_rates(rates, progress=StopAt(36))
-    assert not (out / "config.json").exists()
-    summary = try_rates(rates)
+        tuned(tmp_path / "best", learning_rates=rates, progress=StopAt(33))
+    assert not (tmp_path / "best" / "config.json").exists()
+    summary = tuned(tmp_path / "best", learning_rates=rates)
     assert summary.settings.learning_rate == 1e-2 and not summary.nothing_to_do
-    values = json.loads((out / "finetune.json").read_text())
-    assert values["learning_rates"]["0.01"] == values["dev_accuracy"] > values["learning_rates"]["1e-12"]
-    alone = tpulm.finetune(
-        encoder, files / "train.tsv", tmp_path / "one", **given | {"config": None}, **summary.settings.model_dump()
-    )
-    assert same_model(out, alone.output) and (out / "report" / "index.html").exists()
-    assert try_rates(rates).nothing_to_do
+    values = json.loads((tmp_path / "best" / "finetune.json").read_text())
+    best = values[f"dev_{summary.settings.chosen_by}"]
+    assert values["learning_rates"]["0.01"] == best != values["learning_rates"]["1e-12"]
+    alone = tuned(tmp_path / "one", config=None, **summary.settings.model_dump())
+    assert same_model(summary.output, alone.output) and summary.seeds[0].history == alone.seeds[0].history
+    assert (tmp_path / "best" / "report" / "index.html").exists()
+    assert tuned(tmp_path / "best", learning_rates=rates).nothing_to_do
     with pytest.raises(ConfigError, match="learning_rate"):
-        tpulm.finetune(encoder, files / "train.tsv", out, learning_rates=rates, learning_rate=1e-4)
-    out = Path(alone.output)
+        tuned(tmp_path / "best", learning_rates=rates, learning_rate=1e-4)
     with pytest.raises(WorkFolderMismatch, match="one learning rate"):
-        try_rates(rates)
+        tuned(tmp_path / "one", learning_rates=rates)
 
 
 @pytest.mark.parametrize("name", ["config.json", "README.md"])
@@ -169,18 +163,6 @@ def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finish
     assert (tmp_path / "clf" / "finetune.json").exists()
 
 
-def test_a_regression_on_small_numbers_is_stopped_and_goes_on(encoder: Path, tmp_path: Path) -> None:
-    """In the middle of the second epoch of two; the model is the same bit for bit."""
-    write_tsv(tmp_path / "train.tsv", [(text, str(1e-5 * (label == "pos"))) for text, label in reviews(64)])
-    write_tsv(tmp_path / "test.tsv", [(text, str(1e-5 * (label == "pos"))) for text, label in reviews(16, seed=2)])
-    changes: dict[str, Any] = {"task": "regression", "epochs": 2}
-    with pytest.raises(Stopped):
-        run(encoder, tmp_path, tmp_path / "stopped", progress=StopAt(6), **changes)
-    again = run(encoder, tmp_path, tmp_path / "stopped", **changes)
-    whole = run(encoder, tmp_path, tmp_path / "whole", **changes)
-    assert same_model(again.output, whole.output) and again.seeds[0].history == whole.seeds[0].history
-
-
 def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
     encoder: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,10 +180,9 @@ def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
         with pytest.raises(KeyboardInterrupt):
             run(encoder, files, tmp_path / "clf", epochs=1, seeds=2)
     summary = run(encoder, files, tmp_path / "clf", epochs=1)
-    test = [tuple(line.split("\t")[1:]) for line in (files / "test.tsv").read_text().splitlines()[1:]]
     [result] = summary.seeds
     assert result.test is not None and not summary.nothing_to_do
-    assert tpulm.Classifier(summary.output).evaluate(test)["loss"] == pytest.approx(result.test["loss"], rel=1e-5)
+    assert tpulm.Classifier(summary.output).evaluate(TEST)["loss"] == pytest.approx(result.test["loss"], rel=1e-5)
     assert len(read_mistakes(summary.output)) == round((1 - result.dev["accuracy"]) * summary.examples["dev"])
     assert run(encoder, files, tmp_path / "clf", epochs=1).nothing_to_do
 
@@ -217,10 +198,8 @@ def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: 
 
 @pytest.mark.slow
 def test_in_cloud_storage(encoder: Path, files: Path, finished: FinetuneSummary, gcs: Any) -> None:
-    from tpulm import storage
-
-    storage.write_atomic("gs://runs/train.tsv", (files / "train.tsv").read_bytes())
-    storage.write_atomic("gs://runs/test.tsv", (files / "test.tsv").read_bytes())
+    for name in ("train.tsv", "test.tsv"):
+        storage.write_atomic(f"gs://runs/{name}", (files / name).read_bytes())
     arguments: Any = {"test": "gs://runs/test.tsv", "columns": COLUMNS, "config": CONFIG.model_copy(update={"seeds": 2})}
     with pytest.raises(Stopped):
         tpulm.finetune(encoder, "gs://runs/train.tsv", "gs://runs/clf", progress=StopAt(12), **arguments)
@@ -235,7 +214,7 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs"):
         run(encoder, files, tmp_path / "clf", epochs=2)
     write_tsv(tmp_path / "train.tsv", reviews(100, seed=7))
-    write_tsv(tmp_path / "test.tsv", reviews(64, seed=2))
+    write_tsv(tmp_path / "test.tsv", TEST)
     with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
         run(encoder, tmp_path, tmp_path / "clf", epochs=1)
     assert run(encoder, files, tmp_path / "clf", epochs=2, overwrite=True).seeds[0].epochs == 2
@@ -249,10 +228,10 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
 
 def test_each_file_has_columns_of_its_own_and_what_is_odd_is_counted(encoder: Path, files: Path, tmp_path: Path) -> None:
     """Rows without a text or a label, and texts of test that are in train, too."""
-    notes, other = Notes(), reviews(64, seed=2)
+    notes = Notes()
     train = write_tsv(tmp_path / "train.tsv", [*reviews(100), ("", "pos"), ("a film", "")])
-    (tmp_path / "dev.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in other))
-    rows = [("review", "stars"), *other, *reviews(160)[:3]]
+    (tmp_path / "dev.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in TEST))
+    rows = [("review", "stars"), *TEST, *reviews(160)[:3]]
     (tmp_path / "test.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
     columns = {"train": COLUMNS, "dev": Columns("2", "1", header=False), "test": Columns("review", "stars")}
     given: Any = {"dev": tmp_path / "dev.tsv", "test": tmp_path / "test.tsv", "progress": notes}
@@ -266,3 +245,46 @@ def test_each_file_has_columns_of_its_own_and_what_is_odd_is_counted(encoder: Pa
     assert summary.examples == {"train": 100, "dev": 64, "test": 67} and summary.skipped == {"empty": 1, "no_label": 1}
     told = "3 of the 67 texts of test are in train, too"
     assert [note for note in notes.notes if note.startswith(told)] and told in summary.health
+
+
+# -- kill -9 in the third epoch: the same command goes on, and scores and weights are equal bit for bit ------------------------
+
+OF_KILLED: dict[str, Any] = {"epochs": 4, "batch_size": 16, "learning_rate": 3e-3, "max_length": 16}
+OF_KILLED |= {"checkpoint": {"every_steps": 1}}  # so that it goes on in the middle of an epoch
+KILLED = """
+import json, os, signal, sys
+import tpulm
+from tpulm.progress import Silent
+
+class KillAt(Silent):
+    steps = 0
+    def advance(self, amount):
+        self.steps += amount == 1
+        if self.steps == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+tpulm.finetune(progress=KillAt(), columns=tpulm.Columns(negative=sys.argv[3] or None), **json.loads(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["qa", "retrieve"])  # in windows of texts; with negative texts
+def test_a_killed_fine_tuning_ends_as_if_nothing_had_happened(task: str, encoder: Path, tmp_path: Path) -> None:
+    for name, count, seed in (("train", 64, 0), ("dev", 32, 1)):
+        write_jsonl(tmp_path / f"{name}.jsonl", task, examples_of(task, count, seed=seed))
+    negative = "negative" if task == "retrieve" else None
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev")}
+    arguments: dict[str, Any] = {"model": str(encoder), **paths, "output": str(tmp_path / "killed"), "task": task, **OF_KILLED}
+    command = [sys.executable, "-c", KILLED, "11", json.dumps(arguments), negative or ""]
+    killed = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "killed" / "finetune.json").exists()
+    columns = tpulm.Columns(negative=negative)
+    again = tpulm.finetune(**arguments, columns=columns)
+    arguments["output"] = str(tmp_path / "whole")
+    whole = tpulm.finetune(**arguments, columns=columns)
+    assert not again.nothing_to_do and len(whole.seeds[0].history) == 4
+    assert (again.seeds[0].dev, again.seeds[0].history) == (whole.seeds[0].dev, whole.seeds[0].history)
+    left, right = (Path(one.output, "model.safetensors").read_bytes() for one in (again, whole))
+    assert left == right
+    assert tpulm.finetune(**arguments, columns=columns).nothing_to_do

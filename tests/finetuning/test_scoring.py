@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from task_examples import NO_ROWS
 
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
@@ -21,13 +22,12 @@ from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
 from tpulm.train.finetuning_program import Epochs, Labelled
 
-NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
 ONE_OF_TWO, FIVE_STEPS = [0] * 4 + [1] * 6, [1.0, 2.0, 3.0, 4.0]
 SETS = [[1, 0], [0, 1], [1, 1], [1, 0]]
 ALIKE = np.full((8, 2, 4), 0.5) + np.arange(64).reshape(8, 2, 4) * 1e-5
 
 
-def doubts(task: str, outputs: Any, labels: Any, *, before: float = -1.0, **settings: Any) -> list[str]:
+def doubts(task: str, outputs: Any, labels: Any, *, before: float, **settings: Any) -> list[str]:
     found = find_task(FinetuneConfig.model_validate({"task": task, **settings}))
     data = Labelled(NO_ROWS, np.array(labels, np.int64 if task == "classification" else np.float32))
     said = np.array(outputs, np.float32)
@@ -38,32 +38,22 @@ def logits(answers: list[int]) -> np.ndarray:
     return np.eye(2, dtype=np.float32)[answers]
 
 
+SIX_RIGHT = logits([1, 1, 0, 0, 0, 0, 1, 1, 1, 1])  # of ten, by both answers
+
+
 @pytest.mark.parametrize(
     ("task", "outputs", "labels", "settings", "expected"),
     [
         ("classification", logits([0] * 3 + [1] * 7), ONE_OF_TWO, {}, []),
         # F1 of "pos" is 2 * 6 / (10 + 6) = 0.75, of "neg" 0
-        (
-            "classification",
-            logits([1] * 10),
-            ONE_OF_TWO,
-            {},
-            ["answers pos to 100%.* 60%.*0.375", "0.6000.*0.6000"],
-        ),
-        # 6 of 10 are right, by both answers
-        ("classification", logits([1, 1, 0, 0, 0, 0, 1, 1, 1, 1]), ONE_OF_TWO, {}, ["0.6000.*always answering pos"]),
-        ("classification", logits([1, 1, 0, 0, 0, 0, 1, 1, 1, 1]), ONE_OF_TWO, {"metric": "macro_f1"}, []),
+        ("classification", logits([1] * 10), ONE_OF_TWO, {}, ["answers pos to 100%.* 60%.*0.375", "0.6000.*0.6000"]),
+        ("classification", SIX_RIGHT, ONE_OF_TWO, {}, ["0.6000.*always answering pos"]),
+        ("classification", SIX_RIGHT, ONE_OF_TWO, {"metric": "macro_f1"}, []),
         ("classification", logits([0] * 3 + [1] * 7), ONE_OF_TWO, {"before": 0.9}, ["did not help.*0.9000.*0.9000"]),
         ("regression", [[2.0], [2.001], [2.0], [2.001]], FIVE_STEPS, {}, ["answers 2 to everything", "always answering 2.5"]),
         ("regression", [[4.0], [3.0], [2.0], [1.0]], FIVE_STEPS, {}, ["5.0000.*always answering 2.5"]),
         ("regression", [[1.2], [2.1], [2.9], [3.6]], FIVE_STEPS, {}, []),
-        (
-            "multilabel",
-            [[2, -1]] * 4,
-            SETS,
-            {},
-            ["answers neg to 100%.* 50%", "0.6667.*always answering neg.*0.6667"],
-        ),
+        ("multilabel", [[2, -1]] * 4, SETS, {}, ["answers neg to 100%.* 50%", "0.6667.*always answering neg.*0.6667"]),
         ("multilabel", [[-1, -1]] * 4, SETS, {}, ["no label to 100%", "always answering neg"]),
         ("multilabel", [[2, -1], [-1, 2], [2, 2], [2, -1]], SETS, {}, []),
         ("embed", ALIKE, range(8), {"before": 1.0}, ["is 1.00", "help"]),
@@ -140,11 +130,10 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path) -> None:
     texts = ["a " * words for words in range(1, 101)]  # rows of 3 to 102 tokens
 
     def found(texts: list[str], max_length: int) -> list[str]:
-        rows, task = (
-            encode_rows(tokenizer, texts, None, max_length=max_length),
-            find_task(FinetuneConfig(max_length=max_length)),
+        rows = encode_rows(tokenizer, texts, None, max_length=max_length)
+        return text_warnings(
+            find_task(FinetuneConfig(max_length=max_length)), rows, max_positions=64, special=tokenizer.special
         )
-        return text_warnings(task, rows, max_positions=64, special=tokenizer.special)
 
     (cut,) = found(texts, 50)
     assert "52% of the texts are longer than 50" in cut and "max_length = 98" in cut and "at most 64" in cut
@@ -163,10 +152,7 @@ def test_texts_that_were_cut_or_are_unknown(tmp_path: Path) -> None:
         return part_vocabulary_warnings(tokenizer, "test", Examples(texts, pairs, None, ["somewhere"] * len(texts)))
 
     assert unknown(texts) == unknown(texts, [["a", "a a"]] * 100) == []
-    for (doubt,), share in (
-        (unknown(["a a a b"]), "25.0%"),
-        (unknown(["a", "a"], [["a", "bb"], ["a", "a"]]), "28.6%"),
-    ):
+    for (doubt,), share in ((unknown(["a a a b"]), "25.0%"), (unknown(["a", "a"], [["a", "bb"], ["a", "a"]]), "28.6%")):
         assert doubt.startswith(f"test: {share}") and "characters b)" in doubt  # a model's card says so: no text
     (doubt,) = unknown(["b" * 101])
     assert "bb" not in doubt and "more than 100 characters" in doubt
@@ -206,7 +192,7 @@ def test_balanced_class_weights_are_those_of_scikit_learn() -> None:
     assert len(found) == 100
 
 
-def test_a_doubtful_class_and_imbalance_are_told() -> None:
+def test_a_doubtful_class_imbalance_and_amounts_as_classes_are_told() -> None:
     labels = ["pos"] * 97 + ["neg"] * 2 + ["pso"]
     examples = Examples(["a"] * 100, None, labels, [f"train.csv, line {number}" for number in range(100)])
     task = find_task(FinetuneConfig())
@@ -215,11 +201,8 @@ def test_a_doubtful_class_and_imbalance_are_told() -> None:
     data, outputs = Labelled(NO_ROWS, np.array([0] * 97 + [1] * 3)), np.tile([1.0, 0.0], (100, 1))
     said = task.warnings(outputs, data, training=data, names=("pos", "neg"))
     assert '97% of the training labels are pos: class_weights = "balanced" and metric = "macro_f1" may help' in said
-
-
-def test_amounts_that_are_learned_as_classes_are_told() -> None:
     labels = ["0.0"] * 60 + ["5.0"] * 39 + ["2.4"]
-    (doubt,) = label_warnings(find_task(FinetuneConfig()), Examples(["a"] * 100, None, labels, [""] * 100))
+    (doubt,) = label_warnings(task, replace(examples, labels=labels))
     assert doubt.startswith("the 3 different labels are numbers") and doubt.endswith("need --regression")
 
 
@@ -239,15 +222,11 @@ def test_mistakes_are_shown_by_their_words() -> None:
 
 def test_doubts_are_in_the_result_and_on_the_card() -> None:
     scores = {"accuracy": 0.6, "macro_f1": 0.375, "matthews": 0.0, "loss": 0.7}
-    seeds = tuple(
-        SeedResult(seed, 1, 1, scores, None, None, [], None, doubts=["it answers pos to everything"] if seed else [])
-        for seed in (0, 1)
-    )
+    first = SeedResult(0, 1, 1, scores, None, None, [], None)
+    seeds = first, replace(first, seed=1, doubts=["it answers pos to everything"])
     settings = FinetuneConfig(learning_rate=5e-5, max_length=16, layer_decay=1.0)
-    examples = {"train": 1, "dev": 1}
-    summary = FinetuneSummary(
-        "m", "o", "classification", ("neg", "pos"), examples, {}, 0, settings, seeds, best=0, doubts=("38% were cut",)
-    )
+    examples, names = {"train": 1, "dev": 1}, ("neg", "pos")
+    summary = FinetuneSummary("m", "o", "classification", names, examples, {}, 0, settings, seeds, 0, doubts=("38% were cut",))
     said = "seed 1: it answers pos to everything; a higher learning_rate (now 5e-05)"
     assert summary.health.startswith(said) and summary.health.endswith("; 38% were cut")
     assert summary.values()["health"] == summary.health and summary.health in card_text(summary)

@@ -93,15 +93,8 @@ def start(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         attempt = Attempt(output, [])
         for index in range(hosts):
             of_host = [*several, "--host-index", str(index)] if several else []
-            attempt.hosts.append(
-                subprocess.Popen(
-                    command + of_host,
-                    env=os.environ | {"XLA_FLAGS": flags},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+            pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            attempt.hosts.append(subprocess.Popen(command + of_host, env=os.environ | {"XLA_FLAGS": flags}, **pipes))
         begun.extend(attempt.hosts)
         return attempt
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 import pytest
 
@@ -33,9 +33,8 @@ GLUE = "MNLI/train.tsv MNLI/dev_matched.tsv MNLI/dev_mismatched.tsv MNLI/test_ma
 )
 
 
-def found(suite: str, task: str, names: str | Sequence[str]) -> tuple[dict[str, str], str, str]:
-    listed = names.split() if isinstance(names, str) else list(names)
-    one = find_files(find_suite(suite).tasks[task], PurePath("dir"), listed)
+def found(suite: str, task: str, names: str) -> tuple[dict[str, str], str, str]:
+    one = find_files(find_suite(suite).tasks[task], PurePath("dir"), names.split())
     return {part: path.relative_to("dir").as_posix() for part, path in one.files.items()}, one.missing, one.note
 
 
@@ -49,34 +48,35 @@ def test_the_files_of_the_repositories_are_found(suite: str, names: str) -> None
             assert name != "jsts" or files["train"] == "datasets/jsts-v1.3/train-v1.3.json", "the newest version"
 
 
-def test_the_newest_version_is_by_numbers_and_parts_are_of_one_folder() -> None:
-    names = [f"ynat-v1.{version}_{part}.json" for version in (9, 10, 2) for part in ("train", "dev")]
-    files, _, _ = found("klue", "ynat", names)
-    assert files == {"train": "ynat-v1.10_train.json", "dev": "ynat-v1.10_dev.json"}
-    names = [f"jsts-v1.{version}/{part}-v1.{version}.json" for version in (10, 9) for part in ("train", "valid")]
-    files, _, _ = found("jglue", "jsts", names)
-    assert files == {"train": "jsts-v1.10/train-v1.10.json", "dev": "jsts-v1.10/valid-v1.10.json"}
-    files, _, _ = found("glue", "cola", "a/CoLA/train.tsv a/CoLA/dev.tsv old/CoLA/dev.tsv")
-    assert files == {"train": "a/CoLA/train.tsv", "dev": "a/CoLA/dev.tsv"}
-    files, _, _ = found("klue", "ynat", "b/ynat_train.json b/ynat_dev.json a/ynat-v1.1_train.json a/ynat-v1.1_dev.json")
-    assert files["train"] == "a/ynat-v1.1_train.json", "the benchmark's own name comes first"
-    files, _, _ = found("klue", "ynat", "train/ynat_train.json dev/ynat_dev.json")
-    assert files == {"train": "train/ynat_train.json", "dev": "dev/ynat_dev.json"}
+YNAT = "ynat-v1.9_train.json ynat-v1.9_dev.json ynat-v1.10_train.json ynat-v1.10_dev.json ynat-v1.2_train.json"
+JSTS = "jsts-v1.10/train-v1.10.json jsts-v1.10/valid-v1.10.json jsts-v1.9/train-v1.9.json jsts-v1.9/valid-v1.9.json"
 
 
-def test_files_may_lie_flat_and_be_compressed() -> None:
-    files, _, note = found("jglue", "jsts", ["ja/jsts_train.json.gz", "ja/jsts_valid.json.gz"])
-    assert files == {"train": "ja/jsts_train.json.gz", "dev": "ja/jsts_valid.json.gz"} and not note
+@pytest.mark.parametrize(
+    ("suite", "task", "names", "train", "dev"),
+    [
+        ("klue", "ynat", YNAT, "ynat-v1.10_train.json", "ynat-v1.10_dev.json"),  # the newest version is by numbers
+        ("jglue", "jsts", JSTS, "jsts-v1.10/train-v1.10.json", "jsts-v1.10/valid-v1.10.json"),
+        ("glue", "cola", "a/CoLA/train.tsv a/CoLA/dev.tsv old/CoLA/dev.tsv", "a/CoLA/train.tsv", "a/CoLA/dev.tsv"),
+        # the benchmark's own names come first
+        ("klue", "ynat", "b/ynat_train.json b/ynat_dev.json a/ynat-v1_train.json a/ynat-v1_dev.json", "a/ynat-v1_train.json",
+         "a/ynat-v1_dev.json"),
+        ("klue", "ynat", "train/ynat_train.json dev/ynat_dev.json", "train/ynat_train.json", "dev/ynat_dev.json"),
+        ("jglue", "jsts", "ja/jsts_train.json.gz ja/jsts_valid.json.gz", "ja/jsts_train.json.gz", "ja/jsts_valid.json.gz"),
+    ],
+)  # fmt: skip
+def test_both_files_are_of_one_version_and_one_folder(suite: str, task: str, names: str, train: str, dev: str) -> None:
+    assert found(suite, task, names) == ({"train": train, "dev": dev}, "", "")
 
 
 def test_a_single_file_is_split_and_that_is_said() -> None:
-    files, missing, note = found("klue", "nli", ["ko/klue_nli_2000.json.gz", "ko/klue_ner_4000.tsv.gz"])
+    files, missing, note = found("klue", "nli", "ko/klue_nli_2000.json.gz ko/klue_ner_4000.tsv.gz")
     assert files == {"dev": "ko/klue_nli_2000.json.gz"} and not missing
     assert note.startswith("no klue-nli-v1*_train.json: 20% of klue_nli_2000.json.gz is reported on")
 
 
-@pytest.mark.parametrize("names", [[], ["RTE/test.tsv"], ["RTE/train.tsv"], ["xRTE/dev.tsv"]])
-def test_what_is_missing_is_named(names: list[str]) -> None:
+@pytest.mark.parametrize("names", ["", "RTE/test.tsv", "RTE/train.tsv", "xRTE/dev.tsv"])
+def test_what_is_missing_is_named(names: str) -> None:
     files, missing, _ = found("glue", "rte", names)
     assert not files and "no RTE/dev.tsv" in missing
     assert ("no RTE/train.tsv" in missing) == ("RTE/train.tsv" not in names)
@@ -106,60 +106,55 @@ def test_unknown_names_are_refused() -> None:
         find_suite("klue").chosen_tasks(["sts", "nil"])
 
 
-def test_labels_that_are_not_the_benchmarks_are_refused(tmp_path: PurePath) -> None:
-    entry = find_suite("klue").tasks["nli"]
-    rows = [{"premise": "a", "hypothesis": "b", "gold_label": label} for label in ("neutral", "entailment", "-")]
-    path = tmp_path / "klue-nli-v1.1_train.json"
-    path.write_text(json.dumps(rows))  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(DataError, match="NLI"):
-        read_parts(entry, find_task(FinetuneConfig()), {"train": path, "dev": path})
+NLI = {"premise": "비가 온다", "hypothesis": "젖는다", "gold_label": "neutral"}
+RE = {
+    "guid": "klue-re-v1_train_00000",
+    "label": "no_relation",
+    "sentence": "조지 해리슨이 쓰고 비틀즈가",
+    "subject_entity": {"word": "비틀즈", "start_idx": 11, "end_idx": 13, "type": "ORG"},
+    "object_entity": {"word": "조지 해리슨", "start_idx": 0, "end_idx": 5, "type": "PER"},
+}
 
 
-def refused(entry: BenchTask, path: Path, message: str) -> None:
-    """The file is refused, and no row of a benchmark can be skipped."""
+def in_json(row: dict[str, Any], **changes: Any) -> bytes:
+    """A file of twenty rows, of which the last is changed, in an encoding of Windows."""
+    return json.dumps([row] * 19 + [row | changes], ensure_ascii=False).encode("cp949")
+
+
+def read(task: BenchTask, path: Path, encoding: str) -> Any:
+    return read_parts(task, find_task(FinetuneConfig(task=task.task)), {"train": path, "dev": path}, encoding)
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "content", "encoding", "message"),
+    [
+        ("klue", "nli", in_json(NLI, gold_label="-"), "cp949", "NLI"),
+        ("klue", "nli", in_json(NLI), "utf-8", "--encoding"),
+        ("klue", "ner", "비\tB-PER\n".encode("cp949"), "utf-8", "--encoding"),
+        ("glue", "cola", b"a\t1\n", "utf-8", "no column"),
+        ("klue", "re", in_json(RE, subject_entity=None), "cp949", "dev"),
+        ("klue", "re", in_json(RE, sentence="조지"), "cp949", "dev"),
+        ("klue", "re", in_json(RE, subject_entity={"start_idx": 3}), "cp949", "dev"),
+    ],
+)
+def test_files_with_other_rows_are_refused(
+    suite: str, task: str, content: bytes, encoding: str, message: str, tmp_path: Path
+) -> None:
+    """And no row of a benchmark can be skipped."""
+    path = tmp_path / ("dev.tsv" if task in ("ner", "cola") else "dev.json")
+    path.write_bytes(content)
     with pytest.raises(DataError, match=message) as failure:
-        read_parts(entry, find_task(FinetuneConfig(task=entry.task)), {"train": path, "dev": path})
+        read(find_suite(suite).tasks[task], path, encoding)
     assert "skip" not in str(failure.value)
 
 
-def test_rows_are_not_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "dev.tsv"
-    path.write_bytes("비\tB-PER\n".encode("cp949"))
-    refused(find_suite("klue").tasks["ner"], path, "--encoding")
-    path.write_text("a\t1\n")
-    refused(find_suite("glue").tasks["cola"], path, "no column")
-
-
 def test_files_in_a_named_encoding(tmp_path: Path) -> None:
-    path, row = tmp_path / "dev.json", {"premise": "비가 온다", "hypothesis": "젖는다", "gold_label": "neutral"}
-    path.write_text(json.dumps([row] * 10, ensure_ascii=False), encoding="cp949")
-    refused(find_suite("klue").tasks["nli"], path, "--encoding")
-    parts = read_parts(find_suite("klue").tasks["nli"], find_task(FinetuneConfig()), {"train": path, "dev": path}, "cp949")
-    assert parts["dev"].texts[0] == "비가 온다"
+    (tmp_path / "dev.json").write_bytes(in_json(NLI))
+    assert read(find_suite("klue").tasks["nli"], tmp_path / "dev.json", "cp949")["dev"].texts[0] == "비가 온다"
 
 
 def test_two_entities_are_marked_as_klue_marks_them() -> None:
     """The sentence and the marked one are of the comments of klue_baseline/data/klue_re.py @443c38b; a later subject, too."""
-    row = {
-        "sentence": "조지 해리슨이 쓰고 비틀즈가",
-        "subject_entity": {"word": "비틀즈", "start_idx": 11, "end_idx": 13, "type": "ORG"},
-        "object_entity": {"word": "조지 해리슨", "start_idx": 0, "end_idx": 5, "type": "PER"},
-    }
-    assert mark_entities(row)["sentence"] == "<obj>조지 해리슨</obj>이 쓰고 <subj>비틀즈</subj>가"
-    turned = {**row, "subject_entity": row["object_entity"], "object_entity": row["subject_entity"]}
+    assert mark_entities(RE)["sentence"] == "<obj>조지 해리슨</obj>이 쓰고 <subj>비틀즈</subj>가"
+    turned = {**RE, "subject_entity": RE["object_entity"], "object_entity": RE["subject_entity"]}
     assert mark_entities(turned)["sentence"] == "<subj>조지 해리슨</subj>이 쓰고 <obj>비틀즈</obj>가"
-
-
-@pytest.mark.parametrize("changed", [{"subject_entity": None}, {"sentence": "조지"}, {"subject_entity": {"start_idx": 3}}])
-def test_rows_without_two_entities_are_refused(changed: dict[str, object], tmp_path: PurePath) -> None:
-    row = {
-        "guid": "klue-re-v1_train_00000",
-        "label": "no_relation",
-        "sentence": "조지 해리슨이 쓰고 비틀즈가",
-        "subject_entity": {"start_idx": 11, "end_idx": 13},
-        "object_entity": {"start_idx": 0, "end_idx": 5},
-    }
-    path = tmp_path / "klue-re-v1.1_train.json"
-    path.write_text(json.dumps([row, {**row, **changed}]))  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(DataError, match=r"train\.json"):
-        read_parts(find_suite("klue").tasks["re"], find_task(FinetuneConfig()), {"train": path, "dev": path})

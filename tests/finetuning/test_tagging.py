@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,12 @@ from tpulm.labelled.entities import Span, TagScheme, character_scores, entity_co
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
+def written(path: Path, rows: list[Any]) -> Path:
+    """A file of these rows as JSON Lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
 def random_tags(rng: np.random.Generator, rows: int) -> list[list[str]]:
     return [[NAMES[index] for index in rng.integers(0, 5, rng.integers(1, 9))] for _ in range(rows)]
 
@@ -34,17 +39,16 @@ def test_scores_are_those_of_seqeval_on_random_tags() -> None:
     for _ in range(150):
         true = random_tags(rng, 4)
         said = [[tag if rng.random() < 0.6 else NAMES[rng.integers(5)] for tag in row] for row in true]
-        labels, classes = np.full((4, 9 + len(NAMES)), -1, np.int32), np.zeros((4, 9), np.int64)
-        labels[:, 9:] = 0
+        labels, classes = np.zeros((4, 9 + len(NAMES)), np.int32), np.zeros((4, 9), np.int64)
+        labels[:, :9] = -1
         for number, (one, other) in enumerate(zip(true, said, strict=True)):
             labels[number, : len(one)] = [NAMES.index(tag) for tag in one]
             classes[number, : len(one)] = [NAMES.index(tag) for tag in other]
         found = entity_scores(scheme, labels, classes)
-        expected = [
-            score(true, said, zero_division=0) for score in (seqeval.f1_score, seqeval.precision_score, seqeval.recall_score)
-        ]
-        macro = seqeval.f1_score(true, said, average="macro", zero_division=0)
-        np.testing.assert_allclose(found[:4], [*expected, macro], atol=1e-12)
+        scores = (seqeval.f1_score, seqeval.precision_score, seqeval.recall_score)
+        expected = [score(true, said, zero_division=0) for score in scores]
+        expected.append(seqeval.f1_score(true, said, average="macro", zero_division=0))
+        np.testing.assert_allclose(found[:4], expected, atol=1e-12)
         counts, _ = entity_counts(scheme, labels, classes)
         of_types = seqeval.classification_report(true, said, output_dict=True, zero_division=0)
         for kind, (right, said_so, there) in zip(scheme.types, counts.tolist(), strict=True):
@@ -76,11 +80,8 @@ def test_scores_of_characters_are_klues_on_random_tags() -> None:
                 gold[begin:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - begin - 1)]
             changed = [tag if rng.random() < 0.6 else NAMES[rng.integers(5)] for tag in tags]
             predicted[number, : len(tags)] = [NAMES.index(tag) for tag in changed]
-            each = [
-                part
-                for tag, size in zip(changed, sizes, strict=True)
-                for part in [tag, *[tag.replace("B-", "I-")] * (size - 1)]
-            ]
+            of_tokens = ([tag, *[tag.replace("B-", "I-")] * (size - 1)] for tag, size in zip(changed, sizes, strict=True))
+            each = [part for parts in of_tokens for part in parts]
             for kept, whole in ((true, gold), (said, each)):
                 kept.append([tag for tag, one in zip(whole, characters, strict=True) if one != " "])
         starts = np.concatenate([[0], np.cumsum([len(tags) for tags, _ in rows])])
@@ -148,6 +149,7 @@ Sentence: 1,Ann,NNP,B-PER
 {0},"Bob",NNP,B-PER
 Sentence: 2,Oslo,NNP,B-LOC
 """
+NUMBERED = "".join(f"{n},{line}\r\n" for n, line in zip(["", 0, 1, 2, 3], KAGGLE.format("").splitlines(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -155,11 +157,7 @@ Sentence: 2,Oslo,NNP,B-LOC
     [
         ("a.csv", KAGGLE.format(""), Columns()),
         ("a.csv", KAGGLE.format("NaN"), Columns()),
-        (
-            "a.csv",
-            "".join(f"{n},{line}\r\n" for n, line in zip(["", 0, 1, 2, 3], KAGGLE.format("").splitlines(), strict=True)),
-            Columns(),
-        ),
+        ("a.csv", NUMBERED, Columns()),
         ("a.tsv", "token\tlabel\nAnn\tB-PER\nmet\tO\nBob\tB-PER\n\nOslo\tB-LOC\n", Columns()),
         ("a.txt", "text pos ner\nAnn NNP B-PER\nmet VBD O\nBob NNP B-PER\n\nOslo NNP B-LOC\n", Columns()),
         ("a.csv", "Word;Tag\nAnn;B-PER\nmet;O\nBob;B-PER\n;\nOslo;B-LOC\n", Columns()),
@@ -210,11 +208,9 @@ WORDS = [(["Ann", "met", "Bob"], ["B-PER", "O", "B-PER"]), (["Oslo"], ["B-LOC"])
 def test_words_and_their_tags_as_the_hub_has_them(
     rows: list[dict[str, Any]], columns: Columns, form: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / f"a.{form}"
+    path = written(tmp_path / f"a.{form}", rows)
     if form == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     found = EntityTagging().read(path, columns)
     assert (found.texts, found.labels) == ANN
     assert EntityTagging().take(WORDS).texts == ANN[0]
@@ -226,23 +222,18 @@ def test_words_of_single_characters_are_klues(tmp_path: Path) -> None:
         {"tokens": ["4", "일", " ", "현"], "ner_tags": ["B-DT", "I-DT", "O", "O"]},
         {"tokens": ["네", "!"], "ner_tags": ["O", "O"]},
     ]
-    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    found = EntityTagging().read(tmp_path / "a.jsonl", Columns())
+    found = EntityTagging().read(written(tmp_path / "a.jsonl", rows), Columns())
     assert (found.texts, found.labels) == (["4일 현", "네!"], [[(0, 2, "DT")], []])
 
 
 def test_words_and_tags_that_are_no_example() -> None:
-    cases: tuple[tuple[Any, Any, str], ...] = (
-        (["Ann", "met"], [1, 0], "no_label"),
-        (["Ann", "met"], ["B-PER"], "no_label"),
-        (["Ann", "met"], "B-PER", "no_label"),
-        (["Ann", "met"], ["NNP", "VBD"], "no_label"),
+    cases: list[tuple[Any, Any, str]] = [
+        *((["Ann", "met"], tags, "no_label") for tags in ([1, 0], ["B-PER"], "B-PER", ["NNP", "VBD"])),
         (["Ann", " "], ["O", "B-PER"], "no_label"),
         (["Ann", None], ["B-PER", "O"], "not_text"),
-        ([" ", ""], ["O", "O"], "empty"),
-        ([], [], "empty"),
+        *((words, ["O"] * len(words), "empty") for words in ([" ", ""], [])),
         (["Ann", "\0"], ["O", "O"], "nul_character"),
-    )
+    ]
     for words, tags, reason in cases:
         fault = EntityTagging().fault({"text": words, "label": tags})
         assert fault is not None and fault[0] == reason
@@ -257,8 +248,7 @@ def test_exports_of_annotation_tools(tmp_path: Path) -> None:
         {"id": 7, "labels": [[2, 5, "PER"]]},
         {"tokens": [token], "spans": [{"start": 2, "end": 5, "label": "PER"}]},
     ):
-        (tmp_path / "a.jsonl").write_text(json.dumps({"text": "😀 Ann", **row}))
-        found = EntityTagging().read(tmp_path / "a.jsonl", Columns())
+        found = EntityTagging().read(written(tmp_path / "a.jsonl", [{"text": "😀 Ann", **row}]), Columns())
         assert tagging._spans(found) == [[(2, 5, "PER")]]  # pyright: ignore[reportPrivateUsage]
 
 
@@ -280,12 +270,8 @@ def test_schemes_of_tags(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("".join(f"w {tag}\n" for tag in tags.split()))
     expected = [(2 * first, 2 * last + 1, kind) for kind, first, last in entities(tags.split())]
     assert read_columns(tmp_path / "a.conll").labels == [expected]
-    for tags in (
-        "U-LOC O B-LOC I-LOC L-LOC",
-        "S-LOC O B-LOC I-LOC E-LOC",
-        "LOC-B O LOC-B LOC-I LOC-I",
-        "LOC_B - LOC_B LOC_I LOC_I",
-    ):
+    schemes = "U-LOC O B-LOC I-LOC L-LOC", "S-LOC O B-LOC I-LOC E-LOC", "LOC-B O LOC-B LOC-I LOC-I", "LOC_B - LOC_B LOC_I LOC_I"
+    for tags in schemes:
         (tmp_path / "a.conll").write_text("".join(f"w {tag}\n" for tag in tags.split()))
         assert read_columns(tmp_path / "a.conll").labels == [[(0, 1, "LOC"), (4, 9, "LOC")]]
 
@@ -332,12 +318,9 @@ def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:
     assert read_columns(tmp_path / "c.tsv", on_error="skip").skipped == {"no_label": 1}
 
 
-def test_klue(tmp_path: Path) -> None:
+def test_klue(real_data: Path, tmp_path: Path) -> None:
     """The file's comments mark the entities in the text."""
-    folder = os.environ.get("TPULM_TEST_DATA")
-    if folder is None:
-        pytest.skip("TPULM_TEST_DATA is not set")
-    with gzip.open(Path(folder) / "ko" / "klue_ner_4000.tsv.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(real_data / "ko" / "klue_ner_4000.tsv.gz", "rt", encoding="utf-8") as file:
         sentences = file.read().split("\n\n")[:800]
     (tmp_path / "klue.tsv").write_text("\n\n".join(sentences) + "\n", encoding="utf-8")
     heads = [line.split("\t", 1)[1] for one in sentences for line in one.splitlines() if line.startswith("## klue-ner")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from task_examples import FIELDS, examples_of, same, untrained, write_jsonl
+from task_examples import NO_ROWS, examples_of, same, untrained, write_jsonl
 
 import tpulm
 from encoders import built
@@ -25,22 +25,13 @@ from tpulm.labelled.rows import Rows
 from tpulm.train.finetuning_program import Labelled
 
 FILM, PLOT = "the film was very good and the plot was", "bad plot and cast and the film was very"
+TEXTS = ["the film was very good", "the bad plot"]
 LEARNT: dict[str, tuple[str, float, list[Any], Any]] = {  # of a task: a score and its least value, what is asked, the answers
     "classification": ("accuracy", 0.95, [FILM, PLOT], ["pos", "neg"]),
     "regression": ("pearson", 0.8, [FILM], [pytest.approx(1050, abs=30)]),
-    "multilabel": (
-        "micro_f1",
-        0.95,
-        ["the film was very good", "the bad plot", "the cast and the plot"],
-        [["emphatic", "praise"], ["blame"], []],
-    ),
+    "multilabel": ("micro_f1", 0.95, [*TEXTS, "the cast and the plot"], [["emphatic", "praise"], ["blame"], []]),
     "tag": ("entity_f1", 0.95, ["the plot was very good"], [[[18, 22, "praise"]]]),
-    "qa": (
-        "f1",
-        0.9,
-        [("was the film", "the film was very good and the plot"), ("was the film", "the film and the cast")],
-        [("good", 18, 22), ("", 0, 0)],
-    ),
+    "qa": ("f1", 0.9, [("was the film", FILM), ("was the film", "the film and the cast")], [("good", 18, 22), ("", 0, 0)]),
     "choice": ("accuracy", 0.9, [("was the film", ["the plot", "the film good", "the cast"])], [(1, "the film good")]),
     "embed": ("spearman", 0.8, [("the film was good", "the plot was very good")], [pytest.approx(1.0, abs=0.2)]),
     "retrieve": ("mrr_at_10", 0.95, [("film good", "the film was good")], [pytest.approx(1.0, abs=0.3)]),
@@ -51,17 +42,13 @@ LEARNT: dict[str, tuple[str, float, list[Any], Any]] = {  # of a task: a score a
 NAMED_TO_LOAD = ("retrieve",)
 
 
-def test_every_task_is_here() -> None:
-    assert set(LEARNT) == set(FIELDS) == set(TASKS)
-
-
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "learning_rate": 5e-3, "max_length": 16, "dropout": 0.0}
 # Of tasks that 60 steps from random weights do not teach.
 OWN: dict[str, dict[str, Any]] = {"multilabel": {"epochs": 6}, "embed": {"epochs": 5}}
 OWN |= {task: {"learning_rate": 1e-2} for task in ("qa", "choice")}
 
 
-@pytest.mark.parametrize("task", LEARNT)
+@pytest.mark.parametrize("task", sorted(TASKS))
 def test_it_learns_and_is_loaded_as_it_was_saved(task: str, encoder: Path, tmp_path: Path) -> None:
     metric, least, asked, answers = LEARNT[task]
     classifier, unseen = tpulm.Classifier(encoder, task=task, **QUICK | OWN.get(task, {})), examples_of(task, 64, seed=2)
@@ -91,16 +78,13 @@ def test_what_is_no_classifier_is_refused(task: str, tmp_path: Path) -> None:
         tpulm.classify(tmp_path / "out", "good")
 
 
-NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
+CHOICE = {"question": "a film", "choices": ["a", "b"], "label": 1}
 UNUSABLE: dict[str, tuple[dict[str, object], list[dict[str, object]]]] = {  # of a task: a row, and what makes it unusable
     "regression": ({"text": "a film", "label": 1}, [{"label": "high"}]),
     "embed": ({"text": "a film", "pair": "a plot", "label": 1}, [{"label": "high"}]),
     "tag": ({"text": "a film", "label": [[2, 6, "WORK"]]}, [{"label": [[2, 7, "WORK"]]}]),
     "multilabel": ({"text": "a film", "label": ["good"]}, [{"label": "good"}, {"label": ["good", ""]}]),
-    "choice": (
-        {"question": "a film", "choices": ["a", "b"], "label": 1},
-        [{"label": 2}, {"label": "b"}, {"choices": ["a"]}, {"choices": ["a", " "]}],
-    ),
+    "choice": (CHOICE, [{"label": 2}, {"label": "b"}, {"choices": ["a"]}, {"choices": ["a", " "]}]),
     "retrieve": ({"text": "a film", "pair": "a plot"}, [{"pair": " "}]),
 }
 
@@ -179,16 +163,16 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\nfilm\ta;b\nplot\t\n")
     task = find_task(FinetuneConfig(task="multilabel"))
     assert task.read(tmp_path / "a.tsv", Columns(label_separator=";")).labels == [["a", "b"], []]
+    assert task.learn(tpulm.read_examples(tmp_path / "a.tsv", Columns(label_separator=";"))).names == ("a", "b")
     (tmp_path / "b.csv").write_text('text,label\nfilm,"b; a"\nplot,a\ncast, cafe\u0301 \n', encoding="utf-8")
     spaced = task.read(tmp_path / "b.csv", Columns(label_separator=";"))
     for examples in (spaced, task.take([("film", ["b", " a"]), ("plot", ["a"]), ("cast", ["cafe\u0301"])])):
         outputs = np.array([[1, 1, -1], [1, -1, -1], [-1, -1, 1]], np.float32)
         assert task.predictions(outputs, NO_ROWS, examples, task.learn(examples)) == [["a", "b"], ["a"], ["caf\xe9"]]
     assert spaced.labels == [["b", "a"], ["a"], ["caf\xe9"]]
-    with pytest.raises(DataError, match=r"a\.tsv, line 2: .*--label-separator"):
-        task.read(tmp_path / "a.tsv", Columns())
-    with pytest.raises(ConfigError, match="separator"):
-        task.read(tmp_path / "a.tsv", Columns(label_separator=""))
+    for separator, error in ((None, DataError), ("", ConfigError)):
+        with pytest.raises(error, match="separator"):
+            task.read(tmp_path / "a.tsv", Columns(label_separator=separator))
     (tmp_path / "a.csv").write_text("sent1,sent2,ending0,ending1,ending2,label\nIt rains.,She,runs.,sings.,,1\n")
     found = find_task(FinetuneConfig(task="choice")).read(tmp_path / "a.csv", Columns())
     assert found.texts == ["It rains."] and found.pairs == [["She runs.", "She sings."]] and found.labels == ["1"]
@@ -215,13 +199,6 @@ def test_examples_that_were_read_without_the_task_are_checked_by_it(task: str, l
     examples = Examples(texts, pairs, labels, [f"a, line {number}" for number in range(1, 1 + len(labels))])
     with pytest.raises(DataError, match=place):
         find_task(FinetuneConfig.model_validate({"task": task})).take(examples)
-
-
-def test_labels_with_a_separator_are_lists_for_python_too(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("text\tlabel\nfilm\ta;b\nplot\t\n")
-    examples = tpulm.read_examples(tmp_path / "a.tsv", Columns(label_separator=";"))
-    assert examples.labels == [["a", "b"], []]
-    assert find_task(FinetuneConfig(task="multilabel")).learn(examples).names == ("a", "b")
 
 
 class Frame:
