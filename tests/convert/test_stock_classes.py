@@ -176,7 +176,7 @@ def modernbert_logits(torch, transformers, folder: Path, rows: np.ndarray) -> np
     return theirs(torch, their_model(transformers, folder), input_ids=rows).logits.numpy()
 
 
-@pytest.mark.parametrize("length", [96, pytest.param(8192, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [96, pytest.param(2048, marks=pytest.mark.slow)])
 def test_windows_computed_by_blocks_are_those_of_transformers(torch, transformers, make_small, tmp_path, length):
     folder = modernbert(make_small, tmp_path / "model", local_window=16 if length < 100 else 128, scale=0.7)
     model = load_model(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from tpulm.predict.generate import choose, draw, row_keys
 
 jitted_choose = jax.jit(choose, static_argnames=("top_k", "greedy"))
+key = partial(jax.random.key, impl="threefry2x32")
 DRAWS = 4000
 LOGITS = np.log([0.02, 0.4, 0.03, 0.25, 0.1, 0.15, 0.05]).astype(np.float32)
 
@@ -17,7 +20,7 @@ LOGITS = np.log([0.02, 0.4, 0.03, 0.25, 0.1, 0.15, 0.05]).astype(np.float32)
 def shares(temperature: float, top_k: int | None, top_p: float) -> np.ndarray:
     logits = np.broadcast_to([*LOGITS, *[np.float32(-1e9)] * 3], (DRAWS, 10))  # a vocabulary padded by three
     law = {"temperature": jnp.float32(temperature), "top_p": jnp.float32(top_p), "top_k": top_k, "greedy": temperature == 0.0}
-    chosen = jitted_choose(logits, row_keys(0, jnp.arange(DRAWS, dtype=jnp.int32), jnp.int32(0)), **law)
+    chosen = jitted_choose(logits, row_keys(key(0), jnp.arange(DRAWS, dtype=jnp.int32), jnp.int32(0)), **law)
     return np.bincount(chosen, minlength=10) / DRAWS
 
 
@@ -50,7 +53,7 @@ def test_draws_from_a_large_vocabulary_with_ties():
     kept = order[: np.searchsorted(np.cumsum(probabilities[order]), 0.9) + 1]
     assert weights[kept[-1]] == weights[order[len(kept)]], "the cut goes through a tie"
     number = 10_000
-    keys = row_keys(1, jnp.arange(number, dtype=jnp.int32), jnp.int32(0))
+    keys = row_keys(key(1), jnp.arange(number, dtype=jnp.int32), jnp.int32(0))
     drawn = jax.jit(draw)(np.broadcast_to(probabilities, (number, 700)), keys, top_p=jnp.float32(0.9))
     counts = np.bincount(drawn, minlength=700)
     assert counts[kept].sum() == number
@@ -60,8 +63,8 @@ def test_draws_from_a_large_vocabulary_with_ties():
 
 
 def test_keys_belong_to_texts_and_places_in_them():
-    first = jax.random.key_data(row_keys(0, jnp.arange(3, dtype=jnp.int32), jnp.int32(5)))
-    later = jax.random.key_data(row_keys(0, jnp.arange(2, 5, dtype=jnp.int32), jnp.int32(5)))
+    first = jax.random.key_data(row_keys(key(0), jnp.arange(3, dtype=jnp.int32), jnp.int32(5)))
+    later = jax.random.key_data(row_keys(key(0), jnp.arange(2, 5, dtype=jnp.int32), jnp.int32(5)))
     np.testing.assert_array_equal(first[2], later[0])
-    other = jax.random.key_data(row_keys(0, jnp.arange(3, dtype=jnp.int32), jnp.int32(6)))
+    other = jax.random.key_data(row_keys(key(0), jnp.arange(3, dtype=jnp.int32), jnp.int32(6)))
     assert not np.array_equal(first, other)

@@ -49,9 +49,8 @@ class Sampling(NamedTuple):
             raise ConfigError(f"top_p is {self.top_p}; it must be more than 0 and at most 1. 1 keeps all tokens")
 
 
-def row_keys(seed: int, rows: Int[Array, " B"], number: Int[Array, ""]) -> Array:
+def row_keys(base: Array, rows: Int[Array, " B"], number: Int[Array, ""]) -> Array:
     """One key per row, from a text's index among all texts and the token's index in it, whatever else is computed."""
-    base = jax.random.key(seed, impl="threefry2x32")
     return jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(base, row), number))(rows)
 
 
@@ -241,6 +240,7 @@ def _continue(
     cache = empty_cache(model.config, rows=len(prompts), places=places, execution=EXECUTION)
     writers = [Writer(model.tokenization, prompt) for prompt in prompts]
     numbers = np.arange(number, number + len(prompts), dtype=np.int32)
+    base = jax.random.key(sampling.seed, impl="threefry2x32")  # an argument: another seed is the same program
     going_on = set(range(len(prompts)))
     first, last = np.zeros_like(lengths), lengths - 1
     for step in range(max_tokens):
@@ -250,13 +250,13 @@ def _continue(
             first,
             last,
             cache,
+            base,
             np.int32(step),
             numbers,
             np.float32(sampling.temperature),
             np.float32(sampling.top_p or 1.0),
             config=model.config,
             vocab_size=model.vocab_size,
-            seed=sampling.seed,
             top_k=sampling.top_k,
             greedy=sampling.greedy,
         )
@@ -277,13 +277,14 @@ def _continue(
         ids = chosen[:, None]
 
 
-@partial(jax.jit, static_argnames=("config", "vocab_size", "seed", "top_k", "greedy"), donate_argnames="cache")
+@partial(jax.jit, static_argnames=("config", "vocab_size", "top_k", "greedy"), donate_argnames="cache")
 def _advance(
     params: Unstacked,
     ids: Int[Array, "B L"],
     first: Int[Array, " B"],
     last: Int[Array, " B"],
     cache: Cache,
+    base: Array,
     step: Int[Array, ""],
     numbers: Int[Array, " B"],
     temperature: Float[Array, ""],
@@ -291,7 +292,6 @@ def _advance(
     *,
     config: ModelConfig,
     vocab_size: int,
-    seed: int,
     top_k: int | None,
     greedy: bool,
 ) -> tuple[Int[Array, " B"], Cache]:
@@ -300,5 +300,5 @@ def _advance(
     hidden, cache = extend(params, ids, positions, cache, config=config, execution=EXECUTION)
     chosen = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
     logits = next_token_logits(params.decoder, chosen, execution=EXECUTION, vocab_size=vocab_size)
-    keys = row_keys(seed, numbers, step)
+    keys = row_keys(base, numbers, step)
     return choose(logits, keys, temperature=temperature, top_p=top_p, top_k=top_k, greedy=greedy), cache
