@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from tpulm.cloud.control import Heartbeat
 from tpulm.cloud.decide import Finished, Outcome
 from tpulm.cloud.job import FAULTS, Job
 from tpulm.cloud.launch import policy_of, request_for
@@ -115,10 +114,6 @@ class World:
     def heartbeat_versions(self, attempt: int) -> dict[int, int]:
         vm = self._of(attempt)
         return {} if vm is None or vm.beat is None else dict.fromkeys(range(self.workers), int(vm.beat[0]))
-
-    def heartbeat(self, attempt: int, worker: int) -> Heartbeat | None:
-        vm = self._of(attempt)
-        return None if vm is None or vm.beat is None else Heartbeat(worker, *vm.beat)
 
     def outcome(self, attempt: int) -> Outcome | None:
         vm = self._of(attempt)

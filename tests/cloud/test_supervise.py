@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Finished, Outcome, Policy, RecordEnd
 from tpulm.cloud.job import Ending, Job, Node, intended, with_node
 from tpulm.cloud.provider import Creation, NodeStatus, Refused, Request
-from tpulm.cloud.supervise import StepProgress, Supervisor
+from tpulm.cloud.supervise import Supervisor
 from tpulm.errors import CloudRefused, StorageError, TpulmError, Unavailable
 
 
@@ -152,11 +151,6 @@ def test_what_a_vm_wrote_and_cannot_be_read(run: Run, content: bytes):
         storage.write_atomic(run.control.attempt(1) / name, content)
     assert run.control.heartbeats(1) == [] and set(run.control.heartbeat_versions(1)) == {0}
     assert run.control.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read")
-
-
-@pytest.mark.parametrize(("first", "newest", "pace"), [(None, None, 0.0), (3, 3, 0.0), (None, 1, 8.0), (3, 7, 2.0)])
-def test_seconds_a_step(first: int | None, newest: int | None, pace: float):
-    assert StepProgress(first=first, begun=1.0, newest=newest, since=9.0).seconds_per_step == pace
 
 
 def test_silence_is_measured_by_one_clock(run: Run):
@@ -293,35 +287,6 @@ def test_a_login_that_ends(run: Run, at: int, patience: float, ends_well: bool):
         with pytest.raises(CloudRefused, match="invalid_rapt") as raised:
             loop.run()
         assert "gcloud compute tpus tpu-vm delete reviews-a1" in str(raised.value) and len(run.cloud.created) == at
-
-
-def beating(run: Run, *, rounds: int = 2000, **beat: object) -> Job:
-    """After so many minutes of the same heartbeat, or when the run is over."""
-    loop, job = supervisor(run), run.control.job()
-    for _ in range(rounds):
-        job, action = loop.step()
-        if isinstance(action, Finished):
-            break
-        run.now += 60.0
-        if job.node is None or job.node.name not in run.cloud.nodes:
-            continue
-        if run.cloud.nodes[job.node.name] == "CREATING":
-            run.cloud.nodes[job.node.name] = "READY"
-        folder = Path(str(run.control.attempt(job.node.attempt)))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "beat-0.json").write_text(json.dumps({"time": run.now, "state": "training", **beat}))
-    return job
-
-
-def test_stages_without_steps_and_steps_that_stop(run: Run):
-    """The second line, should the agent not find out: the worker says that it trains from the first stage to the last."""
-    for stage in ("dataset", "export"):
-        job = beating(run, rounds=75, step=None, stage=stage)
-        assert (job.attempt, job.attempts) == (1, ()), "no hang"
-    job = beating(run, step=40, stage="train")
-    assert [attempt.ending for attempt in job.attempts] == ["hung", "failed"]
-    assert job.status == "failed" and "hung twice after step 40" in job.message
-    assert 5400 < job.attempts[1].ended_at - job.attempts[1].intended_at < 6000
 
 
 # -- passes: each is all there is of a supervisor, and knows what the last one saved ------------------------------------

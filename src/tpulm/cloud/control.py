@@ -3,7 +3,7 @@
 run.json, settings.json   what is run, and where
 job.json                  the job, only replaced by compare-and-swap
 supervisor.json           what the last supervisor saw, and when
-attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state", "step", "stage"}
+attempts/N/beat-I.json    worker I of attempt N is alive: {"time", "state"}, and for people {"step", "stage"}
 attempts/N/end-I.json     its trainer has ended: {"exit_code", "failure", "message", "step"}
 attempts/N/stacks-I.txt   what its threads were doing when it hung
 attempts/N/log-I.txt      what its trainer printed
@@ -31,8 +31,6 @@ class Heartbeat:
     worker: int
     time: float  # seconds since 1970
     state: str  # "starting", "training", …
-    step: int | None = None  # the trainer's newest one
-    stage: str = "train"  # of the trainer
 
 
 class Control:
@@ -117,14 +115,13 @@ class Control:
 
     def heartbeats(self, attempt: int) -> list[Heartbeat]:
         """The newest heartbeat of each worker; unreadable ones are left out."""
-        return [beat for worker in self.heartbeat_versions(attempt) if (beat := self.heartbeat(attempt, worker)) is not None]
-
-    def heartbeat(self, attempt: int, worker: int) -> Heartbeat | None:
-        """A worker's newest heartbeat; None if it cannot be read."""
-        record = read_object(self.attempt(attempt) / f"beat-{worker}.json")
-        if not isinstance(record.get("time"), int | float):
-            return None
-        return Heartbeat(worker, record["time"], str(record.get("state", "")), _step(record), str(record.get("stage", "train")))
+        folder = self.attempt(attempt)
+        records = {worker: read_object(folder / f"beat-{worker}.json") for worker in self.heartbeat_versions(attempt)}
+        return [
+            Heartbeat(worker, record["time"], str(record.get("state", "")))
+            for worker, record in records.items()
+            if isinstance(record.get("time"), int | float)
+        ]
 
     def heartbeat_versions(self, attempt: int) -> dict[int, int]:
         """Worker -> the version of its heartbeat, which changes with each one, whatever the clocks say."""

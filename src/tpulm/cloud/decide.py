@@ -134,8 +134,6 @@ class Policy:
     provision: float = 7200.0  # for which one may be PROVISIONING, or refuse to be deleted in that state
     boot: float = 1200.0  # from READY until every worker is heard
     stale: float = 180.0  # from a worker's last heartbeat until it counts as dead
-    hang: float | None = None  # without a new step, from the settings; None: the larger of 10 minutes and 20 steps
-    stage: float = 3600.0  # for which a trainer may report nothing new outside training
     repair: float = 1200.0  # for which maintenance may last
     unknown: float = 600.0  # for which an unknown state may last
     save: float = 300.0  # in which a trainer must save and stop when asked
@@ -153,11 +151,6 @@ class Policy:
         """Seconds before budget or deadline at which a run is ended."""
         return self.save + self.teardown
 
-    def hangs_after(self, seconds_per_step: float) -> float:
-        """Seconds without a new step that count as hung. The agent, which knows the stages, should notice long before."""
-        limit = self.hang or max(600.0, 20 * seconds_per_step)
-        return 1.5 * max(self.stage, 6 * limit)
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -167,15 +160,6 @@ class Outcome:
     failure: str | None  # the kind of its failure record, if there is one
     message: str
     step: int | None = None  # the newest one; None: before the first
-
-
-@dataclass(frozen=True)
-class StepRate:
-    """The progress of a trainer whose worker reports that it is training."""
-
-    step: int | None = None  # the newest one reported
-    seconds_since_step: float = 0.0  # seconds since that was first seen
-    seconds_per_step: float = 0.0  # 0.0: no step since watching began
 
 
 @dataclass(frozen=True)
@@ -192,7 +176,6 @@ class Observation:
     outcome: Outcome | None = None
     newest_step: int = 0  # of a committed checkpoint
     complete: bool = False  # the run's final result exists
-    rate: StepRate = StepRate()
     boot: str = ""  # how far the boot came, if the node says so
     created_at: float | None = None  # of the node, by the cloud's clock
     unseen: float = 0.0  # seconds since the node was last seen to exist; nobody may have supervised since
@@ -539,11 +522,7 @@ def _supervise_running(job: Job, node: Node, observed: Observation, now: float, 
             waited = now - node.intended_at
         detail = f"{node.name} was still {state} after {duration(bound)}"
     elif state in _CREATING_STATES or (state == "READY" and len(observed.silence) >= observed.workers):
-        if observed.rate.seconds_since_step <= policy.hangs_after(observed.rate.seconds_per_step):
-            return Wait("working")
-        step = observed.rate.step
-        after = "no step was made" if step is None else f"no step was made after {step}"
-        return _once(job, "hung", step, f"{after} for {duration(observed.rate.seconds_since_step)}, though {heard}")
+        return Wait("working")  # whether its trainer hangs, the agent says
     elif state == "READY":
         why, bound, detail = "silent", policy.boot, f"{heard} within {policy.boot:.0f} s of READY"
         if observed.boot:

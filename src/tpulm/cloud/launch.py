@@ -209,7 +209,6 @@ def policy_of(settings: CloudSettings, job: Job) -> Policy:
         budget=settings.budget,
         deadline=deadline,
         queue=settings.queue_hours * 3600,
-        hang=None if settings.hang_minutes is None else settings.hang_minutes * 60,
         quota_patience=settings.quota_patience_hours * 3600,
         login_patience=settings.login_patience_hours * 3600,
     )

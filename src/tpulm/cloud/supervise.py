@@ -3,7 +3,7 @@
 It may be killed at any line and restarted, here or on another machine: a resource is in the job before it is created. A lease
 on W/cloud excludes a second supervisor; if the lease is lost, compare-and-swap on the job's version does. What one look must
 know of earlier ones is kept in W/cloud/supervisor.json between supervisors, so that one that only makes a single pass notices,
-too, that a worker is silent or a trainer hangs.
+too, that a worker is silent or a deletion is refused. Whether a trainer hangs, its VM's agent finds out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from tpulm.cloud.decide import (
     Observation,
     Policy,
     RecordAttempt,
-    StepRate,
     Wait,
     decide,
     describe,
@@ -43,26 +42,10 @@ from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
 
 
-class StepProgress(BaseModel):
-    """The steps of an attempt since they were first seen."""
-
-    first: int | None
-    begun: float
-    newest: int | None
-    since: float  # when the newest one was first seen
-
-    @property
-    def seconds_per_step(self) -> float:
-        """0.0 before a step is made."""
-        steps = (self.newest or 0) - (self.first or 0)
-        return (self.since - self.begun) / steps if steps > 0 else 0.0
-
-
 class SupervisorState(BaseModel):
     """What earlier looks saw, and when, in seconds since 1970 by this machine's clock."""
 
     heartbeats: dict[str, tuple[int, float]] = {}  # "ATTEMPT/WORKER" -> the version of its heartbeat, first seen when
-    progress: dict[int, StepProgress] = {}  # by attempt
     last_seen: dict[str, float] = {}  # node -> when it was last seen to exist
     deletion_requested: dict[str, float] = {}  # node -> when its deletion was first requested
     saved_at: float = 0.0
@@ -70,16 +53,11 @@ class SupervisorState(BaseModel):
     def of(self, job: Job, *, moved: float = 0.0) -> SupervisorState:
         """Without attempts and nodes that are gone; every moment `moved` by so many seconds."""
         nodes, attempts = {node.name for node in job.nodes}, {node.attempt for node in job.nodes}
-        progress = {attempt: self.progress[attempt] for attempt in attempts & self.progress.keys()}
         return SupervisorState(
             heartbeats={
                 key: (version, since + moved)
                 for key, (version, since) in self.heartbeats.items()
                 if int(key.partition("/")[0]) in attempts
-            },
-            progress={
-                attempt: value.model_copy(update={"begun": value.begun + moved, "since": value.since + moved})
-                for attempt, value in progress.items()
             },
             last_seen={name: at + moved for name, at in self.last_seen.items() if name in nodes},
             deletion_requested={name: at + moved for name, at in self.deletion_requested.items() if name in nodes},
@@ -232,24 +210,11 @@ class Supervisor:
             workers=status.workers,
             silence=silence,
             outcome=self.control.outcome(node.attempt),
-            rate=self._rate(node.attempt, now) if is_ready and silence else StepRate(),
             boot=self.provider.boot_progress(node.name, node.zone) if unheard else "",
             created_at=None if status.created_at is None else min(status.created_at, now),
             unseen=unseen,
             deleting=now - self.memory.deletion_requested.get(node.name, now),
         )
-
-    def _rate(self, attempt: int, now: float) -> StepRate:
-        """The rate by one worker's heartbeats, since all make the same steps; by this machine's clock, as silence is."""
-        beat = self.control.heartbeat(attempt, min(self.control.heartbeat_versions(attempt), default=0))
-        if beat is None or (beat.state, beat.stage) != ("training", "train"):  # in other stages it makes no steps
-            self.memory.progress.pop(attempt, None)
-            return StepRate()
-        known = self.memory.progress.get(attempt)
-        if known is None or known.newest != beat.step:
-            first = known or StepProgress(first=beat.step, begun=now, newest=beat.step, since=now)
-            known = self.memory.progress[attempt] = first.model_copy(update={"newest": beat.step, "since": now})
-        return StepRate(beat.step, now - known.since, known.seconds_per_step)
 
     def _silence(self, attempt: int, now: float) -> tuple[float, ...]:
         """For each worker heard, seconds since its newest heartbeat was first seen here, as VMs' clocks may differ."""
