@@ -10,20 +10,15 @@ import pytest
 from tpulm.cloud import job as jobs
 from tpulm.cloud.decide import (
     Action,
-    Adopt,
     AskToStop,
     Close,
-    Create,
-    Delete,
-    Finished,
+    Do,
     ForSpareNode,
-    GiveUp,
     MarkForDeletion,
     Observation,
     Outcome,
     Policy,
     Promote,
-    RecordAttempt,
     RecordEnd,
     RecordNodeState,
     Wait,
@@ -75,13 +70,13 @@ def after(exit_code: int, failure: str | None = None, message: str = "", **seen:
 @pytest.mark.parametrize(
     ("job", "seen", "later", "expected"),
     [
-        (new(), Observation(), 0, RecordAttempt()),
+        (new(), Observation(), 0, Do.RECORD_ATTEMPT),
         (new(), Observation(complete=True), 0, Close("done", "the run is complete")),
-        (new(status="done"), Observation(complete=True), 0, Finished()),
+        (new(status="done"), Observation(complete=True), 0, Do.FINISHED),
         (stopping(new()), Observation(), 0, Close("stopped", "stopped on request; launching it again continues")),
         (new(not_before=NOW + 60), Observation(), 10, Wait("the next attempt is in 50 s")),
-        (jobs.intended(new(), now=NOW), Observation(), 0, Create()),
-        (jobs.intended(new(), now=NOW), Observation(state="CREATING"), 0, Adopt()),
+        (jobs.intended(new(), now=NOW), Observation(), 0, Do.CREATE),
+        (jobs.intended(new(), now=NOW), Observation(state="CREATING"), 0, Do.ADOPT),
         (jobs.intended(new(), now=NOW), Observation(silence=(10.0,)), 0, Wait("reviews-a1 is heard, and not seen yet")),
         (requested(), Observation(pending=True), 0, Wait("reviews-a1 was asked for")),
         (requested(), Observation(), 120, Wait("reviews-a1 was asked for")),
@@ -95,7 +90,7 @@ def after(exit_code: int, failure: str | None = None, message: str = "", **seen:
         (working(), Observation(state="READY"), 60, Wait("reviews-a1 is READY")),
         (working(state="REPAIRING"), Observation(state="REPAIRING", silence=(600.0,)), 600, Wait("reviews-a1 is REPAIRING")),
         (working(), Observation(state="READY", outcome=Outcome(2, None, "")), 0, MarkForDeletion("failed", SILENT_FAILURE)),
-        (working(ending="lost", detail="gone"), WORKING, 0, Delete()),
+        (working(ending="lost", detail="gone"), WORKING, 0, Do.DELETE),
         (working(ending="lost", detail="gone"), Observation(state="DELETING"), 0, Wait("reviews-a1 is being deleted")),
         (working(ending="lost", detail="gone"), Observation(), 0, RecordEnd(0.0)),
         (requested(ending="withdrawn"), Observation(), 120, NOT_KNOWN_YET),
@@ -228,7 +223,7 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
 
 def after_refusal(job: Job, kind: Refusal, because: str, now: float = NOW, policy: Policy = POLICY) -> Job:
     """A new attempt whose request is refused."""
-    job = recorded(job.model_copy(update={"not_before": 0.0}), RecordAttempt(), Observation(), now)
+    job = recorded(job.model_copy(update={"not_before": 0.0}), Do.RECORD_ATTEMPT, Observation(), now)
     assert job.node is not None
     job = recorded(job, refused(job, job.node, kind, because, now, policy), Observation(), now)
     return recorded(job, decide(job, Observation(), now, policy), Observation(), now)
@@ -238,7 +233,7 @@ def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():
     job = after_refusal(new(zones=("a", "b", "c")), "zone", "the zone is closed")
     assert (job.closed, job.open_zones, job.not_before) == ({"a": "the zone is closed"}, ("b", "c"), NOW)
     job = after_refusal(job, "zone", "the type is not there")
-    job = recorded(job, RecordAttempt(), Observation(), NOW)
+    job = recorded(job, Do.RECORD_ATTEMPT, Observation(), NOW)
     assert job.node is not None and job.node.zone == "c"
     job = jobs.ended(jobs.ending(job, "zone", "not permitted"), now=NOW, newest_step=0, pause=0.0)
     action = decide(job, Observation(), NOW, POLICY)
@@ -261,7 +256,7 @@ def test_a_quota_closes_its_zone_when_patience_is_over():
 
 
 def queued_job() -> Job:
-    return recorded(new(queued=True, zones=("a", "b", "c")), RecordAttempt(), Observation(), NOW)
+    return recorded(new(queued=True, zones=("a", "b", "c")), Do.RECORD_ATTEMPT, Observation(), NOW)
 
 
 def test_a_failed_queue_leaves_the_others_waiting():
@@ -269,9 +264,9 @@ def test_a_failed_queue_leaves_the_others_waiting():
     assert [(node.name, node.zone) for node in job.nodes] == [("reviews-a1", "a"), ("reviews-a2", "b"), ("reviews-a3", "c")]
     nothing = {"reviews-a2": Observation(), "reviews-a3": Observation()}
     due = decide(job, Observation(spare=nothing), NOW, POLICY)
-    assert due == Create(), "recorded before it is created, one after the other"
+    assert due == Do.CREATE, "recorded before it is created, one after the other"
     job = jobs.with_node(job, requested=True, state="WAITING_FOR_RESOURCES")
-    assert decide(job, Observation(state=WAITING.state, spare=nothing), NOW, POLICY) == ForSpareNode("reviews-a2", Create())
+    assert decide(job, Observation(state=WAITING.state, spare=nothing), NOW, POLICY) == ForSpareNode("reviews-a2", Do.CREATE)
     spare = {"reviews-a2": WAITING, "reviews-a3": WAITING}
     seen = Observation(state="FAILED", refusal="stock-out", refused_because="no more capacity", spare=spare)
     job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
@@ -304,13 +299,13 @@ def withdrawn(job: Job, seen: Observation) -> Job:
         if isinstance(action, Wait) and all(node.ending and not node.requested for node in job.nodes):
             now += POLICY.appear + 1.0
             continue
-        if isinstance(action, Delete):
+        if action is Do.DELETE:
             seen = Observation(spare=dict.fromkeys(seen.spare, Observation()))
             continue
-        if isinstance(action, Finished):
+        if action is Do.FINISHED:
             break
         same = action.action if isinstance(action, ForSpareNode) else action
-        assert not isinstance(same, Wait | Create | Promote), action
+        assert not (same is Do.CREATE or isinstance(same, Wait | Promote)), action
         job = recorded(job, action, seen, now)
     assert job.nodes == ()
     return job
@@ -328,7 +323,7 @@ def test_a_stop_waits_for_what_a_killed_supervisor_may_have_asked_for():
     job = recorded(job, decide(job, Observation(), NOW, POLICY), Observation(), NOW)
     assert job.node is not None and not job.node.requested and job.node.ending == "stopped"
     assert isinstance(decide(job, Observation(), NOW + 60, POLICY), Wait)
-    assert decide(job, Observation(state="CREATING"), NOW + 60, POLICY) == Delete()
+    assert decide(job, Observation(state="CREATING"), NOW + 60, POLICY) == Do.DELETE
 
 
 @pytest.mark.parametrize("other", [Observation(), WAITING, Observation(state="READY")], ids=["not asked for", "queued", "up"])
@@ -375,7 +370,7 @@ def at_work_again(job: Job, seen: Observation, *, newest_step: int = 0) -> Job:
     """The job at work again after what `seen` brings about."""
     job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
     job = jobs.ended(job, now=NOW, newest_step=newest_step, pause=0.0)
-    if decide(job, Observation(newest_step=newest_step), NOW, POLICY) != RecordAttempt():
+    if decide(job, Observation(newest_step=newest_step), NOW, POLICY) != Do.RECORD_ATTEMPT:
         return job
     return jobs.observed(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
 
@@ -442,11 +437,11 @@ def test_a_run_that_has_run_waits_for_quota():
 
 def test_what_cannot_be_deleted_is_given_up_but_not_forgotten():
     job = working(ending="preempted")
-    assert decide(job, Observation(state="PREEMPTED", deleting=599.0), NOW, POLICY) == Delete()
-    assert decide(job, Observation(state="PREEMPTED", deleting=601.0), NOW, POLICY) == GiveUp()
-    assert decide(job, Observation(state="PROVISIONING", deleting=7100.0), NOW, POLICY) == Delete(), "it ends by itself"
-    assert decide(stopping(job), Observation(state="PROVISIONING", deleting=601.0), NOW, POLICY) == GiveUp()
-    assert recorded(job, GiveUp(), Observation(), NOW) == job
+    assert decide(job, Observation(state="PREEMPTED", deleting=599.0), NOW, POLICY) == Do.DELETE
+    assert decide(job, Observation(state="PREEMPTED", deleting=601.0), NOW, POLICY) == Do.GIVE_UP
+    assert decide(job, Observation(state="PROVISIONING", deleting=7100.0), NOW, POLICY) == Do.DELETE, "it ends by itself"
+    assert decide(stopping(job), Observation(state="PROVISIONING", deleting=601.0), NOW, POLICY) == Do.GIVE_UP
+    assert recorded(job, Do.GIVE_UP, Observation(), NOW) == job
 
 
 def test_what_nobody_saw_is_counted_from_before():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from tpulm.cloud.decide import Finished, Outcome
+from tpulm.cloud.decide import Do, Outcome, Wait
 from tpulm.cloud.job import FAULTS, Job
 from tpulm.cloud.launch import policy_of, request_for
 from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request, refusal_of_code
@@ -377,12 +377,12 @@ def live(seed: int) -> tuple[World, Job, float | None]:
             saved = current.memory.of(world.job).model_dump_json()
             current = supervisor()
             continue
-        if isinstance(action, Finished):
+        if action is Do.FINISHED:
             return world, job, budget
         if wants_stop and world.now > begun + 1800 and job.wanted == "running":
             world.replace(job.model_copy(update={"wanted": "stopped"}), str(world.version))
             wants_stop = False
-        waits = type(action).__name__ in ("Wait", "Delete")
+        waits = isinstance(action, Wait) or action is Do.DELETE
         world.pass_time((pass_seconds or POLL) if waits else 0.0)
         if pass_seconds and waits:
             world.events["passes"] += 1

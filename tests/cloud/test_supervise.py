@@ -16,7 +16,7 @@ from cloud_rig import request_of
 from cloud_emulator.recorded import answer
 from tpulm import storage
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Finished, Outcome, Policy, RecordEnd
+from tpulm.cloud.decide import Do, Outcome, Policy, RecordEnd
 from tpulm.cloud.job import Ending, Job, Node, intended, with_node
 from tpulm.cloud.provider import Creation, NodeStatus, Refused, Request
 from tpulm.cloud.supervise import Supervisor
@@ -167,7 +167,7 @@ def test_silence_is_measured_by_one_clock(run: Run):
 def to_the_end(run: Run) -> Job:
     for _ in range(100):
         job, action = supervisor(run).step()  # a new one each time: nothing may live in its memory
-        if isinstance(action, Finished):
+        if action is Do.FINISHED:
             return job
         run.go_on()
     pytest.fail("no end")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from tpulm.cloud import job as jobs
 from tpulm.cloud.job import FINAL, NO_CAPACITY, Ending, Job, Node, Status
@@ -16,26 +17,22 @@ from tpulm.cloud.provider import Refusal
 from tpulm.readable import dollars, duration
 
 
+class Do(Enum):
+    """Actions that need no more than their name."""
+
+    RECORD_ATTEMPT = auto()  # a new one
+    CREATE = auto()  # request the recorded node; requesting an existing one does nothing
+    ADOPT = auto()  # record a node that exists without a recorded request: an earlier supervisor created it
+    DELETE = auto()  # request the deletion of all nodes that are given up; requesting it again does nothing
+    GIVE_UP = auto()  # report that a node cannot be deleted, and leave it recorded
+    FINISHED = auto()  # the run was already over
+
+
 @dataclass(frozen=True)
 class Wait:
     """Nothing to do yet."""
 
     why: str
-
-
-@dataclass(frozen=True)
-class RecordAttempt:
-    """Record a new attempt."""
-
-
-@dataclass(frozen=True)
-class Create:
-    """Request the recorded node; requesting an existing one does nothing."""
-
-
-@dataclass(frozen=True)
-class Adopt:
-    """Record a node that exists without a recorded request: an earlier supervisor created it."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,7 @@ class ForSpareNode:
     """An action for a spare node."""
 
     node: str
-    action: RecordAttempt | Create | Adopt | RecordNodeState | MarkForDeletion | RecordEnd
-
-
-@dataclass(frozen=True)
-class Delete:
-    """Request the deletion of all nodes that are given up; requesting it again does nothing."""
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """Report that a node cannot be deleted, and leave it recorded."""
+    action: Do | RecordNodeState | MarkForDeletion | RecordEnd
 
 
 @dataclass(frozen=True)
@@ -101,27 +88,7 @@ class Close:
     message: str
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The run was already over."""
-
-
-Action = (
-    Wait
-    | RecordAttempt
-    | Create
-    | Adopt
-    | RecordNodeState
-    | AskToStop
-    | MarkForDeletion
-    | Promote
-    | ForSpareNode
-    | Delete
-    | GiveUp
-    | RecordEnd
-    | Close
-    | Finished
-)
+Action = Do | Wait | RecordNodeState | AskToStop | MarkForDeletion | Promote | ForSpareNode | RecordEnd | Close
 
 
 @dataclass(frozen=True)
@@ -204,7 +171,7 @@ def decide(job: Job, observed: Observation, now: float, policy: Policy) -> Actio
         if alive:
             return Promote(next((name for name, seen in alive.items() if _is_up(seen)), next(iter(alive))))
     action = _of_node(job, observed, now, policy)
-    if isinstance(action, Wait | Delete | GiveUp) and job.spare:
+    if job.spare and (isinstance(action, Wait) or action in (Do.DELETE, Do.GIVE_UP)):
         return _for_spare_nodes(job, observed, now, policy, action)
     return action
 
@@ -213,11 +180,11 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
     """The job after an action; for a request to the cloud, after the cloud accepted it."""
     heard, created_at = bool(observed.silence), observed.created_at
     match action:
-        case RecordAttempt():
+        case Do.RECORD_ATTEMPT:
             return jobs.intended(job, now=now)
-        case Create():
+        case Do.CREATE:
             return jobs.with_node(job, requested=True, since=now)
-        case Adopt():  # it may have been billed since long before this look
+        case Do.ADOPT:  # it may have been billed since long before this look
             return jobs.with_node(job, requested=True, since=job.node and job.node.intended_at)
         case RecordNodeState(state):
             return jobs.observed(job, state, now=now, unseen=observed.unseen, heard=heard, created_at=created_at)
@@ -243,7 +210,7 @@ def recorded(job: Job, action: Action, observed: Observation, now: float) -> Job
         case Close(status, message):
             assert not job.nodes
             return job.model_copy(update={"status": status, "message": message})
-        case Wait() | Delete() | GiveUp() | Finished():
+        case Wait() | Do.DELETE | Do.GIVE_UP | Do.FINISHED:
             return job
 
 
@@ -260,9 +227,8 @@ def refused(job: Job, node: Node, kind: Refusal, because: str, now: float, polic
 def _of_node(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     if job.node is None:
         action = _without_node(job, observed, now, policy)
-        return (
-            Wait("what was queued elsewhere is being deleted") if job.spare and isinstance(action, Close | Finished) else action
-        )
+        over = isinstance(action, Close) or action is Do.FINISHED
+        return Wait("what was queued elsewhere is being deleted") if job.spare and over else action
     if job.node.ending is not None:
         return _deleting(job, job.node, job.node.ending, observed, now, policy)
     if not job.node.requested:
@@ -270,7 +236,7 @@ def _of_node(job: Job, observed: Observation, now: float, policy: Policy) -> Act
     return _with_node(job, job.node, observed, now, policy)
 
 
-def _for_spare_nodes(job: Job, observed: Observation, now: float, policy: Policy, action: Wait | Delete | GiveUp) -> Action:
+def _for_spare_nodes(job: Job, observed: Observation, now: float, policy: Policy, action: Action) -> Action:
     """Keep the first node that is up of those queued in several zones. `action` is the one due for the node itself."""
     served = job.node is not None and job.node.ending is None and _is_up(observed)
     over = _is_over(job) or job.wanted != "running" or observed.complete or _exhausted_limit(job, now, policy)
@@ -287,12 +253,12 @@ def _for_spare_nodes(job: Job, observed: Observation, now: float, policy: Policy
         else:
             due = _of_node(jobs.of_spare(job, node.name), of_spare, now, policy)
         match due:
-            case RecordAttempt() | Create() | Adopt() | RecordNodeState() | MarkForDeletion() | RecordEnd():
+            case Do.RECORD_ATTEMPT | Do.CREATE | Do.ADOPT | RecordNodeState() | MarkForDeletion() | RecordEnd():
                 return ForSpareNode(node.name, due)
-            case Delete():
-                action = action if isinstance(action, GiveUp) else due
-            case GiveUp():  # while the run continues elsewhere, keep trying
-                action = due if job.node is None else Delete()
+            case Do.DELETE:
+                action = action if action is Do.GIVE_UP else due
+            case Do.GIVE_UP:  # while the run continues elsewhere, keep trying
+                action = due if job.node is None else Do.DELETE
             case _:
                 pass
     return action
@@ -309,7 +275,7 @@ def _is_up(observed: Observation) -> bool:
 
 def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -> Action:
     if job.status != "active":
-        return Finished()
+        return Do.FINISHED
     if observed.complete:
         return Close("done", "the run is complete")
     if job.wanted != "running":
@@ -327,7 +293,7 @@ def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -
         )
     if now < job.not_before:
         return Wait(f"the next attempt is in {job.not_before - now:.0f} s")
-    return RecordAttempt()
+    return Do.RECORD_ATTEMPT
 
 
 def _intended(job: Job, node: Node, observed: Observation, policy: Policy) -> Action:
@@ -335,7 +301,7 @@ def _intended(job: Job, node: Node, observed: Observation, policy: Policy) -> Ac
         return (
             MarkForDeletion("taken", f"{node.name} exists in {node.zone} and belongs to another run")
             if observed.foreign
-            else Adopt()
+            else Do.ADOPT
         )
     if observed.silence or observed.outcome is not None:  # a supervisor created it, and was killed before it recorded that
         if _answers(observed, policy):
@@ -345,15 +311,15 @@ def _intended(job: Job, node: Node, observed: Observation, policy: Policy) -> Ac
         return MarkForDeletion("withdrawn", f"the run is over ({job.status})")
     if job.wanted != "running":
         return MarkForDeletion("stopped", "stopped on request before anything was created")
-    return Create()
+    return Do.CREATE
 
 
 def _deleting(job: Job, node: Node, why: Ending, observed: Observation, now: float, policy: Policy) -> Action:
     if observed.state is not None and not observed.foreign:
         patience = policy.provision if observed.state in _CREATING_STATES and job.wanted == "running" else policy.teardown
         if observed.deleting > patience:
-            return GiveUp()
-        return Wait(f"{node.name} is being deleted") if observed.state == "DELETING" else Delete()
+            return Do.GIVE_UP
+        return Wait(f"{node.name} is being deleted") if observed.state == "DELETING" else Do.DELETE
     if observed.pending or _may_appear(node, observed, now, policy):
         return Wait(f"whether {node.name} will be created is not known yet")
     return RecordEnd(0.0 if why in FINAL else _pause(job, why, observed, policy))
@@ -542,10 +508,10 @@ def describe(job: Job, action: Action) -> str:
             return describe(jobs.of_spare(job, name), same)
         case Promote(name):
             return f"{name} takes over"
-        case Create() if node is not None:
+        case Do.CREATE if node is not None:
             how = "queueing for" if job.queued else "creating"
             return f"{how} {node.name}, a {'spot ' * job.spot}{job.accelerator}, in {node.zone}"
-        case Adopt() if node is not None:
+        case Do.ADOPT if node is not None:
             return f"{node.name} in {node.zone} is there already: taken over"
         case RecordNodeState(state) if node is not None:
             return f"{node.name} is {state}"
@@ -555,7 +521,7 @@ def describe(job: Job, action: Action) -> str:
             return f"asking the trainer to save and stop ({because})"
         case MarkForDeletion(_, detail):
             return detail
-        case Delete():
+        case Do.DELETE:
             return f"deleting {' and '.join(node.name for node in job.nodes if node.ending is not None)}"
         case RecordEnd() if node is not None:
             return f"{node.name} is gone"

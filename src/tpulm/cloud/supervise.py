@@ -20,14 +20,10 @@ from tpulm.cloud import job as jobs
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import (
     Action,
-    Create,
-    Delete,
-    Finished,
+    Do,
     ForSpareNode,
-    GiveUp,
     Observation,
     Policy,
-    RecordAttempt,
     Wait,
     decide,
     describe,
@@ -87,7 +83,7 @@ class Supervisor:
         with self._held():
             while True:
                 job, action = self.step()
-                if isinstance(action, Wait | Delete | Finished):
+                if isinstance(action, Wait) or action in (Do.DELETE, Do.FINISHED):
                     return job
                 interrupt.check(self._when_interrupted())
 
@@ -118,11 +114,11 @@ class Supervisor:
                     storage.forget_clients()
                     action = Wait("a login")
                 else:
-                    refused_since, worked = None, worked or (job.node is not None and not isinstance(action, RecordAttempt))
-                    if isinstance(action, Finished):
+                    refused_since, worked = None, worked or (job.node is not None and action is not Do.RECORD_ATTEMPT)
+                    if action is Do.FINISHED:
                         return job
                 interrupt.check(self._when_interrupted())
-                if isinstance(action, Wait | Delete):
+                if isinstance(action, Wait) or action is Do.DELETE:
                     interrupt.sleep(self.pause_seconds)
 
     @contextlib.contextmanager
@@ -161,7 +157,7 @@ class Supervisor:
         now = self.clock()
         observed = self.observe(job, now)
         action = decide(job, observed, now, self.policy)
-        if isinstance(action, GiveUp):  # the next supervisor or pass tries again
+        if action is Do.GIVE_UP:  # the next supervisor or pass tries again
             names = [node.name for node in job.nodes if node.ending is not None]
             since = min((self.memory.deletion_requested.pop(name, now) for name in names), default=now)
             raise TpulmError(
@@ -228,13 +224,13 @@ class Supervisor:
         return tuple(silence)
 
     def _act(self, job: Job, action: Action, observed: Observation, now: float) -> Job:
-        if isinstance(action, Delete):
+        if action is Do.DELETE:
             self._delete(job, observed, now)
-        if isinstance(action, ForSpareNode) and isinstance(action.action, Create):
+        if isinstance(action, ForSpareNode) and action.action is Do.CREATE:
             view = jobs.of_spare(job, action.node)
             seen = observed.spare[action.node] or Observation()
             return jobs.with_spare(job, self._create(view, action.action, seen, now))
-        if isinstance(action, Create):
+        if action is Do.CREATE:
             return self._create(job, action, observed, now)
         return recorded(job, action, observed, now)
 
