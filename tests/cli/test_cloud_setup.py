@@ -11,7 +11,7 @@ import pytest
 from cloud_emulator import Emulator
 from command_line import run_cloud as run
 from command_line import terminal_of
-from tpulm.cli import cloud_options
+from tpulm.cli import cloud_runs
 from tpulm.errors import ConfigError
 
 OPTIONS = ["--accelerator", "v3-8", "--bucket", "my-runs", "--zone", "us-central1-a"]
@@ -60,7 +60,7 @@ def test_setup_asks(said: io.StringIO, gcs: Emulator, monkeypatch: pytest.Monkey
         run("setup", *OPTIONS)
     with pytest.raises(ConfigError, match="--bucket"):
         run("setup", "--accelerator", "v3-8")
-    monkeypatch.setattr(cloud_options, "is_asked", lambda: True)
+    monkeypatch.setattr(cloud_runs, "is_asked", lambda: True)
     code, _ = run("setup", *OPTIONS, input="n\n")
     assert code == 1 and "nothing was changed" in said.getvalue() and gcs.bucket_names() == ["runs"]
     code, _ = run("setup", *OPTIONS, input="y\n")

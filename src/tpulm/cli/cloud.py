@@ -16,8 +16,7 @@ import typer
 
 from tpulm import cloud, storage
 from tpulm.cli import cloud_runs
-from tpulm.cli.cloud_options import WHERE, CloudFile, Project, Where, WorkDirInBucket, Yes, cloud_settings, confirm
-from tpulm.cli.cloud_runs import check_sources, prepare_in_bucket
+from tpulm.cli.cloud_runs import WHERE, CloudFile, Project, Where, WorkDirInBucket, Yes, cloud_settings, prepare_in_bucket
 from tpulm.cli.options import Commands, RunOptions, SetOptions, argument, option, path_option
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show, wants_json, write
 from tpulm.errors import CloudRefused, ConfigError, MissingExtra, installing
@@ -126,7 +125,7 @@ def setup(where: Where, cloud_file: CloudFile = None, yes: Yes = False) -> None:
         rows = [(str(number), step.what, step.detail) for number, step in enumerate(missing, 1)]
         print_table(f"To do in {settings.project}", rows, to=console)
         if not yes:
-            confirm(f"Do these {len(missing)}?" if len(missing) > 1 else "Do it?", declined="nothing was changed")
+            cloud_runs.confirm(f"Do these {len(missing)}?" if len(missing) > 1 else "Do it?", declined="nothing was changed")
         cloud.setup.apply(missing, log=lambda step: say(f"{step.what} …"))
         show("; 'tpulm cloud doctor' looks at all of it", lead="done", style="bold green")
     print_json({"project": settings.project, "done": [step.what for step in missing]})
@@ -242,7 +241,7 @@ def audit(
     if targets:
         if not yes:
             names_of_targets = ", ".join(dict.fromkeys(item.resource.name for item in targets))
-            confirm(f"Delete {names_of_targets}?", declined="nothing was deleted")
+            cloud_runs.confirm(f"Delete {names_of_targets}?", declined="nothing was deleted")
         with drawn_progress() as progress:
             done = cloud.teardown.delete(api, targets, progress=progress)
         show(", and seen to be gone", lead=f"{len(done.gone)} deleted", style="bold green")
@@ -382,7 +381,7 @@ def _stage(options: RunOptions, workdir: PurePath | None, settings: cloud.settin
     config = options.load()
     folder = workdir or storage.as_path(f"gs://{settings.bucket}/{config.name}")
     cloud.launch.check_folder(folder)
-    check_sources(config, folder, on_tpu=False)
+    cloud_runs.check_sources(config, folder, on_tpu=False)
     staged = cloud.launch.staged(config, folder / "cloud" / "inputs")
     prepare_in_bucket(staged, folder)
     with drawn_progress() as progress:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpulm import cloud, storage
-from tpulm.cli.cloud_options import WHERE, CloudFile, Project, WorkDirInBucket, Yes, cloud_settings, is_asked
-from tpulm.cli.options import RunOptions, SetOptions, WorkDir, option, vocabulary_of
+from tpulm.cli.options import FieldOptions, RunOptions, SetOptions, WorkDir, option, path_option, vocabulary_of
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show
 from tpulm.errors import (
     EXIT_STOPPED,
@@ -39,6 +38,46 @@ from tpulm.storage.paths import bucket_and_name
 
 if TYPE_CHECKING:
     from tpulm.config import RunConfig
+
+WHERE = FieldOptions(
+    "tpulm.cloud.settings:CloudSettings",
+    ("project", "zones", "bucket", "accelerator", "spot", "service_account"),
+    names={"zones": "--zone", "spot": "--spot/--on-demand"},
+    panel="Where to run (over cloud.toml)",
+)
+Where = Annotated[SetOptions, WHERE]
+Project = Annotated[SetOptions, WHERE._replace(fields=("project",))]
+CloudFile = Annotated[
+    PurePath | None, path_option("Where to run. Default: ./cloud.toml if it is there.", "--cloud", panel=WHERE.panel)
+]
+WorkDirInBucket = Annotated[
+    PurePath | None,
+    path_option("The work folder in a bucket. Default: gs://BUCKET/NAME of the run.", "--workdir", "-w", metavar="W"),
+]
+Yes = Annotated[bool, option("Do it without asking.", "--yes", "-y")]
+
+
+def cloud_settings(
+    file: PurePath | None, where: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any
+) -> cloud.settings.CloudSettings:
+    """The settings of the file, with those that are given over them; `defaults` stand in for options that are not."""
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in where.items()}
+    return cloud.settings.load(file, require=require, **{**defaults, **options})
+
+
+def is_asked() -> bool:
+    """Whether somebody is here to be asked."""
+    return sys.stdin.isatty()
+
+
+def confirm(question: str, *, declined: str) -> None:
+    """Raises ConfigError without a terminal; ends the command, saying what was `declined`, on a no."""
+    if not is_asked():
+        raise ConfigError("not a terminal: pass --yes to confirm")
+    if not typer.confirm(question, err=True):
+        say(declined)
+        raise typer.Exit(1)
+
 
 _OF_LOGIN = ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG")  # paths by which google-auth finds credentials
 _EXIT_CODES = {"done": 0, "stopped": EXIT_STOPPED, "failed": 1, "refused": CloudRefused.exit_code}
