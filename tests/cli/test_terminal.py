@@ -31,7 +31,8 @@ from tpulm.runtime import interrupt
 
 W = ("--workdir", "gs://runs/toy")
 CLOUD = storage.as_path("gs://runs/toy/cloud")
-JOB = Job(run="toy", accelerator="v6e-8", spot=True, zones=("us-central1-a",), created_at=0.0, status="done", attempt=1)
+ZONES, PROJECT = ("us-central1-a",), "tpulm-emulator"
+JOB = Job(run="toy", accelerator="v6e-8", spot=True, zones=ZONES, project=PROJECT, created_at=0.0, status="done", attempt=1)
 WHERE = ("--accelerator", "v6e-8", "--bucket", "runs")
 ASKED: dict[str, tuple[str, ...]] = {
     "recipes": (),

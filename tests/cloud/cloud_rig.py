@@ -19,7 +19,11 @@ WORKDIR_PATH = storage.as_path("gs://runs/toy")
 
 def job_of(**changes: Any) -> Job:
     values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "zones": (ZONE, "us-central1-b")}
-    values |= {"prices": dict.fromkeys((*values["zones"], OTHER_ZONE), 2.0), "created_at": time.time() - 7200}
+    values |= {
+        "project": PROJECT,
+        "prices": dict.fromkeys((*values["zones"], OTHER_ZONE), 2.0),
+        "created_at": time.time() - 7200,
+    }
     return Job(**{**values, **changes})
 
 

@@ -255,6 +255,8 @@ def test_down_refuses(said: io.StringIO, api: TpuApi, gcs: Emulator):
     with pytest.raises(ConfigError, match="'tpulm cloud audit'"):
         run("down", *W, "--project", PROJECT)
     write_job(running())
+    with pytest.raises(ConfigError, match=f"in the project {PROJECT}, not in another"):
+        run("down", *W, "--project", "another")
     storage.write_atomic("gs://runs/corpus.txt", b"mine")
     with pytest.raises(ConfigError, match=r"corpus\.txt"):
         run("down", *W, "--delete-work", "--delete-bucket", "--yes")

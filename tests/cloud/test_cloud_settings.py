@@ -158,7 +158,8 @@ def test_what_a_run_needs_besides_is_on_its_vms(tmp_path: Path, monkeypatch: pyt
 
 def test_what_a_node_is_told():
     settings = load(accelerator="v6e-8", zones="us-east1-d", budget=100, hang_minutes=15, queued=True, subnetwork="sub")
-    job = Job(run="r", accelerator="v6e-8", spot=True, zones=settings.zones, prices={"us-east1-d": 10.0}, created_at=0.0)
+    prices = {"us-east1-d": 10.0}
+    job = Job(run="r", accelerator="v6e-8", spot=True, project="p", zones=settings.zones, prices=prices, created_at=0.0)
     job = intended(job, now=1000.0)
     assert job.node is not None
     request = request_for(job, job.node, settings, workdir=as_path("gs://b/w"), bundle_path="gs://b/bundle")

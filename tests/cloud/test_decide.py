@@ -41,7 +41,7 @@ SILENT_FAILURE = "the trainer ended with exit code 2 and said nothing; see 'tpul
 
 
 def new(**changes: object) -> Job:
-    fields = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a", "b"), "created_at": NOW}
+    fields = {"run": "reviews", "accelerator": "v3-8", "spot": True, "zones": ("a", "b"), "project": "p", "created_at": NOW}
     return Job.model_validate({**fields, "prices": dict.fromkeys("abc", 2.0), **changes})
 
 

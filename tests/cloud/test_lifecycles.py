@@ -339,7 +339,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
         begin = world.now + chance.uniform(0, 20 * 3600)
         world.no_quota = (begin, begin + chance.uniform(1, 6) * 3600)
     values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "queued": queued, "zones": ZONES}
-    world.job = Job(**values, prices=PRICES, budget=budget, created_at=world.now)
+    world.job = Job(**values, project="p", prices=PRICES, budget=budget, created_at=world.now)
 
     saved = ""  # the supervisors' memory
 

@@ -318,7 +318,7 @@ def _write(content: bytes) -> None:
 Worker = Annotated[int, option("The worker, of several hosts; 0 is the first.", min=0, metavar="I")]
 
 
-def status(workdir: WorkDir, where: Project) -> None:
+def status(workdir: WorkDir) -> None:
     """How a run in the cloud stands: its TPU, its workers, its checkpoints, its attempts, and what it has cost.
 
         tpulm cloud status --workdir gs://my-project-tpulm/first
@@ -326,8 +326,8 @@ def status(workdir: WorkDir, where: Project) -> None:
     From any machine that may read the bucket; it changes nothing. Says so when the run goes on but nothing looks after it.
     """
     with console.status(f"Looking at {workdir} …"):
-        named = cloud.status.project_of(workdir, where.get("project"))
-        status = cloud.status.read_status(workdir, cloud.tpu_api.TpuApi(named) if named else None, _speed(workdir))
+        api = cloud.tpu_api.TpuApi(cloud.control.Control(workdir).job().project)
+        status = cloud.status.read_status(workdir, api, _speed(workdir))
     _show_status(workdir, status)
     print_json(_status_values(status))
 
@@ -468,7 +468,7 @@ def logs(
     _write(storage.read_bytes(path))
 
 
-def ssh(workdir: WorkDir, where: Project, worker: Worker = 0) -> None:
+def ssh(workdir: WorkDir, worker: Worker = 0) -> None:
     """Print the gcloud command that opens a shell on a worker, and nothing else.
 
         $(tpulm cloud ssh --workdir gs://my-project-tpulm/first)
@@ -484,11 +484,8 @@ def ssh(workdir: WorkDir, where: Project, worker: Worker = 0) -> None:
         raise TpulmError(f"{node.name} has not been created yet; 'tpulm cloud status' tells when it is")
     if node.ending is not None:
         raise TpulmError(f"{node.name} is being deleted ({node.ending}): {node.detail}")
-    named = cloud.status.project_of(workdir, where.get("project"))
-    if not named:
-        raise ConfigError("the project is not known; name it with --project")
     command = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", node.name]
-    print(shlex.join([*command, "--zone", node.zone, "--project", named, "--worker", str(worker)]))
+    print(shlex.join([*command, "--zone", node.zone, "--project", job.project, "--worker", str(worker)]))
 
 
 def cost(workdir: WorkDir) -> None:
@@ -546,8 +543,12 @@ def down(
         raise ConfigError("a bucket is deleted with what is in it: say --delete-work, too")
     teardown = cloud.teardown
     job, damage = _job_of(workdir)
-    project = where.get("project")
-    named = project or "" if damage else cloud.status.project_of(workdir, project)  # no guess at where something may bill
+    project, launched = where.get("project"), job.project if job else ""
+    if job is None and not damage:
+        launched = str(cloud.control.Control(workdir).launched_with().get("project") or "")
+    if project and launched and project != launched:
+        raise ConfigError(f"{workdir} was launched in the project {launched}, not in {project}; leave --project out")
+    named = launched or project or ("" if damage else cloud.settings.default_project())  # no guess at where something may bill
     if not named:
         raise ConfigError(f"{damage or 'the project is not known'}; name the project with --project")
     if damage:

@@ -103,7 +103,7 @@ class Job(_Value):
     spot: bool
     queued: bool = False  # through queued resources, in all open zones at once
     zones: Annotated[tuple[Zone, ...], Field(min_length=1)]
-    project: str = ""  # where its nodes are
+    project: str  # where its nodes are
     prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; missing: not known
     budget: float | None = None  # dollars; a VM keeps to it by itself, even without a supervisor
     created_at: float

@@ -177,7 +177,7 @@ def supervisor(
     """The supervisor of the job in a work folder, wherever it was launched."""
     control = Control(workdir)
     job = control.job()
-    if job.project and job.project != settings.project:
+    if job.project != settings.project:
         raise ConfigError(f"{workdir} runs in the project {job.project}, not in {settings.project}")
     request = partial(request_for, settings=settings, workdir=workdir, bundle_path=_launched_with(control)["bundle"])
     return Supervisor(control, provider, policy or policy_of(settings, job), request, log=log, pause_seconds=pause_seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from tpulm.cloud.control import Control, Heartbeat
 from tpulm.cloud.job import Attempt, Job
 from tpulm.cloud.prices import Price, saved, table
 from tpulm.cloud.provider import NodeStatus, Provider
-from tpulm.cloud.settings import default_project, region_of
-from tpulm.errors import ConfigError, StorageError, TpulmError
+from tpulm.cloud.settings import region_of
+from tpulm.errors import StorageError, TpulmError
 
 _PASS_SECONDS = 900.0  # between two passes of `tpulm cloud supervise`, at most
 
@@ -26,7 +25,7 @@ class RunStatus:
     job: Job
     supervisor: str | None  # the process that holds the lease, if any
     last_pass: float | None  # when the last supervisor ended, in seconds since 1970; None: never
-    node: NodeStatus | None  # as the API sees it; None: the job has none, or `unseen` says why it is not known
+    node: NodeStatus | None  # as the API sees it; None: the job has none, or it is not known; `unseen` says why
     unseen: str
     heartbeats: tuple[Heartbeat, ...]  # of the newest attempt
     newest_step: int  # of a committed checkpoint
@@ -81,21 +80,6 @@ def speed_of(records: Iterable[tuple[int, Mapping[str, float]]]) -> Speed | None
     return Speed(step, newest["time"], median(times), median(tokens) if tokens else None)
 
 
-def project_of(workdir: PurePath, project: str | None) -> str:
-    """The launch's project, else the given one, else the environment's; "" if none is known.
-
-    Raises ConfigError if the given one is not the launch's: the run's resources would not be seen.
-    """
-    control, recorded = Control(workdir), ""
-    with contextlib.suppress(StorageError):  # a damaged job
-        versioned = control.read()
-        recorded = versioned[0].project if versioned else ""
-    recorded = recorded or str(control.launched_with().get("project") or "")
-    if project and recorded and project != recorded:
-        raise ConfigError(f"{workdir} was launched in the project {recorded}, not in {project}; leave --project out")
-    return recorded or project or default_project()
-
-
 def total_steps(workdir: PurePath) -> int | None:
     """The number of steps in the run file; None if unreadable."""
     try:
@@ -115,9 +99,7 @@ def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | Non
     control = Control(workdir)
     job = control.job()
     node, unseen = None, ""
-    if job.node is not None and provider is None:
-        unseen = "the project is not known; name it with --project"
-    elif job.node is not None and provider is not None:
+    if job.node is not None and provider is not None:
         try:
             node = provider.node_status(job.node.name, job.node.zone)
         except TpulmError as error:

@@ -300,6 +300,5 @@ class Supervisor:
 
 def deletion_commands(job: Job) -> str:
     """The gcloud commands that delete what may be left of a run."""
-    project = job.project or "PROJECT"
-    commands = [f"    {deletion_command(node.name, node.zone, project, queued=job.queued)}" for node in job.nodes]
+    commands = [f"    {deletion_command(node.name, node.zone, job.project, queued=job.queued)}" for node in job.nodes]
     return "This ends it without tpulm:\n" + "\n".join(commands)
