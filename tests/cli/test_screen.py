@@ -9,7 +9,6 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from tpulm.dataset import sample_rows
 from tpulm.errors import ConfigError, WorkFolderMismatch
 from tpulm.pipeline import Summary, preparation
 from tpulm.predict.generate import GenerationChunk
-from tpulm.train.metrics import MetricsLog
 
 
 @pytest.fixture
@@ -72,19 +70,6 @@ def test_all_settings_fit(shown: Callable[[], list[str]]):
     lines = shown()
     assert {"name", "corpus.sources.path", "train.steps", "layer_decay", "budget"} <= set(lines)
     assert not any("|" in line or "Annotated" in line or "\\" in line for line in lines)
-
-
-@pytest.mark.parametrize("losses", [[7.6, 5.83, 5.79, 5.1], [2.0]])
-def test_the_axis_of_the_loss_shows_the_change(shown: Callable[[], list[str]], tmp_path: Path, losses: list[float]):
-    with MetricsLog(tmp_path, first_step=0) as log:
-        for step, loss in enumerate(losses, start=1):
-            log.write("train", step, {"loss": loss})
-    run.show_curve(tmp_path)
-    bars = [line.count("█") for line in shown()[2:]]
-    if len(losses) == 4:
-        assert shown()[1].split() == ["step", "loss", "5.1", "7.6"]
-        assert bars[0] > 50 and bars[1] > 10 and bars[3] == 0
-        assert bars == sorted(bars, reverse=True)
 
 
 def test_masks_are_seen_without_colour(shown: Callable[[], list[str]]):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tpulm.cli import terminal
 from tpulm.cli.options import (
     FieldOptions,
     HostOptions,
@@ -65,7 +63,6 @@ def quickstart(workdir: WorkDir = Path("tpulm-quickstart"), overrides: Overrides
 
     with drawn_progress() as progress:
         summary = pipeline.run(config, workdir, progress=progress)
-    show_curve(workdir)
     show_summary(summary)
 
     from tpulm.convert.huggingface import load_model
@@ -125,24 +122,6 @@ def _loss(loss: float, scores: Mapping[str, float]) -> str:
     }
     parts = [f"{label} {scores[name]:.4f}" for name, label in names.items() if name in scores]
     return f"{loss:.4f}" + (f"   ({', '.join(parts)})" if len(parts) > 1 else "")
-
-
-def show_curve(workdir: PurePath) -> None:
-    """The training loss at about ten steps."""
-    from tpulm.train.metrics import read_metrics
-
-    records = [record for record in read_metrics(workdir) if record.kind == "train" and "loss" in record.values]
-    points = [(record.step, record.values["loss"]) for record in records]
-    chosen = [points[round(i * (len(points) - 1) / 9)] for i in range(10)] if len(points) > 10 else points
-    low, high = min(losses := [loss for _, loss in chosen], default=0.0), max(losses, default=0.0)
-    low, high = math.floor(10 * low) / 10, math.ceil(10 * high) / 10  # what the axis shows
-    width = min(60, max(20, terminal.results.width - 22))
-    rows = []
-    for step, loss in chosen:
-        filled = round(width * (loss - low) / (high - low)) if high > low else 0
-        rows.append((f"{step:,}", f"{loss:.3f}", "│" + "█" * filled))
-    axis = f"{low:.1f}" + f"{high:.1f}".rjust(width - 2)
-    print_table(f"Training loss (bars begin at {low:.1f})", rows, header=("step", "loss", axis))
 
 
 # -- single stages ------------------------------------------------------------------------------------------------------
