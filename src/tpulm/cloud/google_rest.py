@@ -295,7 +295,7 @@ def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:
     return {name: name in on for name in names}
 
 
-def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float], None] = time.sleep) -> None:
+def enable_apis(rest: GoogleRest, apis: Iterable[str]) -> None:
     """Enable all of the APIs or none, and wait until that is done. Raises CloudRefused after ten minutes."""
     body = {"serviceIds": list(apis)}
     operation = rest.post("serviceusage", f"v1/projects/{rest.project}/services:batchEnable", body)
@@ -306,7 +306,7 @@ def enable_apis(rest: GoogleRest, apis: Iterable[str], *, wait: Callable[[float]
             raise CloudRefused(
                 f"Google has been turning on {', '.join(body['serviceIds'])} for ten minutes; run this again later"
             )
-        wait(pause)
+        time.sleep(pause)
         pause = min(5.0, 2 * pause)
         operation = rest.get("serviceusage", f"v1/{operation['name']}")
     if failed := operation.get("error"):

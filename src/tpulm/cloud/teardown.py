@@ -239,7 +239,6 @@ def stop(
     log: Callable[[str], None] = lambda line: None,
     seconds: float = 1800.0,
     pause_seconds: float = 2.0,
-    wait: Callable[[float], None] = time.sleep,
 ) -> Job:
     """Ask the run to stop, and wait until its supervisor has ended it; without a supervisor, act as one.
 
@@ -272,7 +271,7 @@ def stop(
                     f"{error.owner} has not ended the run in {minutes}; stop that process, and run this again"
                 ) from error
         interrupt.check("the run was asked to stop, and its supervisor continues with that")
-        wait(pause_seconds)
+        time.sleep(pause_seconds)
     return job
 
 
@@ -372,10 +371,10 @@ def delete_files(files: Files, *, progress: Progress = SILENT) -> int:
     return len(files.names)
 
 
-def delete_bucket(project: str, bucket: str, *, rest: GoogleRest | None = None) -> None:
+def delete_bucket(project: str, bucket: str) -> None:
     """Delete a bucket. Raises CloudRefused, and StorageError if it is not empty."""
     try:
-        (rest or GoogleRest(project)).request("DELETE", "storage", f"storage/v1/b/{bucket}")
+        GoogleRest(project).request("DELETE", "storage", f"storage/v1/b/{bucket}")
     except GoogleError as error:
         if error.missing:
             return
