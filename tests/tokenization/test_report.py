@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -20,9 +21,13 @@ from encoders import hub_of
 from tpulm import tokenization
 from tpulm.cli.app import app
 from tpulm.errors import ConfigError, DataError
-from tpulm.tokenization import Tokenization, TokenizerReport, report
+from tpulm.tokenization import Tokenization, TokenizerReport
 from tpulm.tokenization.report import COMPARISON_HEADER, ScriptCoverage, compare, script_of
 from tpulm.tokenization.special import TOKENS
+
+
+def report(made: Tokenization, texts: Iterable[list[str]], worst: int = 5) -> TokenizerReport:
+    return compare({"": made}, texts, worst=worst).reports[""]
 
 
 def by_script(found: TokenizerReport) -> dict[str, ScriptCoverage]:

@@ -22,7 +22,7 @@ from tpulm.tokenization.files import (
     vocab_size_of,
 )
 from tpulm.tokenization.offsets import Aligned
-from tpulm.tokenization.report import TokenizerReport, compare, report
+from tpulm.tokenization.report import TokenizerReport, compare
 from tpulm.tokenization.tokenization import Tokenization
 from tpulm.tokenization.training import train
 from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, count_unknown, vocabulary_warnings
@@ -48,7 +48,6 @@ __all__ = [
     "load_manifest",
     "load_vocabulary",
     "normalization_warnings",
-    "report",
     "save",
     "train",
     "vocab_size_of",

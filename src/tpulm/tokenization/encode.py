@@ -29,9 +29,8 @@ from tpulm.tokenization.pipelines import (
     MAX_WORD_CHARACTERS,
     composing,
     in_sequence,
-    is_bpe,
     is_byte_level,
-    is_unigram,
+    is_ours,
     marks,
     normalization_before,
     normalizer,
@@ -102,7 +101,7 @@ class Encoder:
             self._library.normalizer = normalizer(own)
         self._agreement = np.zeros(0x110000, np.uint8)  # by code point, with what normalization may change; 0: not tried yet
         by_library = composing(0x1100) if "NFC" in {step["type"] for step in own} else frozenset[int]()
-        by_library |= marks() if is_bpe(pipeline.specification["pre_tokenizer"]) else frozenset[int]()
+        by_library |= marks() if is_ours("bpe", pipeline.specification["pre_tokenizer"]) else frozenset[int]()
         self._agreement[list(by_library)] = _DIFFERS | _FORM * (self._cleaning.unicode_form != "none")
         self._is_bpe = pipeline.specification["model"]["type"] == "BPE"
         self._was_checked = False
@@ -271,7 +270,7 @@ def _engine(specification: dict[str, Any]) -> _Engine | None:
     """An engine if tokie agrees with the library except at some code points: for BERT's WordPiece, GPT-2's BPE, our Unigram."""
     if tokie is None or any(not token["special"] for token in specification["added_tokens"]):
         return None
-    if is_bpe(specification["pre_tokenizer"]):  # texts with `marks` go to the library
+    if is_ours("bpe", specification["pre_tokenizer"]):  # texts with `marks` go to the library
         specification = {**specification, "pre_tokenizer": _GPT2_WORDS}
     vocabulary = specification["model"]["vocab"]
     known = _known(specification)
@@ -302,7 +301,7 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
             {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
         ] if is_byte_level(model) and not any(map(model.get, _BPE_VARIATIONS)):
             return None, bool(lowers)
-        case "Unigram", [] | [{"type": "Lowercase"}] as lowers, _ if is_unigram(pre_tokenizer):
+        case "Unigram", [] | [{"type": "Lowercase"}] as lowers, _ if is_ours("unigram", pre_tokenizer):
             # Sums of such scores are exact, so both choose the same among equally good paths.
             return (None, bool(lowers)) if all((1024 * score).is_integer() for _, score in model["vocab"]) else None
     return None

@@ -153,32 +153,22 @@ def steps(component: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     return [component]
 
 
-def is_unigram(pre_tokenizer: Mapping[str, Any] | None) -> bool:
-    """Whether a pre-tokenizer of tokenizer.json is that of `unigram`, with any prepend scheme."""
-    match pre_tokenizer:
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Metaspace", "replacement": replacement, "split": True},
-                {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False},
-            ],
-        }:
-            return replacement == SPACE and expression == _UNIGRAM_WORDS
-    return False
+_OURS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    "unigram": (
+        {"type": "Metaspace", "replacement": SPACE, "split": True},
+        {"type": "Split", "pattern": {"Regex": _UNIGRAM_WORDS}, "behavior": "Isolated", "invert": False},
+    ),
+    "bpe": (
+        {"type": "Split", "pattern": {"Regex": _BPE_WORDS}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+    ),
+}
 
 
-def is_bpe(pre_tokenizer: Mapping[str, Any] | None) -> bool:
-    """Whether a pre-tokenizer of tokenizer.json is that of `bpe`."""
-    match pre_tokenizer:
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False},
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ],
-        }:
-            return expression == _BPE_WORDS
-    return False
+def is_ours(algorithm: Literal["unigram", "bpe"], pre_tokenizer: dict[str, Any] | None) -> bool:
+    """Whether a pre-tokenizer of tokenizer.json is that of `unigram` or `bpe`, with any prepend scheme."""
+    found = steps(pre_tokenizer, "pretokenizers")
+    return len(found) == 2 and all(own.items() <= one.items() for own, one in zip(_OURS[algorithm], found, strict=True))
 
 
 def add_special_tokens(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:

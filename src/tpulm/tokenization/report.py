@@ -261,13 +261,6 @@ def script_of(character: str) -> str:
     return _NAMES.get(first, first if first == "other" else first.capitalize())
 
 
-def report(
-    tokenization: Tokenization, texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
-) -> TokenizerReport:
-    """Encode batches of texts and count. `worst`: how many documents and unknown texts to show. DataError without any text."""
-    return compare({"": tokenization}, texts, worst=worst, progress=progress).reports[""]
-
-
 def _most_unknown(documents: Iterable[DocumentReport], worst: int) -> list[DocumentReport]:
     candidates = [item for item in documents if item.unknown_tokens]
     return sorted(candidates, key=lambda item: (-item.unknown_tokens, -item.unknown_tokens / max(1, item.tokens), item.number))[
@@ -326,7 +319,10 @@ COMPARISON_HEADER = ("tokenizer", "vocabulary", "used", "tokens/word", "characte
 def compare(
     tokenizations: Mapping[str, Tokenization], texts: Iterable[list[str]], *, worst: int = 5, progress: Progress = SILENT
 ) -> Comparison:
-    """Encode the same texts with each tokenizer. Raises as `report`."""
+    """Encode the same batches of texts with each tokenizer, and count. Raises DataError without any text.
+
+    `worst`: how many documents and unknown texts to show.
+    """
     counted, tallies = TextTally(), {name: TokenTally(tokenization) for name, tokenization in tokenizations.items()}
     documents = {name: list[DocumentReport]() for name in tokenizations}
     words: Counter[str] = Counter()

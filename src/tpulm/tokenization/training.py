@@ -26,8 +26,8 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -121,21 +121,16 @@ def _unreachable(words: Counter[str], config: TokenizerConfig, reached: int) -> 
 
 def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Progress = SILENT) -> models.WordPiece:
     """A model of exactly `config.vocab_size` tokens. A word with a character outside the alphabet is unknown as a whole."""
-    continuing = {character for word in words for character in word[1:]}
-    occurrences = count_characters(interruptible(words, progress))
     alphabet = choose_alphabet(
-        occurrences,
-        {character: 1 + (character in continuing) for character in occurrences},
+        words,
+        progress,
         vocab_size=config.vocab_size,
         reserved=len(special.TOKENS),
         least_coverage=_LEAST_COVERAGE,
+        continuing={character for word in words for character in word[1:]},
+        rest="words with any other are unknown",
     )
-    if len(alphabet.characters) < len(occurrences):
-        counts = f"{len(alphabet.characters):,} of {len(occurrences):,} characters"
-        progress.note(
-            f"tokenizer: {counts} get tokens, {percent(alphabet.coverage)} of the text; words with any other are unknown"
-        )
-    writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and alphabet.characters.issuperset(w)}
+    writable = {w: n for w, n in words.items() if len(w) <= MAX_WORD_CHARACTERS and alphabet.issuperset(w)}
     characters = sorted({character for word in writable for character in word})
     inside = sorted({character for word in writable for character in word[1:]})
     known = [*special.TOKENS, *characters, *(CONTINUATION + character for character in inside)]
@@ -148,8 +143,7 @@ def learn_wordpiece(words: Counter[str], config: TokenizerConfig, progress: Prog
         continuing_subword_prefix=CONTINUATION,
         show_progress=False,
     )
-    run_trainer(tokenizer, trainer, chosen, progress)
-    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    vocabulary = run_trainer(tokenizer, trainer, chosen, progress)["vocab"]
     check_reached(len(vocabulary), config.vocab_size)
     return wordpiece_model(vocabulary)
 
@@ -168,8 +162,8 @@ def learn_bpe(words: Counter[str], config: TokenizerConfig, progress: Progress =
         show_progress=False,
     )
     chosen = most_frequent(words, _BPE_BYTES, progress, size_of=lambda word: len(word.encode()))
-    run_trainer(tokenizer, trainer, {pipelines.to_byte_characters(word): count for word, count in chosen.items()}, progress)
-    model = json.loads(tokenizer.to_str())["model"]
+    in_bytes = {pipelines.to_byte_characters(word): count for word, count in chosen.items()}
+    model = run_trainer(tokenizer, trainer, in_bytes, progress)
     check_reached(len(model["vocab"]), config.vocab_size)
     return models.BPE(model["vocab"], [(left, right) for left, right in model["merges"]])
 
@@ -179,20 +173,15 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
     reserved = [*special.TOKENS, *BYTES]
     _check_least(config, len(reserved) + 2 * len(_ALWAYS))
     num_pieces = config.vocab_size - len(reserved)
-    occurrences = count_characters(interruptible(words, progress))
     alphabet = choose_alphabet(
-        occurrences,
-        dict.fromkeys(occurrences, 1),
+        words,
+        progress,
         vocab_size=config.vocab_size,
         reserved=len(reserved) + len(_ALWAYS),
         least_coverage=0.0,
+        rest="the others are written in bytes",
     )
-    if len(alphabet.characters) < len(occurrences):
-        counts = f"{len(alphabet.characters):,} of {len(occurrences):,} characters"
-        progress.note(
-            f"tokenizer: {counts} get tokens, {percent(alphabet.coverage)} of the text; the others are written in bytes"
-        )
-    chosen = most_frequent(_cut(interruptible(words, progress), alphabet.characters | _ALWAYS), _UNIGRAM_CHARACTERS, progress)
+    chosen = most_frequent(_cut(interruptible(words, progress), alphabet | _ALWAYS), _UNIGRAM_CHARACTERS, progress)
     tokenizer = Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=1 + num_pieces + max(len(_ALWAYS), num_pieces // _SPARE),
@@ -202,8 +191,7 @@ def learn_unigram(words: Counter[str], config: TokenizerConfig, progress: Progre
         shrinking_factor=_SHRINKING,
         show_progress=False,
     )
-    run_trainer(tokenizer, trainer, chosen, progress)
-    trained = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
+    trained = dict(run_trainer(tokenizer, trainer, chosen, progress)["vocab"])
     pieces = _canonical({piece: score for piece, score in trained.items() if piece not in set(reserved)}, num_pieces)
     check_reached(len(reserved) + len(pieces), config.vocab_size)
     vocabulary = [*((token, _NEVER) for token in reserved), *pieces]
@@ -339,35 +327,33 @@ def _add_words(words: Counter[str], chunks: Counter[str], pipeline: Tokenizer) -
 # -- the alphabet, and running a trainer --
 
 
-class Alphabet(NamedTuple):
-    """The characters kept, and the share of the text that they make up."""
-
-    characters: frozenset[str]
-    coverage: float
-
-
 def choose_alphabet(
-    occurrences: Mapping[str, int],
-    tokens_each: Mapping[str, int],
+    words: Mapping[str, int],
+    progress: Progress = SILENT,
     *,
     vocab_size: int,
     reserved: int,
     least_coverage: float,
-) -> Alphabet:
-    """Choose by the rule in the module's docstring; a character takes `tokens_each` tokens, `reserved` ones are taken already.
+    continuing: Collection[str] = (),
+    rest: str = "",
+) -> frozenset[str]:
+    """Choose by the rule in the module's docstring; `reserved` tokens are taken already, and `continuing` characters take two.
+
+    A note says how many characters get tokens, and what becomes of the `rest`.
 
     Raises ConfigError, with the smallest possible vocabulary, when `least_coverage` of the text cannot be written.
     """
-    room = vocab_size - reserved
-    total = sum(occurrences.values())
+    occurrences = count_characters(interruptible(words, progress))
+    room, total = vocab_size - reserved, sum(occurrences.values())
     chosen: set[str] = set()
     tokens = written = 0
     for character, count in sorted(occurrences.items(), key=lambda item: (-item[1], item[0])):
-        within_the_rule = count >= _MIN_FREQUENCY and tokens + tokens_each[character] <= room // 2
+        cost = 1 + (character in continuing)
+        within_the_rule = count >= _MIN_FREQUENCY and tokens + cost <= room // 2
         if not within_the_rule and written >= least_coverage * total:
             break
         chosen.add(character)
-        tokens += tokens_each[character]
+        tokens += cost
         written += count
     if tokens > room:
         raise ConfigError(
@@ -375,7 +361,10 @@ def choose_alphabet(
             f"the {len(chosen):,} characters that make up {least_coverage:.0%} of the text take {tokens:,} more. "
             f"The least possible is {reserved + tokens:,}; several times that is usual."
         )
-    return Alphabet(frozenset(chosen), written / total)
+    if len(chosen) < len(occurrences):
+        counts = f"{len(chosen):,} of {len(occurrences):,} characters"
+        progress.note(f"tokenizer: {counts} get tokens, {percent(written / total)} of the text; {rest}")
+    return frozenset(chosen)
 
 
 def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
@@ -387,8 +376,10 @@ def count_characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
     return occurrences
 
 
-def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[str, int], progress: Progress = SILENT) -> None:
-    """Train `tokenizer`'s model on `words`, a mapping from each word to its count.
+def run_trainer(
+    tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[str, int], progress: Progress = SILENT
+) -> dict[str, Any]:
+    """Train `tokenizer`'s model on `words`, a mapping from each word to its count. Returns it as tokenizer.json has it.
 
     The library cannot be interrupted and holds no Python lock while it computes, so it runs in a thread: a requested stop
     raises Stopped at once, and the thread ends with the process.
@@ -425,6 +416,7 @@ def run_trainer(tokenizer: Tokenizer, trainer: trainers.Trainer, words: Mapping[
         interrupt.check("no tokenizer was written yet")
     if failures:
         raise failures[0]
+    return json.loads(tokenizer.to_str())["model"]
 
 
 class Unreached(Exception):
