@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from tpulm.convert.huggingface import load_model
     from tpulm.finetuning import Classifier, bench, finetune
     from tpulm.labelled import Columns, read_examples
-    from tpulm.pipeline import Summary, run
-    from tpulm.pipeline.own_loop import training_steps
+    from tpulm.pipeline import Summary, run, training_steps
     from tpulm.predict.classify import classify
     from tpulm.predict.embed import embed
     from tpulm.predict.fill_mask import fill_mask
@@ -74,7 +73,7 @@ _HOMES = {
     "load_model": ("tpulm.convert.huggingface", "load_model"),
     "Summary": ("tpulm.pipeline", "Summary"),
     "run": ("tpulm.pipeline", "run"),
-    "training_steps": ("tpulm.pipeline.own_loop", "training_steps"),
+    "training_steps": ("tpulm.pipeline", "training_steps"),
     "load_finetune": ("tpulm.config", "load_finetune"),
     "Columns": ("tpulm.labelled", "Columns"),
     "read_examples": ("tpulm.labelled", "read_examples"),

@@ -2,7 +2,7 @@
 
 Each stage takes (config, workdir), skips what is done, resumes what was interrupted, and writes a manifest as its last act.
 `run` runs them all: `preparation` makes the data while `programs` compiles the training step in a thread; then `Stages`
-trains, evaluates and exports. `own_loop` leaves the loop to the user, `pilots` forecast a run by small ones.
+trains, evaluates and exports. `training_steps` leaves the loop to the user, `pilots` forecast a run by small ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # JAX takes seconds to import and no stage before training ne
     from tpulm.convert.huggingface import LoadedModel
     from tpulm.convert.model_card import CardFacts
     from tpulm.dataset.manifest import SplitManifest
+    from tpulm.finetuning import Classifier
     from tpulm.predict.minimal_pairs import PairsReport
     from tpulm.report.facts import RunData
     from tpulm.train.evaluate import Evaluation
@@ -217,8 +218,27 @@ def record_pairs(workdir: PurePath, name: str, report: PairsReport) -> None:
         write(workdir)
 
 
-def training_steps(config: RunConfig, workdir: str | PurePath, *, progress: Progress = SILENT) -> Iterator[TrainStep]:
-    """Prepare the data, then yield (step, state, metrics) after each compiled step: `own_loop.training_steps`."""
+@overload
+def training_steps(what: RunConfig, data: str | PurePath, *, progress: Progress = SILENT) -> Iterator[TrainStep]: ...
+@overload
+def training_steps(what: Classifier, data: Any) -> Iterator[TrainStep]: ...
+def training_steps(what: RunConfig | Classifier, data: Any, *, progress: Progress = SILENT) -> Iterator[TrainStep]:
+    """(step, state, metrics) after each compiled step: batches sharded over all devices, metrics summed over them.
+
+    `training_steps(config, workdir)` pretrains, after preparing the data. `training_steps(classifier, train)` fine-tunes, with
+    the very steps of `Classifier.fit`. Nothing is saved or scored, and training begins at step 0. The state is valid until the
+    next step, and so are metrics that were not read.
+    """
+    if isinstance(what, RunConfig):
+        return _pretraining_steps(what, data, progress)
+    from tpulm.finetuning import Classifier
+
+    if isinstance(what, Classifier):
+        return what.steps(data)
+    raise ConfigError(f"training_steps takes a run's configuration or a Classifier, not {type(what).__name__}")
+
+
+def _pretraining_steps(config: RunConfig, workdir: str | PurePath, progress: Progress) -> Iterator[TrainStep]:
     folder = storage.check_writable(workdir)
     with storage.held(folder):
         begin(config, folder, progress)
