@@ -42,11 +42,35 @@ class Shape(NamedTuple):
     first: str  # where the first record is
 
 
+class _Example(NamedTuple):
+    """The features of a record."""
+
+    place: str  # of the record, for messages
+    features: Mapping[str, Any]
+
+    def error(self, message: str) -> DataError:
+        return DataError(message, location=self.place)
+
+    def values(self, names: Sequence[str], read: Callable[[Any], Any] = example.integers, *, first: str | None = None) -> Any:
+        """The values of the feature that has one of these names. `first`: where the record is that all others must be like."""
+        features = self.features
+        name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
+        if name is None:
+            present = ", ".join(sorted(features)) or "none"
+            missing = f"the feature {' or '.join(names)} is missing, and there are: {present}"
+            if first in (None, self.place):
+                raise self.error(f"{missing}. Such records cannot be imported: {_READ}")
+            raise self.error(f"{missing}. The first record, {first}, has it; import those with other features apart")
+        try:
+            return read(features[name])
+        except example.NotAnExample as error:
+            raise self.error(f"the feature {name} {error}; write it anew") from error
+
+
 class _Batch(NamedTuple):
     """N records as arrays, with G predictions in all."""
 
-    records: Sequence[Record]
-    path: str
+    places: Sequence[str]  # of the records, for messages
     ids: np.ndarray  # int64 [N, L]
     mask: np.ndarray  # int64 [N, L]
     types: np.ndarray  # int64 [N, L]
@@ -59,24 +83,21 @@ class _Batch(NamedTuple):
         """Raise DataError with the message `what(row, position)` at the first True of `wrong`, bool [N] or [N, L]."""
         if wrong.any():
             row, position = divmod(int(np.argmax(wrong)), wrong[0].size)
-            raise _error(self.records[row], self.path, what(row, position))
+            raise DataError(what(row, position), location=self.places[row])
 
 
 def shape_of(record: Record, path: str, kind: Kind) -> Shape:
     """The shape of this record. Raises DataError if it is not of this kind."""
-    features = _features(record, path)
-    ids = _integers(features, _IDS, record, path)
-    masked = [name for name in (*_POSITIONS, *_ORIGINALS, *_WEIGHTS) if name in features]
+    one = _example(record, path)
+    ids = one.values(_IDS)
+    masked = [name for name in (*_POSITIONS, *_ORIGINALS, *_WEIGHTS) if name in one.features]
     if kind == "electra" and masked:
-        raise _error(record, path, f"it has {', '.join(masked)}, so its ids are masked as BERT's are; give --format bert")
+        raise one.error(f"it has {', '.join(masked)}, so its ids are masked as BERT's are; give --format bert")
     for names in (_MASK, _TYPES):
-        _integers(features, names, record, path)
+        one.values(names)
     if kind == "bert" and not masked:
-        raise _error(
-            record, path, "it has no masked_lm_positions, so it is none of BERT's; if ELECTRA's, give --format electra"
-        )
-    first = tfrecord.place(path, record.number, record.offset)
-    return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in features, first)
+        raise one.error("it has no masked_lm_positions, so it is none of BERT's; if ELECTRA's, give --format electra")
+    return Shape(kind, len(ids), kind == "bert" and _LABEL[0] in one.features, one.place)
 
 
 def read_rows(records: Sequence[Record], path: str, shape: Shape, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -101,53 +122,45 @@ def layout_of(tokens: np.ndarray, random_next: np.ndarray | None, special: Speci
 
 
 def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
-    ids: list[int] = []
-    mask: list[int] = []
-    types: list[int] = []
-    labels: list[int] = []
-    row: list[int] = []
-    position: list[int] = []
-    original: list[int] = []
+    places: list[str] = []
+    columns: dict[str, list[int]] = {name: [] for name in _Batch._fields[1:]}
     for number, record in enumerate(records):
-        features = _features(record, path)
-        for names, values in ((_IDS, ids), (_MASK, mask), (_TYPES, types)):
-            ints = _integers(features, names, record, path, shape.first)
+        one = _example(record, path)
+        places.append(one.place)
+        for names, column in ((_IDS, "ids"), (_MASK, "mask"), (_TYPES, "types")):
+            ints = one.values(names, first=shape.first)
             if len(ints) != shape.sequence_length:
-                raise _error(
-                    record,
-                    path,
+                raise one.error(
                     f"{names[0]} has {len(ints)} values, and the first record has rows of {shape.sequence_length}: all must "
                     "have one length; import those of another length into a work folder of their own",
                 )
-            values.extend(ints)
-        labels.append(_label(features, shape, record, path))
+            columns[column].extend(ints)
+        columns["labels"].append(_label(one, shape))
         if shape.kind == "electra":
             continue
-        where, what = (_integers(features, names, record, path, shape.first) for names in (_POSITIONS, _ORIGINALS))
-        weights = _values(features, _WEIGHTS, example.floats, record, path, shape.first)
+        where, what = (one.values(names, first=shape.first) for names in (_POSITIONS, _ORIGINALS))
+        weights = one.values(_WEIGHTS, example.floats, first=shape.first)
         if not len(where) == len(what) == len(weights):
             lengths = f"{len(where)}, {len(what)} and {len(weights)}"
-            raise _error(
-                record, path, f"masked_lm_positions, _ids and _weights have {lengths} values, not equally many; write it anew"
-            )
+            raise one.error(f"masked_lm_positions, _ids and _weights have {lengths} values, not equally many; write it anew")
         for place, token, weight in zip(where, what, weights, strict=True):
             if weight:
-                row.append(number)
-                position.append(place)
-                original.append(token)
-    ids_, mask_, types_ = (np.array(values, np.int64).reshape(len(records), -1) for values in (ids, mask, types))
-    return _Batch(records, path, ids_, mask_, types_, *(np.array(v, np.int64) for v in (labels, row, position, original)))
+                columns["row"].append(number)
+                columns["position"].append(place)
+                columns["original"].append(token)
+    ids, mask, types, *others = (np.array(column, np.int64) for column in columns.values())
+    return _Batch(places, *(column.reshape(len(records), -1) for column in (ids, mask, types)), *others)
 
 
-def _label(features: Mapping[str, Any], shape: Shape, record: Record, path: str) -> int:
+def _label(one: _Example, shape: Shape) -> int:
     """The next-sentence label, 0 if there is none."""
     if not shape.next_sentence:
-        if shape.kind == "bert" and _LABEL[0] in features:
-            raise _error(record, path, "it has next_sentence_labels, and the first record has none; import the two apart")
+        if shape.kind == "bert" and _LABEL[0] in one.features:
+            raise one.error("it has next_sentence_labels, and the first record has none; import the two apart")
         return 0
-    values = _integers(features, _LABEL, record, path, shape.first)
+    values = one.values(_LABEL, first=shape.first)
     if list(values) not in ([0], [1]):
-        raise _error(record, path, f"next_sentence_labels is {list(values)[:8]}, not [0] or [1]; write it anew")
+        raise one.error(f"next_sentence_labels is {list(values)[:8]}, not [0] or [1]; write it anew")
     return values[0]
 
 
@@ -172,7 +185,7 @@ def _check_values(batch: _Batch, vocabulary: Vocabulary) -> None:
         if wrong.any():
             first = int(np.argmax(wrong))
             text = what.format(position=batch.position[first], original=batch.original[first])
-            raise _error(batch.records[int(batch.row[first])], batch.path, text)
+            raise DataError(text, location=batch.places[batch.row[first]])
 
 
 def _unmask(batch: _Batch, vocabulary: Vocabulary) -> np.ndarray:
@@ -236,45 +249,13 @@ def _check_rows(batch: _Batch, tokens: np.ndarray, special: SpecialTokens) -> No
     )
 
 
-def _features(record: Record, path: str) -> Mapping[str, Any]:
+def _example(record: Record, path: str) -> _Example:
+    place = tfrecord.place(path, record.number, record.offset)
     try:
-        return example.parse(record.data)
+        return _Example(place, example.parse(record.data))
     except example.NotAnExample as error:
-        raise _error(
-            record,
-            path,
+        raise DataError(
             f"its {len(record.data):,} bytes are no tf.train.Example ({error}); only what BERT's create_pretraining_data.py "
             "and ELECTRA's build_pretraining_dataset.py write can be imported",
+            location=place,
         ) from error
-
-
-def _integers(
-    features: Mapping[str, Any], names: Sequence[str], record: Record, path: str, first: str | None = None
-) -> Sequence[int]:
-    return _values(features, names, example.integers, record, path, first)
-
-
-def _values(
-    features: Mapping[str, Any],
-    names: Sequence[str],
-    read: Callable[[Any], Any],
-    record: Record,
-    path: str,
-    first: str | None = None,
-) -> Any:
-    """The values of the feature that has one of these names. `first`: where the record is that all others must be like."""
-    name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
-    if name is None:
-        present = ", ".join(sorted(features)) or "none"
-        missing = f"the feature {' or '.join(names)} is missing, and there are: {present}"
-        if first in (None, tfrecord.place(path, record.number, record.offset)):
-            raise _error(record, path, f"{missing}. Such records cannot be imported: {_READ}")
-        raise _error(record, path, f"{missing}. The first record, {first}, has it; import those with other features apart")
-    try:
-        return read(features[name])
-    except example.NotAnExample as error:
-        raise _error(record, path, f"the feature {name} {error}; write it anew") from error
-
-
-def _error(record: Record, path: str, message: str) -> DataError:
-    return DataError(message, location=tfrecord.place(path, record.number, record.offset))
