@@ -123,8 +123,8 @@ def test_matches_are_deleted_before_all_else_counted_and_shown(separator: str):
     cleaner = Cleaner(CleaningConfig(remove=(RUBY, NOTES, "｜"), min_characters=3))
     documents = ["吾輩《わがはい》は　［＃ここから］ 猫《ねこ》である", "《るび》", "｜no《match, 》 a《", "》b［＃c］"]
     assert clean_with(cleaner, documents, separator) == (["吾輩は 猫である", "no a《"], {"empty": 1, "too_short": 1})
-    assert cleaner.removed_matches == {RUBY: 4, NOTES: 2, "｜": 1}
-    assert cleaner.removed_characters == {RUBY: 6 + 4 + 4 + 9, NOTES: 7 + 4, "｜": 1}
+    assert cleaner.counts["removed_matches"] == {RUBY: 4, NOTES: 2, "｜": 1}
+    assert cleaner.counts["removed_characters"] == {RUBY: 6 + 4 + 4 + 9, NOTES: 7 + 4, "｜": 1}
     (first, *others) = cleaner.samples.removed()[f"/{RUBY}/"]
     assert first == "吾輩[《わがはい》]は ［＃ここから］ 猫《ねこ》である" and len(others) == 2
 
@@ -200,11 +200,11 @@ def test_what_is_in_another_language_goes():
     documents, cleaner = [KOREAN, ENGLISH, JAPANESE, *UNTOLD, KOREAN * 40], Cleaner(CleaningConfig(languages=("ko",)))
     assert clean_with(cleaner, documents) == ([KOREAN, *UNTOLD, KOREAN * 40], {"other_language": 2})
     english, japanese = cleaner.samples.removed()["other_language"]
-    assert cleaner.languages == {"ko": 2, "en": 1, "ja": 1, "uncertain": len(UNTOLD)}
+    assert cleaner.counts["languages"] == {"ko": 2, "en": 1, "ja": 1, "uncertain": len(UNTOLD)}
     assert english.startswith("en ") and english.endswith(ENGLISH) and japanese.startswith("ja ")
     assert clean(documents, languages=("ko", "en", "ja"))[0] == documents
     cleaner = Cleaner(CleaningConfig())
-    assert clean_with(cleaner, documents)[0] == documents and not cleaner.languages
+    assert clean_with(cleaner, documents)[0] == documents and not cleaner.counts["languages"]
 
 
 def test_only_the_beginning_of_a_long_document_counts(monkeypatch: pytest.MonkeyPatch):

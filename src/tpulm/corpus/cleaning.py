@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress, islice
@@ -89,11 +89,7 @@ class Cleaner:
         self._keep = repeats or 0
         if config.languages:
             _check_languages(config.languages)
-        self.replaced: Counter[str] = Counter()  # in all batches, by kind
-        self.removed_matches: Counter[str] = Counter()  # in all batches, by pattern
-        self.removed_characters: Counter[str] = Counter()
-        self.markup: Counter[str] = Counter()  # of documents, by name in MARKUP
-        self.languages: Counter[str] = Counter()  # of documents that pass the length limits, if languages are filtered
+        self.counts = defaultdict[str, Counter[str]](Counter)  # in all batches, by the fields of manifest.Counts
         self.samples = Samples()  # of what is left out, deleted or replaced
         self._remove = [re.compile(one) for pattern in config.remove for one in PATTERNS.get(pattern, (pattern,))]
         self._repeats = {mark: re.compile(rf"([^\d{mark}])\1{{{repeats},}}") for mark in "\n\0"} if repeats else {}
@@ -109,12 +105,12 @@ class Cleaner:
         if self._config.whitespace == "collapse":
             text = _collapse(text, separator)
         if self._config.replace:
-            text = replaced(text, self._config.replace, self.replaced, self.samples)
+            text = replaced(text, self._config.replace, self.counts["replaced"], self.samples)
         if self._keep:
             text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
         for name, markup in MARKUP.items():
             if markup.pattern.search(text):
-                self.markup[name] += sum(map(bool, map(markup.pattern.search, text.split(separator))))
+                self.counts["markup"].update(name for one in text.split(separator) if markup.pattern.search(one))
         data = (text + separator).encode()
         sizes, characters = _lengths(data, separator)
         keep = self._by_length(text, separator, characters, skipped)
@@ -137,8 +133,8 @@ class Cleaner:
                 self.samples.add(reason, islice(shown, 3))
             for index, document in matching:
                 documents[index], number = pattern.subn("", document)
-                self.removed_matches[name] += number
-                self.removed_characters[name] += len(document) - len(documents[index])
+                self.counts["removed_matches"][name] += number
+                self.counts["removed_characters"][name] += len(document) - len(documents[index])
         return separator.join(documents) if matching else text
 
     def _by_length(self, text: str, separator: str, lengths: np.ndarray, skipped: Counter[str]) -> np.ndarray:
@@ -171,7 +167,7 @@ class Cleaner:
         for index in np.flatnonzero(keep).tolist():
             language, probability = _identifier().classify(documents[index][:_CHARACTERS])
             certain = probability >= _CERTAIN
-            self.languages[language if certain else _UNCERTAIN] += 1
+            self.counts["languages"][language if certain else _UNCERTAIN] += 1
             if certain and language not in self._config.languages:
                 matches[index] = False
                 skipped[reason] += 1

@@ -13,7 +13,7 @@ from typing import Final
 from unicodedata import normalize
 
 from tpulm import storage
-from tpulm.errors import ConfigError, suggest
+from tpulm.errors import ConfigError, some_of, suggest
 from tpulm.storage.paths import ESCAPES, bucket_and_name, printable
 
 _LEAST_ALIKE: Final = 0.6
@@ -44,7 +44,7 @@ def find_paths(pattern: str, note: Callable[[str], None] = lambda message: None)
     if not data_files or len(data_files) == len(files):
         return files
     left_out = [name_within(path, pattern) for path in files if path not in data_files]
-    note(f"left out of {printable(pattern)}, as not part of the text: {_some(left_out)} To read one, name it as a source")
+    note(f"left out of {printable(pattern)}, as not part of the text: {some_of(left_out, 5)}. To read one, name it as a source")
     return data_files
 
 
@@ -205,7 +205,7 @@ def _near(path: PurePath) -> str:
     missing = path.relative_to(parent).parts[0]
     if not glob.has_magic(missing) and (hint := _alike(missing, names)):
         return f" In {parent}:{hint}"
-    return f" {parent} holds {_some(names)}" if names else f" The folder {parent} is empty."
+    return f" {parent} holds {some_of(names, 5)}." if names else f" The folder {parent} is empty."
 
 
 def _alike(missing: str, names: Sequence[str]) -> str:
@@ -214,7 +214,3 @@ def _alike(missing: str, names: Sequence[str]) -> str:
     stems = {name: normalize("NFC", name.partition(".")[0]) for name in names}
     near = [name for name in names if SequenceMatcher(None, stem, stems[name]).ratio() >= _LEAST_ALIKE]
     return suggest(missing, near)
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}."

@@ -376,19 +376,12 @@ class _PieceWriter:
         return count
 
     def record(self, inputs: tuple[InputRecord, ...]) -> PieceRecord:
+        left_out = {"skipped": self._faults.skipped, "removed_templates": self._faults.removed_templates}
+        found = {**left_out, **self._cleaner.counts}
         return PieceRecord(
             settings=self._piece.settings(),
             inputs=inputs,
-            counts=self._counts
-            + Counts(
-                skipped=dict(self._faults.skipped),
-                replaced=dict(self._cleaner.replaced),
-                removed_matches=dict(self._cleaner.removed_matches),
-                removed_characters=dict(self._cleaner.removed_characters),
-                removed_templates=dict(self._faults.removed_templates),
-                markup=dict(+self._cleaner.markup),
-                languages=dict(self._cleaner.languages),
-            ),
+            counts=self._counts + Counts.model_validate(found),
             runs=tuple(self._spill.runs),
             smallest_draw=self._draws[0],
             largest_draw=self._draws[1],

@@ -33,7 +33,7 @@ from tpulm.dataset.manifest import (
     write_manifest,
 )
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
-from tpulm.dataset.prepare import row_format, small_holdout
+from tpulm.dataset.prepare import loaded_tokenization, row_format, small_holdout
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
 from tpulm.dataset.record_ranges import PieceIndex, RangeTask, keys_in, read_index, row_dtype, rows_of_part, write_index
 from tpulm.dataset.tfrecord import Survey, read_records, survey
@@ -92,7 +92,7 @@ def import_tfrecords(
             workdir,
             inputs,
             rows,
-            RecordSource(str(pieces), str(path), digest(inputs), 0 if held else threshold),
+            RecordSource(str(pieces), str(path), tokenizer.fingerprint, digest(inputs), 0 if held else threshold),
             tasks[0].num_parts,
             total=num_records,
             unit="row",
@@ -121,6 +121,7 @@ class RecordSource(NamedTuple):
 
     pieces: str  # the folder of the ranges, with its index
     tokenization_path: str
+    tokenizer: str  # its fingerprint
     inputs: str  # digest of inputs.json
     holdout_below: int  # the threshold of holdout draws
 
@@ -142,7 +143,7 @@ class RecordSource(NamedTuple):
             some = matrix[chosen]
             tokens = np.ascontiguousarray(some["tokens"])
             layout = _layout(tokens, some["random_next"], rows)
-            counts = _count(tokens.reshape(-1), layout, _tokenization(self.tokenization_path, self.inputs))
+            counts = _count(tokens.reshape(-1), layout, loaded_tokenization(self.tokenization_path, self.tokenizer))
             counts = counts.model_copy(update={"duplicates": left_out})
             yield SplitRows(split, [Version(layout, tokens.reshape(-1))], counts)
 
@@ -163,11 +164,6 @@ def _count(tokens: np.ndarray, layout: RowLayout, tokenizer: Tokenization) -> Co
         tokens=int(layout.length.sum()),
         unknown_tokens=int(np.count_nonzero(tokens == tokenizer.special.unknown)),
     )
-
-
-@lru_cache(maxsize=1)
-def _tokenization(path: str, inputs: str) -> Tokenization:
-    return tokenization.load(path)
 
 
 @lru_cache(maxsize=1)

@@ -169,7 +169,7 @@ class TextSource(NamedTuple):
 
     def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
         part = corpus.read_part(self.corpus_workdir, _corpus_manifest(self.corpus_workdir, self.inputs), number)
-        tokenizer = _tokenization(self.tokenization_path, self.tokenizer)
+        tokenizer = loaded_tokenization(self.tokenization_path, self.tokenizer)
         if self.by_library:
             tokenizer.encoder.engine = None
         words = _word_encoder(self, tokenizer)
@@ -249,7 +249,7 @@ def _load_tokenization(path: str) -> None:
     _loaded(path).encode([])
 
 
-def _tokenization(path: str, fingerprint: str) -> Tokenization:
+def loaded_tokenization(path: str, fingerprint: str) -> Tokenization:
     """The tokenizer at `path`. Raises WorkFolderMismatch if it is not the one that the dataset was begun with."""
     if _loaded(path).fingerprint != fingerprint:  # cached by a long-lived process, and replaced since
         _loaded.cache_clear()
@@ -280,7 +280,7 @@ def _word_encoder(source: TextSource, tokenizer: Tokenization) -> WordEncoder | 
 
 @lru_cache(maxsize=1)
 def _words(path: str, fingerprint: str, name: analysers.Name) -> WordEncoder:
-    return WordEncoder(_tokenization(path, fingerprint), name)
+    return WordEncoder(loaded_tokenization(path, fingerprint), name)
 
 
 @lru_cache(maxsize=1)
