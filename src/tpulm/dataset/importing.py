@@ -18,6 +18,7 @@ import numpy as np
 
 from tpulm import storage, tokenization
 from tpulm.config import DataConfig
+from tpulm.config.validation import validate_own
 from tpulm.corpus.identity import HASH, RANGE, HashPurpose, below, draw, holdout_threshold
 from tpulm.dataset.batches import evaluation_batches
 from tpulm.dataset.layouts import EMPTY, RowLayout
@@ -35,7 +36,7 @@ from tpulm.dataset.manifest import (
 from tpulm.dataset.parts import SplitRows, Splits, Version, begin, build_splits
 from tpulm.dataset.prepare import loaded_tokenization, row_format, small_holdout
 from tpulm.dataset.pretraining_records import Kind, Shape, layout_of, read_rows, shape_of
-from tpulm.dataset.record_ranges import PieceIndex, RangeTask, keys_in, read_index, row_dtype, rows_of_part, write_index
+from tpulm.dataset.record_ranges import ImportedRange, RangeTask, keys_in, row_dtype, rows_of_part
 from tpulm.dataset.tfrecord import Survey, read_records, survey
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
@@ -119,7 +120,7 @@ def import_tfrecords(
 class RecordSource(NamedTuple):
     """The distinct rows of all pieces for a part, divided between the splits. Memory: the part's rows, twice."""
 
-    pieces: str  # the folder of the ranges, with its index
+    pieces: str  # the folder of the ranges
     tokenization_path: str
     tokenizer: str  # its fingerprint
     inputs: str  # digest of inputs.json
@@ -127,9 +128,7 @@ class RecordSource(NamedTuple):
 
     def read(self, number: int, rows: RowFormat) -> Iterator[SplitRows]:
         """The part's rows by split. Rows with equal ids and label occur once; rows with equal ids are in the same split."""
-        pieces = storage.as_path(self.pieces)
-        index = _index(self.pieces, self.inputs)
-        matrix, of_held_file = rows_of_part(((pieces / name, record) for name, record in index.pieces), number, row_dtype(rows))
+        matrix, of_held_file = rows_of_part(_pieces(self.pieces, self.inputs), number, row_dtype(rows))
         key = matrix[["high", "low", "random_next"]]
         first = np.ones(len(matrix), bool)
         first[1:] = key[1:] != key[:-1]
@@ -167,8 +166,10 @@ def _count(tokens: np.ndarray, layout: RowLayout, tokenizer: Tokenization) -> Co
 
 
 @lru_cache(maxsize=1)
-def _index(folder: str, inputs: str) -> PieceIndex:
-    return read_index(storage.as_path(folder))
+def _pieces(folder: str, inputs: str) -> list[tuple[PurePath, ImportedRange]]:
+    """The rows of each range and their record; the folder holds nothing else."""
+    records = [path for path in storage.list_folder(folder) if path.suffix == ".json"]
+    return [(path.with_suffix(".npy"), validate_own(ImportedRange, storage.read_json(path), path)) for path in records]
 
 
 def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[RowFormat, Shape]:
@@ -259,10 +260,9 @@ def _range_tasks(
 
 
 def _read(tasks: Sequence[RangeTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
-    """Write all ranges as pieces, and their index; return the threshold of holdout draws."""
+    """Write all ranges as pieces; return the threshold of holdout draws."""
     stage.sweep(tasks)
     records = stage.gather(tasks, stage.run(tasks, "Reading the records", "B", runner=runner, progress=progress))
-    write_index(tasks[0].piece.parent, [(task.piece.name, record) for task, record in zip(tasks, records, strict=True)])
     return holdout_threshold(
         holdout_fraction,
         min((record.smallest_draw for record in records), default=RANGE - 1),

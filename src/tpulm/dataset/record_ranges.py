@@ -6,7 +6,7 @@ PIECES/000000.json   what it was made from and where its parts end, written last
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.config.validation import validate_own
 from tpulm.corpus.identity import RANGE, HashPurpose, Keys, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, RowFormat
 from tpulm.dataset.pretraining_records import Shape, read_rows
@@ -23,7 +22,6 @@ from tpulm.errors import DataError
 from tpulm.runtime import stage
 from tpulm.tokenization import Vocabulary
 
-_INDEX = "pieces.json"
 _TOKENS_AT_ONCE = 1 << 20
 
 
@@ -109,7 +107,7 @@ def row_dtype(rows: RowFormat) -> np.dtype:
     return np.dtype([("high", "<u8"), ("low", "<u8"), ("random_next", "i1"), ("tokens", tokens, (rows.sequence_length,))])
 
 
-def rows_of_part(pieces: Iterator[tuple[PurePath, ImportedRange]], part: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def rows_of_part(pieces: Iterable[tuple[PurePath, ImportedRange]], part: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """The rows of a part from all pieces, `row_dtype` [N] sorted by key, and which are of a held-out file, bool [N]."""
     arrays, held = [np.empty(0, dtype)], [np.empty(0, bool)]
     for path, record in pieces:
@@ -131,18 +129,3 @@ def keys_in(rows: np.ndarray) -> Keys:
 def order_of(rows: np.ndarray) -> np.ndarray:
     """The indices that sort rows by key, and rows with equal ids by label."""
     return np.lexsort((rows["random_next"], rows["low"], rows["high"]))
-
-
-class PieceIndex(stage.Record):
-    """The records of all ranges in one file, so that a part need not open each of them."""
-
-    format_version: int = FORMAT_VERSION
-    pieces: tuple[tuple[str, ImportedRange], ...]  # (file name, record)
-
-
-def write_index(folder: PurePath, pieces: list[tuple[str, ImportedRange]]) -> None:
-    PieceIndex(pieces=tuple(pieces)).write(folder / _INDEX)
-
-
-def read_index(folder: PurePath) -> PieceIndex:
-    return validate_own(PieceIndex, storage.read_json(folder / _INDEX), folder / _INDEX)
