@@ -141,11 +141,8 @@ def _walk(slot_ends: list[int], sequence_length: int) -> tuple[np.ndarray, np.nd
 def lay_causal(tokens: TokenizedDocuments, *, sequence_length: int) -> RowLayout:
     """Causal rows: documents joined by the end-of-text token, cut wherever a row is full.
 
-    The documents of a part form one tape: [SEP] document [SEP] document [SEP] … document [SEP]. The tokenizer's [SEP] ends a
-    text and also precedes the first one, so that every text has one on both sides, like GPT-2's end-of-text token; [CLS] is not
-    used. A row is L slots of the tape. The next row repeats the last slot of this one: that token is predicted in this row and
-    must be seen in the next, so each token of the tape but the very first is predicted in exactly one row. This costs one slot
-    in L. Nothing is dropped, and only a part's last row has padding.
+    A row is L slots of the tape [SEP] document [SEP] document [SEP] … document [SEP] of a part's documents, and the next row
+    repeats its last slot: docs/design/causal-rows.md says why.
     """
     step = sequence_length - 1
     ends = np.concatenate([[0], tokens.document_ends]) + np.arange(1, tokens.document_ends.size + 2)  # after each [SEP]

@@ -1,15 +1,8 @@
 """Arrays of rows on disk: Zarr version 3 with the sharding codec, through TensorStore.
 
 A shard is one object of at most `SHARD_BYTES` before compression; it consists of blocks of `block_rows` rows, each compressed
-and checksummed separately, so that a block can be read without its neighbours and damage is detected. Zstandard at level 6
-was chosen by measurement on 10 million tokens of Korean reviews, vocabulary 32,000, blocks of 64 rows of 128:
-
-    bytes a token       plain  zstd 1  zstd 3  zstd 6  zstd 9  blosc-zstd 1 shuffled
-    packed rows          2.01    1.72    1.69    1.68    1.68    1.77
-    segments (mostly
-      padding)          20.22    2.22    2.21    2.12    2.11    2.41
-
-for 0.2 s of compression in all. The same rows give the same bytes.
+and checksummed separately, so that a block can be read without its neighbours and damage is detected. The same rows give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ from tpulm.errors import StorageError
 SHARD_BYTES = 64 << 20
 _CHECKSUM = {"name": "crc32c"}
 _LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
-_COMPRESSION = {"name": "zstd", "configuration": {"level": 6}}
+_COMPRESSION = {"name": "zstd", "configuration": {"level": 6}}  # docs/experiments.md has the other levels
 
 
 def shard_rows(num_rows: int, row_bytes: int, block_rows: int) -> int:

@@ -1,16 +1,7 @@
 """Train a tokenizer on a sample of the corpus: WordPiece, byte-level BPE or Unigram, with the library's trainers.
 
-The same texts and settings give the same vocabulary every time, which the trainers alone do not guarantee
-(docs/design/tokenizer-determinism.md has the measurements):
-
-- WordPiece's trainer numbers the "##" characters in the order of a randomly seeded hash table, and breaks ties between equally
-  frequent pairs by those numbers: two runs give a third of the tokens different ids. Here every character and every "##"
-  character is given to it as a token from the start, in sorted order, so nothing random is left.
-- Unigram's trainer sums probabilities in the order of such a table and over threads, so scores differ between two runs in the
-  eleventh digit, and those of rare characters, which it numbers in that order, in the second. Here all rare characters get the
-  lowest score; scores are rounded to multiples of 1/1024; the trainer is asked for some extra pieces, and the cut is made
-  afterwards, by rounded score and then by the piece itself. Sums of such scores are exact, so which of two paths is better
-  never depends on the text before them (encode.py relies on it).
+The same texts and settings give the same vocabulary every time, which the trainers alone do not guarantee:
+docs/design/tokenizer-determinism.md says why, and what is done here about it.
 
 Not every character gets its own token: Chinese and Japanese corpora contain over ten thousand, most of them a few times. The
 most frequent ones come first (ties by code point), as long as they occur twice (`_MIN_FREQUENCY`) and their tokens fit
