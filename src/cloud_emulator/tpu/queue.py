@@ -13,8 +13,7 @@ from cloud_emulator import recorded
 from cloud_emulator.errors import ApiError
 from cloud_emulator.projects import Demand
 from cloud_emulator.tpu.nodes import Nodes, NodeState, TpuSlice, check_identifier
-from cloud_emulator.tpu.state import Failure, Table, raw, refused, resource_refusal, timestamp
-from cloud_emulator.tpu.state import State as Shared
+from cloud_emulator.tpu.state import Failure, State as Shared, Table, raw, refused, resource_refusal, timestamp
 
 State = types.QueuedResourceState.State
 Initiator = types.QueuedResourceState.StateInitiator

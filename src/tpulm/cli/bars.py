@@ -11,8 +11,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress as Bars
-from rich.progress import ProgressColumn, Task
+from rich.progress import Progress as Bars, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 

@@ -82,8 +82,7 @@ def bench(
 
     load_finetune(overrides or [])  # refuses unknown settings before anything is read
     from tpulm.config.resolve import parse_overrides
-    from tpulm.finetuning.benchmark import TABLE
-    from tpulm.finetuning.benchmark import bench as run
+    from tpulm.finetuning.benchmark import TABLE, bench as run
 
     with drawn_progress() as progress:
         report = run(

@@ -65,8 +65,7 @@ def push(
     The token is HF_TOKEN's, or that of 'hf auth login'. Killed on the way, the same command goes on: weights that the Hub has
     are not sent again; the repository has all files or none. ELECTRA's halves become NAME-discriminator and NAME-generator.
     """
-    from tpulm.report.publishing import check_health, publications
-    from tpulm.report.publishing import push as send
+    from tpulm.report.publishing import check_health, publications, push as send
 
     chosen: dict[str, Any] = {
         "anyway": anyway or dry_run,
