@@ -6,26 +6,14 @@ A part is one range of hashes of all spills: `parts` reads it back without the d
 says what else a hash decides. `manifest` records in W/corpus what was read.
 """
 
-from tpulm.corpus.documents import merge_samples
-from tpulm.corpus.manifest import CorpusManifest, load_manifest, load_removed, verify
-from tpulm.corpus.parts import Part, read_part, sample_texts, some_texts
-from tpulm.corpus.scatter import remove_spill, scatter
-from tpulm.corpus.sentences import split_sentences
-from tpulm.corpus.sources import find_files, read_texts
-
-__all__ = [
-    "CorpusManifest",
-    "Part",
-    "find_files",
-    "load_manifest",
-    "load_removed",
-    "merge_samples",
-    "read_part",
-    "read_texts",
-    "remove_spill",
-    "sample_texts",
-    "scatter",
-    "some_texts",
-    "split_sentences",
-    "verify",
-]
+from tpulm.corpus.documents import merge_samples as merge_samples
+from tpulm.corpus.manifest import (
+    CorpusManifest as CorpusManifest,
+    load_manifest as load_manifest,
+    load_removed as load_removed,
+    verify as verify,
+)
+from tpulm.corpus.parts import Part as Part, read_part as read_part, sample_texts as sample_texts, some_texts as some_texts
+from tpulm.corpus.scatter import remove_spill as remove_spill, scatter as scatter
+from tpulm.corpus.sentences import split_sentences as split_sentences
+from tpulm.corpus.sources import find_files as find_files, read_texts as read_texts

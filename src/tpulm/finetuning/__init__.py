@@ -7,29 +7,16 @@ a saved model without any of this.
 """
 
 from tpulm.config.finetune import METRICS
-from tpulm.finetuning.benchmark import BenchReport, bench
+from tpulm.finetuning.benchmark import BenchReport as BenchReport, bench as bench
 from tpulm.finetuning.choices import ChoiceOfAnswers
-from tpulm.finetuning.classifier import Classifier
-from tpulm.finetuning.embedding import Retrieval, ScoredSimilarity
+from tpulm.finetuning.classifier import Classifier as Classifier
+from tpulm.finetuning.embedding import Retrieval as Retrieval, ScoredSimilarity
 from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.questions import QuestionAnswering
-from tpulm.finetuning.run import finetune, read_mistakes
-from tpulm.finetuning.summary import FinetuneSummary, SeedResult
+from tpulm.finetuning.run import finetune as finetune, read_mistakes as read_mistakes
+from tpulm.finetuning.summary import FinetuneSummary as FinetuneSummary, SeedResult as SeedResult
 from tpulm.finetuning.tagging import EntityTagging
-from tpulm.finetuning.tasks import Task, TextClassification, TextRegression, register_task
-
-__all__ = [
-    "BenchReport",
-    "Classifier",
-    "FinetuneSummary",
-    "Retrieval",
-    "SeedResult",
-    "Task",
-    "bench",
-    "finetune",
-    "read_mistakes",
-    "register_task",
-]
+from tpulm.finetuning.tasks import Task as Task, TextClassification, TextRegression, register_task as register_task
 
 for _name, _task in {
     "classification": TextClassification(),

@@ -5,40 +5,28 @@ set, `rows` encodes. `scores`, `entities` and `answers` score predictions of cla
 """
 
 from tpulm.labelled.examples import (
-    Columns,
-    Examples,
-    example_fault,
-    examples_of,
-    is_table_of_columns,
-    label_fault,
-    label_set_fault,
-    read_examples,
-    read_texts,
+    Columns as Columns,
+    Examples as Examples,
+    example_fault as example_fault,
+    examples_of as examples_of,
+    is_table_of_columns as is_table_of_columns,
+    label_fault as label_fault,
+    label_set_fault as label_set_fault,
+    read_examples as read_examples,
+    read_texts as read_texts,
 )
-from tpulm.labelled.labels import LabelSet, label_name, number_fault, numbers
-from tpulm.labelled.scores import average_auprc, class_scores, label_set_scores, regression_scores, retrieval_scores, summarize
-from tpulm.labelled.split import Split, hold_out
-
-__all__ = [
-    "Columns",
-    "Examples",
-    "LabelSet",
-    "Split",
-    "average_auprc",
-    "class_scores",
-    "example_fault",
-    "examples_of",
-    "hold_out",
-    "is_table_of_columns",
-    "label_fault",
-    "label_name",
-    "label_set_fault",
-    "label_set_scores",
-    "number_fault",
-    "numbers",
-    "read_examples",
-    "read_texts",
-    "regression_scores",
-    "retrieval_scores",
-    "summarize",
-]
+from tpulm.labelled.labels import (
+    LabelSet as LabelSet,
+    label_name as label_name,
+    number_fault as number_fault,
+    numbers as numbers,
+)
+from tpulm.labelled.scores import (
+    average_auprc as average_auprc,
+    class_scores as class_scores,
+    label_set_scores as label_set_scores,
+    regression_scores as regression_scores,
+    retrieval_scores as retrieval_scores,
+    summarize as summarize,
+)
+from tpulm.labelled.split import Split as Split, hold_out as hold_out

@@ -6,50 +6,28 @@ bulk (`encode`) and with offsets (`offsets`), after a morphological analyser if 
 and `unknowns` measure how a vocabulary fits a text.
 """
 
-from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization import analysers
-from tpulm.tokenization.causal import CausalTokenization, load_any, load_causal
-from tpulm.tokenization.encode import Encoded
+from tpulm.special_tokens import SpecialTokens as SpecialTokens
+from tpulm.tokenization import analysers as analysers
+from tpulm.tokenization.causal import CausalTokenization as CausalTokenization, load_any as load_any, load_causal as load_causal
+from tpulm.tokenization.encode import Encoded as Encoded
 from tpulm.tokenization.files import (
-    Vocabulary,
-    dropped_characters,
-    expected,
-    load,
-    load_manifest,
-    load_vocabulary,
-    normalization_warnings,
-    save,
-    vocab_size_of,
+    Vocabulary as Vocabulary,
+    dropped_characters as dropped_characters,
+    expected as expected,
+    load as load,
+    load_manifest as load_manifest,
+    load_vocabulary as load_vocabulary,
+    normalization_warnings as normalization_warnings,
+    save as save,
+    vocab_size_of as vocab_size_of,
 )
-from tpulm.tokenization.offsets import Aligned
-from tpulm.tokenization.report import TokenizerReport, compare
-from tpulm.tokenization.tokenization import Tokenization
-from tpulm.tokenization.training import train
-from tpulm.tokenization.unknowns import UNKNOWN_REFUSED, UNKNOWN_WARNING, count_unknown, vocabulary_warnings
-
-__all__ = [
-    "UNKNOWN_REFUSED",
-    "UNKNOWN_WARNING",
-    "Aligned",
-    "CausalTokenization",
-    "Encoded",
-    "SpecialTokens",
-    "Tokenization",
-    "TokenizerReport",
-    "Vocabulary",
-    "analysers",
-    "compare",
-    "count_unknown",
-    "dropped_characters",
-    "expected",
-    "load",
-    "load_any",
-    "load_causal",
-    "load_manifest",
-    "load_vocabulary",
-    "normalization_warnings",
-    "save",
-    "train",
-    "vocab_size_of",
-    "vocabulary_warnings",
-]
+from tpulm.tokenization.offsets import Aligned as Aligned
+from tpulm.tokenization.report import TokenizerReport as TokenizerReport, compare as compare
+from tpulm.tokenization.tokenization import Tokenization as Tokenization
+from tpulm.tokenization.training import train as train
+from tpulm.tokenization.unknowns import (
+    UNKNOWN_REFUSED as UNKNOWN_REFUSED,
+    UNKNOWN_WARNING as UNKNOWN_WARNING,
+    count_unknown as count_unknown,
+    vocabulary_warnings as vocabulary_warnings,
+)

@@ -10,27 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tpulm.config import CORPUS_FORMATS, SourceConfig
-from tpulm.corpus.documents import Batcher, DocumentBatch, Faults
+from tpulm.corpus.documents import Batcher as Batcher, DocumentBatch as DocumentBatch, Faults
 from tpulm.corpus.readers import hub, python_text, tfds
 from tpulm.corpus.readers.jsonl import read_jsonl
-from tpulm.corpus.readers.lines import ByteStream, Input, InputFile, Lines
+from tpulm.corpus.readers.lines import ByteStream, Input as Input, InputFile, Lines as Lines
 from tpulm.corpus.readers.parquet import read_parquet
 from tpulm.corpus.readers.tables import read_table
-from tpulm.corpus.readers.text import OpenDocument, read_text
+from tpulm.corpus.readers.text import OpenDocument as OpenDocument, read_text
 from tpulm.corpus.readers.wikipedia import read_wikipedia
-
-__all__ = [
-    "FORMATS",
-    "READERS",
-    "Batcher",
-    "DocumentBatch",
-    "Input",
-    "Lines",
-    "OpenDocument",
-    "Reader",
-    "read_documents",
-    "register",
-]
 
 
 class Reader(NamedTuple):
