@@ -22,8 +22,7 @@ from tpulm.accelerators import nvidia_driver, tpu_chips
 from tpulm.runtime.memory import keep_between_steps
 
 if TYPE_CHECKING:
-    from tpulm.config import load as load_config
-    from tpulm.config import load_finetune
+    from tpulm.config import load as load_config, load_finetune
     from tpulm.convert.huggingface import load_model
     from tpulm.finetuning import Classifier, bench, finetune
     from tpulm.labelled import Columns, read_examples

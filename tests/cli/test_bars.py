@@ -7,8 +7,7 @@ import re
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import Progress as Bars
-from rich.progress import Task
+from rich.progress import Progress as Bars, Task
 
 from tpulm.cli.bars import drawn, task_line
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_emulator import Emulator
-from command_line import run_cloud as run
-from command_line import terminal_of
+from command_line import run_cloud as run, terminal_of
 from tpulm.cli import cloud_runs
 from tpulm.errors import ConfigError
 

@@ -15,16 +15,13 @@ import pytest
 from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, running, write_job
 
 from cloud_emulator import Emulator
-from command_line import run_cloud as run
-from command_line import terminal_of
+from command_line import run_cloud as run, terminal_of
 from tpulm import storage, workfolder
 from tpulm.cli import cloud_runs
-from tpulm.cloud import launch as cloud_launch
-from tpulm.cloud import prices, teardown
+from tpulm.cloud import launch as cloud_launch, prices, teardown
 from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import canonical_json
-from tpulm.config import load as load_run
+from tpulm.config import canonical_json, load as load_run
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError, WorkFolderMismatch
 from tpulm.storage.causes import client
 

@@ -10,8 +10,7 @@ from cloud_rig import WORKDIR_PATH
 from cloud_emulator import Emulator
 from tpulm import storage, tokenization
 from tpulm.cloud import launch
-from tpulm.config import RunConfig
-from tpulm.config import load as load_run
+from tpulm.config import RunConfig, load as load_run
 from tpulm.tokenization import files, hf_files
 
 INPUTS = WORKDIR_PATH / "cloud" / "inputs"

@@ -21,8 +21,7 @@ from vm_rig import PATIENCE, QUICK, ZONES, Cloud, agents, cloud, endings, machin
 
 from cloud_emulator import Emulator
 from tpulm import storage
-from tpulm.cloud import bundle
-from tpulm.cloud import launch as launching
+from tpulm.cloud import bundle, launch as launching
 from tpulm.cloud.control import Control
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.job import Job, Node
@@ -31,8 +30,7 @@ from tpulm.cloud.provider import NodeStatus, Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import canonical_json
-from tpulm.config import load as load_run
+from tpulm.config import canonical_json, load as load_run
 from tpulm.errors import ConfigError
 
 __all__ = ["cloud", "machines"]

@@ -17,8 +17,7 @@ from cloud_rig import WORKDIR_PATH
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
-from tpulm.cloud import bundle, setup
-from tpulm.cloud import launch as launching
+from tpulm.cloud import bundle, launch as launching, setup
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job

@@ -13,8 +13,7 @@ import safetensors.numpy
 from outputs import assert_same_leaves, ours
 
 import bundles
-from bundles import BERT_CONFIG as CONFIG
-from bundles import ELECTRAS
+from bundles import BERT_CONFIG as CONFIG, ELECTRAS
 from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.convert.importing import import_model

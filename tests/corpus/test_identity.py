@@ -2,8 +2,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
 from tpulm.corpus.identity import RANGE, HashPurpose, draw, holdout_threshold, keys_of, keys_of_texts, letters

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tpulm.corpus.documents import Faults
 from tpulm.corpus.readers import lines

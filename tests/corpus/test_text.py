@@ -2,8 +2,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tpulm.corpus.readers import lines, text
 from tpulm.errors import DataError

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm.dataset.layouts import SMALLEST_CUT, RowLayout, SpecialIds, TokenizedDocuments, fill, lay_causal, lay_packed, reorder
 from tpulm.dataset.random_streams import RandomStream, StreamPurpose

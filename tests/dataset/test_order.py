@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm.dataset.order import Order, list_blocks
 from tpulm.dataset.random_streams import RandomStream, StreamPurpose

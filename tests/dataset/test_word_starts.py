@@ -11,8 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_prepare import CONFIG, WORDS, Scattered, digests, scattered_at
 
 from tpulm import tokenization

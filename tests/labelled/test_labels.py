@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import Examples, LabelSet, examples_of, number_fault, numbers

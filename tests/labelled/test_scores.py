@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm.errors import DataError, TrainingDiverged
 from tpulm.labelled import average_auprc, class_scores, regression_scores, summarize

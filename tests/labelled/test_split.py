@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm.errors import ConfigError, DataError
 from tpulm.labelled import Examples, Split, examples_of, hold_out

@@ -11,8 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from typer.testing import CliRunner
 
-from tpulm import generate as generate_with
-from tpulm import load_model
+from tpulm import generate as generate_with, load_model
 from tpulm.cli.app import app
 from tpulm.convert.importing import import_model
 from tpulm.predict import generate

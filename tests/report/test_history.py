@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm.report.history import History, Point, chart, thin, ticks
 from tpulm.train.metrics import Attempt, MetricsRecord

@@ -11,8 +11,7 @@ from importlib import metadata
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tpulm.errors import MissingExtra
 from tpulm.tokenization import analysers

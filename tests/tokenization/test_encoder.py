@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from made_up import ALGORITHMS, VOCAB_SIZES, as_lists, batches, make_texts, of_transformers, troublesome_text
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from made_up import batches, make_texts
 from test_analysers import PACKAGES, TROUBLE
 from tokenizers import Tokenizer, normalizers

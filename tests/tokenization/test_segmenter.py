@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from made_up import make_texts, of_transformers, write_vocabulary
 from test_analysers import PACKAGES, TROUBLE, no_surrogates
 

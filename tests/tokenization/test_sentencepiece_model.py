@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpulm import tokenization
 from tpulm.errors import DataError

@@ -15,8 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from made_up import ALGORITHMS, VOCAB_SIZES, batches, in_order, make_texts, troublesome_text
 from tokenizers import Tokenizer, pre_tokenizers, trainers
 
