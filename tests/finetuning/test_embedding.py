@@ -21,8 +21,7 @@ from tpulm.errors import DataError
 from tpulm.finetuning import Retrieval
 from tpulm.labelled import regression_scores
 from tpulm.nn.transformer import Execution
-from tpulm.objectives.classification import LabelledInputs
-from tpulm.objectives.embedding import RankedTexts, ScoredPairs
+from tpulm.objectives.classification import LabelledInputs, RankedTexts, ScoredPairs
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.finetuning_program import Labelled
 

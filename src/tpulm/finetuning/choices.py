@@ -16,7 +16,7 @@ from tpulm.labelled import Columns, Examples, LabelSet
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Groups, Rows, encode_rows
-from tpulm.objectives.choice import MultipleChoice
+from tpulm.objectives.classification import MultipleChoice
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
 from tpulm.train.finetuning_program import Labelled

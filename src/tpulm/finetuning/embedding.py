@@ -28,7 +28,7 @@ from tpulm.labelled import (
 )
 from tpulm.labelled.examples import text_fault
 from tpulm.labelled.rows import Rows, encode_rows, joined
-from tpulm.objectives.embedding import RankedTexts, ScoredPairs
+from tpulm.objectives.classification import RankedTexts, ScoredPairs
 from tpulm.tokenization import Tokenization
 from tpulm.train.finetuning_program import Labelled
 

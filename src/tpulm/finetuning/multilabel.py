@@ -14,7 +14,7 @@ from tpulm.finetuning.tasks import NEARLY_ALL, Mistake, Task, ordered_mistakes, 
 from tpulm.labelled import Examples, LabelSet, label_set_fault, label_set_scores
 from tpulm.labelled.labels import label_name, labels_of
 from tpulm.labelled.rows import Rows
-from tpulm.objectives.multilabel import MultiLabelClassification
+from tpulm.objectives.classification import MultiLabelClassification
 from tpulm.predict.classify import logistic
 from tpulm.train.finetuning_program import Labelled
 

@@ -24,7 +24,7 @@ from tpulm.labelled.answers import (
 )
 from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import MOST_OF_A_QUESTION, Rows, length_of_question, window_rows
-from tpulm.objectives.spans import SpanPrediction
+from tpulm.objectives.classification import SpanPrediction
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import SpecialTokens, Tokenization
 from tpulm.train.finetuning_program import Labelled

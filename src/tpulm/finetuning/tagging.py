@@ -31,7 +31,7 @@ from tpulm.labelled.entities import (
 )
 from tpulm.labelled.labels import labels_of
 from tpulm.labelled.rows import Rows, encode_rows
-from tpulm.objectives.tagging import TokenClassification
+from tpulm.objectives.classification import TokenClassification
 from tpulm.predict.classify import log_probabilities
 from tpulm.tokenization import Tokenization
 from tpulm.train.finetuning_program import Labelled

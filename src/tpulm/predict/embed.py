@@ -14,7 +14,7 @@ from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError
 from tpulm.models.decoder import Decoder
 from tpulm.models.embedding import without_head
-from tpulm.objectives.embedding import Embedding
+from tpulm.objectives.classification import Embedding
 from tpulm.predict.classify import Outputs, check_texts, listed, make_objective
 
 
