@@ -10,11 +10,18 @@ import pytest
 from pydantic import ValidationError
 
 from tpulm.cloud.settings import CloudSettings
-from tpulm.config import schema
+from tpulm.config import load, schema
 from tpulm.config.finetune import FinetuneConfig
 from tpulm.config.reference import groups_of, type_words
+from tpulm.errors import ConfigError
 
 MODELS = [item for item in vars(schema).values() if isinstance(item, type) and issubclass(item, schema.Settings)]
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("laptop-lm", "packed"), ("quickstart", "causal")])
+def test_rows_of_another_objective_are_refused(recipe: str, kind: str):
+    with pytest.raises(ConfigError, match=f"rows = '{kind}' does not go with"):
+        load(recipe, {"data.rows": kind, "corpus.sources": ["x.txt"]})
 
 
 @pytest.mark.parametrize(("model", "name"), [(model, name) for model in MODELS for name in model.removed])

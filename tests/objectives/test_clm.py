@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from cases import CASES, VOCAB_SIZE, L
 
-from tpulm.errors import ConfigError
 from tpulm.models import bert, decoder
 from tpulm.nn.params import initialize
 from tpulm.objectives.clm import CausalLanguageModel
@@ -59,10 +58,3 @@ def test_a_texts_logits_do_not_depend_on_its_neighbours(name: str):
     assert np.abs(found).max() > 3.0  # or the tolerance would say little
     for row, start in ((1, 3), (2, 0), (3, 2)):
         np.testing.assert_allclose(found[row, start : start + 5], found[0, :5], atol=1e-4)
-
-
-def test_other_rows_are_refused():
-    with pytest.raises(ConfigError, match="'causal'"):
-        cases.make(rows="packed", architecture="decoder", norm_position="pre")
-    with pytest.raises(ConfigError, match="'segments'"):
-        cases.make(rows="causal")

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from tpulm.errors import ConfigError
 from tpulm.models import bert, decoder
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
@@ -40,11 +39,6 @@ class CausalInputs(NamedTuple):
 @dataclass(frozen=True)
 class CausalLanguageModel(Setup):
     """The loss is the mean over all predictions of the global batch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.row_kind != "causal":
-            raise ConfigError(f"a decoder needs rows = 'causal', not '{self.row_kind}'")
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -84,10 +78,6 @@ class CausalLanguageModel(Setup):
             sums = vocabulary_cross_entropy(output, labels, weights, execution=self.execution, vocab_size=self.vocab_size)
         loss = sums.loss / jnp.maximum(totals["predicted"], 1.0)
         return LossAndSums(loss, {"loss": sums.loss, "correct": sums.correct, "predicted": sums.weight})
-
-    def label_counts(self, inputs: CausalInputs) -> Float[Array, " V"]:
-        counts = jnp.zeros((self.vocab_size,), jnp.float32)
-        return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Means over predictions: loss in nats, accuracy as a fraction, perplexity per token of this vocabulary."""

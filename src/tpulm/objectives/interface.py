@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -39,6 +40,11 @@ class Setup:
                 f"special tokens {beyond} lie outside the vocabulary of {self.vocab_size}; "
                 "set a larger tokenizer.vocab_size, or use the tokenizer's own size"
             )
+
+    def label_counts(self, inputs: Any) -> Array:
+        """How often each token is a label, float32 [V]."""
+        counts = jnp.zeros((self.vocab_size,), jnp.float32)
+        return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
 
     def flops(self, predictions: int) -> float:
         """FLOPs of one row in an encoder or decoder: a product and its two gradients cost 2 * rows * inner * columns each."""

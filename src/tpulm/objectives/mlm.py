@@ -14,13 +14,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from tpulm.errors import ConfigError
 from tpulm.models import bert
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
 from tpulm.objectives.interface import Column, LossAndSums, Setup
 from tpulm.objectives.losses import cross_entropy, vocabulary_cross_entropy
-from tpulm.objectives.masking import MaskingConfig, mask_rows, masking_config
+from tpulm.objectives.masking import MaskedRows, MaskingConfig, mask_rows, masking_config
 from tpulm.objectives.rows import encoder_input
 
 
@@ -39,11 +38,6 @@ class MaskedLanguageModel(Setup):
     """The loss is the mean over all predictions of the global batch, plus the mean over its rows of the next-sentence loss."""
 
     causal: ClassVar[bool] = False  # True: a token does not see later ones
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.row_kind not in ("segments", "packed"):
-            raise ConfigError(f"the masked objective needs rows = 'segments' or 'packed', not '{self.row_kind}'")
 
     @cached_property
     def spec(self) -> bert.Bert:
@@ -80,7 +74,7 @@ class MaskedLanguageModel(Setup):
         ids = batch["tokens"].astype(jnp.int32)
         tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
         keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
-        masked = mask_rows(ids, keys[:, 0], self.masking, word_start=batch["word_start"] if self.masking.whole_words else None)
+        masked = self.masked(ids, tokens.segments, keys[:, 0], batch)
         return MaskedInputs(
             tokens=tokens._replace(ids=masked.ids),
             predicted=masked.positions,
@@ -90,6 +84,12 @@ class MaskedLanguageModel(Setup):
             next_sentence=batch["next_sentence"].astype(jnp.int32) if self.next_sentence else None,
             row_seeds=row_seeds(keys[:, 1]),
         )
+
+    def masked(
+        self, ids: Int[Array, "B L"], segments: Int[Array, "B L"], keys: Array, batch: Mapping[str, Array]
+    ) -> MaskedRows:
+        """The rows that the model sees, and what it predicts in them."""
+        return mask_rows(ids, keys, self.masking, word_start=batch["word_start"] if self.masking.whole_words else None)
 
     def totals(self, inputs: MaskedInputs) -> dict[str, Array]:
         return {"mlm": jnp.sum(inputs.weights), "next_sentence": jnp.sum(inputs.row_weights)}
@@ -120,10 +120,6 @@ class MaskedLanguageModel(Setup):
                 "next_sentence_weight": pairs.weight,
             }
         return LossAndSums(loss, sums)
-
-    def label_counts(self, inputs: MaskedInputs) -> Float[Array, " V"]:
-        counts = jnp.zeros((self.vocab_size,), jnp.float32)
-        return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Mean losses in nats and accuracies as fractions; 0 where there was nothing to predict."""
@@ -159,21 +155,13 @@ class NextTokenOfEncoder(MaskedLanguageModel):
     def predictions(self) -> int:
         return self.sequence_length
 
-    def make_inputs(self, batch: Mapping[str, Array], row_keys: Array) -> MaskedInputs:
-        ids = batch["tokens"].astype(jnp.int32)
-        tokens = encoder_input(ids, row_kind=self.row_kind, special=self.special)
-        follows = (tokens.segments[:, 1:] == tokens.segments[:, :-1]) & (tokens.segments[:, 1:] >= 0)
-        predicts = jnp.pad(follows, ((0, 0), (0, 1)))
-        keys = jax.vmap(lambda key: jax.random.split(key, 2))(row_keys)
-        return MaskedInputs(
-            tokens=tokens,
-            predicted=jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], ids.shape),
-            labels=jnp.where(predicts, jnp.roll(ids, -1, axis=1), 0),
-            weights=predicts.astype(jnp.float32),
-            row_weights=jnp.any(ids != self.special.pad, axis=1).astype(jnp.float32),
-            next_sentence=None,
-            row_seeds=row_seeds(keys[:, 1]),
-        )
+    def masked(
+        self, ids: Int[Array, "B L"], segments: Int[Array, "B L"], keys: Array, batch: Mapping[str, Array]
+    ) -> MaskedRows:
+        """The rows unmasked."""
+        predicts = jnp.pad((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] >= 0), ((0, 0), (0, 1)))
+        positions = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32)[None, :], ids.shape)
+        return MaskedRows(ids, positions, jnp.where(predicts, jnp.roll(ids, -1, axis=1), 0), predicts.astype(jnp.float32))
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Loss and accuracy, under the causal objective's names."""

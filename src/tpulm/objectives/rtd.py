@@ -76,15 +76,20 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         with jax.named_scope("generator"):
             masked, samples = self._generate(both.generator, inputs, generator_key)
         with jax.named_scope("discriminator"):
-            ids = self._replace(inputs, samples)
-            logits = self._detect(both.discriminator, inputs, ids, discriminator_key)
+            places = jnp.where(inputs.masked.weights > 0, inputs.masked.predicted, inputs.originals.shape[1])
+            ids = jax.vmap(lambda row, at, sample: row.at[at].set(sample, mode="drop"))(inputs.originals, places, samples)
+            tokens = inputs.masked.tokens._replace(ids=ids)
+            randomness = _randomness(discriminator_key, inputs.masked)
+            hidden = bert.encode(both.discriminator, tokens, config=self.model, execution=self.execution, randomness=randomness)
+            head = both.discriminator.detection_head
+            logits = electra.replaced_logits(head, hidden, config=self.model, execution=self.execution)
             detection = _detection_sums(logits, ids != inputs.originals, inputs.weights)
         loss = self.objective.generator_weight * masked.loss / jnp.maximum(totals["mlm"], 1.0)
         loss = loss + self.objective.discriminator_weight * detection["detection_loss"] / jnp.maximum(totals["detection"], 1.0)
         sums = {"mlm_loss": masked.loss, "mlm_correct": masked.correct, "mlm_weight": masked.weight}
         return LossAndSums(loss, {**sums, **detection})
 
-    def label_counts(self, inputs: DetectionInputs) -> Float[Array, " V"]:  # pyright: ignore
+    def label_counts(self, inputs: DetectionInputs) -> Array:
         return super().label_counts(inputs.masked)
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
@@ -117,25 +122,6 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         keys = jax.random.wrap_key_data(inputs.sample_keys, impl="threefry2x32")
         samples = sample_tokens(logits, keys, temperature=self.objective.temperature)
         return cross_entropy(logits, masked.labels, masked.weights), samples
-
-    def _replace(self, inputs: DetectionInputs, samples: Int[Array, "B P"]) -> Int[Array, "B L"]:
-        """The original rows with the samples at the predicted positions."""
-        masked = inputs.masked
-        places = jnp.where(masked.weights > 0, masked.predicted, inputs.originals.shape[1])
-        return jax.vmap(lambda row, place, sample: row.at[place].set(sample, mode="drop"))(inputs.originals, places, samples)
-
-    def _detect(
-        self, discriminator: electra.Discriminator, inputs: DetectionInputs, ids: Int[Array, "B L"], key: Array | None
-    ) -> Float[Array, "B L"]:
-        tokens = inputs.masked.tokens._replace(ids=ids)
-        hidden = bert.encode(
-            discriminator,
-            tokens,
-            config=self.model,
-            execution=self.execution,
-            randomness=_randomness(key, inputs.masked),
-        )
-        return electra.replaced_logits(discriminator.detection_head, hidden, config=self.model, execution=self.execution)
 
 
 def _randomness(key: Array | None, masked: MaskedInputs) -> Randomness | None:
