@@ -32,7 +32,7 @@ from tpulm.config import CorpusConfig, ModelConfig, RunConfig, SourceConfig, can
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import load_model, save_model
 from tpulm.convert.importing import import_model
-from tpulm.convert.sstable import read_table
+from tpulm.convert.tensorbundle import read_table
 from tpulm.dataset import load_manifest
 from tpulm.dataset.importing import import_tfrecords
 from tpulm.dataset.pretraining_records import read_rows, shape_of

@@ -1,14 +1,20 @@
 """TF1 checkpoints of version 2 ("TensorBundle"), read without TensorFlow: PREFIX.index and PREFIX.data-00000-of-0000N.
 
-The index is a table (sstable.py) of protobuf messages by tensor name: data type, shape, data file, byte range and masked
-crc32c. Its first key, the empty one, holds the number of data files (tensorflow: core/protobuf/tensor_bundle.proto,
+The index is a LevelDB table of protobuf messages by tensor name: data type, shape, data file, byte range and masked crc32c. Its
+first key, the empty one, holds the number of data files (tensorflow: core/protobuf/tensor_bundle.proto,
 core/util/tensor_bundle/tensor_bundle.h). Nothing in these files is ever executed.
+
+A table is sorted keys and values in blocks, each with a checksum. A block's entries are (bytes shared with the previous key,
+new bytes of the key, length of the value), the new bytes and the value, then the positions where nothing is shared ("restarts")
+and their count. A block is followed by its kind (0 plain, 1 snappy) and the masked crc32c of both. The file ends with the
+position of the index of blocks and a magic number (leveldb: doc/table_format.md; tensorflow: tsl/lib/io/format.h).
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -18,12 +24,15 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tpulm import storage
-from tpulm.convert.sstable import damaged, is_table, read_table
-from tpulm.dataset.tfrecord import check_crc32c
+from tpulm.dataset.tfrecord import AGAIN, check_crc32c
 from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.protos import KIND, field, message_class, new_file
 from tpulm.readable import plural
 
+MAGIC = 0xDB4775248B80FB57
+FOOTER_BYTES = 48  # two handles of at most 20 bytes, padded, and the magic number
+TRAILER = struct.Struct("<BI")  # kind of the block, masked crc32c
+_WORD = struct.Struct("<I")
 LATEST = "checkpoint"  # the file in which tf.train.Saver notes the newest prefix
 _DATA = re.compile(r"\.data-\d{5}-of-\d{5}$")
 _NEWEST = re.compile(r'^model_checkpoint_path:\s*"([^"]*)"', re.MULTILINE)
@@ -87,21 +96,14 @@ def _in_folder(folder: PurePath) -> PurePath | None:
 
 
 INDEX = ".index"
-# TensorFlow's numbers for data types (core/framework/types.proto)
+# TensorFlow's numbers for the data types that models have (core/framework/types.proto)
 _DTYPES: dict[int, np.dtype] = {
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
     3: np.dtype("<i4"),
-    4: np.dtype("u1"),
-    5: np.dtype("<i2"),
-    6: np.dtype("i1"),
     9: np.dtype("<i8"),
-    10: np.dtype("?"),
     14: np.dtype(ml_dtypes.bfloat16),
-    17: np.dtype("<u2"),
     19: np.dtype("<f2"),
-    22: np.dtype("<u4"),
-    23: np.dtype("<u8"),
 }
 _NAMELESS = {7: "strings", 20: "a resource", 21: "variants"}
 
@@ -249,3 +251,78 @@ class Bundle(Mapping[str, StoredTensor]):
         if entry.shard_id >= self._shards:
             raise damaged(f"its entry names data file {entry.shard_id}, of {self._shards}", where)
         return entry
+
+
+def damaged(what: str, where: str) -> DataError:
+    return DataError(f"{what}. {AGAIN}", location=where)
+
+
+def _varints(data: bytes, start: int, count: int, path: str) -> tuple[list[int], int]:
+    """Variable-length integers (seven bits per byte, lowest first) from `start` on, and where they end."""
+    values, place = [], start
+    for _ in range(count):
+        begin, value = place, 0
+        while True:
+            if place == begin + 10 or place >= len(data):
+                raise damaged("a number does not end: the file is damaged", f"{path}, byte {begin:,}")
+            value |= (data[place] & 0x7F) << (7 * (place - begin))
+            place += 1
+            if data[place - 1] < 0x80:
+                break
+        values.append(value)
+    return values, place
+
+
+def is_table(data: bytes) -> bool:
+    """Whether a file that ends with these bytes is a table."""
+    return len(data) >= 8 and data[-8:] == struct.pack("<Q", MAGIC)
+
+
+def read_table(data: bytes, path: str) -> dict[bytes, bytes]:
+    """The key-value pairs of a whole file, in the order of the keys. Every block's checksum is verified.
+
+    Raises DataError naming file and byte.
+    """
+    if len(data) < FOOTER_BYTES or not is_table(data):
+        what = "the file was cut off, is still being written, or is something else"
+        where = f"{path}, byte {max(len(data) - 8, 0):,}"
+        raise damaged(f"it does not end as the index of a checkpoint does, with the number {MAGIC:#x}: {what}", where)
+    (meta_offset, meta_size, offset, size), _ = _varints(data, len(data) - FOOTER_BYTES, 4, path)
+    table: dict[bytes, bytes] = {}
+    list(_block(data, meta_offset, meta_size, path))  # it is empty, but its checksum is verified
+    for _, block in _block(data, offset, size, path):
+        (start, length), _ = _varints(block, 0, 2, path)
+        table.update(_block(data, start, length, path))
+    return table
+
+
+def _block(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of one block; `size` excludes the trailer."""
+    end = offset + size
+    where = f"{path}, byte {offset:,}"
+    if end + TRAILER.size > len(data) - FOOTER_BYTES:
+        raise damaged(f"a block of {size:,} bytes reaches past the end of the file: it was cut off or is damaged", where)
+    kind, recorded = TRAILER.unpack_from(data, end)
+    check_crc32c(data[offset : end + 1], recorded, f"the {size:,} bytes of a block have", where)
+    if kind != 0:
+        name = "snappy" if kind == 1 else f"kind {kind}"
+        raise DataError(
+            f"the block is compressed ({name}), and only plain ones are read, as tf.train.Saver writes them; load the "
+            "checkpoint with TensorFlow and save it again with tf.compat.v1.train.Saver",
+            location=where,
+        )
+    if size < _WORD.size:
+        raise damaged("a block is too short to hold anything: the file is damaged", where)
+    (restarts,) = _WORD.unpack_from(data, end - _WORD.size)
+    end -= _WORD.size * (restarts + 1)
+    if end < offset:
+        raise damaged(f"a block of {size:,} bytes says it has {restarts:,} restarts: the file is damaged", where)
+    place, key = offset, b""
+    while place < end:
+        (shared, fresh, length), start = _varints(data, place, 3, path)
+        stop = start + fresh + length
+        if shared > len(key) or stop > end:
+            raise damaged("an entry reaches out of its block: the file is damaged", f"{path}, byte {place:,}")
+        key = key[:shared] + data[start : start + fresh]
+        yield key, data[start + fresh : stop]
+        place = stop
