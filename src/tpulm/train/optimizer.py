@@ -26,23 +26,6 @@ from tpulm.nn.params import is_spec, map_specs, named_leaves, path_name
 Schedule = Callable[[jax.Array, OptimizerConfig, int], jax.Array]
 
 
-def _linear(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    return 1.0 - jnp.clip(n / total_steps, 0.0, 1.0)
-
-
-def _cosine(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(n / total_steps, 0.0, 1.0)))
-
-
-def _rsqrt(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    begin = max(1, config.warmup(total_steps))
-    return jnp.sqrt(begin / jnp.maximum(n, float(begin)))
-
-
-def _constant(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
-    return jnp.ones_like(n)
-
-
 def _wsd(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
     remaining = jnp.clip((total_steps - n) / config.decay(total_steps), 0.0, 1.0)
     if config.decay_type == "1-sqrt":  # Hägele et al. 2024, section 3; ModernBERT (Warner et al. 2024, section 2.2.2)
@@ -50,7 +33,18 @@ def _wsd(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
     return remaining
 
 
-_SCHEDULES: dict[str, Schedule] = {"linear": _linear, "cosine": _cosine, "rsqrt": _rsqrt, "constant": _constant, "wsd": _wsd}
+def _rsqrt(n: jax.Array, config: OptimizerConfig, total_steps: int) -> jax.Array:
+    begin = max(1, config.warmup(total_steps))
+    return jnp.sqrt(begin / jnp.maximum(n, float(begin)))
+
+
+_SCHEDULES: dict[str, Schedule] = {
+    "linear": lambda n, config, total_steps: 1.0 - jnp.clip(n / total_steps, 0.0, 1.0),
+    "cosine": lambda n, config, total_steps: 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip(n / total_steps, 0.0, 1.0))),
+    "constant": lambda n, config, total_steps: jnp.ones_like(n),
+    "rsqrt": _rsqrt,
+    "wsd": _wsd,
+}
 
 
 def register_schedule(name: str, factor: Schedule) -> None:
@@ -217,10 +211,7 @@ def _scale_by_trust_ratio(spec: Any) -> optax.GradientTransformation:
         step = jnp.sqrt(jnp.sum(jnp.square(update), axis=axes, keepdims=True))
         return update * jnp.where((size > 0.0) & (step > 0.0), size / jnp.where(step > 0.0, step, 1.0), 1.0)
 
-    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
-        return jax.tree.map(ratio, spec, updates, params, is_leaf=is_spec), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
+    return optax.stateless(lambda updates, params: jax.tree.map(ratio, spec, updates, params, is_leaf=is_spec))
 
 
 def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformation:
@@ -245,9 +236,4 @@ def _scale_by_depth(spec: Any, layer_decay: float) -> optax.GradientTransformati
         return [leaf for name, leaf in named_leaves(spec).items() if name.startswith(half) and leaf.axes[0] == "layers"]
 
     factors = jax.tree_util.tree_map_with_path(factor, spec, is_leaf=is_spec)
-
-    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
-        del params
-        return jax.tree.map(lambda update, scale: update * scale, updates, factors), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
+    return optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, factors))
