@@ -24,38 +24,22 @@ _stderr_lock: Final = threading.RLock()  # there is one stderr
 class Progress(Protocol):
     def start(self, description: str, total: float | None = None, unit: str = "") -> None:
         """Begin a task, which ends the previous one. `total` is in `unit`s, None if unknown."""
-        ...
 
     def advance(self, amount: float) -> None:
         """Report `amount` more units done."""
-        ...
 
     def status(self, text: str) -> None:
         """Set the text next to the bar, such as loss and rate, until the next call; two spaces separate its parts.
 
         The first part is always shown; the last ones are dropped where space is short.
         """
-        ...
 
     def note(self, message: str) -> None:
         """Show a sentence that stays on the screen: something skipped, a fallback taken, a count worth knowing."""
-        ...
 
 
-class Silent:
+class Silent(Progress):
     """Reports nothing."""
-
-    def start(self, description: str, total: float | None = None, unit: str = "") -> None:
-        pass
-
-    def advance(self, amount: float) -> None:
-        pass
-
-    def status(self, text: str) -> None:
-        pass
-
-    def note(self, message: str) -> None:
-        pass
 
 
 SILENT: Progress = Silent()
