@@ -28,7 +28,7 @@ from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder, electra
-from tpulm.models.embedding import without_head
+from tpulm.models.classifier import without_head
 from tpulm.nn.params import ParamSpec, map_specs, named_leaves
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.optimizer import make_optimizer, with_moments

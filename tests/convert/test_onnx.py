@@ -20,7 +20,7 @@ from tpulm.convert.heads import Head, head_of, spec_of
 from tpulm.convert.huggingface import LoadedModel, load_model, save_loaded
 from tpulm.convert.onnx import export_onnx
 from tpulm.errors import ConfigError
-from tpulm.models import bert, embedding
+from tpulm.models import bert, classifier
 from tpulm.nn.params import initialize
 
 pytestmark = pytest.mark.needs_peer
@@ -41,7 +41,7 @@ def computed(model: LoadedModel, ids: np.ndarray, mask: np.ndarray, types: np.nd
     assert model.head_config is not None
     settings: dict[str, Any] = {"pooling": model.head_config.pooling, "normalized": model.head_config.normalized}
     settings |= {"config": model.config, "execution": EXECUTION, "randomness": None, "texts": 1}
-    return np.asarray(embedding.vectors(params, tokens, **settings)[:, 0])
+    return np.asarray(classifier.vectors(params, tokens, **settings)[:, 0])
 
 
 def with_head(model: LoadedModel, head: Head, head_config: HeadConfig | None, **changes: Any) -> LoadedModel:

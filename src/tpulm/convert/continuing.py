@@ -18,9 +18,15 @@ from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, m
 from tpulm.convert.new_vocabulary import NewVocabulary, new_vocabulary
 from tpulm.errors import ConfigError, DataError, TpulmError, some_of
 from tpulm.models.bert import Bert
-from tpulm.models.classifier import ClassificationHead, SequenceClassifier, TokenClassifier, TokenHead
+from tpulm.models.classifier import (
+    ClassificationHead,
+    SequenceClassifier,
+    TextEncoder,
+    TokenClassifier,
+    TokenHead,
+    without_head,
+)
 from tpulm.models.electra import Electra, generator_config
-from tpulm.models.embedding import TextEncoder, without_head
 from tpulm.nn.params import initialize, is_spec, named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization, load
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from tpulm.config import ModelConfig
-from tpulm.models import bert, classifier, decoder, electra, embedding
+from tpulm.models import bert, classifier, decoder, electra
 
 # masked: tokens for [MASK] (BERT, ELECTRA's generator); next_sentence: that and sentence pairs (BERT); detection: ELECTRA's
 # discriminator; causal: the next token (decoder). Of fine-tuned encoders: classification: a label or a number per text; tokens:
@@ -22,7 +22,7 @@ Model = (
     | decoder.Decoder
     | classifier.SequenceClassifier
     | classifier.TokenClassifier
-    | embedding.TextEncoder
+    | classifier.TextEncoder
 )
 
 
@@ -32,7 +32,7 @@ _HEADS: dict[type, Head] = {
     decoder.Decoder: "causal",
     classifier.SequenceClassifier: "classification",
     classifier.TokenClassifier: "tokens",
-    embedding.TextEncoder: "embedding",
+    classifier.TextEncoder: "embedding",
 }
 
 
@@ -50,7 +50,7 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: in
     if head in ("tokens", "spans"):
         return classifier.token_spec(config, vocab_size=vocab_size, num_outputs=2 if head == "spans" else num_outputs)
     if head == "embedding":
-        return embedding.spec(config, vocab_size=vocab_size)
+        return classifier.text_encoder_spec(config, vocab_size=vocab_size)
     if config.architecture in ("bert", "modernbert"):
         return bert.spec(config, vocab_size=vocab_size, next_sentence=head == "next_sentence")
     if config.architecture == "decoder":

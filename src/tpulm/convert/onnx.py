@@ -19,10 +19,9 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, installing
 from tpulm.models.bert import Bert, masked_activation
-from tpulm.models.classifier import HEADS, SequenceClassifier, TokenClassifier, head_kind
+from tpulm.models.classifier import HEADS, SequenceClassifier, TextEncoder, TokenClassifier, head_kind
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator, Generator
-from tpulm.models.embedding import TextEncoder
 from tpulm.nn.attention import Heads, rotary_frequencies
 from tpulm.nn.layers import Activation, Dense, Norm
 from tpulm.nn.transformer import Layer, layer_kind

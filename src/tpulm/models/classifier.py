@@ -1,4 +1,5 @@
-"""An encoder with a head on [CLS], for sequence classification or regression, or on every token, for token classification.
+"""An encoder with a head on [CLS], for sequence classification or regression, or on every token, for token classification,
+or with pooling, for one vector per text.
 
 Sequence heads are those of transformers' …ForSequenceClassification. BERT and Megatron: dropout of tanh(dense), then a linear
 map (Devlin et al. 2019, section 4.1). ELECTRA: dropout before the dense layer too, and the erf GELU (Google's code has no dense
@@ -7,7 +8,7 @@ then dropout. The latter two may see the mean of all tokens instead of [CLS].
 
 Token heads are those of …ForTokenClassification: dropout and a linear map; EuroBERT has no dropout, ModernBERT the dense layer
 and norm first. …ForQuestionAnswering has the same head with two outputs, and dropout in ModernBERT only; …ForMultipleChoice has
-the sequence head with one output.
+the sequence head with one output. A text's vector is pooled as in sentence-transformers.
 """
 
 from __future__ import annotations
@@ -162,3 +163,46 @@ def _dropout_seeds(randomness: Randomness | None, rows: int) -> tuple[DropoutSee
         return None, None
     sites = site_seeds(jax.random.fold_in(randomness.key, 1), (2,))
     return tuple(seeds_at(sites[place], randomness.rows, (rows, 1)) for place in range(2))
+
+
+@parameters
+class TextEncoder(Encoder):
+    """An encoder without a head."""
+
+
+def without_head(params: Encoder) -> TextEncoder:
+    """The encoder of a model, or of its spec."""
+    return TextEncoder(params.embeddings, params.projection, params.layers, params.final_norm)
+
+
+def text_encoder_spec(config: ModelConfig, *, vocab_size: int) -> TextEncoder:
+    """The tree of `ParamSpec`."""
+    return without_head(encoder_spec(config, vocab_size=vocab_size))
+
+
+def vectors(
+    params: TextEncoder,
+    tokens: EncoderInput,
+    *,
+    texts: int,
+    pooling: Pooling,
+    config: ModelConfig,
+    execution: Execution,
+    randomness: Randomness | None,
+    normalized: bool = True,
+) -> Float[Array, "B E D"]:
+    """Float32 vectors of the texts of rows with up to E = `texts` texts, their segments 0, 1, …; zeros for missing texts.
+
+    normalized: of length 1; mean: over all tokens of a text, special tokens included; cls: its first token.
+    """
+    hidden = encode(params, tokens, config=config, execution=execution, randomness=randomness).astype(jnp.float32)
+    with jax.named_scope("pool"):
+        own = tokens.segments[:, None, :] == jnp.arange(texts, dtype=jnp.int32)[None, :, None]
+        if pooling == "cls":
+            assert tokens.positions is not None
+            own = own & (tokens.positions == 0)[:, None, :]
+        weights = own.astype(jnp.float32)
+        pooled = jnp.einsum("bel,bld->bed", weights, hidden) / jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
+        if not normalized:
+            return pooled
+        return pooled * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(pooled), axis=2, keepdims=True), jnp.float32(1e-24)))

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from tpulm.config import ModelConfig
-from tpulm.models import bert, classifier, embedding
+from tpulm.models import bert, classifier
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Execution, Randomness
 from tpulm.objectives.interface import Column, LossAndSums
@@ -277,11 +277,11 @@ class Embedding(Classification):
 
     @cached_property
     def spec(self) -> Any:
-        return embedding.spec(self.model, vocab_size=self.vocab_size)
+        return classifier.text_encoder_spec(self.model, vocab_size=self.vocab_size)
 
     def apply(self, params: Any, tokens: bert.EncoderInput, randomness: Randomness | None) -> Float[Array, "B E D"]:
         settings: Any = {"config": self.model, "execution": self.execution, "normalized": self.normalized}
-        return embedding.vectors(params, tokens, texts=self.texts, pooling=self.pooling, randomness=randomness, **settings)
+        return classifier.vectors(params, tokens, texts=self.texts, pooling=self.pooling, randomness=randomness, **settings)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from tpulm.config import FinetuneConfig
 from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.huggingface import READS, LoadedModel, load_model
 from tpulm.errors import ConfigError
+from tpulm.models.classifier import without_head
 from tpulm.models.decoder import Decoder
-from tpulm.models.embedding import without_head
 from tpulm.objectives.classification import Embedding
 from tpulm.predict.classify import Outputs, check_texts, listed, make_objective
 

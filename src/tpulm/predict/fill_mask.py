@@ -17,10 +17,9 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import EncoderInput, MaskedModel, encode, masked_logits
-from tpulm.models.classifier import SequenceClassifier, TokenClassifier
+from tpulm.models.classifier import SequenceClassifier, TextEncoder, TokenClassifier
 from tpulm.models.decoder import Decoder
 from tpulm.models.electra import Discriminator
-from tpulm.models.embedding import TextEncoder
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.runtime.memory import naming_shortage
 from tpulm.tokenization import Tokenization
