@@ -117,13 +117,11 @@ def test_wrong_figures_are_named(own_file: Path, text: str, message: str):
         ("TPU v6 lite", "bfloat16", 918),
         ("TPU7x", "bfloat16", 1153.5),
         ("NVIDIA H200", "bfloat16", 989.5),
-        ("NVIDIA H200", "float16", 989.5),
         ("NVIDIA H200", "float32", 494.5),  # TensorFloat-32
         ("NVIDIA H200 NVL", "bfloat16", 835.5),
         ("NVIDIA H100 80GB HBM3", "bfloat16", 989.5),
         ("NVIDIA A100 80GB PCIe", "bfloat16", 312),
         ("Tesla V100-SXM2-16GB", "bfloat16", 15.7),  # no bfloat16 units: computed as float32
-        ("Tesla V100-SXM2-16GB", "float16", 125),
         *((kind, "bfloat16", None) for kind in ("cpu", "NVIDIA L40S", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "TPU v99", "")),
     ],
 )

@@ -22,7 +22,7 @@ from tpulm.storage import parse_toml
 _PRICES = ("on_demand", "spot")
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GOOGLE = "0x1ae0"  # PCI vendor ID, shared by Google's network cards
-ComputeType = Literal["bfloat16", "float16", "float32"]
+ComputeType = Literal["bfloat16", "float32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +159,9 @@ def from_device_kind(kind: str, compute_type: ComputeType = "bfloat16") -> float
         return None
     for entry in _catalogue()["gpu"]:
         if words.issuperset(entry["words"]):
-            return _gpu_tflops(entry, compute_type) * 1e12
+            float32 = entry.get("tf32_tflops", entry["fp32_tflops"])  # which bfloat16 becomes without hardware support
+            return 1e12 * (entry.get("bf16_tflops", float32) if compute_type == "bfloat16" else float32)
     return None
-
-
-def _gpu_tflops(entry: dict[str, Any], compute_type: ComputeType) -> float:
-    """A type without hardware support is computed as float32, and float32 as TensorFloat-32 where that is supported."""
-    float32 = entry.get("tf32_tflops", entry["fp32_tflops"])
-    by_type = {
-        "bfloat16": entry.get("bf16_tflops", float32),
-        "float16": entry.get("fp16_tflops", entry.get("bf16_tflops", float32)),  # where both exist they are equally fast
-        "float32": float32,
-    }
-    return by_type[compute_type]
 
 
 def _near_equal(number: int, axes: int) -> tuple[int, ...]:
