@@ -10,7 +10,7 @@ import dataclasses
 import math
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any, NamedTuple, Protocol
@@ -446,25 +446,19 @@ class WindowMetrics(Mapping[str, float]):
     """
 
     def __init__(self, read: Callable[[], dict[str, float]]):
-        self._read = read
-        self._values: dict[str, float] | None = None
-
-    def _all(self) -> dict[str, float]:
-        if self._values is None:
-            self._values = self._read()
-        return self._values
+        self._read = cache(read)
 
     def __getitem__(self, name: str) -> float:
-        return self._all()[name]
+        return self._read()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return iter(self._read())
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._read())
 
     def __repr__(self) -> str:
-        return repr(self._all())
+        return repr(self._read())
 
 
 class TrainStep(NamedTuple):
