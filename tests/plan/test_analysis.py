@@ -12,7 +12,8 @@ import pytest
 from programs import LOOP
 
 from tpulm import accelerators
-from tpulm.plan import DoesNotFit, analysis
+from tpulm.plan import analysis
+from tpulm.plan.analysis import DoesNotFit
 
 V3 = accelerators.find("v3-8")
 EXHAUSTED = (

@@ -9,7 +9,8 @@ import pytest
 from tpulm import accelerators, config
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
-from tpulm.plan import DoesNotFit, fit
+from tpulm.plan.analysis import DoesNotFit
+from tpulm.plan.estimate import fit
 from tpulm.special_tokens import SpecialTokens
 
 GIB = 2**30

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from tpulm import accelerators, config, tokenization
-from tpulm.plan import Plan, analysis, plan
+from tpulm.plan import analysis
+from tpulm.plan.estimate import Plan, plan
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"

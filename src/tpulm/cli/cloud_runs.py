@@ -186,7 +186,8 @@ def stop(workdir: WorkDir) -> None:
 def _planned(config: RunConfig, settings: cloud.settings.CloudSettings, per_hour: float | None) -> dict[str, Any]:
     """What `tpulm plan` says of the run; raises ConfigError where it does not fit, CloudRefused where it costs too much."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from tpulm.plan import DoesNotFit, plan
+    from tpulm.plan.analysis import DoesNotFit
+    from tpulm.plan.estimate import plan
 
     try:
         with drawn_progress() as progress:

@@ -17,8 +17,8 @@ from tpulm.readable import dollars, duration, plural
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
     from tpulm.config import RunConfig
-    from tpulm.plan import DoesNotFit, PhasePlan, Plan
-    from tpulm.plan.analysis import Buffer
+    from tpulm.plan.analysis import Buffer, DoesNotFit
+    from tpulm.plan.estimate import PhasePlan, Plan
 
 _SHOWN_PARTS, _SHOWN_BUFFERS = 10, 8
 _FAST_PRODUCT = 4096  # a side of the matrices that are multiplied on a TPU or GPU; on a CPU they are smaller
@@ -127,7 +127,8 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
 
 
 def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
-    from tpulm.plan import DoesNotFit, dominating, fit, plan
+    from tpulm.plan.analysis import DoesNotFit
+    from tpulm.plan.estimate import dominating, fit, plan
 
     words = vocabulary_of(config)
     try:
@@ -157,7 +158,8 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
 
 
 def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
-    from tpulm.plan import DoesNotFit, plan
+    from tpulm.plan.analysis import DoesNotFit
+    from tpulm.plan.estimate import plan
 
     words, rows, values = vocabulary_of(config), [], []
     for accelerator in accelerators:
@@ -223,7 +225,7 @@ def _show(config: RunConfig, result: Plan) -> None:
 
 
 def _show_time(phase: PhasePlan, accelerator: Accelerator, several: str) -> None:
-    from tpulm.plan import collectives_by_kind
+    from tpulm.plan.estimate import collectives_by_kind
 
     analysis = phase.analysis
     shown = analysis.cycles_by_part.most_common(_SHOWN_PARTS)
