@@ -11,7 +11,8 @@ import safetensors.numpy
 import yaml
 
 from tpulm.config import DataConfig, ModelConfig, PhaseConfig, RunConfig, TokenizerConfig, TrainConfig, load
-from tpulm.convert.model_card import CardFacts, name_of, num_parameters, render, settings
+from tpulm.convert.heads import num_parameters, spec_of
+from tpulm.convert.model_card import CardFacts, name_of, render, settings
 from tpulm.dataset.manifest import Counts, DatasetManifest, RowFormat, SplitManifest
 from tpulm.special_tokens import SpecialTokens
 
@@ -147,7 +148,7 @@ def test_parameters_are_those_of_the_file(make_small: Any, tmp_path: Path):
         small = make_small(norm_position=norm_position, next_sentence=next_sentence)
         tensors = safetensors.numpy.load_file(small.save(tmp_path / "export") / "model.safetensors")
         head = "next_sentence" if next_sentence else "masked"
-        assert num_parameters(small.config, head, 60) == sum(tensor.size for tensor in tensors.values())
+        assert num_parameters(spec_of(small.config, head, vocab_size=60), 60) == sum(tensor.size for tensor in tensors.values())
 
 
 def test_what_it_was_trained_by_is_what_was_done():

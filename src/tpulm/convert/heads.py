@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, Literal
 
 from tpulm.config import ModelConfig
 from tpulm.models import bert, classifier, decoder, electra
+from tpulm.nn.params import named_leaves
 
 # masked: tokens for [MASK] (BERT, ELECTRA's generator); next_sentence: that and sentence pairs (BERT); detection: ELECTRA's
 # discriminator; causal: the next token (decoder). Of fine-tuned encoders: classification: a label or a number per text; tokens:
@@ -57,3 +59,12 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: in
         return decoder.spec(config, vocab_size=vocab_size)
     make = electra.discriminator_spec if head == "detection" else electra.generator_spec
     return make(config, vocab_size=vocab_size)
+
+
+_BY_TOKEN = ("embeddings/tokens", "masked_head/output", "masked_head/output_bias", "output")  # parameters with a row per token
+
+
+def num_parameters(model: Any, vocab_size: int) -> int:
+    """How many parameters a model or its spec has, without the rows that pad the vocabulary."""
+    shapes = {name: leaf.shape for name, leaf in named_leaves(model).items()}
+    return sum(math.prod((vocab_size, *shape[1:]) if name in _BY_TOKEN else shape) for name, shape in shapes.items())

@@ -7,17 +7,15 @@ Nothing is ever unpickled.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple
 
-import numpy as np
 import safetensors.numpy
 
 from tpulm import storage, tokenization
 from tpulm.config.resolve import OPTIMIZER_FILE
 from tpulm.convert.config_json import FOREIGN_ENCODERS, FOREIGN_TYPES, class_name
-from tpulm.convert.heads import Head, Model, head_of
+from tpulm.convert.heads import Head, head_of, num_parameters
 from tpulm.convert.huggingface import (
     CONFIG,
     HALVES,
@@ -41,7 +39,6 @@ from tpulm.convert.tensorbundle import find_checkpoint
 from tpulm.convert.tensorflow1 import GivenConfig, Kind, load_checkpoint
 from tpulm.errors import ConfigError, DataError
 from tpulm.models.bert import VOCABULARY_MULTIPLE
-from tpulm.nn.params import named_leaves
 from tpulm.tokenization import CausalTokenization, Tokenization
 from tpulm.tokenization.causal import GPT2_MERGES, GPT2_VOCABULARY
 from tpulm.tokenization.files import TOKENIZER, VOCABULARY
@@ -157,7 +154,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         head = None if model.head == "embedding" and model.head_config is None else model.head
         notes += [_HEADLESS] if head is None else []
         dropped += model.dropped
-        parameters += _count(model.params, model.vocab_size)
+        parameters += num_parameters(model.params, model.vocab_size)
         vocab_size, architecture = model.vocab_size, model.config.architecture
     return Imported(
         str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, dropped, tuple(notes), head
@@ -246,7 +243,7 @@ def _from_tensorflow1(
         "tf1",
         loaded.kind,
         tuple(loaded.parts),
-        sum(_count(part.params, loaded.vocab_size) for part in loaded.parts.values()),
+        sum(num_parameters(part.params, loaded.vocab_size) for part in loaded.parts.values()),
         loaded.vocab_size,
         lowercase,
         loaded.step,
@@ -267,13 +264,3 @@ def _check_vocabulary(tokens: int, rows: int, vocab: PurePath, prefix: PurePath,
         )
     if tokens < rows:
         notes.append(f"the vocabulary has {tokens:,} tokens and the model {rows:,}: the last {rows - tokens} are unused")
-
-
-# -- both -------------------------------------------------------------------------------------------------------------------
-
-
-def _count(params: Model, vocab_size: int) -> int:
-    """Parameters of a model, without the padding of the vocabulary."""
-    leaves: Mapping[str, np.ndarray] = named_leaves(params)
-    vocabulary = ("embeddings/tokens", "masked_head/output", "masked_head/output_bias", "output")
-    return sum((vocab_size * leaf.size // leaf.shape[0]) if name in vocabulary else leaf.size for name, leaf in leaves.items())

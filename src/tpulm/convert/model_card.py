@@ -18,12 +18,10 @@ from huggingface_hub import ModelCardData
 
 from tpulm import storage
 from tpulm.config import ModelConfig, RunConfig, flatten, phases_of
-from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.heads import Head, num_parameters, spec_of
 from tpulm.convert.markdown import card, code, plain
 from tpulm.dataset import DatasetManifest
-from tpulm.models.bert import padded_vocab_size
 from tpulm.models.electra import generator_config
-from tpulm.nn.params import named_leaves
 from tpulm.readable import percent
 from tpulm.tokenization import UNKNOWN_WARNING
 
@@ -125,7 +123,7 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
-    count = num_parameters(facts.model, facts.head, facts.vocab_size)
+    count = num_parameters(spec_of(facts.model, facts.head, vocab_size=facts.vocab_size), facts.vocab_size)
     unknown = facts.datasets[0].train.counts.unknown_fraction if facts.datasets else 0.0
     return card(
         "model_card.md",
@@ -152,14 +150,6 @@ def _metadata(facts: CardFacts) -> str:
         pipeline_tag=pipeline,
         tags=[facts.model.architecture, tag, begun, "tpulm"],
     ).to_yaml()
-
-
-def num_parameters(config: ModelConfig, head: Head, vocab_size: int) -> int:
-    """How many parameters are exported: those of the spec less the rows that pad its vocabulary."""
-    padding = padded_vocab_size(vocab_size) - vocab_size
-    leaves = named_leaves(spec_of(config, head, vocab_size=vocab_size)).values()
-    per_token = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == "vocab")
-    return sum(math.prod(leaf.shape) for leaf in leaves) - padding * per_token
 
 
 def _origin(facts: CardFacts) -> str:
