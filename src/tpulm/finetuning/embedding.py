@@ -50,11 +50,8 @@ class _Embedding(Task):
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
         """The texts of an example one after another, each with special tokens of its own."""
-        parts = [part for part in (examples.texts, examples.pairs, self._negatives(examples)) if part is not None]
-        return joined([encode_rows(tokenization, part, None, max_length=max_length) for part in parts])
-
-    def _negatives(self, examples: Examples) -> list[str] | None:
-        return None
+        texts = (examples.texts, examples.pairs, examples.labels)[: self.objective.texts]
+        return joined([encode_rows(tokenization, part, None, max_length=max_length) for part in texts if part is not None])
 
     def head_config(self, classes: LabelSet | None) -> HeadConfig:
         return HeadConfig((), pooling=self.config.pooling or "mean")
@@ -120,9 +117,6 @@ class Retrieval(_Embedding):
     def fault(self, values: Mapping[str, Any]) -> Fault:
         roles = {"text": "text", "pair": "second text", "negative": "negative text", "label": "text beside it"}
         return next((fault for role in values if (fault := text_fault(values[role], roles[role])) is not None), None)
-
-    def _negatives(self, examples: Examples) -> list[str] | None:
-        return examples.labels
 
     def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
         """int32 [N, 3]: the ids of the texts, -1 for none."""
