@@ -28,14 +28,15 @@ def report(
     A run writes its own at every evaluation; this makes it anew, also while the run goes on. With several work folders their
     losses are drawn over steps, hours, tokens, FLOPs and dollars, beside the settings that differ.
     """
-    from tpulm import report
+    from tpulm import report, storage
 
     if len(workdirs) == 1:
         page = report.write(workdirs[0], output)
     else:
         if tuned := [str(path) for path in workdirs if report.is_finetuning(path)]:
             raise ConfigError(f"{', '.join(tuned)}: only pretraining runs are compared; leave the fine-tuning out")
-        page = report.write_comparison(workdirs, output or _COMPARISON)
+        page = output or _COMPARISON
+        storage.write_atomic(page, report.comparison.render(workdirs))
     show(str(page))
     if open_:
         if not isinstance(page, Path):

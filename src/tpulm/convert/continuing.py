@@ -229,11 +229,6 @@ def _head(model: SequenceClassifier | TokenClassifier) -> ClassificationHead | T
     return model.token_head if isinstance(model, TokenClassifier) else model.classification_head
 
 
-def random_classifier(spec: Any, *, seed: int) -> Any:
-    """A classifier initialized from the seed, as a baseline for pretrained ones."""
-    return jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
-
-
 HALVES = ("generator", "discriminator")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.convert.config_json import HeadConfig, model_type_of
-from tpulm.convert.continuing import FineTuned, begin_classifier, random_classifier
+from tpulm.convert.continuing import FineTuned, begin_classifier
 from tpulm.convert.huggingface import CONFIG, READS, TOKENIZERS, WEIGHTS, LoadedModel, load_model, save_loaded
 from tpulm.convert.sentence_transformers import EMBEDDER_FILES
 from tpulm.corpus.readers.jsonl import show
@@ -22,6 +22,7 @@ from tpulm.finetuning.tasks import find_task, read_for, task_of, transformed
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
+from tpulm.nn.params import initialize
 from tpulm.notebook import shown
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import Outputs, check_paired, make_objective
@@ -345,7 +346,7 @@ class Classifier:
         known = None if self.model.head_config is None else self.model.head_config._replace(null=self.task.null)
         again = self.model.head == self.task.head and known == self.head_config and not self.config.from_scratch
         if self.config.from_scratch:
-            params = random_classifier(spec, seed=seed)
+            params = jax.device_get(initialize(spec, jax.random.key(seed, impl="threefry2x32")))
         else:
             params = begin_classifier(self.model.params, spec, again=again, seed=seed)
         return params if again or training is None else self.task.scaled(params, training)

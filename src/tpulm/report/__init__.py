@@ -10,11 +10,10 @@ from pathlib import PurePath
 
 from tpulm import storage
 from tpulm.report import comparison
-from tpulm.report.comparison import write_comparison
 from tpulm.report.finetuning import is_finetuning
 from tpulm.report.run import PAGE, Reporter, page_of, write
 
-__all__ = ["PAGE", "Report", "Reporter", "is_finetuning", "write", "write_comparison"]
+__all__ = ["PAGE", "Report", "Reporter", "comparison", "is_finetuning", "write"]
 
 
 class Report:

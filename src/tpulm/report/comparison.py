@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tpulm import pages, storage
+from tpulm import pages
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Job
 from tpulm.config import RunConfig, changes
@@ -29,13 +29,8 @@ class _Run(NamedTuple):
     scores: Mapping[str, Any]  # the newest on held-out text
 
 
-def write_comparison(workdirs: Sequence[PurePath], page: PurePath) -> PurePath:
-    """Write the HTML page about these runs; return its path. Raises ConfigError if one of them is not a work folder."""
-    storage.write_atomic(page, render(workdirs))
-    return page
-
-
 def render(workdirs: Sequence[PurePath]) -> str:
+    """The HTML page about these runs. Raises ConfigError if one of them is not a work folder."""
     runs = list[_Run]()
     for workdir, label in zip(workdirs, _labels(workdirs), strict=True):
         history, versioned_job = History.read(workdir, read_results(workdir)), Control(workdir).read()

@@ -138,7 +138,9 @@ class Trackers:
     def __init__(self, tracking: Tracking, workdir: PurePath, logged: Iterable[tuple[int, Mapping[str, float]]]):
         """`logged` are the records of earlier attempts, by step, up to where this attempt continues."""
         self._progress, self._open, past = tracking.progress, dict[str, Tracker](), list(logged)
-        identity = _identity(workdir)
+        file = workdir / "tracking.json"
+        storage.create_if_absent(file, f'{{"id": "{uuid.uuid4().hex[:12]}"}}\n'.encode())
+        identity = storage.read_json(file)["id"]  # the same for all attempts
         for name in tracking.config.to:
             with self._surviving(name):
                 tracker = _TRACKERS[name](tracking, identity)
@@ -168,10 +170,3 @@ class Trackers:
         except Exception as error:  # anything: network, server, disk
             self._open.pop(name, None)
             self._progress.note(f"{name} gets no more of this run: {type(error).__name__}: {error}")
-
-
-def _identity(workdir: PurePath) -> str:
-    """The tracker id of a run, the same for all its attempts."""
-    path = workdir / "tracking.json"
-    storage.create_if_absent(path, f'{{"id": "{uuid.uuid4().hex[:12]}"}}\n'.encode())
-    return storage.read_json(path)["id"]
