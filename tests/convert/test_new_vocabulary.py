@@ -13,9 +13,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from toy_runs import Notes
 from tpulm import config, pipeline, tokenization
 from tpulm.config import RunConfig
-from tpulm.convert.continuing import starting_point
+from tpulm.convert.continuing import new_vocabulary, starting_point
 from tpulm.convert.huggingface import load_model
-from tpulm.convert.new_vocabulary import new_vocabulary
 from tpulm.errors import ConfigError
 from tpulm.nn.params import named_leaves
 from tpulm.tokenization import Tokenization
