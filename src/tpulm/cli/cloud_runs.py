@@ -273,9 +273,7 @@ def _supervise(folder: PurePath, *, once: bool = False) -> cloud.job.Job:
 
 def _detach(folder: PurePath) -> None:
     """A process of its own that outlives this one and its terminal."""
-    from tpulm.train.program import cache_folder
-
-    log = cache_folder("supervisors") / f"{folder.name}-{int(time.time())}.log"
+    log = storage.cache_folder("supervisors") / f"{folder.name}-{int(time.time())}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         command = [sys.executable, "-m", "tpulm", "cloud", "supervise", "--loop", "--workdir", str(folder)]

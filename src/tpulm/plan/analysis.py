@@ -21,7 +21,7 @@ from tpulm.errors import MissingExtra, StorageError, installing
 from tpulm.plan import costs, hlo
 from tpulm.plan.hlo import Array, Computation, Instruction, Module, part
 from tpulm.progress import held_stderr
-from tpulm.train.program import PretrainingProgram, cache_folder
+from tpulm.train.program import PretrainingProgram
 
 if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
@@ -189,7 +189,7 @@ def analysis_of(lowered: Lowered, accelerator: Accelerator, devices: int) -> Ana
     DoesNotFit, which is cached as well."""
     digest = hashlib.sha256(lowered.as_text().encode())
     digest.update(f"{accelerator.name} {compiler()} {_FORMAT} {os.environ.get('LIBTPU_INIT_ARGS', '')}".encode())
-    path = cache_folder("plans") / f"{digest.hexdigest()}.json"
+    path = storage.cache_folder("plans") / f"{digest.hexdigest()}.json"
     try:
         cached = _CACHE_FORMAT.validate_json(path.read_bytes())
     except (OSError, ValueError):  # none that can be read

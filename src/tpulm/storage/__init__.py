@@ -54,6 +54,7 @@ from tpulm.storage.paths import (
     FileInfo as FileInfo,
     absolute as absolute,
     as_path as as_path,
+    cache_folder as cache_folder,
     is_remote as is_remote,
 )
 from tpulm.storage.seals import (

@@ -23,6 +23,12 @@ class FileInfo(NamedTuple):
     crc32c: str = ""  # base64; known without reading only in Cloud Storage
 
 
+def cache_folder(kind: str) -> Path:
+    """$XDG_CACHE_HOME/tpulm/KIND; XDG_CACHE_HOME defaults to ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / kind
+
+
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether the path is in Cloud Storage."""
     return os.fspath(path).startswith(REMOTE)

@@ -16,7 +16,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, cast
 
 import jax
@@ -66,12 +66,6 @@ class CompileStats(NamedTuple):
 _stats = CompileStats()
 
 
-def cache_folder(kind: str) -> Path:
-    """$XDG_CACHE_HOME/tpulm/KIND; XDG_CACHE_HOME defaults to ~/.cache."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "tpulm" / kind
-
-
 def enable_compilation_cache(workdir: PurePath | None = None) -> None:
     """Enable JAX's persistent compilation cache: local, or in a work folder in a bucket, where a replacement machine finds it.
 
@@ -83,7 +77,7 @@ def enable_compilation_cache(workdir: PurePath | None = None) -> None:
     _listen()
     if (place := jax.config.values["jax_compilation_cache_dir"]) and place != _own_folder:
         return
-    folder: PurePath = cache_folder(COMPILED)
+    folder: PurePath = storage.cache_folder(COMPILED)
     if workdir is not None and storage.is_remote(workdir):
         folder = _of_this_processor(workdir / COMPILED)
         evict_oldest(workdir / COMPILED)
