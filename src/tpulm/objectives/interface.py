@@ -43,7 +43,7 @@ class Setup:
 
     def label_counts(self, inputs: Any) -> Array:
         """How often each token is a label, float32 [V]."""
-        counts = jnp.zeros((self.vocab_size,), jnp.float32)
+        counts = jnp.zeros((self.vocab_size,), jnp.float32)  # pyright: ignore[reportUnknownMemberType]
         return counts.at[inputs.labels.ravel()].add(inputs.weights.ravel())
 
     def flops(self, predictions: int) -> float:

@@ -76,8 +76,7 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         with jax.named_scope("generator"):
             masked, samples = self._generate(both.generator, inputs, generator_key)
         with jax.named_scope("discriminator"):
-            places = jnp.where(inputs.masked.weights > 0, inputs.masked.predicted, inputs.originals.shape[1])
-            ids = jax.vmap(lambda row, at, sample: row.at[at].set(sample, mode="drop"))(inputs.originals, places, samples)
+            ids = self._replace(inputs, samples)
             tokens = inputs.masked.tokens._replace(ids=ids)
             randomness = _randomness(discriminator_key, inputs.masked)
             hidden = bert.encode(both.discriminator, tokens, config=self.model, execution=self.execution, randomness=randomness)
@@ -122,6 +121,12 @@ class ReplacedTokenDetection(MaskedLanguageModel):
         keys = jax.random.wrap_key_data(inputs.sample_keys, impl="threefry2x32")
         samples = sample_tokens(logits, keys, temperature=self.objective.temperature)
         return cross_entropy(logits, masked.labels, masked.weights), samples
+
+    def _replace(self, inputs: DetectionInputs, samples: Int[Array, "B P"]) -> Int[Array, "B L"]:
+        """The original rows with the samples at the predicted positions."""
+        masked = inputs.masked
+        places = jnp.where(masked.weights > 0, masked.predicted, inputs.originals.shape[1])
+        return jax.vmap(lambda row, place, sample: row.at[place].set(sample, mode="drop"))(inputs.originals, places, samples)
 
 
 def _randomness(key: Array | None, masked: MaskedInputs) -> Randomness | None:
