@@ -185,7 +185,7 @@ def _check_values(batch: _Batch, vocabulary: Vocabulary) -> None:
         if wrong.any():
             first = int(np.argmax(wrong))
             text = what.format(position=batch.position[first], original=batch.original[first])
-            raise DataError(text, location=batch.places[batch.row[first]])
+            raise DataError(text, location=batch.places[int(batch.row[first])])
 
 
 def _unmask(batch: _Batch, vocabulary: Vocabulary) -> np.ndarray:
