@@ -157,18 +157,17 @@ def test_a_folder_outlives_the_emulator(tmp_path):
     assert len(list((tmp_path / "kept" / "runs" / "bodies").iterdir())) == 3, "bodies of what is gone are gone"
 
 
-def test_a_damaged_record_is_named(tmp_path: Path):
+def test_a_damaged_record_leaves_the_others(tmp_path: Path):
     with Emulator(tmp_path) as emulator:
         emulator.create_bucket("runs")
         Http(emulator).put("x", b"1")
         (record,) = (tmp_path / "runs" / "objects").iterdir()
         Http(emulator).put("y", b"2")
     record.write_bytes(b"")
-    with pytest.raises(EmulatorError, match=record.name):
-        Emulator(tmp_path)
-    record.unlink()
-    with Emulator(tmp_path) as emulator:
-        assert Http(emulator).get("y").content == b"2" and Http(emulator).get("x").status_code == 404
+    for _ in range(2):
+        with Emulator(tmp_path) as emulator:
+            assert Http(emulator).get("y").content == b"2" and Http(emulator).get("x").status_code == 404
+    assert len(list((tmp_path / "runs" / "bodies").iterdir())) == 2, "what may be mended by hand is kept"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 import uuid
@@ -240,20 +242,20 @@ class Folder:
 
     def buckets(self) -> Iterator[Bucket]:
         for file in sorted(self._path.glob("*/bucket.json")):
-            record = file
-            try:
+            with _named_if_broken(file):
                 bucket = Bucket(**json_object(file.read_bytes()))
+                for unfinished in file.parent.rglob("*.new"):
+                    unfinished.unlink()
                 for record in (file.parent / "objects").glob("*.json"):
-                    content = json_object(record.read_bytes())
-                    body = file.parent / "bodies" / str(content["generation"])
-                    bucket.put(StoredObject(**{"size": body.stat().st_size, **content, "content": body}))
-            except (ApiError, KeyError, TypeError, OSError) as error:
-                self.close()
-                raise EmulatorError(f"{record} is damaged ({error!r}); delete it, and the rest is served") from None
-            referenced = {stored.content for stored in bucket.objects.values()}
-            for left in {*file.parent.rglob("*.new"), *(file.parent / "bodies").iterdir()} - referenced:
-                left.unlink()
-            yield bucket
+                    with _named_if_broken(record):
+                        content = json_object(record.read_bytes())
+                        body = file.parent / "bodies" / str(content["generation"])
+                        bucket.put(StoredObject(**{"size": body.stat().st_size, **content, "content": body}))
+                referenced = {stored.content for stored in bucket.objects.values()}
+                is_whole = not any((file.parent / "objects").glob("*.broken"))
+                for body in set((file.parent / "bodies").iterdir()) - referenced if is_whole else ():
+                    body.unlink()
+                yield bucket
 
     def put(self, stored: StoredObject) -> StoredObject:
         """Returns the object as kept; a hard link may share its bytes with another object."""
@@ -292,6 +294,16 @@ class Folder:
     def remove_bucket(self, name: str) -> None:
         (self._path / name / "bucket.json").unlink()  # first: without it the rest is not a bucket
         shutil.rmtree(self._path / name)
+
+
+@contextlib.contextmanager
+def _named_if_broken(record: Path) -> Iterator[None]:
+    """Set a record aside that cannot be read."""
+    try:
+        yield
+    except (ApiError, KeyError, TypeError, OSError) as error:
+        aside = record.replace(record.with_suffix(".broken"))
+        print(f"cloud_emulator: {record} is damaged ({error!r}); left out, and kept as {aside.name}", file=sys.stderr)
 
 
 def _write_whole(path: Path, content: dict[str, Any]) -> None:
