@@ -25,7 +25,7 @@ class RunStatus:
     job: Job
     supervisor: str | None  # the process that holds the lease, if any
     last_pass: float | None  # when the last supervisor ended, in seconds since 1970; None: never
-    node: NodeStatus | None  # as the API sees it; None: the job has none, or it is not known; `unseen` says why
+    node: NodeStatus | None  # as the API sees it; None: the job has none, nobody asked, or no answer came (`unseen`)
     unseen: str
     heartbeats: tuple[Heartbeat, ...]  # of the newest attempt
     newest_step: int  # of a committed checkpoint

@@ -101,9 +101,16 @@ _DTYPES: dict[int, np.dtype] = {
     1: np.dtype("<f4"),
     2: np.dtype("<f8"),
     3: np.dtype("<i4"),
+    4: np.dtype("u1"),
+    5: np.dtype("<i2"),
+    6: np.dtype("i1"),
     9: np.dtype("<i8"),
+    10: np.dtype("?"),
     14: np.dtype(ml_dtypes.bfloat16),
+    17: np.dtype("<u2"),
     19: np.dtype("<f2"),
+    22: np.dtype("<u4"),
+    23: np.dtype("<u8"),
 }
 _NAMELESS = {7: "strings", 20: "a resource", 21: "variants"}
 

@@ -1,7 +1,7 @@
 """Training objectives: batch preparation, losses and metrics behind one interface (`interface`), registered by name.
 
-Registered, for pretraining: `mlm`, `rtd` and `clm`, with `masking` and `rows`. The others are the losses of fine-tuning,
-which tasks name themselves (`tpulm.finetuning`): `classification`, `choice`, `multilabel`, `tagging`, `spans`, `embedding`.
+Registered, for pretraining: `mlm`, `rtd` and `clm`, with `masking` and `rows`. `classification` has the losses of
+fine-tuning, which tasks name themselves (`tpulm.finetuning`).
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ def register(name: str, make: Callable[..., Objective]) -> None:
 
 
 def make(setup: Setup) -> Objective:
-    """The objective of a run. Raises ConfigError when rows, vocabulary and model do not fit together."""
+    """The objective of a run. Raises ConfigError where special tokens lie outside the vocabulary."""
     return _REGISTRY[setup.objective.name or _DEFAULTS[setup.model.architecture]](**vars(setup))
