@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import hypothesis
 import pytest
@@ -231,3 +232,12 @@ def _processes_of_this_session(but: str) -> dict[int, str]:
                 if not but or but not in command:
                     found[int(folder.name)] = command
     return found
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has asked this process to stop."""
+    from tpulm.errors import Stopped
+    from tpulm.runtime import interrupt
+
+    monkeypatch.setattr(interrupt, "check", Mock(side_effect=Stopped("stopped")))

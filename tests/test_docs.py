@@ -270,6 +270,7 @@ def test_every_block_runs(page: str, request: pytest.FixtureRequest, tmp_path: P
     """In order, in one folder, the blocks of Python in one session."""
     folder = tmp_path / "page"
     is_tutorial = "tutorial" in page
+    assert not is_tutorial or all(long in PAGES[page] for long in FEWER_STEPS)
     if is_tutorial:
         folder.mkdir()
     else:

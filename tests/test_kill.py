@@ -63,7 +63,7 @@ def outcome(workdir: Path) -> Outcome:
 @pytest.fixture
 def whole(folder: Path, user_environment: dict[str, str]) -> Outcome:
     """An uninterrupted run, made once."""
-    if not (folder / "whole").exists():
+    if not (folder / "whole" / "export" / "model.safetensors").exists():
         assert start(folder, "whole", user_environment).wait(600) == 0, (folder / "whole.log").read_text()
     return outcome(folder / "whole")
 

@@ -109,6 +109,7 @@ def pair(place: Path) -> tuple[str, str]:
         columns = ("--text-column", "premise", "--pair-column", "hypothesis")
         done = finetune("--train", "nli.jsonl", *columns, "--output", "nli", "--epochs", "1")
         assert done.stdout.strip() and "\x1b" not in done.stdout
+        assert not [line for line in done.stdout.splitlines() if line.startswith("│") or line != line.rstrip()]
     return "the film", reviews(64)[0][0]
 
 

@@ -60,8 +60,9 @@ def test_status_of_a_run_that_nothing_supervises(said: io.StringIO, api: TpuApi,
     assert told["steps_per_second"] == pytest.approx(0.5) and 1500 < told["seconds_left"] <= 1860
     assert told["dollars"] == pytest.approx(4.0, abs=0.2) and told["needs_supervisor"] is True
     assert 12 <= told["workers"][0]["seconds_since_heartbeat"] < 300
-    for part in ("tpulm cloud supervise --loop -w gs://runs/toy\n", "toy-a2 in us-central1-a", "70 of 1,000", "500 tokens/s",
-                 " of $50.00; $4", "1 preempted, 1 running", "toy-a1 is PREEMPTED"):  # fmt: skip
+    for part in ("unsupervised: tpulm cloud supervise --loop -w gs://runs/toy\n", "active, toy-a2 in us-central1-a",
+                 "spot v3-8, READY; workers: 1 training, ", "70 of 1,000 (7%), checkpoint 70", "0.50 steps/s, 500 tokens/s; ",
+                 " to the end", " of $50.00; $4", " left", "1 preempted, 1 running", "toy-a1 is PREEMPTED"):  # fmt: skip
         assert part in text
     assert len(text.splitlines()) <= 8 and max(map(len, text.splitlines())) <= 80
 
@@ -217,6 +218,7 @@ def test_down_ends_the_run_and_keeps_the_work(said: io.StringIO, api: TpuApi, gc
     storage.write_atomic(WORKDIR_PATH / "dataset" / "rows", b"1")
     assert run("down", *W) == (0, "")
     assert "nothing is left that bills" in said.getvalue() and gcs.tpu.nodes() == {}
+    assert run("audit", "--project", PROJECT) == (0, "") and "nothing is left behind" in said.getvalue()
     assert run("down", *W, "--delete-data", "--yes") == (0, "")
     assert not storage.exists(WORKDIR_PATH / "dataset") and storage.exists(WORKDIR_PATH / "cloud" / "job.json")
     code, out = run("down", *W, "--delete-work", "--delete-bucket", "--yes", "--json")

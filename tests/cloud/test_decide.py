@@ -384,8 +384,8 @@ def test_the_same_hang_twice_ends_the_run():
     elsewhere = dataclasses.replace(seen, outcome=Outcome(1, "Hung", said, 90))
     for job, observed, why in ((again, elsewhere, "hung"), (again, seen, "failed"), (jobs.reopened(again), seen, "hung")):
         action = decide(job, observed, NOW, POLICY)
-        assert isinstance(action, MarkForDeletion) and action.why == why, "a launch begins anew"
-        assert why == "hung" or ("hung twice after step 40" in action.detail and "stacks-0.txt" in action.detail)
+        assert isinstance(action, MarkForDeletion) and action.why == why, action
+        assert ("hung twice after step 40" in action.detail) == (why == "failed") and "stacks-0.txt" in action.detail
 
 
 def test_chips_that_fail_are_the_machines_fault_unless_at_the_same_step():

@@ -14,7 +14,7 @@ from google.auth.credentials import Credentials
 from cloud_emulator import Emulator
 from cloud_emulator.recorded import answer
 from tpulm.cloud.google_rest import GoogleRest
-from tpulm.cloud.provider import LABEL, Refused, Request, refusal_of_code, refusal_of_http
+from tpulm.cloud.provider import LABEL, Refused, Request, is_rate_limit, refusal_of_code, refusal_of_http
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, TpulmError, Unavailable
 from tpulm.storage.causes import explain
@@ -122,6 +122,7 @@ def test_what_a_recorded_refusal_means(name: str, kind: str):
     else:
         error = (found.get("operation") or found["failed_data"])["error"]
         assert refusal_of_code(error["code"], error["message"]) == kind
+    assert not is_rate_limit(error["message"])
 
 
 @pytest.mark.parametrize("request_", [REQUEST, QUEUED], ids=["node", "queued"])

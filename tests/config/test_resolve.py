@@ -92,6 +92,7 @@ class TestPaths:
         names = {name: os.path.realpath(name) for name in ("link/../v.txt", "m", "ㅎ/*.txt", "./~.txt")}
         found = [run.tokenizer.path, run.train.start_from, *(source.path for source in run.corpus.sources)]
         assert found == list(names.values())
+        assert config.load("bert-tiny", ["tokenizer.path=link/../v.txt"]).tokenizer.path == found[0]
         older = config.canonical_json(run).replace(f'"{names["m"]}"', f'"{tmp_path}/x/../m"')  # recorded so in 0.1
         assert older != config.canonical_json(run) and config.from_json(older) == run
 

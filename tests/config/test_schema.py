@@ -19,7 +19,7 @@ MODELS = [item for item in vars(schema).values() if isinstance(item, type) and i
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("laptop-lm", "packed"), ("quickstart", "causal")])
-def test_rows_of_another_objective_are_refused(recipe: str, kind: str):
+def test_rows_of_another_architecture_are_refused(recipe: str, kind: str):
     with pytest.raises(ConfigError, match=f"rows = '{kind}' does not go with"):
         load(recipe, {"data.rows": kind, "corpus.sources": ["x.txt"]})
 

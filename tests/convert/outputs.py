@@ -58,4 +58,4 @@ def assert_same_leaves(found: Any, expected: Any) -> None:
     ours, theirs = (tree if isinstance(tree, dict) else named_leaves(tree) for tree in (found, expected))
     assert ours.keys() == theirs.keys()
     for name, leaf in theirs.items():
-        np.testing.assert_array_equal(ours[name], leaf, err_msg=name)
+        np.testing.assert_array_equal(ours[name], leaf, err_msg=name, strict=True)

@@ -119,7 +119,7 @@ def test_half_an_electra_or_a_strange_generator_is_refused(imported: Imported, t
         starting_point(folder)
 
 
-def test_why_a_causal_model_is_not_trained_further(tmp_path: Path, real_data: Path):
+def test_why_a_causal_model_is_not_trained_further(tmp_path: Path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
     tokenization.save(tokenization.load(tmp_path / "vocab.txt").causal(), tmp_path / "framed")
     lacking = Tokenizer(models.WordLevel({"[UNK]": 0, "<pad>": 1, "</s>": 2}, unk_token="[UNK]"))
@@ -132,6 +132,9 @@ def test_why_a_causal_model_is_not_trained_further(tmp_path: Path, real_data: Pa
         with pytest.raises(ConfigError, match=f"cannot be trained further: its tokenizer {why}") as refused:
             check_trainable(tmp_path / name, tokenization.load_causal(tmp_path / name))
         assert " or " not in str(refused.value).split(".")[0]
+
+
+def test_gpt2_s_special_tokens_are_refused(real_data: Path):
     with pytest.raises(ConfigError, match="special tokens"):
         starting_point(real_data / "fixtures" / "gpt2_hf")
 
@@ -230,7 +233,7 @@ def test_a_bias_correction_counts_from_the_step_of_the_moments(bert_folder: Path
 def test_a_head_that_is_not_trained_is_left_out(bert_folder: Path):
     settings = run_of(bert_folder, "bert-tiny", "data.next_sentence=false")
     begin = begun_at(bert_folder, settings, next_sentence=False)
-    assert "step 1,234" in begin.summary and "next-sentence head is left out" in begin.summary
+    assert "step 1,234" in begin.summary and "next-sentence head is left out, as data.next_sentence is false" in begin.summary
     expected = named_leaves(bert.spec(settings.model, vocab_size=60, next_sentence=False)).keys()
     assert named_leaves(begin.params).keys() == expected == named_leaves(begin.moments.first).keys()
 

@@ -75,6 +75,7 @@ def test_both_come_back_as_they_were_each_with_a_card_of_its_own(trained: tuple[
         assert loaded.head == ("detection" if half == "discriminator" else "masked")
         card = (folder / half / "README.md").read_text("utf-8")
         assert f"# small-{half}" in card
+        assert ("ForPreTraining" in card) == (half == "discriminator")
         assert ("replaced-token-detection" in card, "fill-mask" in card) == (half == "discriminator", half == "generator")
         assert_same_leaves(unpadded(loaded.params), unpadded(model))
 

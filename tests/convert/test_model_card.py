@@ -97,7 +97,9 @@ def test_figures_are_stated_once_and_well():
     card = render(FULL)
     assert sorted(row for row in rows_of(card) if row[0] in FIGURES) == sorted(FIGURES.items())
     assert "too long" not in card
-    for part in ("On 1,820 rows of held-out text, after step 600:", "Learned from reviews of films.", "with tpulm 0.1.0"):
+    for part in ("On 1,820 rows of held-out text, after step 600:", "Learned from reviews of films.", "with tpulm 0.1.0",
+                 "| 600 | 6.700 | 6.800 |", "| loss | 6.5432 | mean cross-entropy of the predicted tokens, in nats |",
+                 "masked-token loss / ln 2 × tokens / characters"):  # fmt: skip
         assert part in card
 
 
@@ -166,6 +168,7 @@ def test_what_it_was_trained_by_is_what_was_done():
     scores = {"step": 1, "loss": 1.0, "next_sentence_accuracy": 0.75}
     card = render(replace(FULL, config=load("bert-mini", {"data.next_sentence": True}), scores=scores))
     assert dict(rows_of(card))["next-sentence accuracy"] == "75.00%" and "bits per character" not in card
+    assert "in nats, plus that of the next-sentence head" in card
 
 
 def test_a_detector_is_judged_beside_its_generator():

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +15,8 @@ from tpulm.corpus.documents import Faults
 from tpulm.corpus.readers import read_documents
 from tpulm.corpus.readers.lines import ByteStream
 from tpulm.corpus.sources import find_files
-from tpulm.errors import DataError, Stopped
+from tpulm.errors import DataError
 from tpulm.progress import Silent
-from tpulm.runtime import interrupt
 
 
 class Read(NamedTuple):
@@ -85,12 +83,6 @@ def faulty(read: Callable[..., Read]) -> Callable[..., DataError]:
         return failure.value
 
     return faulty
-
-
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has asked this process to stop."""
-    monkeypatch.setattr(interrupt, "check", Mock(side_effect=Stopped("stopped")))
 
 
 @pytest.fixture

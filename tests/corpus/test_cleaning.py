@@ -197,7 +197,7 @@ UNTOLD = ["12345", "!!!", "ㅋㅋ"]
 
 def test_what_is_in_another_language_goes():
     documents, cleaner = [KOREAN, ENGLISH, JAPANESE, *UNTOLD, KOREAN * 40], Cleaner(CleaningConfig(languages=("ko",)))
-    assert clean_with(cleaner, documents) == ([KOREAN, *UNTOLD, KOREAN * 40], {"other_language": 2})
+    assert clean_with(cleaner, documents, "\n") == ([KOREAN, *UNTOLD, KOREAN * 40], {"other_language": 2})
     english, japanese = cleaner.samples.removed()["other_language"]
     assert cleaner.counts["languages"] == {"ko": 2, "en": 1, "ja": 1, "uncertain": len(UNTOLD)}
     assert english.startswith("en ") and english.endswith(ENGLISH) and japanese.startswith("ja ")

@@ -169,7 +169,7 @@ def test_splits_are_those_of_the_library_datasets(layout: str, write: Callable, 
     datasets = pytest.importorskip("datasets")
     names, configs = LAYOUTS[layout]
     card = f"---\nconfigs:\n{configs}\n---\n" if configs else ""
-    for name in [*names, *["README.md"][: len(card)]]:
+    for name in [*names, *(["README.md"] if card else [])]:
         write(name, card if name == "README.md" else "")
     builder = datasets.load_dataset_builder(str(tmp_path))
     expected = {

@@ -248,7 +248,8 @@ def test_only_unfinished_or_changed_pieces_are_read_again(scattered: Callable, s
     Path(sources[1]).touch()  # same content: its hash is compared
     Path(sources[0]).write_text("something new")
     corpus = scattered([*sources, str(bad)], workdir=work)
-    again = {name for name, time in times(work).items() if before.get(name, time) != time}
+    after = times(work)
+    again = {name for name, time in before.items() if after.get(name) != time}
     assert again == {"corpus/pieces/000000.spill", "corpus/pieces/000000.json"}
     assert corpus.documents() == scattered([*sources, str(bad)]).documents()
 

@@ -34,7 +34,8 @@ def test_another_format_is_read_only_if_told_to(read: Callable, content: str, ad
 
 
 @pytest.mark.parametrize(
-    "content", ["\tone\n\ttwo\n", "a\tb\nc\nd\n", "{x}\n", "[1] {a}\n", "<docs>\n", '<DOC id="A_1" >\n', "1\nx --> y\n"]
+    "content",
+    ["\tone\n\ttwo\n", "a\tb\nc\nd\n", "{x}\n", "[1] {a}\n", "<docs>\n", '<DOC id="A_1" >\n', "1\nx --> y\n", "{x}  \n"],
 )
 def test_text_that_begins_like_another_format(read: Callable, content: str):
     assert read("a.txt", content).documents == content.split("\n")[:-1]

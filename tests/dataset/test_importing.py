@@ -139,7 +139,7 @@ importing.import_tfrecords(paths, workdir, kind="bert", tokenizer=made, hold_out
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_killed_at_any_moment_it_gives_the_same_bytes(
+def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(
     imported: Callable, tmp_path: Path, user_environment: dict[str, str]
 ) -> None:
     files = [[bert(row, seed) for row in ROWS] for seed in range(4)]
@@ -241,7 +241,7 @@ def test_too_little_and_impossible_settings_are_refused(imported: Callable) -> N
         ("all", same, {"holdout_fraction": 1.0}, r"1\.0; .*0\.01"),
         ("short", short, {"kind": "electra"}, " 3 tokens, not 8 to"),
     ):
-        with pytest.raises((DataError, ConfigError), match=message):
+        with pytest.raises(ConfigError if name == "all" else DataError, match=message):
             imported(files, name, **settings)
 
 

@@ -18,9 +18,7 @@ def test_epochs_go_through_the_versions_and_any_place_is_found_at_once(
     rows = [sum(part_rows) for part_rows in parts]
     blocks = list_blocks([number for part_rows in parts for number in part_rows], block_rows)
     counts = [sum(-(-number // block_rows) for number in part_rows) for part_rows in parts]
-    order, fresh = (
-        Order(blocks, seed, versions=counts if len(counts) > 1 else None, window_rows=window_rows) for _ in range(2)
-    )
+    order, fresh = (Order(blocks, seed, versions=counts, window_rows=window_rows) for _ in range(2))
     starts = np.cumsum([0, *rows])
     expected = [np.arange(starts[version], starts[version + 1]) for version in [*range(len(rows))] * 3]
     stream = order.rows(0, 3 * int(starts[-1]))

@@ -170,8 +170,8 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
         outputs = np.array([[1, 1, -1], [1, -1, -1], [-1, -1, 1]], np.float32)
         assert task.predictions(outputs, NO_ROWS, examples, task.learn(examples)) == [["a", "b"], ["a"], ["caf\xe9"]]
     assert spaced.labels == [["b", "a"], ["a"], ["caf\xe9"]]
-    for separator, error in ((None, DataError), ("", ConfigError)):
-        with pytest.raises(error, match="separator"):
+    for separator, error, why in ((None, DataError, r"a\.tsv, line 2: .*--label-separator"), ("", ConfigError, "separator")):
+        with pytest.raises(error, match=why):
             task.read(tmp_path / "a.tsv", Columns(label_separator=separator))
     (tmp_path / "a.csv").write_text("sent1,sent2,ending0,ending1,ending2,label\nIt rains.,She,runs.,sings.,,1\n")
     found = find_task(FinetuneConfig(task="choice")).read(tmp_path / "a.csv", Columns())

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Tokenizer
-from transformers import AutoTokenizer
 
 from tpulm import storage, tokenization
 from tpulm.labelled.rows import encode_rows, epoch_batches, fixed_lengths, ordered_batches, truncated_lengths, window_rows
@@ -37,6 +36,8 @@ def as_lists(tokenizer: Tokenization, texts: list[str], pairs: list[str] | None,
 def test_rows_are_those_of_transformers(
     tokenizer: Tokenization, tmp_path: Path, max_length: int, pairs: list[str] | None
 ) -> None:
+    from transformers import AutoTokenizer
+
     tokenization.save(tokenizer, tmp_path)
     theirs, texts = AutoTokenizer.from_pretrained(tmp_path), TEXTS[:-1]
     pairs = pairs and pairs[:-1]
@@ -68,6 +69,8 @@ MARKED = [
 
 @pytest.mark.parametrize("pairs", [None, MARKED[::-1]])
 def test_added_tokens_are_read_as_transformers_reads_them(marked: Path, pairs: list[str] | None) -> None:
+    from transformers import AutoTokenizer
+
     loaded, theirs = tokenization.load(marked), AutoTokenizer.from_pretrained(marked)
     expected = theirs(MARKED, pairs, truncation=True, max_length=16)["input_ids"]
     assert as_lists(loaded, MARKED, pairs, 16) == expected
@@ -78,6 +81,8 @@ def test_added_tokens_are_read_as_transformers_reads_them(marked: Path, pairs: l
 
 
 def test_offsets_around_added_tokens_are_those_of_transformers(marked: Path) -> None:
+    from transformers import AutoTokenizer
+
     loaded, theirs = tokenization.load(marked), AutoTokenizer.from_pretrained(marked)
     texts = [text for text in MARKED if "<at>" not in text]  # its blanks are its own there, and never part of a span here
     expected = theirs(texts, return_offsets_mapping=True)

@@ -148,9 +148,10 @@ def test_a_file_in_a_named_encoding_has_the_rows_of_utf8(write_rows: Callable, w
     text = (gzip.decompress(path.read_bytes()) if form.endswith(".gz") else path.read_bytes()).decode()
     other = write(name, text.encode(encoding))
     for on_error in ("stop", "skip"):
-        of = [(one, how) for path, how in ((path, "utf-8"), (other, encoding)) for one in find_record_files(path)]
+        settings: Any = {"on_error": on_error, "skipped": Counter()}
         found = [
-            [row.values for row in read_file(*one, on_error=on_error, skipped=Counter(), encoding=how)] for *one, how in of
+            [row.values for file in find_record_files(one) for row in read_file(file, encoding=how, **settings)]
+            for one, how in ((path, "utf-8"), (other, encoding))
         ]
         assert found[0] == found[1] and "비" in str(found)
 

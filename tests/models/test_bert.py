@@ -50,6 +50,7 @@ def test_padding_of_the_vocabulary_is_never_predicted_and_gets_no_gradient():
 
     logits, grads = run(params)
     assert logits.shape == (2, 8, 128)
+    assert (logits[..., VOCAB_SIZE:] <= -1e8).all()
     assert (np.asarray(jax.nn.softmax(logits))[..., VOCAB_SIZE:] == 0).all()
     assert not np.asarray(grads.embeddings.tokens)[VOCAB_SIZE:].any()
     assert not np.asarray(grads.masked_head.output_bias)[VOCAB_SIZE:].any()

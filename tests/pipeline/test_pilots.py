@@ -72,7 +72,9 @@ FLAT |= {(362_816, 0.319): 4.099, (362_816, 0.512): 3.901, (362_816, 0.819): 3.7
 
 
 @pytest.mark.parametrize(("losses", "unigrams"), [(STEEP, 7.392), (FLAT, 5.519)], ids=["steep", "flat"])
-def test_steep_pilots_tell_nothing(losses: dict[tuple[int, float], float], unigrams: float, monkeypatch: pytest.MonkeyPatch):
+def test_steep_pilots_alone_tell_nothing(
+    losses: dict[tuple[int, float], float], unigrams: float, monkeypatch: pytest.MonkeyPatch
+):
     outcomes = [PilotResult("", size, 1e6 * tokens, loss, unigrams, True, 5.0) for (size, tokens), loss in losses.items()]
     counts = SimpleNamespace(train=SimpleNamespace(counts=SimpleNamespace(tokens=4_000_000)))
     monkeypatch.setattr(pilots, "_size", lambda *_: pilots._Size(1_328_256, 5e6, 1e12))

@@ -25,6 +25,8 @@ def test_a_loops_body_counts_for_each_round():
     assert counted.cycles_by_part == {"forward: layers/feed_forward": 12_000, write: 3_600}
     (kept, *_) = analysis.largest(hlo.parse(LOOP), 5)
     assert kept == analysis.Buffer("bf16[12,256,128]", 12 * SLICE, "forward: layers/feed_forward", stacked=True)
+    unmodelled = LOOP.replace('"300"}', '"300","cost_model_type":"COST_MODEL_TYPE_INVALID"}')
+    assert costs.count(hlo.parse(unmodelled), 8, 100).cycles == 12 * 1300, "no more than estimated"
 
 
 def test_a_loop_without_a_readable_bound_counts_once_and_is_told():

@@ -81,6 +81,7 @@ def test_a_model_is_shown_in_a_line(model):
 def test_a_text_alone_and_among_others_gets_the_same_answers(model):
     texts = ["a [MASK]", "the [MASK] [MASK] sees a house, and the fox [MASK] seen by it.", "[MASK]"] * 6
     together = fill_mask(model, texts, top=3)
+    assert len(together) == len(texts)
     for text, answers in zip(texts[:2], together[:2], strict=True):
         alone = fill_mask(model, text, top=3)[0]
         assert [a[:2] + a[3:] for a in alone] == [a[:2] + a[3:] for a in answers]

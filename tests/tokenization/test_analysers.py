@@ -8,6 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from typing import get_args
 from unittest.mock import Mock
 
 import pytest
@@ -18,6 +19,7 @@ from tpulm.tokenization import analysers
 from tpulm.tokenization.analysers import LONGEST_PIECE, Analyser, Name, TextSpan, cut, word_offsets
 
 PACKAGES: dict[Name, str] = {"mecab": "fugashi", "kiwi": "kiwipiepy"}
+assert {*PACKAGES} == {*get_args(Name)}, "each analyser is tested"
 
 TROUBLE = [
     *("猫", "吾輩は", "見た。", "カタカナ", "ｶﾀｶﾅ", "ﾊﾞｲｸ", "ﾞ", "か\u3099", "\u3099", "ＡＢＣ", "①", "㎏", "豈"),

@@ -21,8 +21,6 @@ from tpulm.train.throughput import Meter, Rate
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # tensorboard's
-    pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 WORKDIR = "gs://runs/w"
 

@@ -66,7 +66,6 @@ class Order:
         self._first_blocks = np.concatenate([[0], ends])
         rows = np.concatenate([[0], np.cumsum(blocks.num_rows, dtype=np.int64)])[ends]
         self._ends = rows  # int64 [D], cumulative rows of the versions
-        self.num_rows = int(rows[0])
         self._epoch = lru_cache(maxsize=2)(self._draw_epoch)  # a batch may span two
         self._window = lru_cache(maxsize=16)(self._draw_window)
 
