@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from tpulm.errors import DataError, TrainingDiverged
 from tpulm.labelled import average_auprc, class_scores, regression_scores, summarize
+from tpulm.labelled.scores import retrieval_scores
 
 CLASSES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
 NUMBERS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=1, max_size=40)
@@ -85,6 +86,11 @@ def test_several_runs():
     assert summarize([0.5]) == (0.5, 0.0)
     found = summarize([1.0, 2.0, 4.0])
     assert found.mean == pytest.approx(7 / 3) and found.deviation == pytest.approx(1.5275252316519468)
+
+
+def test_the_first_and_the_tenth_rank_count():
+    found = retrieval_scores(np.array([7, 7, 8, 9]), np.array([1, 10, 10, 11]))
+    assert found == pytest.approx(((1 + 1 / 10) / 3, (1 / 2) / 3, (1 + 1) / 3))
 
 
 @pytest.mark.needs_peer
