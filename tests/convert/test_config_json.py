@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tpulm.config import ModelConfig
 from tpulm.convert.config_json import HeadConfig, from_config_json, head_from_json, head_to_json, to_config_json
+from tpulm.convert.relatives import as_bert_config, as_bert_tensors
 from tpulm.errors import DataError
 from tpulm.special_tokens import SpecialTokens
 
@@ -101,3 +103,23 @@ def test_heads_of_others(values: dict[str, Any], expected: tuple[str, ...]) -> N
 def test_heads_that_are_not_supported_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         head_from_json(values, origin="config.json")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": {}},
+        {"model_type": ["roberta"]},
+        {"model_type": "roberta", "architectures": 5},
+        {"model_type": "distilbert"},
+    ],
+)
+def test_a_config_of_wrong_types_is_refused(values: dict[str, Any]):
+    with pytest.raises(DataError, match="made-up"):
+        from_config_json(as_bert_config(values, origin="made-up"), origin="made-up")
+
+
+def test_a_single_number_in_place_of_a_table_is_left_to_the_check_of_shapes():
+    name = "embeddings.position_embeddings.weight"
+    read, _ = as_bert_tensors({f"roberta.{name}": np.zeros(())}, {"model_type": "roberta"}, origin="made-up")
+    assert {name: tensor.shape for name, tensor in read.items()} == {f"bert.{name}": ()}

@@ -416,6 +416,16 @@ def test_rules_that_would_fill_the_memory(vocabulary: Path, tmp_path: Path, part
     load(tmp_path / "usual.json")
 
 
+def test_a_post_processor_without_the_tokens_it_names(vocabulary: Path, tmp_path: Path):
+    """On which the library panics."""
+    save(load(vocabulary), tmp_path)
+    specification = json.loads((tmp_path / "tokenizer.json").read_text())
+    specification["post_processor"]["pair"][0]["SpecialToken"]["id"] = "[X]"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(specification))
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
+        load(tmp_path)
+
+
 def test_a_pattern_that_takes_too_long_on_a_text(vocabulary: Path, tmp_path: Path):
     specification = json.loads(load(vocabulary).canonical_json)
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

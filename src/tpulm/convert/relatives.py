@@ -58,12 +58,13 @@ _OF_DISTILBERT = {  # keys of config.json
 
 def as_bert_config(values: Any, *, origin: str) -> Any:
     """The config.json of the BERT that computes the same; of any other model, the values as they are. Raises DataError."""
-    model_type = values.get("model_type") if isinstance(values, Mapping) else None
-    if model_type not in _PREFIXES:
+    model_type = _relative(values)
+    if model_type is None:
         return values
-    prefix, classes = _PREFIXES[model_type], values.get("architectures") or []
+    prefix, classes = _PREFIXES[model_type], values.get("architectures")
     changed: dict[str, Any] = {"model_type": "bert", "type_vocab_size": 1}
-    changed["architectures"] = [f"Bert{name.removeprefix(prefix)}" if isinstance(name, str) else name for name in classes]
+    if isinstance(classes, list):
+        changed["architectures"] = [f"Bert{name.removeprefix(prefix)}" if isinstance(name, str) else name for name in classes]
     if model_type == "distilbert":
         changed |= {ours: values[theirs] for theirs, ours in _OF_DISTILBERT.items() if theirs in values}
         return {**values, **changed, "layer_norm_eps": 1e-12}
@@ -73,13 +74,19 @@ def as_bert_config(values: Any, *, origin: str) -> Any:
     return {**values, **changed, "max_position_embeddings": positions - begin}
 
 
+def _relative(values: Any) -> str | None:
+    """The model type of these values of config.json, if it is one that is read as a BERT."""
+    model_type = values.get("model_type") if isinstance(values, Mapping) else None
+    return model_type if isinstance(model_type, str) and model_type in _PREFIXES else None
+
+
 def as_bert_tensors(
     tensors: Mapping[str, np.ndarray], values: Mapping[str, Any], *, origin: str
 ) -> tuple[Mapping[str, np.ndarray], tuple[str, ...]]:
     """The tensors of that BERT, and the names of those left out: a RoBERTa's classifier does not read the pooler, whose place
     its own first layer takes. `values` are those of config.json as it is. Raises DataError for a head that BERT lacks."""
-    model_type = values.get("model_type")
-    if model_type not in _PREFIXES:
+    model_type = _relative(values)
+    if model_type is None:
         return tensors, ()
     if "pre_classifier.weight" in tensors:
         raise DataError(
@@ -105,6 +112,8 @@ def as_bert_tensors(
 
     read = rename({name: tensor for name, tensor in tensors.items() if name not in dropped}, named, origin=origin)
     for name, tensor in list(read.items()):
+        if not tensor.ndim:  # refused by its shape
+            continue
         if name.endswith("embeddings.position_embeddings.weight") and is_roberta:
             read[name] = tensor[_first_position(values, origin) :]
         if name.endswith("embeddings.token_type_embeddings.weight"):

@@ -402,7 +402,8 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     known = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     if not set(tokens) <= known:
         pipelines.add_special_tokens(tokenizer, tokens)
-    one, pair = (tokenizer.encode("", second, add_special_tokens=True).ids for second in (None, ""))
+    with guarded(str(path), "its post-processor cannot frame a text"):
+        one, pair = (tokenizer.encode("", second, add_special_tokens=True).ids for second in (None, ""))
     cls, sep = tokens.cls, tokens.sep
     if one != [sep] and (one != [cls, sep] or pair not in ([cls, sep, sep], [cls, sep, sep, sep])):
         pipelines.frame(tokenizer, tokens)
