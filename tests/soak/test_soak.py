@@ -74,7 +74,7 @@ def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, 
     assert logged(stormy.workdir) == logged(calm.workdir)
     repeated = repeated_steps(stormy)
     print(f"{stormy.attempts} attempts; steps computed twice, by attempt: {repeated}")
-    assert max(repeated, default=0) <= INTERVAL
+    assert max(repeated, default=0) <= 2 * INTERVAL  # one checkpoint is written while the steps to the next are computed
 
 
 @pytest.mark.slow
