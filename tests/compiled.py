@@ -1,4 +1,4 @@
-"""The compile cache of the tests, kept between sessions in $XDG_CACHE_HOME/tpulm/tests (default ~/.cache/tpulm/tests).
+"""How tests compile, and their cache of programs, kept in $XDG_CACHE_HOME/tpulm/tests (default ~/.cache/tpulm/tests).
 
 JAX's keys cover the program, the compiler, its flags and the devices, but not the processor, so each processor has a folder.
 Parallel sessions share it: JAX never rewrites an entry, and compiles what it cannot read.
@@ -17,6 +17,19 @@ from pathlib import Path
 import zstandard
 
 LIMIT_BYTES = 2_000_000_000  # a whole session writes about a tenth of this
+
+
+def flags(devices: int = 1) -> str:
+    """XLA_FLAGS with little optimization: programs here compile for longer than they run."""
+    chosen = [
+        f"--xla_force_host_platform_device_count={devices}",
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_max_isa=AVX512",  # the same numbers on every machine: in float32, also where a processor multiplies bfloat16
+    ]
+    if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends the process at a flag it does not know
+        chosen += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
+    return " ".join(chosen)
 
 
 def root() -> Path:

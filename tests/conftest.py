@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import gc
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -40,19 +39,10 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-# Little optimization: programs here compile for longer than they run.
-XLA_FLAGS = [
-    "--xla_force_host_platform_device_count=2",
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_max_isa=AVX512",  # the same numbers on every machine: in float32, also where a processor multiplies bfloat16
-]
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends the process at a flag it does not know
-    XLA_FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 STRICT = {
     "JAX_NUMPY_DTYPE_PROMOTION": "strict",
     "JAX_NUMPY_RANK_PROMOTION": "raise",
-    "XLA_FLAGS": " ".join(XLA_FLAGS),
+    "XLA_FLAGS": compiled.flags(devices=2),
 }
 QUIET = {
     "JAX_PLATFORMS": "cpu",
@@ -195,7 +185,7 @@ def _forget_clients() -> None:
 @pytest.fixture
 def user_environment() -> dict[str, str]:
     """The environment for a command run as a user would: still offline and on the CPU, without the strictness above."""
-    return {name: value for name, value in os.environ.items() if name not in STRICT}
+    return {name: value for name, value in os.environ.items() if name not in STRICT} | {"XLA_FLAGS": compiled.flags()}
 
 
 @pytest.hookimpl(trylast=True)

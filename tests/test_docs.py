@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.main import get_command
 
+import compiled
 import tpulm
 from command_line import run_process
 from toy_runs import WORDS, write_corpus
@@ -259,9 +260,13 @@ def environment(folder: Path) -> dict[str, str]:
     programs.mkdir(exist_ok=True)
     (programs / "pip").write_text("#!/bin/sh\n")
     (programs / "pip").chmod(0o755)
-    strict = {"XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION"}
+    strict = {"JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION"}
     kept = {name: value for name, value in os.environ.items() if name not in strict}
-    return kept | {"PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}", "BROWSER": "true"}
+    return kept | {
+        "XLA_FLAGS": compiled.flags(),
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "BROWSER": "true",
+    }
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ def toy(folder: Path, analyser: str) -> RunConfig:
     return RunConfig.model_validate(settings)
 
 
-@pytest.mark.parametrize("analyser", ["mecab", pytest.param("kiwi", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("analyser", ["mecab", "kiwi"])
 def test_from_text_to_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, analyser: analysers.Name) -> None:
     pytest.importorskip({"mecab": "fugashi", "kiwi": "kiwipiepy"}[analyser])
     config, workdir, progress = toy(tmp_path, analyser), tmp_path / "w", Notes()

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from textwrap import indent
 
+import pytest
 from nbformat import v4, write
 
 from notebooks import execute, printed, shown
@@ -37,6 +38,7 @@ with drawn_progress() as progress:
 """
 
 
+@pytest.mark.slow
 def test_progress_is_redrawn_in_place_and_a_page_shown_inline(tmp_path: Path, user_environment: dict[str, str]) -> None:
     (tmp_path / "stages.py").write_text(AS_A_COMMAND)
     begin(toy_config(tmp_path / "corpus.txt", description="<b>bold</b>"), tmp_path / "w")

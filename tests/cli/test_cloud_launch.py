@@ -62,7 +62,7 @@ def ready(gcs: Emulator) -> None:
 @pytest.fixture
 def tpulm(gcs: Emulator, place: Path, user_environment: dict[str, str]) -> Tpulm:
     environment = {**os.environ, **user_environment, **gcs.environment}
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"
+    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1"  # as on the VMs
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tpulm", *arguments]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import compiled
 from toy_runs import WORDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -43,7 +44,7 @@ def script(user_environment: dict[str, str], tmp_path: Path) -> Script:
     """Runs an example as a user would, on so many virtual devices, and gives back what it printed."""
 
     def run(name: str, *arguments: object, devices: int = 1) -> str:
-        environment = {**user_environment, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        environment = {**user_environment, "XLA_FLAGS": compiled.flags(devices)}
         command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr

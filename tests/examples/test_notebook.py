@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import compiled
 from notebooks import execute, printed, shown
 from toy_runs import SMALL, write_corpus
 
@@ -87,7 +88,7 @@ def test_the_notebook_in_a_bucket_with_labelled_text_of_ones_own_on_two_devices(
 ) -> None:
     files = {"TRAIN_FILE": str(labelled / "train.tsv"), "TEXT_COLUMN": "document", "LABEL_COLUMN": "animal"}
     notebook = _with_parameters(tmp_path, {**toy, **files, "WORKDIR": "gs://runs/notebook", "COMPARE_WITH_SCRATCH": False})
-    environment = {**user_environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = {**user_environment, "XLA_FLAGS": compiled.flags(2)}
     cells = execute(notebook, environment)
     assert "2 CPU devices" in printed(cells["device"])
     assert "gcloud auth application-default login" in printed(cells["login"])

@@ -117,6 +117,7 @@ def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: P
     assert two.seeds[0] == one.seeds[0] and len(two.seeds) == 2 and not two.nothing_to_do
 
 
+@pytest.mark.slow
 def test_the_best_of_several_learning_rates_is_kept(encoder: Path, tmp_path: Path) -> None:
     """With the model that a fine-tuning at this rate alone makes, bit for bit; stopped in the second one, in the middle of an
     epoch, it goes on there. Here it is a regression on small numbers, whose unit has to be that of the first attempt."""
@@ -164,6 +165,7 @@ def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finish
     assert (tmp_path / "clf" / "finetune.json").exists()
 
 
+@pytest.mark.slow
 def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
     encoder: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import compiled
 from encoders import reviews, write_tsv
 from ports import free_port_pair
 from tpulm.config import FinetuneConfig
@@ -88,13 +88,13 @@ def start(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         output, coordinator = folder / name, f"127.0.0.1:{free_port_pair()}"
         command = [sys.executable, "-m", "tpulm", "finetune", str(encoder), *given, "--text-column=document", *SETTINGS]
         command += ["--output", str(output)]
-        flags = re.sub(r"device_count=\d+", f"device_count={devices}", os.environ["XLA_FLAGS"])
+        environment = os.environ | {"XLA_FLAGS": compiled.flags(devices)}
         several = ["--coordinator", coordinator, "--num-hosts", str(hosts)] if hosts > 1 else []
         attempt = Attempt(output, [])
         for index in range(hosts):
             of_host = [*several, "--host-index", str(index)] if several else []
             pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            attempt.hosts.append(subprocess.Popen(command + of_host, env=os.environ | {"XLA_FLAGS": flags}, **pipes))
+            attempt.hosts.append(subprocess.Popen(command + of_host, env=environment, **pipes))
         begun.extend(attempt.hosts)
         return attempt
 

@@ -46,7 +46,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted once."""
     folder = tmp_path_factory.mktemp("run")
     corpus = write_corpus(folder / "corpus.txt.gz")
-    train = {**toy_config(corpus).train.model_dump(), "steps": 12, "evaluate_every_steps": 2}
+    train = {**toy_config(corpus).train.model_dump(), "steps": 12, "evaluate_every_steps": 6}
     config = toy_config(corpus, description="<b>bold</b>", train=train)
     with pytest.raises(Stopped):
         pipeline.run(config, folder / "w", progress=Notes(3))

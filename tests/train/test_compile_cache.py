@@ -49,6 +49,7 @@ def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_the_second_machine_does_not_compile(compile_it: Any, gcs: Emulator):
     value, first, folder = compile_it()
     assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and first.programs > 0 == first.cache_hits

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import toy
 
+import compiled
 from tpulm.config import HardwareConfig
 from tpulm.nn.params import shapes
 from tpulm.train.checkpoint import checksums
@@ -57,13 +58,13 @@ def test_layout_does_not_change_the_losses(kind: str, reference: list[float], ha
     np.testing.assert_allclose(losses(kind, hardware, 2), reference, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked"], indirect=True)
 def test_all_axes_at_once_do_not_change_the_losses(kind: str, reference: list[float]) -> None:
     """On eight devices, in a process of its own, and accumulated."""
-    flags = re.sub(r"device_count=\d+", "device_count=8", os.environ["XLA_FLAGS"])
     hardware = {"data": 2, "fsdp": 2, "tensor": 2, "microbatch_size": 1}
     code = f"import test_step; print(test_step.losses({kind!r}, {hardware}, 8))"
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"XLA_FLAGS": compiled.flags(8), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(json.loads(done.stdout), reference, atol=1e-4)

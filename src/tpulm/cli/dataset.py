@@ -201,8 +201,9 @@ def _masked(config: RunConfig, tokenizer: Tokenization, rows: list[SampledRow], 
     if law.whole_words:
         table = tokenizer.word_starts().astype(np.int8)
         starts = [table[row.tokens] if row.word_start is None else row.word_start for row in rows]
-        word_start = jax.numpy.asarray(np.stack(starts))
-    masked = jax.device_get(mask_rows(jax.numpy.asarray(ids), keys, law, word_start=word_start))
+        word_start = np.stack(starts)
+    mask = jax.jit(lambda ids, keys, word_start: mask_rows(ids, keys, law, word_start=word_start))
+    masked = jax.device_get(mask(ids, keys, word_start))
     return [set(positions[weights > 0].tolist()) for positions, weights in zip(masked.positions, masked.weights, strict=True)]
 
 
