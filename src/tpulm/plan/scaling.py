@@ -1,17 +1,19 @@
 """The law that predicts a run's held-out loss from small runs on the same text, and the interval that they support.
 
-    L(N, D) = E + (L0 - E) h / (1 + h),   h = (N / N0)^-alpha + (D' / D0)^-beta        nats a token
+    L(N, D) = E + (L0 - E) h / (1 + h),   h = (N / N0)^-alpha + (D' / D0 (N / N0)^gamma)^-beta        nats a token
 
-N: parameters; D: tokens trained on; E: the loss that remains; L0: that of token frequencies alone, measured. For little h
-this is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv 2203.15556, equation 2); the bound L0 is for runs so short
-that they are still near the unigrams (as in arXiv 2605.09189). Text that is read again counts for less (Muennighoff et al.
-2023, arXiv 2305.16264, equation 5): D' = U + U R (1 - exp(-(D / U - 1) / R)) for U tokens of text, R = 15.39.
+N: parameters; D: tokens trained on; E: the loss that remains; L0: that of token frequencies alone, measured. For little h and
+no gamma this is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv 2203.15556, equation 2). The bound L0 is for runs so
+short that they are still near the unigrams (as in arXiv 2605.09189), and gamma because a larger model needs fewer tokens for
+the same loss (Kaplan et al. 2020, arXiv 2001.08361, figure 2), by more than its floor is lower. Text that is read again counts
+for less (Muennighoff et al. 2023, arXiv 2305.16264, equation 5): D' = U + U R (1 - exp(-(D / U - 1) / R)) for U tokens of text,
+R = 15.39.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,10 +22,12 @@ from scipy.optimize import least_squares
 
 REPEATS = 15.387756  # R: Muennighoff et al. 2023, section 6
 _NOISE = 0.005  # of a loss, relative: what a seed changes
-# log E, log N0, alpha, log D0, beta: where the fit begins, and how far from there a few pilots may take it.
-_EXPONENTS = (0.34, 0.28)  # Hoffmann et al. 2022, section 3.3
-_SPREAD = (0.5, 4.0, 0.15, 4.0, 0.15)
-_SAFETY = 2.0  # widths of the interval, by the errors on pilots that were held out
+# log E, log N0, alpha, log D0, beta, gamma: how far from where the fit begins a few pilots may take it, the scales as seen
+# from the pilots' mean size and length. alpha is that of Hoffmann et al. 2022, section 3.3; beta and gamma are rather those of
+# runs of minutes (docs/experiments.md).
+_EXPONENTS = (0.34, 0.4, 0.2)
+_SPREAD = (0.5, 4.0, 0.15, 4.0, 0.3, 0.2)
+_SAFETY = 2.0  # deviations to either side
 LEAST_PILOTS = 5
 
 
@@ -44,10 +48,12 @@ class Law:
     alpha: float
     tokens: float  # D0
     beta: float
+    gamma: float
 
     def loss(self, parameters: float, tokens: float, *, text: float | None = None) -> float:
         """Nats a held-out token; `text`: tokens of another amount of text."""
-        h = (parameters / self.parameters) ** -self.alpha + (effective(tokens, text or self.text) / self.tokens) ** -self.beta
+        size, length = math.log(parameters / self.parameters), math.log(effective(tokens, text or self.text) / self.tokens)
+        h = math.exp(-self.alpha * size) + math.exp(-self.beta * (length + self.gamma * size))
         return self.floor + (self.unigrams - self.floor) * h / (1 + h)
 
 
@@ -65,41 +71,72 @@ def effective(tokens: float, text: float) -> float:
     return text + text * REPEATS * -math.expm1(-(tokens / text - 1) / REPEATS)
 
 
+class _Fit:
+    """The law nearest to some runs in squares of log losses; what they leave open stays near published exponents."""
+
+    def __init__(self, pilots: Sequence[ScalingPoint], unigrams: float, text: float):
+        sizes, lengths = np.log([one.parameters for one in pilots]), np.log([effective(one.tokens, text) for one in pilots])
+        self._unigrams, self._text, self._means = unigrams, text, (float(sizes.mean()), float(lengths.mean()))
+        observed, begin = (
+            np.log([one.loss for one in pilots]),
+            np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:]]),
+        )
+
+        def residuals(x: np.ndarray) -> np.ndarray:
+            law = self._law(x)
+            predicted = np.log([law.loss(one.parameters, one.tokens) for one in pilots])
+            return np.concatenate([(predicted - observed) / _NOISE, (x - begin) / _SPREAD])
+
+        lowest = [-np.inf, -np.inf, 0.02, -np.inf, 0.02, -1.0]
+        highest = [math.log(unigrams * 0.95), np.inf, 2.0, np.inf, 4.0, 2.0]
+        self._x = least_squares(residuals, begin, bounds=(lowest, highest), loss="huber", f_scale=3.0).x
+        slopes, misfit = _slopes(residuals, self._x), float(np.sum(residuals(self._x) ** 2)) / len(pilots)
+        self._covariance = np.linalg.inv(slopes.T @ slopes) * max(1.0, misfit)
+
+    @property
+    def law(self) -> Law:
+        return self._law(self._x)
+
+    def deviation(self, parameters: float, tokens: float) -> float:
+        """Of the logarithm of the loss of such a run, by what these runs leave open; at least the noise of a seed."""
+
+        def log_loss(x: np.ndarray) -> np.ndarray:
+            return np.array([math.log(self._law(x).loss(parameters, tokens))])
+
+        [slope] = _slopes(log_loss, self._x)
+        return max(_NOISE, math.sqrt(float(slope @ self._covariance @ slope)))
+
+    def _law(self, x: np.ndarray) -> Law:
+        floor, size, alpha, length, beta, gamma = x.tolist()
+        size, length = size + self._means[0], length + self._means[1] - gamma * size
+        return Law(math.exp(floor), self._unigrams, self._text, math.exp(size), alpha, math.exp(length), beta, gamma)
+
+
+def _slopes(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    """Of each of the function's values [values, len(x)]."""
+    return np.stack([(function(x + to) - function(x - to)) / (2 * step) for to in step * np.eye(len(x))], axis=1)
+
+
 def fit(pilots: Sequence[ScalingPoint], *, unigrams: float, text: float) -> Law:
     """The law nearest to these runs in squares of log losses; what they leave open stays near the published exponents."""
-    sizes, tokens = np.array([one.parameters for one in pilots]), np.array([effective(one.tokens, text) for one in pilots])
-    observed = np.log([one.loss for one in pilots])
-    begin = np.array([math.log(unigrams / 3), np.log(sizes).mean(), _EXPONENTS[0], np.log(tokens).mean(), _EXPONENTS[1]])
-
-    def residuals(x: np.ndarray) -> np.ndarray:
-        floor = math.exp(x[0])
-        h = np.exp(-x[2] * (np.log(sizes) - x[1])) + np.exp(-x[4] * (np.log(tokens) - x[3]))
-        errors = np.log(floor + (unigrams - floor) * h / (1 + h)) - observed
-        return np.concatenate([errors / _NOISE, (x - begin) / _SPREAD])
-
-    bounds = [-np.inf, -np.inf, 0.02, -np.inf, 0.02], [math.log(unigrams * 0.95), np.inf, 2.0, np.inf, 2.0]
-    x = least_squares(residuals, begin, bounds=bounds, loss="huber", f_scale=3.0).x
-    floor, parameters, alpha, tokens_scale, beta = x.tolist()
-    return Law(math.exp(floor), unigrams, text, math.exp(parameters), alpha, math.exp(tokens_scale), beta)
+    return _Fit(pilots, unigrams, text).law
 
 
 def predict(pilots: Sequence[ScalingPoint], run: tuple[float, float], *, unigrams: float, text: float) -> LossPrediction:
-    """The loss of a run of (parameters, tokens), with an interval.
+    """The loss of a run of (parameters, tokens), with an interval of two deviations to either side.
 
-    Each of the three largest pilots is predicted from those of at most half its compute; the largest error, for the logarithm
-    of how much further it was than they were, says how far off the run may be.
+    The deviation is of what the pilots leave open. Each of the three largest pilots is also predicted from those of at most
+    half its compute; if one of them is more of its deviations away than one, the run's is as many times as large.
     """
-    law = fit(pilots, unigrams=unigrams, text=text)
-    loss = law.loss(*run)
-    ordered, worst = sorted(pilots, key=_compute), _NOISE / math.log(2)
+    fitted = _Fit(pilots, unigrams, text)
+    ordered, worst = sorted(pilots, key=_compute), 1.0
     for one in ordered[-3:]:
         smaller = [other for other in ordered if _compute(other) <= _compute(one) / 2]
         if len(smaller) >= LEAST_PILOTS - 2:
-            predicted = fit(smaller, unigrams=unigrams, text=text).loss(one.parameters, one.tokens)
-            worst = max(worst, abs(math.log(predicted / one.loss)) / math.log(_compute(one) / _compute(smaller[-1])))
-    beyond = max(run[0] * run[1] / _compute(ordered[-1]), 2.0)
-    width = math.exp(_SAFETY * worst * math.log(beyond))
-    return LossPrediction(loss, max(loss / width, law.floor), min(loss * width, unigrams), law)
+            before, size = _Fit(smaller, unigrams, text), (one.parameters, one.tokens)
+            worst = max(worst, abs(math.log(before.law.loss(*size) / one.loss)) / before.deviation(*size))
+    loss, width = fitted.law.loss(*run), math.exp(_SAFETY * worst * fitted.deviation(*run))
+    return LossPrediction(loss, loss / width, min(loss * width, unigrams), fitted.law)
 
 
 def _compute(one: ScalingPoint) -> float:
