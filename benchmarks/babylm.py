@@ -1,10 +1,11 @@
 """What a recipe learns from ten million English words: the table of docs/learning.md, from nothing.
 
     python benchmarks/babylm.py --workdir W [--data shared/data] [--recipe babylm-10m …] [--seeds 0 1 2] [--steps N]
+    python benchmarks/babylm.py --workdir W --lever decay-0 … --seeds 0 1   # five minutes each, differing in one setting
 
 Trains each recipe with each seed on words8m.txt.xz, scores it on the parts of BLiMP and Zorro that are there, and writes
-W/babylm.md: held-out loss, accuracy in percent (the mean of the paradigms), minutes of the training steps, and the processor.
-Models are in W/RECIPE-SEED/export. What was stopped goes on.
+W/babylm.md: held-out loss, bits a character, accuracy in percent (the mean of the paradigms), minutes of training, and
+the processor. Models are in W/RECIPE-SEED/export. What was stopped goes on.
 """
 
 from __future__ import annotations
@@ -25,6 +26,27 @@ from tpulm.convert.markdown import table
 from tpulm.predict.minimal_pairs import read_pairs, score_pairs
 from tpulm.train.metrics import read_attempts
 
+PILOT: dict[str, Any] = {  # over laptop-lm
+    "tokenizer.lowercase": True,
+    "data.split_sentences": True,
+    "data.sequence_length": 64,
+    "train.batch_size": 32,
+    "train.steps": 540,
+    "train.evaluate_every_steps": 540,
+}
+LEVERS: dict[str, dict[str, Any]] = {  # over the pilot
+    "as-it-is": {},
+    "decay-0": {"train.optimizer.weight_decay": 0.0},
+    "decay-0.3": {"train.optimizer.weight_decay": 0.3},
+    "average": {"train.optimizer.average_decay": 0.98},
+    "constant-rate-average": {"train.optimizer.schedule": "constant", "train.optimizer.average_decay": 0.98},
+    "untied": {"model.tied_output": False},
+    "deep-and-narrow": {"model.num_layers": 8, "model.hidden_size": 96, "model.num_heads": 2, "model.intermediate_size": 256},
+    "small-batches-first": {"phases": [{"share": 0.5, "batch_size": 16}, {"share": 0.5, "batch_size": 48}]},
+    "rows-of-64-then-128": {"phases": [{"share": 0.8}, {"share": 0.2, "sequence_length": 128, "batch_size": 16}]},
+    "vocabulary-4000": {"tokenizer.vocab_size": 4_000},
+    "vocabulary-16000": {"tokenizer.vocab_size": 16_000},
+}
 SUITES = {"BLiMP": "en/blimp_dev.tar.gz", "Zorro": "en/zorro_dev.tar.gz"}
 
 
@@ -43,31 +65,33 @@ def main() -> None:
     parser.add_argument("--recipe", nargs="+", default=["babylm-10m"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, help="in place of the recipe's")
+    parser.add_argument("--lever", nargs="+", choices=LEVERS, default=[], help="in place of recipes")
     options = parser.parse_args()
     text = [str((options.data / "en/words8m.txt.xz").resolve())]
     pairs = {
         name: read_pairs(unpacked(options.data / path, options.workdir / name) / "**" / "*.*") for name, path in SUITES.items()
     }
     rows: list[list[str]] = []
-    for recipe in options.recipe:
+    for recipe in options.lever or options.recipe:
         scores: list[list[float]] = []
+        extends, changes = ("laptop-lm", PILOT | LEVERS[recipe]) if options.lever else (recipe, {})
         for seed in options.seeds:
-            settings: dict[str, Any] = {"language": "en", "corpus.sources": text, "train.seed": seed}
+            settings = {"language": "en", "corpus.sources": text, "train.seed": seed} | changes
             if options.steps:
                 settings["train.steps"] = options.steps
             workdir = options.workdir / f"{recipe}-{seed}"
             with drawn_progress() as progress:
-                summary = tpulm.run(load(recipe, settings), workdir, progress=progress)
+                summary = tpulm.run(load(extends, settings), workdir, progress=progress)
                 model = tpulm.load_model(workdir)
                 accuracies = [100 * score_pairs(model, some, progress=progress).accuracy for some in pairs.values()]
             begun = [one for one in read_attempts(workdir) if one.start and one.records]
             minutes = sum(one.records[-1].values["time"] - one.start["time"] for one in begun) / 60
-            scores.append([summary.eval_loss, *accuracies])
+            scores.append([summary.eval_loss, summary.bits_per_character, *accuracies])
             rows.append([recipe, str(seed), *(f"{score:.2f}" for score in scores[-1]), f"{minutes:.0f}"])
         if len(scores) > 1:
             means = (f"{statistics.mean(column):.2f} ± {statistics.stdev(column):.2f}" for column in zip(*scores, strict=True))
             rows.append([recipe, f"mean of {len(scores)}", *means, ""])
-        result = f"{processor()}\n\n{table(['', 'seed', 'held-out loss', *SUITES, 'minutes'], rows)}\n"
+        result = f"{processor()}\n\n{table(['', 'seed', 'held-out loss', 'bits a character', *SUITES, 'minutes'], rows)}\n"
         (options.workdir / "babylm.md").write_text(result, encoding="utf-8")
         print(result, flush=True)
 
