@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tpulm.cloud.settings import CloudSettings
 from tpulm.config import load, schema
-from tpulm.config.finetune import FinetuneConfig
+from tpulm.config.finetune import TASKS, FinetuneConfig
 from tpulm.config.reference import groups_of, type_words
 from tpulm.errors import ConfigError
 
@@ -60,7 +60,7 @@ def test_whole_numbers_are_bounded(model: type[schema.Settings], name: str):
 )
 def test_settings_of_one_task_are_refused_by_the_others(name: str, value: object, task: str):
     FinetuneConfig.model_validate({"task": task, name: value})
-    for other in {"classification", "tag", "qa", "choice", "regression", "multilabel", "embed", "retrieve"} - {task}:
+    for other in set(TASKS) - {task}:
         FinetuneConfig.model_validate({"task": other, name: None})
         with pytest.raises(ValidationError, match=rf"{name} .*{task}, and the task is {other}"):
             FinetuneConfig.model_validate({"task": other, name: value})

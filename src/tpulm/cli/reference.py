@@ -81,13 +81,13 @@ def settings(
         return text.casefold().replace("-", "_")
 
     def matches(setting: Setting) -> bool:
-        return all(word in plain(f"{setting.name} {setting.meaning}") for word in plain(query).split())
+        return all(word in plain(f"{setting.name} {setting.type} {setting.meaning}") for word in plain(query).split())
 
     chosen = {title: [one for one in some if matches(one)] for title, some in settings_by_title.items()}
     if not any(chosen.values()):
         names = [one.name for some in settings_by_title.values() for one in some]
         parts = {part for name in names for part in (name, *re.split(r"[._]", name))}
-        raise ConfigError(f"no setting has '{query}' in its name or meaning.{suggest(query, sorted(parts))}")
+        raise ConfigError(f"no setting has '{query}' in its name, values or meaning.{suggest(query, sorted(parts))}")
     for title, some in chosen.items():
         if some:
             show(title, style="bold underline")

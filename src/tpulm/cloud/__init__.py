@@ -3,7 +3,8 @@
 `launch` writes the `job` and a `bundle` of the software to W/cloud, all through `control`. `supervise` then loops: it observes
 the node through a `provider` (`tpu_api`), lets `decide` choose the next action, records it in the job and carries it out. The
 agent in `vm` runs the trainer and reports to W/cloud. `status` shows the run, and `teardown` deletes what is left of it. `job`
-and `decide` are pure. Before a launch, `settings` are read, `setup` prepares the project, `smoke` tests it, `prices` quotes.
+and `decide` are pure. Before a launch, `settings` are read, `setup` prepares the project, `smoke` tests it, `prices` quotes;
+`export` writes the same run for other schedulers.
 
 Each module is imported on first use: `from tpulm import cloud` costs nothing, so `tpulm --help` starts fast.
 """

@@ -1,8 +1,9 @@
 """The configuration of a run: frozen models, one per component, and how a run file becomes one.
 
 `load(reference, overrides)` resolves a recipe's name or a run file (`resolve`) to the `RunConfig` of `schema`, or to that of
-`finetune`; `validation` explains mistakes, also in files from elsewhere, and `reference` lists all settings. `canonical_json`
-is the form in which configurations are saved and compared. Importing this package loads nothing heavier than pydantic.
+`finetune`; `validation` explains mistakes, also in files from elsewhere, and `reference` lists all settings. `stock_classes`
+says which class of transformers a model is. `canonical_json` is the form in which configurations are saved and compared.
+Importing this package loads nothing heavier than pydantic.
 """
 
 from tpulm.config.finetune import FinetuneConfig as FinetuneConfig

@@ -1,9 +1,9 @@
 """Fine-tuning a pretrained encoder on labelled texts: tasks by name, `Classifier` in memory, `finetune` on files,
 `bench` on the tasks of a benchmark.
 
-`run` reads examples (`tpulm.labelled`), lets a task (`tasks`, and a module for each further one) check and label them, fits a
-`Classifier` per seed with the training loop of `tpulm.train`, and saves the best one with a `summary`. `predict.classify` uses
-a saved model without any of this.
+`run` reads examples (`tpulm.labelled`), lets a task check and label them (`tasks`, and a module each: `multilabel`, `tagging`,
+`questions`, `choices`, `embedding`), fits a `Classifier` per seed with the training loop of `tpulm.train`, and saves the best
+one with a `summary`. `predict.classify` uses a saved model without any of this. `benchmark` runs the tasks of `suites`.
 """
 
 from tpulm.config.finetune import METRICS

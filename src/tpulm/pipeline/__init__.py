@@ -2,7 +2,8 @@
 
 Each stage takes (config, workdir), skips what is done, resumes what was interrupted, and writes a manifest as its last act.
 `run` runs them all: `preparation` makes the data while `programs` compiles the training step in a thread; then `Stages`
-trains, evaluates and exports. `training_steps` leaves the loop to the user, `pilots` forecast a run by small ones.
+trains, evaluates and exports. `training_steps` leaves the loop to the user, `pilots` forecast a run by small ones, and
+`samples` shows what a model predicts.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 `training` learns a vocabulary for a stock pipeline (`pipelines`); `files` saves and loads it, and also loads third-party
 tokenizers with the help of `hf_files`, `sentencepiece_model` and `special`. Each way gives a `Tokenization`, which encodes in
-bulk (`encode`) and with offsets (`offsets`), after a morphological analyser if it has one (`segmenter`, `analysers`). `report`
-and `unknowns` measure how a vocabulary fits a text.
+bulk (`encode`) and with offsets (`offsets`), after a morphological analyser if it has one (`segmenter`, `analysers`). `causal`
+frames texts for causal models. `report` and `unknowns` measure how a vocabulary fits a text, `forms` compares tokens of
+different vocabularies.
 """
 
 from tpulm.special_tokens import SpecialTokens as SpecialTokens
