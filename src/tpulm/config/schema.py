@@ -490,9 +490,8 @@ class OptimizerConfig(Settings):
     # learning rates apply), AdamW for all other parameters
     name: Literal["adamw", "lamb", "muon"] = "adamw"
     learning_rate: PositiveFloat = 1e-4  # the peak, after warmup
-    schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = (
-        "linear"  # wsd: warmup, stable, decay; rsqrt: inverse sqrt
-    )
+    # wsd: warmup, stable, decay; rsqrt: inverse sqrt
+    schedule: Annotated[str, AfterValidator(SCHEDULES.check), SCHEDULES] = "linear"
     warmup_steps: NonNegative | None = None  # None: 10,000 as in BERT, but at most a tenth of train.steps
     warmup_kind: Literal["replace", "multiply"] = "replace"  # warmup replaces (BERT) or multiplies (ELECTRA) the decay
     decay_steps: NonNegative | None = None  # wsd: length of the final decay; None: a tenth of train.steps
