@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tpulm.plan.scaling import REPEATS, Law, ScalingPoint, effective, fit, predict
+from tpulm.plan.scaling import REPEATS, Fit, Law, ScalingPoint, effective, predict
 
 
 def chinchilla(parameters: float, tokens: float) -> float:
@@ -32,7 +32,7 @@ def test_repeated_text_counts_for_less():
 def test_far_from_the_unigrams_the_law_is_that_of_hoffmann():
     runs = [(size, 20.0 * size * more) for size in (1e8, 3e8, 1e9) for more in (0.5, 1.0, 2.0)]
     pilots = [ScalingPoint(*run, chinchilla(*run)) for run in runs]
-    law = fit(pilots, unigrams=10.0, text=1e15)
+    law = Fit(pilots, unigrams=10.0, text=1e15).law
     assert law.loss(3e9, 6e10) == pytest.approx(chinchilla(3e9, 6e10), rel=0.01)
 
 
@@ -51,7 +51,7 @@ def test_a_larger_model_needs_fewer_tokens():
     """Real pilots of a causal model (docs/experiments.md, "Pilots of minutes"): parameters, tokens, loss."""
     losses = {(1_328_256, 189e3): 4.159, (1_328_256, 319e3): 3.901, (1_328_256, 512e3): 3.706, (362_816, 319e3): 4.099}
     losses |= {(362_816, 512e3): 3.901, (362_816, 819e3): 3.743, (362_816, 1.28e6): 3.616}
-    law = fit([ScalingPoint(*run, loss) for run, loss in losses.items()], unigrams=5.519, text=4e6)
+    law = Fit([ScalingPoint(*run, loss) for run, loss in losses.items()], unigrams=5.519, text=4e6).law
     assert law.gamma > 0.05
     for run, loss in losses.items():
         assert law.loss(*run) == pytest.approx(loss, rel=0.006)

@@ -24,8 +24,8 @@ from tpulm.runtime.hosts import ALONE
 from tpulm.workfolder import FORECAST, begin, read_results
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
-# Of the widest pilot: how wide a pilot is, and how many of its steps it has. The narrower ones go further, since how the loss
-# falls with more text is told best by runs that have read it. A step of half the width costs about a third.
+# Of the widest pilot: how wide a pilot is, and how many of its steps it has. Narrower pilots run longer: they show at less cost
+# how the loss falls with more text. A step of half the width costs about a third.
 _RUNGS = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 2.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0))
 _COST = {1.0: 1.0, 0.5: 0.35, 0.25: 0.18}
 _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's

@@ -22,9 +22,9 @@ from scipy.optimize import least_squares
 
 REPEATS = 15.387756  # R: Muennighoff et al. 2023, section 6
 _NOISE = 0.005  # of a loss, relative: what a seed changes
-# log E, log N0, alpha, log D0, beta, gamma: how far from where the fit begins a few pilots may take it, the scales as seen
-# from the pilots' mean size and length. alpha is that of Hoffmann et al. 2022, section 3.3; beta and gamma are rather those of
-# runs of minutes (docs/experiments.md).
+# Where the fit begins, for alpha, beta and gamma: alpha as in Hoffmann et al. 2022, section 3.3, the others nearer to what runs
+# of minutes show (docs/experiments.md). Then how far a few pilots may take log E, log N0, alpha, log D0, beta and gamma; N0 and
+# D0 begin at the pilots' means.
 _EXPONENTS = (0.34, 0.4, 0.2)
 _SPREAD = (0.5, 4.0, 0.15, 4.0, 0.3, 0.2)
 _SAFETY = 2.0  # deviations to either side
@@ -71,16 +71,14 @@ def effective(tokens: float, text: float) -> float:
     return text + text * REPEATS * -math.expm1(-(tokens / text - 1) / REPEATS)
 
 
-class _Fit:
+class Fit:
     """The law nearest to some runs in squares of log losses; what they leave open stays near published exponents."""
 
-    def __init__(self, pilots: Sequence[ScalingPoint], unigrams: float, text: float):
+    def __init__(self, pilots: Sequence[ScalingPoint], *, unigrams: float, text: float):
         sizes, lengths = np.log([one.parameters for one in pilots]), np.log([effective(one.tokens, text) for one in pilots])
         self._unigrams, self._text, self._means = unigrams, text, (float(sizes.mean()), float(lengths.mean()))
-        observed, begin = (
-            np.log([one.loss for one in pilots]),
-            np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:]]),
-        )
+        observed = np.log([one.loss for one in pilots])
+        begin = np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:]])
 
         def residuals(x: np.ndarray) -> np.ndarray:
             law = self._law(x)
@@ -113,27 +111,22 @@ class _Fit:
 
 
 def _slopes(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Of each of the function's values [values, len(x)]."""
+    """The derivatives of the function's values [values, len(x)], by central differences."""
     return np.stack([(function(x + to) - function(x - to)) / (2 * step) for to in step * np.eye(len(x))], axis=1)
-
-
-def fit(pilots: Sequence[ScalingPoint], *, unigrams: float, text: float) -> Law:
-    """The law nearest to these runs in squares of log losses; what they leave open stays near the published exponents."""
-    return _Fit(pilots, unigrams, text).law
 
 
 def predict(pilots: Sequence[ScalingPoint], run: tuple[float, float], *, unigrams: float, text: float) -> LossPrediction:
     """The loss of a run of (parameters, tokens), with an interval of two deviations to either side.
 
     The deviation is of what the pilots leave open. Each of the three largest pilots is also predicted from those of at most
-    half its compute; if one of them is more of its deviations away than one, the run's is as many times as large.
+    half its compute; where one misses by more than one of its own deviations, the run's grows by that factor.
     """
-    fitted = _Fit(pilots, unigrams, text)
+    fitted = Fit(pilots, unigrams=unigrams, text=text)
     ordered, worst = sorted(pilots, key=_compute), 1.0
     for one in ordered[-3:]:
         smaller = [other for other in ordered if _compute(other) <= _compute(one) / 2]
         if len(smaller) >= LEAST_PILOTS - 2:
-            before, size = _Fit(smaller, unigrams, text), (one.parameters, one.tokens)
+            before, size = Fit(smaller, unigrams=unigrams, text=text), (one.parameters, one.tokens)
             worst = max(worst, abs(math.log(before.law.loss(*size) / one.loss)) / before.deviation(*size))
     loss, width = fitted.law.loss(*run), math.exp(_SAFETY * worst * fitted.deviation(*run))
     return LossPrediction(loss, loss / width, min(loss * width, unigrams), fitted.law)
