@@ -6,6 +6,7 @@ run's own model, with fewer and narrower layers. All are kept; a pilot that was 
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -25,9 +26,8 @@ from tpulm.workfolder import FORECAST, begin, read_results
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
 # Of the widest pilot: how wide a pilot is, and how many of its steps it has. Narrower pilots run longer: they show at less cost
-# how the loss falls with more text. A step of half the width costs about a third.
+# how the loss falls with more text.
 _RUNGS = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 2.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0))
-_COST = {1.0: 1.0, 0.5: 0.35, 0.25: 0.18}
 _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
 _LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
 _TIMED_STEPS = 4
@@ -262,20 +262,22 @@ class _Timing(NamedTuple):
         progress.start("Timing the training step")
         run = _size(config, data)
         enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
+        paces = functools.cache(functools.partial(_paces, config, workdir, data))
         batch, step, compiling = config.train.batch_size, 0.0, 0.0
         for width in _WIDTHS:
-            batch, step, compiling = config.train.batch_size, *_paces(config, workdir, data, width)
-            share = sum(_COST[relative] * length for relative, length in _RUNGS)
-            left = seconds - len(_RUNGS) * compiling
-            while (steps := int(left / share / step * config.train.batch_size / batch)) < _LEAST_STEPS and batch > 8:
+            batch, (step, _) = config.train.batch_size, paces(width)
+            compiling = sum(paces(width * relative)[1] for relative, _ in _RUNGS)
+            ladder_of_one_step = sum(paces(width * relative)[0] * length for relative, length in _RUNGS)
+            left = (seconds - compiling) * config.train.batch_size
+            while (steps := int(left / ladder_of_one_step / batch)) < _LEAST_STEPS and batch > 8:
                 batch //= 2
             longest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
             if steps >= _LEAST_STEPS and longest.tokens / longest.parameters >= enough:
                 break
         else:
             raise ConfigError(
-                f"{duration(seconds)} are too short for pilots: compiling takes {duration(compiling)} each, and a step "
-                f"{step:.2g} s. Give --pilot more time"
+                f"{duration(seconds)} are too short for pilots: compiling takes {duration(compiling)}, and a step of the "
+                f"largest {step:.2g} s. Give --pilot more time"
             )
         rate = longest.flops / (steps * step * batch / config.train.batch_size)
         rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _RUNGS)
