@@ -32,7 +32,7 @@ model = {{num_layers = 2, hidden_size = 32, intermediate_size = 64, max_position
 
 
 def test_a_run_in_small():
-    """The shares of warm-up and decay stay, heads keep their size, and a pilot of full width has the run's own model."""
+    """The shares of warm-up and decay stay, and a pilot of full width has the run's own model."""
     run = load("modern-base")
     same = in_small(run, Rung(1.0, run.train.steps // 100, run.train.batch_size))
     assert same.model == run.model and same.train.optimizer.learning_rate == run.train.optimizer.learning_rate
@@ -41,6 +41,9 @@ def test_a_run_in_small():
     assert (half.model.hidden_size, half.model.num_heads, half.model.num_layers) == (384, 6, 11)
     rate = run.train.optimizer.learning_rate * 2**0.5 / 2
     assert half.train.optimizer.learning_rate == pytest.approx(rate)
+    narrow = [in_small(load("laptop-bert"), Rung(width, 1_000, 32)).model for width in (0.5, 0.25, 0.125)]  # it has two heads
+    assert [(model.hidden_size, model.num_heads) for model in narrow] == [(64, 1), (32, 1), (16, 1)]
+    assert narrow[1].initializer_range == pytest.approx(2 * load("laptop-bert").model.initializer_range)
     phases = tuple(PhaseConfig(share=0.5, batch_size=size) for size in (None, 64))
     two = in_small(run.model_copy(update={"phases": phases}), Rung(1.0, 10, run.train.batch_size // 4))
     assert [one.config.train.batch_size for one in phases_of(two)] == [run.train.batch_size // 4, 16]

@@ -136,13 +136,13 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
     optimizer = train.optimizer
     changes: dict[str, Any] = {}
     if width < 1:
-        head = model.hidden_size // model.num_heads
         heads = max(1, round(model.num_heads * width))
-        head = head if model.num_heads > 1 else max(8, round(head * width / 8) * 8)
+        hidden = heads * max(8, round(model.hidden_size * width / heads / 8) * 8)
+        width = hidden / model.hidden_size
         changes = {
             "num_layers": max(2, math.ceil(model.num_layers * width)) if model.num_layers > 1 else 1,
             "num_heads": heads,
-            "hidden_size": heads * head,
+            "hidden_size": hidden,
             "intermediate_size": max(32, round(model.intermediate_size * width / 8) * 8),
             "initializer_range": model.initializer_range / math.sqrt(width),
         }
