@@ -13,6 +13,6 @@ from cloud_emulator import Emulator
 @pytest.fixture
 def rig(emulator: Emulator) -> Iterator[Rig]:
     made = Rig(emulator)
-    made.tpu.set(create_seconds=0.05, delete_seconds=0.02, stop_seconds=0.02)
+    made.tpu.set(create_seconds=0.05, delete_seconds=0.02)
     with made.client:
         yield made

@@ -36,21 +36,6 @@ def test_listing(files: Any):
         files.info("nowhere/x")
 
 
-def test_reading_ranges(files: Any):
-    content = bytes(i % 251 for i in range(3 * MEBIBYTE))
-    files.pipe("runs/x", content)
-    assert files.cat_file("runs/x", start=100, end=200) == content[100:200]
-    assert files.cat_file("runs/x", start=-5) == content[-5:]
-    assert files.cat_ranges(["runs/x"] * 2, [0, 10], [5, 15]) == [content[:5], content[10:15]]
-    with files.open("runs/x", block_size=MEBIBYTE) as file:
-        file.seek(2 * MEBIBYTE + 7)
-        assert file.read(10) == content[2 * MEBIBYTE + 7 :][:10]
-    files.pipe("runs/empty", b"")
-    assert files.cat("runs/empty") == b""
-    with files.open("runs/empty") as file:
-        assert file.read() == b""
-
-
 def test_writing_in_many_chunks(gcs: Emulator, files: Any):
     piece = bytes(i % 251 for i in range(MEBIBYTE))
     with files.open("runs/x", "wb", block_size=5 * MEBIBYTE) as file:
@@ -62,13 +47,6 @@ def test_writing_in_many_chunks(gcs: Emulator, files: Any):
     with files.open("runs/x", "wb") as file:
         file.write(b"short")
     assert files.cat("runs/x") == b"short"
-
-
-def test_a_write_that_is_given_up_leaves_nothing(files: Any):
-    with pytest.raises(RuntimeError), files.transaction, files.open("runs/x", "wb", block_size=5 * MEBIBYTE) as file:
-        file.write(b"x" * 6 * MEBIBYTE)
-        raise RuntimeError
-    assert not files.exists("runs/x")
 
 
 def test_trees_there_and_back(files: Any, tmp_path: Path):

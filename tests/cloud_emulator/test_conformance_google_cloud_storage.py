@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +15,6 @@ from cloud_emulator import Emulator
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the client's own, where a request was refused
 CHUNK = 256 * 1024
-ODD_NAME = "a/b c+ü%.txt"
 
 
 @pytest.fixture
@@ -46,48 +44,6 @@ def test_listing_in_pages_and_with_a_delimiter(bucket: Any):
     assert [blob.name for blob in listing] == ["b"] and listing.prefixes == {"a/", "c/"}
     assert [blob.name for blob in bucket.list_blobs(start_offset="a/23", end_offset="c")] == ["a/23", "a/24", "b"]
     assert [blob.name for blob in bucket.list_blobs(match_glob="c/**")] == ["c/1", "c/d/2"]
-    assert [blob.name for blob in bucket.list_blobs(prefix="c", fields="items(name),nextPageToken")] == ["c/1", "c/d/2"]
-
-
-def test_metadata(bucket: Any):
-    blob = bucket.blob("x")
-    blob.metadata = {"step": "1", "host": "a"}
-    blob.cache_control = "no-store"
-    blob.upload_from_string(b"")
-    blob.metadata = {"step": "2", "host": None}
-    blob.content_type = "application/json"
-    blob.patch(if_metageneration_match=blob.metageneration)
-    seen = bucket.get_blob("x")
-    assert (seen.metadata, seen.content_type, seen.cache_control) == ({"step": "2"}, "application/json", "no-store")
-    assert seen.metageneration == 2
-    assert seen.time_created <= seen.updated
-    with pytest.raises(refusals.PreconditionFailed):
-        blob.patch(if_metageneration_match=1)
-
-
-def test_compose_copy_rewrite_and_rename(bucket: Any):
-    parts = [bucket.blob(f"part-{i}") for i in range(3)]
-    for i, part in enumerate(parts):
-        part.upload_from_string(bytes([i]) * 10)
-    whole = bucket.blob("whole")
-    whole.content_type = "a/b"
-    whole.compose(parts, if_generation_match=0)
-    assert whole.component_count == 3 and whole.md5_hash is None and whole.content_type == "a/b"
-    with pytest.raises(refusals.PreconditionFailed):
-        whole.compose(parts, if_generation_match=0)
-    with pytest.raises(refusals.NotFound):
-        whole.compose([bucket.blob("never there")])
-    content = whole.download_as_bytes()
-    assert content == b"".join(bytes([i]) * 10 for i in range(3))
-    token, written, total = bucket.blob("copy").rewrite(whole)
-    assert (token, written, total) == (None, 30, 30)
-    bucket.copy_blob(whole, bucket, "copy-2")
-    with pytest.raises(refusals.PreconditionFailed):
-        bucket.rename_blob(whole, "renamed", if_source_generation_match=1)
-    bucket.rename_blob(whole, "renamed")
-    bucket.move_blob(bucket.blob("renamed"), "moved")
-    assert not whole.exists() and not bucket.blob("renamed").exists()
-    assert [bucket.blob(name).download_as_bytes() for name in ("copy", "copy-2", "moved")] == [content] * 3
 
 
 def test_batches(gcs: Emulator, bucket: Any):
@@ -103,16 +59,7 @@ def test_batches(gcs: Emulator, bucket: Any):
     with pytest.raises(refusals.NotFound), bucket.client.batch():
         bucket.blob("y").delete()
         bucket.blob("never there").delete()
-    with bucket.client.batch(raise_exception=False) as batch:
-        blob = bucket.blob("y")
-        blob.delete()
-    assert [answer.status_code for answer in batch._responses] == [404]
-    blob.upload_from_string(b"")
-    with bucket.client.batch():
-        blob.metadata = {"a": "ü"}
-        blob.patch()
-    assert blob.metadata == {"a": "ü"} == bucket.get_blob("y").metadata
-    assert bucket.delete_blobs([]) is None
+    assert not bucket.blob("y").exists(), "one refusal in a batch undoes none of its other calls"
 
 
 def test_buckets(bucket: Any):
@@ -123,17 +70,11 @@ def test_buckets(bucket: Any):
     with pytest.raises(refusals.Conflict):
         client.create_bucket("second")
     made.labels = {"purpose": "rehearsal"}
-    made.add_lifecycle_delete_rule(age=7)
-    made.iam_configuration.uniform_bucket_level_access_enabled = True
     made.patch()
     seen = client.get_bucket("second")
-    assert seen.labels == {"purpose": "rehearsal"} and len(list(seen.lifecycle_rules)) == 1
-    assert [found.name for found in client.list_buckets()] == ["runs", "second"]
-    assert [found.name for found in client.list_buckets(prefix="s")] == ["second"]
-    seen.labels = {"a": "b"}
-    seen.patch()
-    assert client.get_bucket("second").labels == {"a": "b"} and seen.location == "EUROPE-WEST4" and seen.metageneration == 3
+    assert seen.labels == {"purpose": "rehearsal"} and seen.location == "EUROPE-WEST4" and seen.metageneration == 2
     assert seen.soft_delete_policy.retention_duration_seconds == 604800, "as the service has it unless told otherwise"
+    assert [found.name for found in client.list_buckets()] == ["runs", "second"]
     made.blob("x").upload_from_string(b"")
     with pytest.raises(refusals.Conflict):
         made.delete()
@@ -141,14 +82,6 @@ def test_buckets(bucket: Any):
     assert not made.exists()
     with pytest.raises(refusals.NotFound, match="specified bucket"):
         list(client.list_blobs("second"))
-
-
-def test_compression(bucket: Any):
-    blob = bucket.blob("x.gz")
-    blob.content_encoding = "gzip"
-    blob.upload_from_string(gzip.compress(b"hello" * 100))
-    assert blob.download_as_bytes() == b"hello" * 100
-    assert gzip.decompress(blob.download_as_bytes(raw_download=True)) == b"hello" * 100
 
 
 def test_policies(bucket: Any):

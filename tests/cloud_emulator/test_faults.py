@@ -24,9 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_that_make_no_sense(gcs: Emulator):
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"error_rat": 0.1}, "'error_rate'"),
         ({"error_rate": 5}, "error_rate: "),
         ({"error_status": 200}, "error_status: "),
@@ -34,13 +33,12 @@ SOON = DEFAULT_RETRY.with_delay(initial=0.01, maximum=0.05).with_timeout(20)
         ({"latency_seconds": -1}, "latency_seconds: "),
         ({"read_only": "yes"}, "read_only: "),
         ({"count": 0}, "count: "),
-    ],
-)
-def test_settings_that_make_no_sense(gcs: Emulator, settings: dict[str, Any], message: str):
-    with pytest.raises(EmulatorError, match=message):
-        gcs.faults.set(**settings)
-    answer = requests.post(f"{gcs.url}/_control/faults", json=settings, timeout=30)
-    assert answer.status_code == 400 and gcs.faults.settings == FaultSettings()
+    ]
+    for settings, message in cases:
+        with pytest.raises(EmulatorError, match=message):
+            gcs.faults.set(**settings)
+        answer = requests.post(f"{gcs.url}/_control/faults", json=settings, timeout=30)
+        assert answer.status_code == 400 and gcs.faults.settings == FaultSettings()
 
 
 def test_faults_over_http(gcs: Emulator):

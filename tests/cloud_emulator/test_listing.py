@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from cloud_emulator.storage.listing import Page, Query, opened, page_of
@@ -46,19 +45,3 @@ def test_pages_together_are_the_whole_listing(
         query = query._replace(after=after, after_prefix=after_prefix)
     assert page.token is None, "the pages end"
     assert (shown, prefixes) == plainly(sorted(names), Query(prefix, delimiter, start, end, with_marker=with_marker))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*.txt", ["a.txt"]),
-        ("**.txt", ["a.txt", "b/c.txt", "b/d/e.txt"]),
-        ("b/*.txt", ["b/c.txt"]),
-        ("b/**/*.txt", ["b/c.txt", "b/d/e.txt"]),
-        ("{a,b/c}.txt", ["a.txt", "b/c.txt"]),
-        ("[a-b]?txt", ["a.txt"]),
-        ("b/[!x].txt", ["b/c.txt"]),
-    ],
-)
-def test_globs(pattern: str, expected: list[str]):
-    assert page_of(["a.txt", "b/c.txt", "b/d/e.txt", "b/f"], Query(pattern=pattern)).names == expected

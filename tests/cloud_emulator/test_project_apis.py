@@ -60,27 +60,20 @@ def test_policies(api: Api, rig: Rig, service: str, path: str, read: str):
     api("POST", service, f"{path}:setIamPolicy", policy={"bindings": [binding]})
 
 
-def test_service_accounts(api: Api):
-    path = f"v1/projects/{PROJECT}/serviceAccounts"
+def test_accounts_and_roles(api: Api, rig: Rig):
+    path, domain = f"v1/projects/{PROJECT}/serviceAccounts", f"{PROJECT}.iam.gserviceaccount.com"
     made = api("POST", "IAM", path, accountId="tpulm-vm", serviceAccount={"displayName": "VMs"})
-    email = f"tpulm-vm@{PROJECT}.iam.gserviceaccount.com"
-    assert made["email"] == email and made["displayName"] == "VMs"
-    assert api("GET", "IAM", f"{path}/{email}") == api("GET", "IAM", f"v1/projects/-/serviceAccounts/{email}") == made
+    assert made["email"] == f"tpulm-vm@{domain}" and made["displayName"] == "VMs"
+    assert api("GET", "IAM", f"{path}/tpulm-vm@{domain}") == made
     assert "already exists" in api("POST", "IAM", path, 409, accountId="tpulm-vm")["message"]
-    assert "6 to 30" in api("POST", "IAM", path, 400, accountId="x")["message"]
-    api("GET", "IAM", f"{path}/other@{PROJECT}.iam.gserviceaccount.com", 404)
-    api("GET", "IAM", f"v1/projects/-/serviceAccounts/other@{PROJECT}.iam.gserviceaccount.com", 403)
+    api("GET", "IAM", f"{path}/other@{domain}", 404)
+    api("GET", "IAM", f"v1/projects/-/serviceAccounts/other@{domain}", 403)
 
-
-def test_roles(api: Api, rig: Rig):
     assert "tpu.nodes.delete" in api("GET", "IAM", "v1/roles/tpu.admin")["includedPermissions"]
-    api("GET", "IAM", "v1/roles/none", 404)
     path = f"v1/projects/{PROJECT}/roles"
-    role = {"title": "mine", "includedPermissions": ["tpu.nodes.get"], "unknown": 1}
+    api("GET", "IAM", f"{path}/mine", 404)
+    role = {"title": "mine", "includedPermissions": ["tpu.nodes.get"]}
     made = api("POST", "IAM", path, roleId="mine", role=role)
-    assert (made["name"], made["includedPermissions"]) == (f"projects/{PROJECT}/roles/mine", ["tpu.nodes.get"])
-    assert "unknown" not in made and api("GET", "IAM", f"{path}/mine") == made
-    assert "role_id" in api("POST", "IAM", path, 400, roleId="a role", role=role)["message"]
     changed = {"title": "other", "includedPermissions": ["tpu.nodes.list"], "etag": made["etag"]}
     patched = api("PATCH", "IAM", f"{path}/mine?updateMask=includedPermissions", **changed)
     assert (patched["title"], patched["includedPermissions"]) == ("mine", ["tpu.nodes.list"])
@@ -88,7 +81,6 @@ def test_roles(api: Api, rig: Rig):
     rig.tpu.projects.known().roles[made["name"]]["deleted"] = True  # for a week its name stays taken
     assert "already exists" in api("POST", "IAM", path, 409, roleId="mine", role=role)["message"]
     assert "deleted" not in api("POST", "IAM", f"{path}/mine:undelete")
-    api("GET", "IAM", f"{path}/none", 404)
 
 
 def test_quotas(api: Api, rig: Rig):
@@ -116,5 +108,3 @@ def test_secrets(api: Api, rig: Rig):
     assert api("GET", "SECRETMANAGER", path)["name"].endswith("/secrets/token")
     found = api("GET", "SECRETMANAGER", f"{path}/versions/latest:access")
     assert base64.b64decode(found["payload"]["data"]) == b"new" and found["name"].endswith("/versions/2")
-    assert base64.b64decode(api("GET", "SECRETMANAGER", f"{path}/versions/1:access")["payload"]["data"]) == b"old"
-    api("GET", "SECRETMANAGER", f"{path}/versions/3:access", 404)

@@ -85,16 +85,6 @@ def test_orders_by_zone_and_until_they_are_taken_back(rig: Rig):
         rig.tpu.answer_next("quota", count=0)
 
 
-def test_a_token_that_expired_is_renewed_by_the_client(rig: Rig):
-    rig.create()
-    rig.tpu.answer_next("unauthenticated", requests="GET node")
-    assert rig.state() == "READY"
-    rig.tpu.answer_next("unauthenticated", count=3)  # the client asks three times
-    with pytest.raises(refusals.Unauthorized, match="credentials"):
-        rig.get()
-    assert rig.state() == "READY"
-
-
 def test_metadata_of_a_vm(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     """The tpu-env of a v4-256 on demand, as its owner published it: every recorded key, with these values."""
     monkeypatch.setattr(Machine, "boot", lambda machine, script: None)  # 32 processes that nobody needs
