@@ -9,19 +9,6 @@ import tensorstore as ts
 from cloud_emulator import Emulator
 
 
-def test_a_store_of_keys(gcs: Emulator):
-    store = ts.KvStore.open("gs://runs/kv/").result()
-    for key in ("a/b c+ü%", "plain", "empty"):
-        content = b"" if key == "empty" else key.encode()
-        store.write(key, content).result()
-        assert store.read(key).result().value == content
-    assert store.read("missing").result().state == "missing"
-    assert sorted(store.list().result()) == sorted([b"a/b c+\xc3\xbc%", b"empty", b"plain"])
-    store.delete_range(ts.KvStore.KeyRange("a", "b")).result()
-    store.write("plain", None).result()
-    assert store.list().result() == [b"empty"]
-
-
 def test_generations(gcs: Emulator):
     store = ts.KvStore.open("gs://runs/kv/").result()
     absent = store.read("k").result().stamp.generation

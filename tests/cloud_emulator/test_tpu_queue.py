@@ -59,22 +59,6 @@ def test_valid_until(rig: Rig):
     until(lambda: rig.queued_state("run-q2") == "ACTIVE")
 
 
-@pytest.mark.parametrize("spot", [True, False])
-def test_preemption_suspends_it_and_it_keeps_its_quota(rig: Rig, spot: bool):
-    rig.tpu.set_quota("v3-8", 8)
-    rig.queue(spot=tpu_v2.QueuedResource.Spot() if spot else None)
-    until(lambda: rig.queued_state() == "ACTIVE")
-    rig.tpu.kill("run-q1-node")
-    until(lambda: rig.queued_state() == "SUSPENDED")
-    assert rig.tpu.nodes() == {}
-    with pytest.raises(refusals.TooManyRequests):
-        rig.begin(spot=spot)
-    with pytest.raises(refusals.BadRequest, match="ACTIVE"):
-        rig.client.reset_queued_resource(request=tpu_v2.ResetQueuedResourceRequest(name=f"{rig.place}/queuedResources/run-q1"))
-    removed(rig)
-    rig.create(spot=spot)
-
-
 def test_orders(rig: Rig):
     rig.tpu.set(queue_seconds=10)
     rig.queue()
@@ -85,18 +69,13 @@ def test_orders(rig: Rig):
     until(lambda: rig.queued_state() == "ACTIVE")
     rig.tpu.suspend("run-q1")
     until(lambda: rig.queued_state() == "SUSPENDED")
-    rig.tpu.set(queue_seconds=0)
+    rig.tpu.set(queue_seconds=3600)
     rig.queue("run-q2")
-    until(lambda: rig.queued_state("run-q2") == "ACTIVE")
-    rig.tpu.fail_queued("run-q2")
-    until(lambda: rig.queued_state("run-q2") == "FAILED")
-    rig.tpu.set(queue_seconds=3600, force_in_provisioning=True)
+    rig.tpu.fail_queued("run-q2", "failed-quota")
+    assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED"}
+    rig.tpu.set(queue_seconds=0, create_seconds=5400, force_in_provisioning=True)
     rig.queue("run-q3")
-    rig.tpu.fail_queued("run-q3", "failed-quota")
-    assert rig.tpu.queued_resources() == {"run-q1": "SUSPENDED", "run-q2": "FAILED", "run-q3": "FAILED"}
-    rig.tpu.set(queue_seconds=0, create_seconds=5400)
-    rig.queue("run-q4")
-    removed(rig, "run-q4")
+    removed(rig, "run-q3")
     assert rig.tpu.nodes() == {}, "force deletes in PROVISIONING, too, if it is told to"
 
 
@@ -109,6 +88,7 @@ def refused(rig: Rig, state: str, force: bool) -> None:
 
 
 def test_hours_of_waiting_and_no_deletion_while_it_is_provisioned(rig: Rig):
+    rig.tpu.set_quota("v3-8", 8)
     rig.tpu.set(queue_seconds=7 * 3600, create_seconds=5400, delete_seconds=120)
     rig.queue()
     rig.tpu.advance(6.9 * 3600)
@@ -128,8 +108,11 @@ def test_hours_of_waiting_and_no_deletion_while_it_is_provisioned(rig: Rig):
     refused(rig, "SUSPENDING", force=True)
     rig.tpu.advance(121)
     assert rig.queued_state() == "SUSPENDED" and rig.tpu.nodes() == {}
+    with pytest.raises(refusals.TooManyRequests):  # it holds its quota
+        rig.begin(spot=False)
     rig.tpu.set(delete_seconds=0)
     removed(rig, force=False)
+    rig.begin(spot=False)
 
 
 FAILED = [name for name in recorded.names() if "failed_data" in recorded.answer(name)]

@@ -1,7 +1,8 @@
-"""What is kept of a compiled step, and what is said of one for which there is no room."""
+"""The devices of a slice, what is kept of a step compiled for them, and what is said of one for which there is no room."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,14 +74,14 @@ def test_another_program_accelerator_compiler_or_option_is_another(monkeypatch: 
     assert (step.compiled, len(list(kept.iterdir()))) == (4, 5)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"memory": 1}'])
-def test_a_damaged_file_is_made_again(kept: Path, damage: str):
+def test_a_damaged_file_is_made_again(kept: Path):
     step = Lowered()
     of(step)
     (path,) = kept.iterdir()
-    path.write_text(damage, encoding="utf-8")
-    of(step)
-    assert step.compiled == 2
+    for times, damage in enumerate(("", "{", "[]", "{}", '{"memory": 1}'), start=2):
+        path.write_text(damage, encoding="utf-8")
+        of(step)
+        assert step.compiled == times, damage
 
 
 def test_what_does_not_fit_is_kept_too():
@@ -118,3 +119,20 @@ def test_cycles_of_no_cost_model_are_bounded_by_bytes_on_newer_generations(name:
     compiled = SimpleNamespace(as_text=lambda: text, memory_analysis=lambda: stats)
     step: Any = SimpleNamespace(as_text=lambda: "", compile=lambda: compiled)
     assert of(step, accelerators.find(name)).cycles == 12 * (1000 + write)
+
+
+def test_the_shape_of_a_slice():
+    shapes = {"v2-8": "2x2", "v3-32": "4x4", "v3-64": "4x8", "v4-8": "2x2x1", "v4-16": "2x2x2", "v4-32": "2x2x4"}
+    shapes |= {"v4-128": "4x4x4", "v5litepod-1": "1x1", "v5litepod-8": "2x4", "v5litepod-256": "16x16"}
+    shapes |= {"v5p-64": "2x4x4", "v6e-32": "4x8", "tpu7x-8": "2x2x1"}
+    assert {name: accelerators.find(name).topology for name in shapes} == shapes
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'")
+@pytest.mark.parametrize("name", ["v2-8", "v3-32", "v4-8", "v4-16", "v5litepod-1", "v5litepod-8", "v5p-8", "v6e-8", "tpu7x-8"])
+def test_the_devices_are_those_of_the_catalogue(name: str):
+    accelerator = accelerators.find(name)
+    devices = analysis.devices_of(accelerator)
+    assert len(devices) == accelerator.devices
+    assert len({device.process_index for device in devices}) == accelerator.hosts
+    assert accelerators.from_device_kind(devices[0].device_kind) == pytest.approx(accelerator.peak_flops_per_device)

@@ -26,16 +26,8 @@ def square(x: int) -> int:
     return x * x
 
 
-def process_number() -> int:
-    return os.getpid()
-
-
 def fail(location: str) -> None:
     raise DataError("broken", location=location)
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def report_and_wait(folder: str) -> str:
@@ -73,7 +65,7 @@ def test_tasks_are_taken_as_they_are_needed(pool: workers.WorkerPool):
 
 
 def test_a_pool_keeps_its_processes_from_call_to_call(pool: workers.WorkerPool):
-    first, second = list(pool(process_number, [()])), list(pool(process_number, [(), ()]))
+    first, second = list(pool(os.getpid, [()])), list(pool(os.getpid, [(), ()]))
     assert len({*first, *second}) == 1 and first[0] != os.getpid()
 
 
@@ -173,18 +165,15 @@ def test_a_failure_comes_back_as_it_is_and_what_cannot_be_sent_back_as_one(pool:
 
 def test_a_pool_replaces_a_worker_that_died(pool: workers.WorkerPool):
     with pytest.raises(TpulmError, match="memory"):
-        list(pool(die, [()]))
+        list(pool(signal.raise_signal, [(signal.SIGKILL,)]))
     assert list(pool(square, [(3,)])) == [9]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_reaches_the_whole_group_is_for_the_parent_alone(pool: workers.WorkerPool, number: signal.Signals):
-    before, _ = list(pool(process_number, [()])), list(pool(signal_itself, [(number,)]))
-    assert list(pool(process_number, [()])) == before
-
-
-def signal_itself(number: int) -> None:
-    os.kill(os.getpid(), number)
+def test_what_reaches_the_whole_group_is_for_the_parent_alone(pool: workers.WorkerPool):
+    [worker] = pool(os.getpid, [()])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(worker, number)
+    assert list(pool(os.getpid, [()])) == [worker]
 
 
 MODULE = """

@@ -10,12 +10,12 @@ from tpulm import storage
 
 @pytest.fixture(params=["disk", "cloud"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PurePath]:
-    """A folder that does not exist yet: on this machine, then in Cloud Storage. No temporary file may be left there."""
+    """A folder that does not exist yet: on this machine, then in Cloud Storage. No temporary file may be left here."""
     if request.param == "cloud":
         request.getfixturevalue("gcs")
         yield storage.as_path("gs://runs/place")
-        return
-    yield tmp_path / "place"
+    else:
+        yield tmp_path / "place"
     assert not list(tmp_path.rglob(f"*{storage.TEMPORARY_SUFFIX}"))
 
 

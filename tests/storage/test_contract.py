@@ -44,17 +44,17 @@ def test_bytes_and_text_come_back(place: PurePath):
     assert storage.read_bytes(place / "nothing") == b""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_any_name_is_found_again(place: PurePath, name: str):
-    fill(place, f"{name}/{name}", f"{name}/x")
-    assert names(storage.list_folder(place)) == [name]
-    assert names(storage.list_folder(place / name)) == sorted([name, "x"])
-    assert sorted(storage.walk(place)) == sorted([f"{name}/{name}", f"{name}/x"])
-    assert storage.read_text(storage.list_folder(place)[0] / name) == f"{name}/{name}"
-    storage.move_folder(place / name, place / f"{name}2")
-    assert storage.read_text(place / f"{name}2" / name) == f"{name}/{name}"
-    storage.remove(place / f"{name}2")
-    assert not storage.exists(place / f"{name}2")
+def test_any_name_is_found_again(place: PurePath):
+    for name in NAMES:
+        fill(place, f"{name}/{name}", f"{name}/x")
+        assert names(storage.list_folder(place)) == [name]
+        assert names(storage.list_folder(place / name)) == sorted([name, "x"])
+        assert sorted(storage.walk(place)) == sorted([f"{name}/{name}", f"{name}/x"])
+        assert storage.read_text(storage.list_folder(place)[0] / name) == f"{name}/{name}"
+        storage.move_folder(place / name, place / f"{name}2")
+        assert storage.read_text(place / f"{name}2" / name) == f"{name}/{name}"
+        storage.remove(place / f"{name}2")
+        assert not storage.exists(place / f"{name}2")
 
 
 def test_what_is_missing_is_named(place: PurePath):
@@ -116,17 +116,12 @@ class TestVersions:
         assert storage.read_versioned(place / "x") == (b"two", second)
         assert storage.replace_version(place / "x", "three", second) is not None
 
-    def test_the_same_bytes_written_again_are_another_version(self, place: PurePath):
-        storage.write_atomic(place / "x", "one")
-        seen = storage.read_versioned(place / "x")
-        storage.write_atomic(place / "x", "one")
-        assert seen is not None and storage.replace_version(place / "x", "two", seen[1]) is None
-
-    def test_what_is_gone_is_not_replaced(self, place: PurePath):
-        storage.write_atomic(place / "x", "one")
-        seen = storage.read_versioned(place / "x")
-        storage.remove(place / "x")
-        assert seen is not None and storage.replace_version(place / "x", "two", seen[1]) is None
+    def test_what_was_written_again_or_is_gone_is_not_replaced(self, place: PurePath):
+        for change in (lambda: storage.write_atomic(place / "x", "one"), lambda: storage.remove(place / "x")):
+            storage.write_atomic(place / "x", "one")
+            seen = storage.read_versioned(place / "x")
+            change()
+            assert seen is not None and storage.replace_version(place / "x", "two", seen[1]) is None
         assert not storage.exists(place / "x")
 
     def test_one_of_many_threads_wins(self, place: PurePath):
@@ -261,12 +256,6 @@ class TestReading:
 
     def test_sha256(self, path: PurePath):
         assert storage.sha256(path) == hashlib.sha256(self.CONTENT).hexdigest()
-
-
-def test_dots_are_no_folders_in_cloud_storage():
-    for path in ("gs://runs/../x", "gs://runs/./x", "gs://runs/x/.."):
-        with pytest.raises(ConfigError, match=r"\.\."):
-            storage.as_path(path)
 
 
 def test_what_is_stored_as_gzip_is_read_as_stored(gcs: Emulator):
