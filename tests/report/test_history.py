@@ -44,7 +44,6 @@ def attempt(number: int, start: dict[str, Any], *logged: tuple[int, float, float
 
 def test_history_over_attempts_that_repeat_steps() -> None:
     """The second attempt went on from step 4 with rows of twice as much text; the hour between them shows."""
-
     first = {"time": 0.0, "first_step": 0, "per_step": {"tokens": 10, "flops": 100}}
     second = {"time": 3660.0, "first_step": 4, "per_step": {"tokens": 20, "flops": 200}}
     history = History((attempt(1, first, (2, 20, 9), (6, 60, 8)), attempt(2, second, (6, 3680, 7), (8, 3700, 6))))
@@ -62,7 +61,6 @@ def test_history_over_attempts_that_repeat_steps() -> None:
 
 def test_an_attempt_ends_where_it_saved() -> None:
     """Stopped at step 370, after the last log at 350; then killed at 420, when 400 was saved; then stopped at 430, unlogged."""
-
     logged = {0: (300, 350), 370: (400, 420), 400: ()}
     attempts = tuple(
         attempt(number, {"first_step": first, "time": float(first)}, *((step, step, 1) for step in steps))
@@ -74,7 +72,6 @@ def test_an_attempt_ends_where_it_saved() -> None:
 
 def test_an_attempt_lasts_until_it_logged_or_saved() -> None:
     """Logged until 60 seconds, saved at 70 and 90; then killed before it logged or saved; then one save at 230, unlogged."""
-
     attempts = (attempt(1, {"time": 0.5}, (30, 30, 1), (60, 60, 1)), attempt(2, {"time": 100.0}), attempt(3, {"time": 200.0}))
     history = History(attempts, save_times=(70.0, 90.0, 230.0))
     assert [history.seconds_of(one) for one in attempts] == [89.5, None, 30.0]

@@ -34,16 +34,6 @@ def names(paths: list[PurePath]) -> list[str]:
     return [path.name for path in paths]
 
 
-def test_bytes_and_text_come_back(place: PurePath):
-    storage.write_atomic(place / "a" / "b" / "text", "한국어\n")
-    storage.write_atomic(place / "bytes", b"\x00\xff")
-    storage.write_atomic(place / "bytes", b"\xff\x00")
-    storage.write_atomic(place / "nothing", b"")
-    assert storage.read_text(place / "a" / "b" / "text") == "한국어\n"
-    assert storage.read_bytes(place / "bytes") == b"\xff\x00"
-    assert storage.read_bytes(place / "nothing") == b""
-
-
 def test_any_name_is_found_again(place: PurePath):
     for name in NAMES:
         fill(place, f"{name}/{name}", f"{name}/x")
@@ -252,9 +242,10 @@ class TestReading:
             assert gcs.requests.get("GET media", 0) == (count if storage.is_remote(path) else 0), "only the range is read"
         assert bytes(ranges.read(7, 7)) == b""
         storage.write_atomic(path, b"")
-        assert bytes(storage.open_ranges(path).read(0, 0)) == b""
+        assert bytes(storage.open_ranges(path).read(0, 0)) == storage.read_bytes(path) == b""
 
-    def test_sha256(self, path: PurePath):
+    def test_the_whole_and_its_digest(self, path: PurePath):
+        assert storage.read_bytes(path) == self.CONTENT
         assert storage.sha256(path) == hashlib.sha256(self.CONTENT).hexdigest()
 
 
