@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import pytest
 from programs import AHEAD, LOOP
 
 from devices import first
@@ -62,30 +61,19 @@ def test_products_count_as_xla_counts_them():
     assert counted.flops == 2 * 16 * 32 * 8 + 2 * 3 * 4 * 16 * 8
 
 
-@pytest.mark.parametrize(
-    ("line", "operands", "products"),
-    [
-        # 32 x 12 heads of 128 x 64 by 64 x 128, as the TPU compiler writes batched products: windows that meet one element each
-        (
-            "f32[32,12,128,128]{2,3,1,0} convolution(%a, %b), window={size=32x12 stride=31x11 lhs_dilate=32x12}, "
-            "dim_labels=01bf_01oi->01bf",
-            ("bf16[32,12,128,64]", "bf16[32,12,128,64]"),
-            32 * 12 * 128 * 64 * 128,
-        ),
-        (
-            "bf16[32,12,128,64]{2,3,1,0} convolution(%a, %b), window={size=32x12 stride=32x12 pad=31_31x11_11 "
-            "lhs_dilate=31x11 rhs_reversal=1x1}, dim_labels=01fb_01oi->01fb",
-            ("bf16[32,12,128,128]", "bf16[32,12,64,128]"),
-            32 * 12 * 128 * 128 * 64,
-        ),
-        ("bf16[8,4]{1,0} convolution(%a, %b), dim_labels=bf_io->bf", ("bf16[8,16]", "bf16[16,4]"), 8 * 16 * 4),
-    ],
-)
-def test_convolutions_count_what_is_no_padding(line: str, operands: tuple[str, str], products: int):
-    text = f"ENTRY %main (a: x) -> y {{\n  %it = {line}\n}}"
-    instruction = hlo.parse(text).entry.instructions["it"]
-    inputs, kernel = (next(hlo.arrays(operand)) for operand in operands)
-    assert costs.convolution_flops(instruction, inputs, kernel) == 2 * products
+def test_convolutions_count_what_is_no_padding():
+    """The TPU compiler writes batched products, of 32 x 12 heads here, as convolutions whose windows meet one element each."""
+    scores = "window={size=32x12 stride=31x11 lhs_dilate=32x12}, dim_labels=01bf_01oi->01bf"
+    mixed = "window={size=32x12 stride=32x12 pad=31_31x11_11 lhs_dilate=31x11 rhs_reversal=1x1}, dim_labels=01fb_01oi->01fb"
+    for result, attributes, left, right, products in (
+        ("f32[32,12,128,128]{2,3,1,0}", scores, "bf16[32,12,128,64]", "bf16[32,12,128,64]", 32 * 12 * 128 * 64 * 128),
+        ("bf16[32,12,128,64]{2,3,1,0}", mixed, "bf16[32,12,128,128]", "bf16[32,12,64,128]", 32 * 12 * 128 * 128 * 64),
+        ("bf16[8,4]{1,0}", "dim_labels=bf_io->bf", "bf16[8,16]", "bf16[16,4]", 8 * 16 * 4),
+    ):
+        text = f"ENTRY %main (a: x) -> y {{\n  %it = {result} convolution(%a, %b), {attributes}\n}}"
+        instruction = hlo.parse(text).entry.instructions["it"]
+        inputs, kernel = (next(hlo.arrays(operand)) for operand in (left, right))
+        assert costs.convolution_flops(instruction, inputs, kernel) == 2 * products, result
 
 
 def test_splitting_parameters_over_devices_sends_parameters_and_not_activations():

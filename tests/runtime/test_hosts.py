@@ -210,16 +210,7 @@ RUBBISH = [b"", b"\x16\x03\x01\x02\x00\x01\x00\xff\xfe\n", b"hello 5\n", b'hello
 RUBBISH += [b"hello " + b"[" * 4000 + b"\n", b"hello " + b"x" * 10_000 + b"\n"]
 
 
-def test_stray_connections_are_ignored(group: Group, coordinator: str):
-    with ExitStack() as open_till_the_end, group.joining():
-        for rubbish in RUBBISH:
-            connection = open_till_the_end.enter_context(closing(stray(coordinator)))
-            with suppress(OSError):  # it may be closed already
-                connection.sendall(rubbish)
-                connection.shutdown(socket.SHUT_WR)
-
-
-def test_strays_that_say_little_delay_nobody(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
+def test_strays_are_ignored_and_delay_nobody(group: Group, coordinator: str, monkeypatch: pytest.MonkeyPatch):
     """One that sends a byte now and then would hold up whoever reads it to the end of a line."""
     monkeypatch.setattr("tpulm.runtime.hosts._GREETING_SECONDS", 10 * SECONDS)
     done = threading.Event()
@@ -232,6 +223,11 @@ def test_strays_that_say_little_delay_nobody(group: Group, coordinator: str, mon
     with ThreadPoolExecutor(1) as pool, ExitStack() as open_till_the_end:
         open_till_the_end.callback(done.set)
         with group.joining():
+            for rubbish in RUBBISH:
+                connection = open_till_the_end.enter_context(closing(stray(coordinator)))
+                with suppress(OSError):  # it may be closed already
+                    connection.sendall(rubbish)
+                    connection.shutdown(socket.SHUT_WR)
             open_till_the_end.enter_context(closing(stray(coordinator)))
             pool.submit(trickle, open_till_the_end.enter_context(closing(stray(coordinator))))
 

@@ -119,29 +119,23 @@ def test_one_of_many_wins_whatever_is_lost(gcs: Emulator):
     assert storage.read_text(f"{FOLDER}/x") == str(won.index(True))
 
 
-@pytest.mark.parametrize(
-    ("operation", "words", "fault"),
-    [
-        ("write", "write gs://runs/folder/y", "error_rate"),
-        ("read", "read gs://runs/folder/x", "drop_rate"),
-        ("read in pieces", "read gs://runs/folder/x", "error_rate"),
-        ("list", "list gs://runs/folder", "drop_rate"),
-        ("look", "look at gs://runs/folder/x", "error_rate"),
-        ("remove", "list gs://runs/folder", "error_rate"),
-        ("download", "read gs://runs/folder/x", "error_rate"),
-    ],
-)
-def test_a_deadline_names_operation_object_and_cause(
-    gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, words: str, fault: str
-):
+def test_a_deadline_names_operation_object_and_cause(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     storage.write_atomic(f"{FOLDER}/x", CONTENT)
     monkeypatch.setattr(cloud, "DEADLINE_SECONDS", 0.2)
-    gcs.faults.set(**{fault: 1})
-    cause = {"drop_rate": "onnection", "error_rate": "try again"}[fault]
-    with pytest.raises(StorageError, match=rf"{words}: .*\(.*(?i:{cause}).*\)") as refused:
-        OPERATIONS[operation](tmp_path)
-    assert not isinstance(refused.value, StorageRefused)
-    assert len(str(refused.value).splitlines()) == 1
+    for operation, words, fault, cause in (
+        ("write", "write gs://runs/folder/y", "error_rate", "try again"),
+        ("read", "read gs://runs/folder/x", "drop_rate", "onnection"),
+        ("read in pieces", "read gs://runs/folder/x", "error_rate", "try again"),
+        ("list", "list gs://runs/folder", "drop_rate", "onnection"),
+        ("look", "look at gs://runs/folder/x", "error_rate", "try again"),
+        ("remove", "list gs://runs/folder", "error_rate", "try again"),
+        ("download", "read gs://runs/folder/x", "error_rate", "try again"),
+    ):
+        gcs.faults.set(**{fault: 1})
+        with pytest.raises(StorageError, match=rf"{words}: .*\(.*(?i:{cause}).*\)") as refused:
+            OPERATIONS[operation](tmp_path)
+        assert not isinstance(refused.value, StorageRefused)
+        assert len(str(refused.value).splitlines()) == 1
 
 
 def test_an_account_that_may_not_write(gcs: Emulator, tmp_path: Path):
