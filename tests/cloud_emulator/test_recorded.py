@@ -121,23 +121,12 @@ def test_a_ready_node(rig: Rig):
     account = node.pop("serviceAccount")
     assert account["email"] == f"{rig.tpu.projects.known().number}-compute@developer.gserviceaccount.com"
     assert len(account["scope"]) == 6
-    assert node == {
-        "acceleratorConfig": {"topology": "2x2x1", "type": "V5P"},
-        "acceleratorType": "v5p-8",
-        "apiVersion": "V2",
-        "health": "HEALTHY",
-        "name": f"{rig.place}/nodes/run-a1",
-        "networkConfig": {
-            "enableExternalIps": True,
-            "network": f"{project}/global/networks/default",
-            "subnetwork": f"{project}/regions/us-central1/subnetworks/default",
-        },
-        "networkEndpoints": [{"port": 8470}],
-        "runtimeVersion": "v2-alpha-tpuv5",
-        "schedulingConfig": {},
-        "shieldedInstanceConfig": {},
-        "state": "READY",
-    }
+    network = {"enableExternalIps": True, "network": f"{project}/global/networks/default"}
+    network["subnetwork"] = f"{project}/regions/us-central1/subnetworks/default"
+    expected: dict[str, Any] = {"name": f"{rig.place}/nodes/run-a1", "apiVersion": "V2", "state": "READY", "health": "HEALTHY"}
+    expected |= {"acceleratorConfig": {"topology": "2x2x1", "type": "V5P"}, "acceleratorType": "v5p-8"}
+    expected |= {"networkConfig": network, "networkEndpoints": [{"port": 8470}], "runtimeVersion": "v2-alpha-tpuv5"}
+    assert node == {**expected, "schedulingConfig": {}, "shieldedInstanceConfig": {}}
     rig.create("inside", kind="v5p-8", spot=False)
     ends = requests.get(f"{rig.emulator.url}/v2/{rig.place}/nodes/inside", timeout=20).json()["networkEndpoints"]
     assert ends[0]["accessConfig"] == {}

@@ -67,15 +67,11 @@ def test_an_object_and_its_resource(http: Http):
 def test_ranges(http: Http):
     http.put("x", b"0123456789")
     http.put("empty", b"")
-    for asked, content, span in (
-        ("bytes=0-3", b"0123", "0-3"),
-        ("bytes=7-", b"789", "7-9"),
-        ("bytes=-2", b"89", "8-9"),
-        ("bytes=8-100", b"89", "8-9"),
-        ("bytes=-100", b"0123456789", "0-9"),
-    ):
-        answer = http.get("x", {"Range": asked})
-        assert (answer.status_code, answer.content, answer.headers["Content-Range"]) == (206, content, f"bytes {span}/10")
+    for asked, span in {"0-3": "0-3", "7-": "7-9", "-2": "8-9", "8-100": "8-9", "-100": "0-9"}.items():
+        answer = http.get("x", {"Range": f"bytes={asked}"})
+        first, last = map(int, span.split("-"))
+        assert (answer.status_code, answer.headers["Content-Range"]) == (206, f"bytes {span}/10")
+        assert answer.content == b"0123456789"[first : last + 1]
     for name, asked in (("x", "10-"), ("x", "10-12"), ("empty", "0-0"), ("empty", "-1")):
         answer = http.get(name, {"Range": f"bytes={asked}"})
         assert answer.status_code == 416 and answer.headers["Content-Range"] == f"bytes */{10 if name == 'x' else 0}"

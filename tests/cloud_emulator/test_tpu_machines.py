@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,13 +95,10 @@ def test_no_process_is_left(rig: Rig, end: str):
     machine = rig.tpu.machine("run-a1")
     until(lambda: len(machine.processes()) >= HIDDEN, machine.processes)
     processes = machine.processes()
-    {
-        "delete": rig.delete,
-        "kill": lambda: rig.tpu.kill("run-a1"),
-        "preempt": lambda: rig.tpu.preempt("run-a1", 0.05),
-        "vanish": lambda: rig.tpu.vanish("run-a1"),
-        "stop": rig.emulator.stop,
-    }[end]()
+    ends: dict[str, Callable[[], object]] = {"delete": rig.delete, "stop": rig.emulator.stop}
+    ends |= {"kill": lambda: rig.tpu.kill("run-a1"), "vanish": lambda: rig.tpu.vanish("run-a1")}
+    ends |= {"preempt": lambda: rig.tpu.preempt("run-a1", 0.05)}
+    ends[end]()
     if end == "preempt":
         until(lambda: rig.state() == "PREEMPTED")
     assert not alive(processes)
