@@ -17,20 +17,23 @@ COMMAND = [sys.executable, "-m", "cloud_emulator", "--port", "0"]
 
 
 def test_from_start_to_end(tmp_path: Path):
-    command = [*COMMAND, "--folder", str(tmp_path / "kept"), "--bucket", "runs", "--project", "my-project"]
+    earlier = Emulator(tmp_path / "kept")  # so that a bucket is there already
+    earlier.create_bucket("runs")
+    earlier.stop()
+    command = [*COMMAND, "--folder", str(tmp_path / "kept"), "--bucket", "runs", "--bucket", "more", "--project", "my-project"]
     written = tmp_path / "emulator.sh"
-    for ending in (signal.SIGINT, signal.SIGTERM):  # the second time the bucket is there already
-        written.touch(0o644)
-        with written.open("w") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True) as child:
-            assert child.stderr is not None
-            url = child.stderr.readline().split()[2].rstrip(";")
-            assert requests.get(f"{url}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
-            child.send_signal(ending)
-            _, errors = child.communicate(timeout=30)
-        assert (child.returncode, errors) == (0, "")
-        said = written.read_text()
-        assert f"export STORAGE_EMULATOR_HOST={url}\n" in said and "export GOOGLE_CLOUD_PROJECT=my-project\n" in said
-        assert written.stat().st_mode & 0o777 == 0o600, "the token is its owner's alone"
+    written.touch(0o644)
+    with written.open("w") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        url = child.stderr.readline().split()[2].rstrip(";")
+        for bucket in ("runs", "more"):
+            assert requests.get(f"{url}/storage/v1/b/{bucket}", timeout=30).json()["name"] == bucket
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=30)
+    assert (child.returncode, errors) == (0, "")
+    said = written.read_text()
+    assert f"export STORAGE_EMULATOR_HOST={url}\n" in said and "export GOOGLE_CLOUD_PROJECT=my-project\n" in said
+    assert written.stat().st_mode & 0o777 == 0o600, "the token is its owner's alone"
 
 
 def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch):
