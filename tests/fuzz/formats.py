@@ -46,9 +46,14 @@ LINES = 3 * [
     *("the old cat sees a dog", "영화 정말 재미있다", "吾輩は猫である。"),
     *("a and the cat, again.", "그 배우 좋다 ㅋㅋ 1 2 3"),
 ]
+ROWS: list[dict[str, Any]] = [
+    {"text": line, "label": number % 2, "meta": {"body": line, "n": [number]}} for number, line in enumerate(LINES)
+]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENS += ["the", "old", "cat", "sees", "a", "and", "##s", ".", ",", "영화", "##다"]
 LENGTH = 16
+
+Read = Callable[[Path], Any]
 
 
 class Seed(NamedTuple):
@@ -65,13 +70,23 @@ class Seed(NamedTuple):
         return self.file.name + ("" if self.wrapped is bytes else " (inside)")
 
 
+def _seed(file: Path, read: Read, kind: Kind, content: bytes | None = None, wrapped: Callable[[bytes], bytes] = bytes) -> Seed:
+    """`read` is called with the file; what is damaged is all of it, unless its content is given."""
+    return Seed(file, partial(read, file), kind, file.read_bytes() if content is None else content, wrapped)
+
+
+def _written(file: Path, content: str | bytes) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
 def _write_vocabulary(folder: Path, tokens: list[str] = TOKENS) -> Path:
-    storage.write_atomic(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
-    return folder / "vocab.txt"
+    return _written(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
 
 
-def _seed(file: Path, read: Callable[[], Any], kind: Kind) -> Seed:
-    return Seed(file, read, kind, file.read_bytes())
+def _json_lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 # -- tokenizers --------------------------------------------------------------------------------------------------------------
@@ -84,19 +99,15 @@ def _use(made: tokenization.Tokenization) -> None:
     assert made.fingerprint and made.vocabulary() and made.word_starts().size == made.vocab_size
 
 
-def _read_tokenizer(path: Path) -> Callable[[], Any]:
-    def read() -> None:
-        if path.suffix == ".json":
-            tokenization.vocab_size_of(path)
-        _use(tokenization.load(path))
-
-    return read
+def _read_tokenizer(path: Path) -> None:
+    if path.suffix == ".json":
+        tokenization.vocab_size_of(path)
+    _use(tokenization.load(path))
 
 
 def _vocabularies(folder: Path) -> Iterator[Seed]:
     for name, end in (("vocab.txt", "\n"), ("windows.txt", "\r\n")):
-        (folder / name).write_text("".join(token + end for token in TOKENS), newline="")
-        yield _seed(folder / name, _read_tokenizer(folder / name), "text")
+        yield _seed(_written(folder / name, "".join(token + end for token in TOKENS)), _read_tokenizer, "text")
 
 
 def _tokenizer_files(folder: Path) -> Iterator[Seed]:
@@ -109,36 +120,26 @@ def _tokenizer_files(folder: Path) -> Iterator[Seed]:
     wordpiece.decoder = decoders.WordPiece()
     for name, made in (("bpe", byte_level), ("wordpiece", wordpiece)):
         made.add_special_tokens([AddedToken(token, normalized=False) for token in TOKENS[:5]])
-        path = folder / name / "tokenizer.json"
-        path.parent.mkdir()
-        path.write_text(made.to_str(pretty=name == "bpe"))
-        yield _seed(path, _read_tokenizer(path), "json")
-    (folder / "unigram.model").write_bytes(_trained_sentencepiece(model_type="unigram", **_sentencepiece_rules(folder)))
-    path = folder / "unigram.json"
-    path.write_text(tokenization.load(folder / "unigram.model").canonical_json)
-    yield _seed(path, _read_tokenizer(path), "json")
+        yield _seed(_written(folder / name / "tokenizer.json", made.to_str(pretty=name == "bpe")), _read_tokenizer, "json")
+    unigram = _trained_sentencepiece(folder, "unigram", **_sentencepiece_rules(folder))
+    yield _seed(_written(folder / "unigram.json", tokenization.load(unigram).canonical_json), _read_tokenizer, "json")
 
 
-def _trained_sentencepiece(**options: Any) -> bytes:
+def _trained_sentencepiece(folder: Path, name: str, **options: Any) -> Path:
     out = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # type: ignore[attr-defined]
-        sentence_iterator=iter(LINES * 4), model_writer=out, vocab_size=60, hard_vocab_limit=False, minloglevel=2, **options
-    )
-    return out.getvalue()
+    options |= {"model_type": name, "vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(LINES * 4), model_writer=out, **options)  # type: ignore[attr-defined]
+    return _written(folder / f"{name}.model", out.getvalue())
 
 
 def _sentencepiece_rules(folder: Path) -> dict[str, Any]:
     """A normalization of two rules: the usual one takes 240 KB of compiled table."""
-    rules = folder / "rules.tsv"
-    rules.write_text("FF21\t41\n2460\t31\n")
-    return {"normalization_rule_tsv": str(rules)}
+    return {"normalization_rule_tsv": str(_written(folder / "rules.tsv", "FF21\t41\n2460\t31\n"))}
 
 
 def _sentencepiece_models(folder: Path) -> Iterator[Seed]:
     for name, options in {"unigram": _sentencepiece_rules(folder), "bpe": {"normalization_rule_name": "identity"}}.items():
-        path = folder / f"{name}.model"
-        path.write_bytes(_trained_sentencepiece(model_type=name, **options))
-        yield _seed(path, _read_tokenizer(path), "binary")
+        yield _seed(_trained_sentencepiece(folder, name, **options), _read_tokenizer, "binary")
 
 
 _GPT2 = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "Ġl": 4, "lo": 5, "<|endoftext|>": 6}
@@ -146,18 +147,17 @@ _MERGES = [("Ġ", "l"), ("l", "o")]
 
 
 def _gpt2_files(folder: Path) -> Iterator[Seed]:
-    (folder / "vocab.json").write_text(json.dumps(_GPT2, ensure_ascii=False))
-    (folder / "merges.txt").write_text("#version: 0.2\nĠ l\nl o\n")
-    (folder / "added_tokens.json").write_text('{"<|pad|>": 7}')
-    (folder / "config.json").write_text('{"eos_token_id": 6, "bos_token_id": 6}')
     settings = {"added_tokens_decoder": {"8": {"content": "<|stop|>", "special": True}}, "add_prefix_space": True}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": "<|endoftext|>", "add_bos_token": False}))
-
-    def read() -> None:
-        _use(tokenization.load_causal(folder))
-
-    for name in ("vocab.json", "merges.txt", "added_tokens.json", "config.json", "tokenizer_config.json"):
-        yield _seed(folder / name, read, "json" if name.endswith("json") else "text")
+    files = {
+        "vocab.json": json.dumps(_GPT2, ensure_ascii=False),
+        "merges.txt": "#version: 0.2\nĠ l\nl o\n",
+        "added_tokens.json": '{"<|pad|>": 7}',
+        "config.json": '{"eos_token_id": 6, "bos_token_id": 6}',
+        "tokenizer_config.json": json.dumps(settings | {"eos_token": "<|endoftext|>", "add_bos_token": False}),
+    }
+    for path in [_written(folder / name, content) for name, content in files.items()]:
+        kind: Kind = "json" if path.suffix == ".json" else "text"
+        yield _seed(path, lambda path: _use(tokenization.load_causal(folder)), kind)
 
 
 def _tokenizer_settings(folder: Path) -> Iterator[Seed]:
@@ -167,33 +167,30 @@ def _tokenizer_settings(folder: Path) -> Iterator[Seed]:
     tokenization.save(made, whole)
     settings = json.loads((whole / "tokenizer_config.json").read_text())
     settings |= {"unk_token": {"content": "[UNK]", "lstrip": False}, "bos_token": None, "mecab_kwargs": None}
+    files = {"tokenizer_config.json": json.dumps(settings)}
+    files |= {"special_tokens_map.json": (whole / "special_tokens_map.json").read_text()}
     for place in (whole, bare):
         (place / "manifest.json").unlink(missing_ok=True)
-        (place / "tokenizer_config.json").write_text(json.dumps(settings))
-        (place / "special_tokens_map.json").write_text((whole / "special_tokens_map.json").read_text())
-        _save_model(place, "model", architecture="bert")
-        for name in ("tokenizer_config.json", "special_tokens_map.json"):
-            yield _seed(place / name, lambda place=place: _use(load_model(place).tokenization), "json")
+        paths = [_written(place / name, content) for name, content in files.items()]
+        _save_model(place, architecture="bert")
+        for path in paths:
+            yield _seed(path, lambda path: _use(load_model(path.parent).tokenization), "json")
 
 
 # -- models ------------------------------------------------------------------------------------------------------------------
 
 
-def _params(config: ModelConfig, head: Head) -> Any:
-    draw = np.random.default_rng(7).normal
-    leaves = spec_of(config, head, vocab_size=len(TOKENS))
-    return map_specs(lambda leaf: draw(0.0, 0.3, leaf.shape).astype(np.float32), leaves)
-
-
-def _save_model(folder: Path, name: str, *, head: Head = "masked", **settings: Any) -> None:
+def _save_model(folder: Path, *, head: Head = "masked", **settings: Any) -> None:
     """config.json and model.safetensors of a small model, into a folder that has its tokenizer."""
     made = tokenization.load(folder)
     sizes = {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "max_positions": 16}
     config = ModelConfig.model_validate(sizes | settings)
-    saved, tokenizer = (folder.with_name(f"{folder.name}.{what}") for what in (name, "tokenizer"))
+    draw = np.random.default_rng(7).normal
+    leaves = spec_of(config, head, vocab_size=len(TOKENS))
+    params: Any = map_specs(lambda leaf: draw(0.0, 0.3, leaf.shape).astype(np.float32), leaves)
+    saved, tokenizer = (folder.with_name(f"{folder.name}.{what}") for what in ("model", "tokenizer"))
     tokenization.save(made, tokenizer)
-    arguments: dict[str, Any] = {"tokenization_folder": tokenizer, "tokenizer": made}
-    save_model(saved, _params(config, head), config, vocab_size=made.vocab_size, **arguments)
+    save_model(saved, params, config, vocab_size=made.vocab_size, tokenization_folder=tokenizer, tokenizer=made)
     for file in ("config.json", "model.safetensors"):
         (folder / file).write_bytes((saved / file).read_bytes())
     for path in (saved, tokenizer):
@@ -209,21 +206,22 @@ _ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def _converting(source: Path, target: Path) -> Callable[[], Any]:
-    def read() -> None:
-        storage.remove(target)
-        import_model(source, target)
-
-    return read
+def _convert(source: Path, target: Path) -> None:
+    storage.remove(target)
+    import_model(source, target)
 
 
-def _models(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
+def _models(folder: Path) -> Iterator[tuple[Path, Read]]:
+    """Folders, and what reads one of their files, with the others."""
     for name, settings in _ARCHITECTURES.items():
         place = folder / name
         tokenization.save(tokenization.load(_write_vocabulary(place)), place)
         (place / "manifest.json").unlink()
-        _save_model(place, "model", **settings)
-        yield place, _converting(place, folder / "imported") if name == "gpt2" else partial(load_model, place)
+        _save_model(place, **settings)
+        if name == "gpt2":
+            yield place, lambda path: _convert(path.parent, folder / "imported")
+        else:
+            yield place, lambda path: load_model(path.parent)
 
 
 def _configs(folder: Path) -> Iterator[Seed]:
@@ -250,7 +248,7 @@ _BERT_CONFIG = {
 }  # fmt: skip
 
 
-def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
+def _checkpoints(folder: Path) -> Iterator[tuple[Path, Read]]:
     bert = bundles.drawn(bundles.bert(layers=1, vocab=16))
     electra = bundles.drawn(bundles.electra(size=64, small=64, embedding=64, inner=8), moments=False)
     for name, tensors in {"bert": bert, "electra": electra}.items():
@@ -258,8 +256,8 @@ def _checkpoints(folder: Path) -> Iterator[tuple[Path, Callable[[], Any]]]:
         tokens = [*TOKENS, *(f"word{number}" for number in range(60 - len(TOKENS)))] if name == "electra" else TOKENS
         _write_vocabulary(prefix.parent, tokens)
         config = _BERT_CONFIG if name == "bert" else {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 2}
-        (prefix.parent / "bert_config.json").write_text(json.dumps(config))
-        yield prefix, _converting(prefix, folder / "imported")
+        _written(prefix.with_name("bert_config.json"), json.dumps(config))
+        yield prefix, lambda path: _convert(path.with_name("model.ckpt"), folder / "imported")
 
 
 def _tf1_checkpoints(folder: Path) -> Iterator[Seed]:
@@ -267,7 +265,7 @@ def _tf1_checkpoints(folder: Path) -> Iterator[Seed]:
         index = prefix.with_name("model.ckpt.index")
         yield _seed(index, read, "binary")
         yield _seed(prefix.with_name("model.ckpt.data-00000-of-00001"), read, "binary")
-        (prefix.parent / "checkpoint").write_text('model_checkpoint_path: "model.ckpt"\n')
+        _written(prefix.with_name("checkpoint"), 'model_checkpoint_path: "model.ckpt"\n')
         entries = read_table(index.read_bytes(), "")
         # One entry after another, so that a change stays in one, and the table is written with the right checksums.
         for key in list(entries)[:4]:
@@ -275,7 +273,7 @@ def _tf1_checkpoints(folder: Path) -> Iterator[Seed]:
             def wrapped(content: bytes, key: bytes = key, entries: dict[bytes, bytes] = entries) -> bytes:
                 return bundles.table({**entries, key: content})
 
-            yield Seed(index, read, "binary", entries[key], wrapped)
+            yield _seed(index, read, "binary", entries[key], wrapped)
 
 
 def _bert_configs(folder: Path) -> Iterator[Seed]:
@@ -286,9 +284,6 @@ def _bert_configs(folder: Path) -> Iterator[Seed]:
 # -- records and corpora -----------------------------------------------------------------------------------------------------
 
 
-_MASKED = {"positions": [1, 2, 0], "ids": [5, 6, 0], "weights": [1.0, 1.0, 0.0]}
-
-
 def _row(number: int) -> dict[str, list[int]]:
     ids = [2, 5 + number % 9, 6, 3, 7, 8, 3]
     padding = [0] * (LENGTH - len(ids))
@@ -296,78 +291,66 @@ def _row(number: int) -> dict[str, list[int]]:
     return {"input_ids": ids + padding, "input_mask": mask + padding, "segment_ids": types + padding}
 
 
+def _read_records(path: Path, kind: Any) -> None:
+    survey(str(path), range_bytes=1 << 20)
+    if records := list(read_records(str(path))):
+        special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
+        read_rows(records, str(path), shape_of(records[0], str(path), kind), Vocabulary(len(TOKENS), special))
+
+
 def _tfrecords(folder: Path) -> Iterator[Seed]:
-    masked: dict[str, Any] = {f"masked_lm_{name}": values for name, values in _MASKED.items()}
-    kinds = {"electra": _row(0), "bert": _row(0) | masked | {"next_sentence_labels": [1]}}
-    special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
-    for kind, features in kinds.items():
-        path = folder / f"{kind}.tfrecord"
-        path.write_bytes(frame(serialize(features)) * 3)
-
-        def read(path: Path = path, kind: Any = kind) -> None:
-            survey(str(path), range_bytes=1 << 20)
-            if records := list(read_records(str(path))):
-                shape = shape_of(records[0], str(path), kind)
-                read_rows(records, str(path), shape, Vocabulary(len(TOKENS), special))
-
+    masked = {"masked_lm_positions": [1, 2, 0], "masked_lm_ids": [5, 6, 0], "masked_lm_weights": [1.0, 1.0, 0.0]}
+    for kind, features in {"electra": _row(0), "bert": _row(0) | masked | {"next_sentence_labels": [1]}}.items():
+        read, one = partial(_read_records, kind=kind), serialize(features)
+        path = _written(folder / f"{kind}.tfrecord", frame(one) * 3)
         yield _seed(path, read, "binary")
-        one = serialize(features)
-        yield Seed(path, read, "binary", one, lambda content, one=one: frame(one) + frame(content))
+        yield _seed(path, read, "binary", one, lambda content, one=one: frame(one) + frame(content))
 
 
-def _corpus_reader(path: Path, **settings: Any) -> Callable[[], Any]:
-    def read() -> None:
-        for batch in corpus.read_texts([SourceConfig(path=str(path), **settings)]):
-            assert all(text.encode() is not None for text in batch)
-
-    return read
+def _read_corpus(path: Path, **settings: Any) -> None:
+    for batch in corpus.read_texts([SourceConfig(path=str(path), **settings)]):
+        assert all(text.encode() is not None for text in batch)
 
 
+_read_skipping = partial(_read_corpus, on_error="skip")
 _PACKED: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 _PACKED["zst"] = zstandard.ZstdCompressor().compress
 
 
 def _texts(folder: Path) -> Iterator[Seed]:
-    text = "\n".join(LINES).encode()
+    text = "\n".join(LINES)
     for suffix, pack in _PACKED.items():
-        path = folder / f"text.txt.{suffix}"
-        path.write_bytes(pack(text))
-        yield _seed(path, _corpus_reader(path), "binary")
-        yield Seed(path, _corpus_reader(path, documents="paragraph"), "text", text, pack)
+        path = _written(folder / f"text.txt.{suffix}", pack(text.encode()))
+        yield _seed(path, _read_corpus, "binary")
+        yield _seed(path, partial(_read_corpus, documents="paragraph"), "text", text.encode(), pack)
     for encoding in ("utf-16", "cp949", "iso2022_jp"):
-        path = folder / f"{encoding}.txt"
-        path.write_bytes(text.decode().replace("ㅋ", "").encode(encoding, "ignore"))
-        yield _seed(path, _corpus_reader(path, encoding=encoding), "binary")
-
-
-def _rows_of_text() -> list[dict[str, Any]]:
-    return [{"text": line, "label": number % 2, "meta": {"body": line, "n": [number]}} for number, line in enumerate(LINES)]
+        path = _written(folder / f"{encoding}.txt", text.replace("ㅋ", "").encode(encoding, "ignore"))
+        yield _seed(path, partial(_read_corpus, encoding=encoding), "binary")
 
 
 def _jsonl(folder: Path) -> Iterator[Seed]:
-    path = folder / "text.jsonl"
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_of_text()))
-    yield _seed(path, _corpus_reader(path), "json")
-    yield _seed(path, _corpus_reader(path, text_field="meta.body", on_error="skip"), "json")
+    path = _written(folder / "text.jsonl", _json_lines(ROWS))
+    yield _seed(path, _read_corpus, "json")
+    yield _seed(path, partial(_read_skipping, text_field="meta.body"), "json")
 
 
 def _tables(folder: Path) -> Iterator[Seed]:
     rows = "".join(f'{line.replace(",", "")},"a ""quote"", {number}"\n' for number, line in enumerate(LINES))
-    (folder / "text.csv").write_text(f"text,label\n{rows}")
-    (folder / "text.tsv").write_text("id\ttext\n" + "".join(f"{number}\t{line}\n" for number, line in enumerate(LINES)))
-    for name in ("text.csv", "text.tsv"):
-        yield _seed(folder / name, _corpus_reader(folder / name), "text")
-        yield _seed(folder / name, _corpus_reader(folder / name, on_error="skip"), "text")
+    csv = _written(folder / "text.csv", f"text,label\n{rows}")
+    tsv = _written(folder / "text.tsv", "id\ttext\n" + "".join(f"{number}\t{line}\n" for number, line in enumerate(LINES)))
+    for path in (csv, tsv):
+        yield _seed(path, _read_corpus, "text")
+        yield _seed(path, _read_skipping, "text")
 
 
 def _parquet(folder: Path) -> Iterator[Seed]:
-    table = pa.Table.from_pylist(_rows_of_text())
+    table = pa.Table.from_pylist(ROWS)
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     packed = {"snappy": {"compression": "snappy"}, "gzip": {"compression": "gzip", "data_page_version": "2.0"}}
     for name, options in {"plain": plain, **packed}.items():
         path = folder / f"{name}.parquet"
         parquet.write_table(table, path, **options)  # type: ignore[arg-type]
-        yield _seed(path, _corpus_reader(path, text_field="meta.body" if name == "snappy" else "text"), "binary")
+        yield _seed(path, partial(_read_corpus, text_field="meta.body" if name == "snappy" else "text"), "binary")
 
 
 _PAGE = "<page><title>Bern</title><ns>0</ns><revision><id>1</id><model>wikitext</model><text>'''Bern''' is {{a|b}} the [[city]].\n* a\n</text></revision></page>\n"  # fmt: skip  # noqa: E501
@@ -379,27 +362,25 @@ _DUMP = f"""<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version
 
 
 def _wikipedia(folder: Path) -> Iterator[Seed]:
-    path = folder / "pages-articles.xml.bz2"
-    path.write_bytes(bz2.compress(_DUMP.encode()))
-    yield _seed(path, _corpus_reader(path), "binary")
-    yield Seed(path, _corpus_reader(path), "text", _DUMP.encode(), bz2.compress)
-    yield Seed(path, _corpus_reader(path, on_error="skip"), "text", _DUMP.encode(), bz2.compress)
+    path = _written(folder / "pages-articles.xml.bz2", bz2.compress(_DUMP.encode()))
+    yield _seed(path, _read_corpus, "binary")
+    for read in (_read_corpus, _read_skipping):
+        yield _seed(path, read, "text", _DUMP.encode(), bz2.compress)
+
+
+def _read_labelled(path: Path) -> None:
+    examples = read_examples(path)
+    LabelSet.of(examples).encode(examples)
 
 
 def _labelled(folder: Path) -> Iterator[Seed]:
-    rows = _rows_of_text()
-    (folder / "rows.tsv").write_text("text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in rows))
-    (folder / "rows.csv").write_text("text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in rows))
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    parquet.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
-    kinds: dict[str, Kind] = {"rows.tsv": "text", "rows.csv": "text", "rows.jsonl": "json", "rows.parquet": "binary"}
-    for name, kind in kinds.items():
-
-        def read(path: Path = folder / name) -> None:
-            examples = read_examples(path)
-            LabelSet.of(examples).encode(examples)
-
-        yield _seed(folder / name, read, kind)
+    tsv = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in ROWS)
+    csv = "text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in ROWS)
+    yield _seed(_written(folder / "rows.tsv", tsv), _read_labelled, "text")
+    yield _seed(_written(folder / "rows.csv", csv), _read_labelled, "text")
+    yield _seed(_written(folder / "rows.jsonl", _json_lines(ROWS)), _read_labelled, "json")
+    parquet.write_table(pa.Table.from_pylist(ROWS), folder / "rows.parquet")
+    yield _seed(folder / "rows.parquet", _read_labelled, "binary")
 
 
 # -- what people write for tpulm itself, and what it wrote -------------------------------------------------------------------
@@ -427,15 +408,15 @@ learning_rate = 1e-3
 
 
 def _run_files(folder: Path) -> Iterator[Seed]:
-    (folder / "base.toml").write_text('extends = "bert-mini"\n[train]\nbatch_size = 64\n[data]\nsequence_length = 64\n')
-    (folder / "run.toml").write_text(_RUN)
-    (folder / "run.json").write_text(canonical_json(load(folder / "run.toml")))
-    for name in ("run.toml", "base.toml", "run.json"):
+    base = _written(folder / "base.toml", 'extends = "bert-mini"\n[train]\nbatch_size = 64\n[data]\nsequence_length = 64\n')
+    run = _written(folder / "run.toml", _RUN)
+    resolved = _written(folder / "run.json", canonical_json(load(run)))
 
-        def read(reference: Path = folder / ("run.json" if name == "run.json" else "run.toml")) -> None:
-            json.loads(canonical_json(load(reference)), parse_constant=lambda text: 1 / 0)
+    def read(path: Path) -> None:
+        json.loads(canonical_json(load(run if path == base else path)), parse_constant=lambda text: 1 / 0)
 
-        yield _seed(folder / name, read, "json" if name == "run.json" else "toml")
+    for path in (run, base, resolved):
+        yield _seed(path, read, "json" if path == resolved else "toml")
 
 
 _CLOUD = """project = "my-project"
@@ -451,23 +432,21 @@ secrets = {HF_TOKEN = "hf-token", KEY = "gs://my-project-tpulm/key"}
 
 
 def _cloud_files(folder: Path) -> Iterator[Seed]:
-    path = folder / "cloud.toml"
-    path.write_text(_CLOUD)
-    yield _seed(path, lambda: cloud_settings.load(path, project="my-project"), "toml")
+    yield _seed(_written(folder / "cloud.toml", _CLOUD), partial(cloud_settings.load, project="my-project"), "toml")
 
 
 def _work_folders(folder: Path) -> Iterator[Seed]:
     vocabulary, workdir = tokenization.load(_write_vocabulary(folder)), folder / "work"
-    (folder / "a.tfrecord").write_bytes(b"".join(frame(serialize(_row(number))) for number in range(9)))
-    (folder / "a.txt").write_text("\n".join(f"{line} {number}" for number, line in enumerate(LINES)))
-    import_tfrecords([str(folder / "a.tfrecord")], workdir, kind="electra", tokenizer=vocabulary, holdout_fraction=0.3)
-    sources = CorpusConfig.model_validate({"sources": [str(folder / "a.txt")], "holdout_fraction": 0.3})
+    records = _written(folder / "a.tfrecord", b"".join(frame(serialize(_row(number))) for number in range(9)))
+    texts = _written(folder / "a.txt", "\n".join(f"{line} {number}" for number, line in enumerate(LINES)))
+    import_tfrecords([str(records)], workdir, kind="electra", tokenizer=vocabulary, holdout_fraction=0.3)
+    sources = CorpusConfig.model_validate({"sources": [str(texts)], "holdout_fraction": 0.3})
     corpus.scatter(sources, workdir, part_bytes=10_000, workers=1)
     config = RunConfig.model_validate({"data": {"sequence_length": LENGTH}, "train": {"steps": 10}})
     storage.write_atomic(workdir / "run.json", canonical_json(config))
     workfolder.write_result(workdir, "export", {"step": 10})
 
-    def read() -> None:
+    def read(path: Path) -> None:
         workfolder.open_run(workdir)
         workfolder.read_result(workdir, "export")
         corpus.load_manifest(workdir)

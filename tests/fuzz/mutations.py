@@ -106,12 +106,17 @@ def _insert_text(random: Random, data: bytes, other: bytes) -> bytes:
     return data[:place] + random.choice(TEXTS).encode() + data[place:]
 
 
-def _extreme_number(random: Random, data: bytes, other: bytes) -> bytes:
-    found = list(re.finditer(rb"-?\d+(\.\d+)?", data))
+def _replace_one(random: Random, data: bytes, pattern: bytes, choices: list[str]) -> bytes:
+    """One of the places that the pattern finds becomes one of `choices`."""
+    found = list(re.finditer(pattern, data))
     if not found:
-        return _insert_text(random, data, other)
+        return _insert_text(random, data, b"")
     chosen = random.choice(found)
-    return data[: chosen.start()] + random.choice(NUMBERS).encode() + data[chosen.end() :]
+    return data[: chosen.start()] + random.choice(choices).encode() + data[chosen.end() :]
+
+
+def _extreme_number(random: Random, data: bytes, other: bytes) -> bytes:
+    return _replace_one(random, data, rb"-?\d+(\.\d+)?", NUMBERS)
 
 
 def _exchange_lines(random: Random, data: bytes, other: bytes) -> bytes:
@@ -184,38 +189,22 @@ def _deep_json(random: Random, data: bytes, other: bytes) -> bytes:
 # -- TOML --------------------------------------------------------------------------------------------------------------------
 
 
+TOML_KEY = rb"(?m)^[\w.\[\]]+"
+TOML_KEYS = ["a", '""', "[a]", "[[corpus]]", '"a.b"', ".".join("a" * 3_000), '"\\u0000"']
+TOML_VALUES = [
+    *("true", "false", '""', '"a"', '"\\u0000"', '"a\\u0000b"', '"none"', '"~nobody/x"', "[]", "{}", "[0]", '["", 1]'),
+    *("{a = 1}", "1979-05-27", "07:32:00", '"/nowhere"', '"gs:/x"', '"x://y"', '"\\u001b[2J"', f'"{"a" * 300}"', '"."'),
+    *(TOML_NUMBERS * 2),
+    *("[" * DEEP + "]" * DEEP, "[" * 300 + "]" * 300, "{a=" * 300 + "1" + "}" * 300),
+]
+
+
 def _toml_value(random: Random, data: bytes, other: bytes) -> bytes:
-    found = list(re.finditer(rb"(?<== )[^\n#]+", data))
-    if not found:
-        return _insert_text(random, data, other)
-    literals = ["true", "false", '""', '"a"', '"\\u0000"', '"a\\u0000b"', '"none"', '"~nobody/x"', "[]", "{}", "[0]", '["", 1]']
-    literals += [
-        "{a = 1}",
-        "1979-05-27",
-        "07:32:00",
-        '"/nowhere"',
-        '"gs:/x"',
-        '"x://y"',
-        '"\\u001b[2J"',
-        f'"{"a" * 300}"',
-        '"."',
-    ]
-    literals += TOML_NUMBERS * 2 + ["[" * DEEP + "]" * DEEP, "[" * 300 + "]" * 300, "{a=" * 300 + "1" + "}" * 300]
-    chosen = random.choice(found)
-    return data[: chosen.start()] + random.choice(literals).encode() + data[chosen.end() :]
+    return _replace_one(random, data, rb"(?<== )[^\n#]+", TOML_VALUES)
 
 
 def _toml_key(random: Random, data: bytes, other: bytes) -> bytes:
-    found = list(re.finditer(rb"(?m)^[\w.\[\]]+", data))
-    if not found:
-        return _insert_text(random, data, other)
-    chosen = random.choice(found)
-    key = random.choice(["a", '""', "[a]", "[[corpus]]", '"a.b"', ".".join("a" * 3_000), '"\\u0000"', *_keys(other)])
-    return data[: chosen.start()] + key.encode() + data[chosen.end() :]
-
-
-def _keys(data: bytes) -> list[str]:
-    return [found.decode() for found in re.findall(rb"(?m)^[\w.\[\]]+", data)]
+    return _replace_one(random, data, TOML_KEY, [*TOML_KEYS, *(key.decode() for key in re.findall(TOML_KEY, other))])
 
 
 Change = Callable[[Random, bytes, bytes], bytes]

@@ -73,9 +73,7 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 def try_all(name: str, seeds: list[Seed], numbers: range, config: pytest.Config) -> None:
     only, report = config.getoption("--fuzz-seed", None), config.getoption("--fuzz-report", None)
     outcomes, began = list[Outcome](), time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(Path(report).open("a")) if report else None
-        stack.enter_context(bounded_memory())
+    with Path(report).open("a") if report else contextlib.nullcontext() as stream, bounded_memory():
         for number in numbers if only is None else [only]:
             outcome = try_one(name, number, seeds, stream)
             outcomes.append(outcome)
