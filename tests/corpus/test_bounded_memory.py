@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import bz2
-import json
+import itertools
 import lzma
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import zstandard
 
+from tpulm.config import SourceConfig
+from tpulm.corpus import read_texts
 from tpulm.corpus.readers import lines
 from tpulm.errors import DataError
+from tpulm.runtime.workers import WorkerPool
 
 MOST_MEGABYTES = 200
-READER = """
-import itertools, json, sys
-import pyarrow.compute, pyarrow.parquet
-from tpulm.config import SourceConfig
-from tpulm.corpus.documents import Faults
-from tpulm.corpus.readers import read_documents
-from tpulm.corpus.readers.lines import open_file
-from tpulm.corpus.sources import find_files
-from tpulm.errors import DataError
-
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
-
-for line in sys.stdin:
-    path, batches, on_error = json.loads(line)
-    with open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")  # the peak begins anew
-    source, before = SourceConfig(path=path, on_error=on_error), peak()
-    documents, message = 0, ""
-    (file,) = find_files([source])
-    faults = Faults(on_error, "it")
-    try:
-        for batch in itertools.islice(read_documents(file, source, open_file(file, faults), faults), batches):
-            documents += len(batch.documents())
-    except DataError as error:
-        message = str(error)
-    batch = None
-    print(json.dumps({"megabytes": peak() - before, "documents": documents, "message": message}), flush=True)
-"""
 CODECS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.compressobj(1, wbits=31),
     ".bz2": lambda: bz2.BZ2Compressor(1),
@@ -70,24 +41,41 @@ def write_bomb(path: Path, piece: bytes, times: int, *, head: bytes = b"") -> Pa
     return path
 
 
-Reader = Callable[..., dict[str, Any]]
+class Found(NamedTuple):
+    megabytes: float  # that were needed
+    documents: int
+    message: str
+
+
+def measured(source: SourceConfig, batches: int) -> Found:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before, documents, message = peak(), 0, ""
+    try:
+        for texts in itertools.islice(read_texts([source]), batches):
+            documents += len(texts)
+    except DataError as error:
+        message = str(error)
+    return Found(peak() - before, documents, message)
+
+
+def peak() -> float:
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
+
+
+Reader = Callable[..., Found]
 
 
 @pytest.fixture(scope="module")
 def read_apart() -> Iterator[Reader]:
     """read_apart(path, batches=3, on_error="stop") -> what another process reads, in a bounded amount of memory."""
-    process = subprocess.Popen([sys.executable, "-c", READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def read(path: Path, *, batches: int = 3, on_error: str = "stop") -> dict[str, Any]:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps([str(path), batches, on_error]) + "\n")
-        process.stdin.flush()
-        found = json.loads(process.stdout.readline())
-        assert found["megabytes"] < MOST_MEGABYTES, found
+    def read(path: Path, *, batches: int = 3, **settings: Any) -> Found:
+        (found,) = pool(measured, [(SourceConfig(path=str(path), **settings), batches)])
+        assert found.megabytes < MOST_MEGABYTES, found
         return found
 
-    yield read
-    process.communicate()
+    with WorkerPool(1) as pool:
+        yield read
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", *(pytest.param(name, marks=pytest.mark.slow) for name in (".bz2", ".xz"))])
@@ -95,31 +83,26 @@ def test_lines_of_any_codec(read_apart: Reader, tmp_path: Path, suffix: str):
     """240 MB; the raw bytes that are read at once hold (nearly) all of them."""
     path = write_bomb(tmp_path / f"a.txt{suffix}", b"a" * (MEGABYTE - 1) + b"\n", 240)
     assert path.stat().st_size < 2_000_000
-    assert read_apart(path)["documents"] >= 3
+    assert read_apart(path).documents >= 3
 
 
-@pytest.mark.parametrize(
-    ("name", "head", "piece", "times", "message"),
-    [
+def test_a_record_without_an_end_is_refused(read_apart: Reader, tmp_path: Path):
+    for name, head, piece, times, message in (
         ("a.txt.zst", b"one\n", b"a" * MEGABYTE, 240, "line 2: "),
         ("a.jsonl.zst", b'{"text": "a", "x": [0', b",[]" * 300_000, 8, "500,000"),
         ("a.csv.zst", b"text,x\n", b'"ab","a\nb",' * 100_000, 20, "line 2: "),
         ("a.csv.zst", b"text", b",ab" * 300_000, 9, "line 1: "),
         ("a.xml.zst", b"<mediawiki><page><revision><text>", b"ab\n" * 300_000, 200, "4 MiB"),
         ("a.xml.zst", b"<mediawiki><page>", b"<a b='c'/>" * 100_000, 40, "4 MiB"),
-    ],
-)
-def test_a_record_without_an_end_is_refused(
-    read_apart: Reader, tmp_path: Path, name: str, head: bytes, piece: bytes, times: int, message: str
-):
-    assert message in read_apart(write_bomb(tmp_path / name, piece, times, head=head))["message"]
+    ):
+        assert message in read_apart(write_bomb(tmp_path / name, piece, times, head=head)).message
 
 
 def test_short_lines_and_a_line_that_is_skipped(read_apart: Reader, tmp_path: Path):
     path = write_bomb(tmp_path / "a.txt.zst", b"a\n" * (MEGABYTE // 2), 240)
-    assert read_apart(path)["documents"] > 100_000
+    assert read_apart(path).documents > 100_000
     path = write_bomb(tmp_path / "b.txt.zst", b"a" * MEGABYTE, 240, head=b"one\n")
-    assert read_apart(path, on_error="skip")["documents"] == 1
+    assert read_apart(path, on_error="skip").documents == 1
 
 
 @pytest.mark.slow
@@ -128,10 +111,10 @@ def test_large_values_of_parquet(read_apart: Reader, tmp_path: Path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": ["a" * MEGABYTE] * 300}), path, compression="zstd")
     assert path.stat().st_size < 10_000
-    assert read_apart(path)["documents"] >= 3
+    assert read_apart(path).documents >= 3
     table = pa.table({"text": ["a" * MEGABYTE] * 80})
     parquet.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=1 << 30)
-    assert read_apart(path, batches=100)["documents"] == 80
+    assert read_apart(path, batches=100).documents == 80
 
 
 def test_windows_that_need_too_much_memory_are_refused(read: Callable, monkeypatch: pytest.MonkeyPatch):
