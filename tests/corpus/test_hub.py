@@ -76,13 +76,10 @@ def test_it_gives_what_the_same_text_in_files_gives(scattered: Callable, write: 
     assert both.documents() == files.documents() and both.manifest.counts.documents == 120
 
 
-def test_splits_and_columns(folder: Path):
+def test_splits_columns_and_links(folder: Path, tmp_path: Path):
     assert texts(folder) == TEXTS
     assert texts(folder, split="test") == TEXTS[:5]
     assert texts(folder, split="test", text_field="in.title") == ["docum"] * 5
-
-
-def test_links_are_followed(folder: Path, tmp_path: Path):
     (folder / "plain").rename(tmp_path / "elsewhere")
     (folder / "plain").symlink_to(tmp_path / "elsewhere")
     assert texts(folder) == TEXTS
@@ -102,18 +99,15 @@ def test_a_folder_relative_to_the_run_file(folder: Path, monkeypatch: pytest.Mon
     assert texts("./ds") == TEXTS
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_what_is_not_there(folder: Path):
+    for settings, message in (
         *(({"config": None}, "config .*plain, again"), ({"config": "plane"}, "'plane'.*'plain'.*plain, again")),
         *(({"split": "tst"}, "'tst'.*'test'.*train, test"), ({"split": "train[:10%]"}, r"corpus\.max_documents")),
         *(({"revision": "main"}, "revision"), ({"streaming": False}, "streaming")),
         *(({"path": "hub:a/b/c"}, "'hub:a/b/c'.*hub:OWNER/NAME"), ({"path": "hub:a"}, "HF_HUB_OFFLINE(?s:.*)hf download a")),
-    ],
-)
-def test_what_is_not_there(folder: Path, settings: dict[str, Any], message: str):
-    with pytest.raises(Unavailable if "hf download" in message else ConfigError, match=message):
-        find_files([source(folder, **settings)])
+    ):
+        with pytest.raises(Unavailable if "hf download" in message else ConfigError, match=message):
+            find_files([source(folder, **settings)])
 
 
 def test_folders_that_are_no_dataset(folder: Path, tmp_path: Path):
@@ -129,18 +123,15 @@ def test_folders_that_are_no_dataset(folder: Path, tmp_path: Path):
         find_files([source(folder)])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_of_other_kinds_are_refused():
+    for settings, message in (
         *(({"path": "a.txt", "split": "test"}, r"split .*'a\.txt'"), ({"format": "python", "revision": "x"}, "revision")),
         ({"path": "tfds:lm1b", "revision": "x"}, "revision .*'tfds:lm1b'"),
         *(({"path": "hub:x", "documents": "file"}, "documents .*'hub:x'"), ({"path": "hub:x", "format": "jsonl"}, "'jsonl'")),
         ({"path": "tfds:x", "encoding": "cp949"}, "encoding"),
-    ],
-)
-def test_settings_of_other_kinds_are_refused(settings: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        SourceConfig.model_validate(settings)
+    ):
+        with pytest.raises(ValueError, match=message):
+            SourceConfig.model_validate(settings)
 
 
 LAYOUTS: dict[str, tuple[list[str], str]] = {

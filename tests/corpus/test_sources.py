@@ -69,31 +69,25 @@ def test_links(folder: Path):
         names(folder, "broken")
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_format_by_name(write: Callable):
+    for name, expected in (
         ("a.txt", ("text", None)), ("wiki_00", ("text", None)), ("part.0001", ("text", None)), ("README.MD", ("text", None)),
         ("a.json.GZ", ("jsonl", "gzip")), ("a.jsonl.bz2", ("jsonl", "bzip2")), ("a.csv.xz", ("csv", "xz")),
         ("a.tsv.zst", ("tsv", "zstd")), ("a.parquet", ("parquet", None)), ("a.gz", ("text", "gzip")),
         ("kowiki-pages-articles.xml.bz2", ("wikipedia", "bzip2")), ("enwiki1.xml-p10p30302.bz2", ("wikipedia", "bzip2")),
-    ],
-)  # fmt: skip
-def test_format_by_name(write: Callable, name: str, expected: tuple[str, str | None]):
-    (file,) = find_files([given(write(name, "x"))])
-    assert (file.format, file.compression) == expected
+    ):  # fmt: skip
+        (file,) = find_files([given(write(name, "x"))])
+        assert (file.format, file.compression) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_names_that_tell_no_format(write: Callable):
+    for name, message in (
         ("photo.png", "'.png'"), ("a.pdf.bz2", "extract"), ("a.xlsx", "spreadsheet"), ("a.txt.lz4", "decompress"),
         ("a.pptx", "presentation"),
         ("a b.zip", "7z x '.*a b.zip'"), ("a.tar.gz", "tar -xf .*/a.tar.gz"), ("a.parquet.gz", "gzip"),
-    ],
-)  # fmt: skip
-def test_names_that_tell_no_format(write: Callable, name: str, message: str):
-    with pytest.raises(ConfigError, match=message):
-        find_files([given(write(name, "x"))])
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            find_files([given(write(name, "x"))])
 
 
 def test_a_format_that_is_given_counts(write: Callable):
@@ -123,9 +117,8 @@ def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: 
     assert names(tmp_path, "README.md", "LICEN*") == ["README.md", "LICENSE"]
 
 
-@pytest.mark.parametrize(
-    ("files", "pattern", "missing"),
-    [
+def test_shards_that_are_missing_are_told(write: Callable, tmp_path: Path):
+    cases = (
         *((["a-00000-of-00003.txt", "a-00002-of-00003.txt"], pattern, "a-00001-of-00003.txt") for pattern in ("", "a-*")),
         *((["a-00000-of-00003.txt", "a-00002-of-00003.txt"], part, None) for part in ("a-*[02]-of-*", "a-00002-of-00003.txt")),
         (["sub/a.0-of-3.txt", "sub/a.1-of-3.txt", "sub/b.0-of-1.txt"], "s*b", "sub/a.2-of-3.txt"),
@@ -135,15 +128,15 @@ def test_what_is_about_the_data_is_left_out_and_told(write: Callable, tmp_path: 
         (["a-00000-of-00002-0123456789abcdef.txt", "a-00001-of-00002-fedcba9876543210.txt"], "", None),
         (["a-00000-of-00002.txt", "a-00000-of-00002.csv", "a-00001-of-00002.csv"], "*.txt", "a-00001-of-00002.txt"),
         (["a-00000-of-00002.txt", "a-00000-of-00002.csv", "a-00001-of-00002.csv"], "*.csv", None),
-    ],
-)
-def test_shards_that_are_missing_are_told(write: Callable, tmp_path: Path, files: list[str], pattern: str, missing: str | None):
-    for name in files:
-        write(name, "text")
-    notes: list[str] = []
-    find_files([given(tmp_path / pattern, format="text")], note=notes.append)
-    assert len(notes) == (missing is not None)
-    assert missing is None or notes[0].endswith(f"lacks shards, and is read without them: {tmp_path / missing}")
+    )
+    for number, (files, pattern, missing) in enumerate(cases):
+        folder = tmp_path / str(number)
+        for name in files:
+            write(f"{number}/{name}", "text")
+        notes: list[str] = []
+        find_files([given(folder / pattern, format="text")], note=notes.append)
+        assert len(notes) == (missing is not None), pattern
+        assert missing is None or notes[0].endswith(f"lacks shards, and is read without them: {folder / missing}")
 
 
 def test_a_document_among_texts_can_be_left_out(write: Callable, tmp_path: Path):
@@ -172,15 +165,12 @@ def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_pat
         scattered(folder / name.replace("txt", "tsv"))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "advice"),
-    [
+def test_a_command_with_options_advises_options(write: Callable):
+    for name, content, advice in (
         ("a.txt", "이 문서는 좋다".encode("cp949"), "give --encoding if"), ("a.txt", b"\xff\xfeA\0", "give --encoding utf-16"),
         ("a.txt", b'{"text": "x"}', "give --format jsonl"), ("a.jsonl", b'{"body": "x"}', "Give --text-field body"),
         ("a.tsv", b"body\tname\nx\ty\n", "give --text-field"), ("a.xyz", b"x", "give --format text"),
-    ],
-)  # fmt: skip
-def test_a_command_with_options_advises_options(write: Callable, name: str, content: bytes, advice: str):
-    with pytest.raises((ConfigError, DataError), match=advice) as failure:
-        list(read_texts([given(write(name, content))]))
-    assert "on_error" not in str(failure.value)
+    ):  # fmt: skip
+        with pytest.raises((ConfigError, DataError), match=advice) as failure:
+            list(read_texts([given(write(name, content))]))
+        assert "on_error" not in str(failure.value)

@@ -13,9 +13,8 @@ def test_a_document_a_file(read: Callable):
     assert read("b.txt", "", documents="file").documents == []
 
 
-@pytest.mark.parametrize(
-    ("content", "advice"),
-    [
+def test_another_format_is_read_only_if_told_to(read: Callable):
+    for content, advice in (
         ("id\tdocument\tlabel\n1\tgood\t1\n\n2\tbad\t0\n", "'tsv'"),
         *(('\n{"text": "a"}\n{"text": "b"}\n', "'jsonl'"), ('[\n  {\n  "text": "a"}\n]\n', "'jsonl'")),
         # the forms of WikiExtractor's README, the MediaWiki export schema, the HTML standard, SubRip and WebVTT
@@ -24,21 +23,17 @@ def test_a_document_a_file(read: Callable):
         ("<!DOCTYPE html>\n<html>\n", "HTML"),
         ("1\r\n00:02:16,612 --> 00:02:19,376\r\nHello.\r\n", "subtitles"),
         ("WEBVTT\n\n00:11.000 --> 00:13.000\nHello.\n", "subtitles"),
-    ],
-)
-@pytest.mark.parametrize("documents", ["line", "file"])
-def test_another_format_is_read_only_if_told_to(read: Callable, content: str, advice: str, documents: str):
-    with pytest.raises(DataError, match=advice):
-        read("a.txt", content, documents=documents, on_error="skip")
-    assert read("a.txt", content, documents=documents, format="text").documents
+    ):
+        for documents in ("line", "file"):
+            with pytest.raises(DataError, match=advice):
+                read("a.txt", content, documents=documents, on_error="skip")
+            assert read("a.txt", content, documents=documents, format="text").documents
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["\tone\n\ttwo\n", "a\tb\nc\nd\n", "{x}\n", "[1] {a}\n", "<docs>\n", '<DOC id="A_1" >\n', "1\nx --> y\n", "{x}  \n"],
-)
-def test_text_that_begins_like_another_format(read: Callable, content: str):
-    assert read("a.txt", content).documents == content.split("\n")[:-1]
+def test_text_that_begins_like_another_format(read: Callable):
+    texts = "\tone\n\ttwo\n", "a\tb\nc\nd\n", "{x}\n", "[1] {a}\n", "<docs>\n", '<DOC id="A_1" >\n', "1\nx --> y\n", "{x}  \n"
+    for content in texts:
+        assert read("a.txt", content).documents == content.split("\n")[:-1]
 
 
 @given(st.text("ab \t\n\r\u2028\u3000", max_size=60), st.integers(1, 9))

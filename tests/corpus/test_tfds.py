@@ -109,25 +109,20 @@ def test_the_place_by_default(data_dir: Path, monkeypatch: pytest.MonkeyPatch):
     assert len(find_files([SourceConfig(path="tfds:tiny_texts/ja")])) == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_what_is_not_there(data_dir: Path):
+    for settings, message in (
         ({"split": "tain"}, r"'tain'.*'train'\?"), ({"split": "train[:10]+train[20:30]"}, "twice"),
         ({"path": "tfds:"}, "'tfds:'"), ({"path": "tfds:a/b/c"}, "tfds:a/b/c"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there(data_dir: Path, settings: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        find_files([source(data_dir, **settings)])
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            find_files([source(data_dir, **settings)])
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [("txt", r"'text'\?.*meta\.title"), ("meta", "features of its own"), ("meta.size", "int64"), ("tags", "a list")],
-)
-def test_features_that_are_no_text(data_dir: Path, field: str, message: str):
-    with pytest.raises(DataError, match=message):
-        texts(data_dir, text_field=field, on_error="skip")
+def test_features_that_are_no_text(data_dir: Path):
+    messages = {"txt": r"'text'\?.*meta\.title", "meta": "features of its own", "meta.size": "int64", "tags": "a list"}
+    for field, message in messages.items():
+        with pytest.raises(DataError, match=message):
+            texts(data_dir, text_field=field, on_error="skip")
 
 
 def test_bytes_that_are_not_utf8(data_dir: Path, scattered: Callable):
@@ -187,19 +182,13 @@ def test_it_is_prepared_where_that_needs_no_network(tmp_path: Path, capsys: pyte
     assert (tmp_path / "tiny_texts/ko/1.2.0").is_dir() and capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("ag_news_subset", r"(does not answer|needs the package)"),
-        ("lm1b", "needs TensorFlow"),
-        ("wiki40b/ja", "without TensorFlow"),
-    ],
-)
-def test_it_cannot_be_prepared_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str):
+def test_it_cannot_be_prepared_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=OSError("the host is not known")))
-    with pytest.raises(ConfigError, match=message) as failure:
-        find_files([source(tmp_path, f"tfds:{path}")])
-    assert f"tfds build {path} --file_format=array_record --data_dir=FOLDER" in str(failure.value)
+    said = {"ag_news_subset": "not answer|needs the package", "lm1b": "needs TensorFlow", "wiki40b/ja": "without TensorFlow"}
+    for path, message in said.items():
+        with pytest.raises(ConfigError, match=message) as failure:
+            find_files([source(tmp_path, f"tfds:{path}")])
+        assert f"tfds build {path} --file_format=array_record --data_dir=FOLDER" in str(failure.value)
 
 
 def test_in_a_bucket(gcs: Emulator, data_dir: Path, scattered: Callable):
