@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from tpulm import corpus, dataset
-from tpulm.cli.app import app
+from command_line import invoke
+from tpulm import dataset
 from tpulm.config import RunConfig
 from tpulm.corpus.documents import Samples, merge_samples
 from tpulm.pipeline import preparation
@@ -61,15 +60,9 @@ def test_everything_that_was_removed_is_shown(run: RunConfig, tmp_path: Path):
     assert sum(found[f"{near}duplicates"].times for near in ("", "near_")) + sum(item.documents for item in counts) == 108
     assert all(text.startswith("one two") for text in found["near_duplicates"].samples)
 
-    shown = CliRunner().invoke(app, ["dataset", "inspect", str(workdir), "--removed", "--json"])
-    assert shown.exit_code == 0 and "one two three" in shown.output
+    shown = invoke("dataset", "inspect", workdir, "--removed", "--json", code=0)
+    assert "one two three" in shown.stdout + shown.stderr
     printed = json.loads(shown.stdout.splitlines()[-1])
     assert [(reason, item["times"]) for reason, item in printed.items()] == sorted(
         ((reason, item.times) for reason, item in found.items()), key=lambda pair: (-pair[1], pair[0])
     )
-
-
-def test_several_pieces_give_the_same_samples(run: RunConfig, tmp_path: Path):
-    for workers in (1, 2):
-        corpus.scatter(run.corpus, tmp_path / str(workers), part_bytes=10_000, workers=workers)
-    assert corpus.load_removed(tmp_path / "1") == corpus.load_removed(tmp_path / "2") != {}

@@ -22,21 +22,16 @@ def file(write: Callable) -> Path:
     return write("a.txt", CORPUS)
 
 
-@pytest.mark.parametrize("part_bytes", [1_000_000, 10_000])
-def test_every_document_is_in_one_part_once(scattered: Callable, file: Path, part_bytes: int):
-    corpus = scattered(file, part_bytes=part_bytes)
-    assert corpus.manifest.num_parts == -(-corpus.manifest.counts.bytes // part_bytes)
-    assert corpus.documents() == sorted(TEXTS)
-    assert sum(part.duplicates for part in corpus.parts()) == 100
-    assert (in_order := order(corpus.train())) == sorted(in_order)
-    sizes = [len(part.train) for part in corpus.parts()]
-    assert min(sizes) > 0.5 * max(sizes)
-
-
-def test_the_order_and_the_holdout_do_not_depend_on_the_parts(scattered: Callable, file: Path):
-    one, many = scattered(file), scattered(file, part_bytes=10_000)
-    assert one.train() == many.train() and one.holdout() == many.holdout()
-    assert one.manifest.fingerprint == many.manifest.fingerprint
+def test_every_document_is_in_one_part_once_and_the_order_does_not_depend_on_the_parts(scattered: Callable, file: Path):
+    one, many = scattered(file, part_bytes=1_000_000), scattered(file, part_bytes=10_000)
+    for corpus, part_bytes in ((one, 1_000_000), (many, 10_000)):
+        assert corpus.manifest.num_parts == -(-corpus.manifest.counts.bytes // part_bytes)
+        assert corpus.documents() == sorted(TEXTS)
+        assert sum(part.duplicates for part in corpus.parts()) == 100
+        sizes = [len(part.train) for part in corpus.parts()]
+        assert min(sizes) > 0.5 * max(sizes)
+    assert (in_order := order(one.train())) == sorted(in_order)
+    assert (one.train(), one.holdout(), one.manifest.fingerprint) == (many.train(), many.holdout(), many.manifest.fingerprint)
 
 
 def test_the_holdout_is_a_share_and_never_trained_on(scattered: Callable, file: Path):
@@ -79,21 +74,20 @@ def test_weights_copy_training_documents_of_their_source(scattered: Callable, wr
     assert len(set(part.train[:distinct])) == distinct  # copies of a document are far apart
 
 
-@pytest.mark.parametrize("part_bytes", [1_000_000, 10_000])
-def test_the_tokenizer_sees_all_training_documents_of_a_small_corpus(scattered: Callable, file: Path, part_bytes: int):
-    corpus = scattered([{"path": str(file), "weight": 3.0}], part_bytes=part_bytes)
+def test_the_tokenizer_sees_all_training_documents_of_a_small_corpus(scattered: Callable, file: Path):
+    corpus = scattered([{"path": str(file), "weight": 3.0}], part_bytes=10_000)
     assert sorted(corpus.sample(10**9)) == sorted(set(corpus.train()))
 
 
-@pytest.mark.parametrize("max_bytes", [2_000, 20_000, 80_000])
-def test_the_tokenizer_sees_a_bounded_sample_of_the_whole_corpus(scattered: Callable, file: Path, max_bytes: int):
+def test_the_tokenizer_sees_a_bounded_sample_of_the_whole_corpus(scattered: Callable, file: Path):
     corpus = scattered(file, part_bytes=10_000)
-    found = list(sample_texts(corpus.workdir, corpus.manifest, max_bytes))
-    texts = [text for part in found for text in part]
-    assert max_bytes - 100 < sum(len(text.encode()) for text in texts) <= max_bytes
-    assert len(set(texts)) == len(texts) and set(texts) < set(corpus.train())
-    assert len(found) > corpus.manifest.num_parts // 2  # from all parts, and not from the first
-    assert found == list(sample_texts(corpus.workdir, scattered(file, part_bytes=10_000).manifest, max_bytes))
+    for max_bytes in (2_000, 20_000, 80_000):
+        found = list(sample_texts(corpus.workdir, corpus.manifest, max_bytes))
+        texts = [text for part in found for text in part]
+        assert max_bytes - 100 < sum(len(text.encode()) for text in texts) <= max_bytes
+        assert len(set(texts)) == len(texts) and set(texts) < set(corpus.train())
+        assert len(found) > corpus.manifest.num_parts // 2  # from all parts, and not from the first
+        assert found == list(sample_texts(corpus.workdir, corpus.manifest, max_bytes))
 
 
 def test_many_duplicates_do_not_shrink_the_sample(scattered: Callable, write: Callable):

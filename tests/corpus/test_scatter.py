@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from tpulm.config import CorpusConfig
-from tpulm.corpus import load_manifest, read_part, remove_spill, sample_texts, scatter, spill
+from tpulm.corpus import load_manifest, load_removed, read_part, remove_spill, sample_texts, scatter, spill
 from tpulm.errors import DataError, Stopped, StorageError
 from tpulm.progress import Silent
 from tpulm.runtime.hosts import Hosts
@@ -111,20 +111,17 @@ def test_progress_adds_up_and_what_is_left_out_is_said(scattered: Callable, writ
     assert heard.notes == ["3,400 documents kept; left out: 2 empty, 1 too short"]
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
+def test_documents_that_are_no_plain_text_are_noted(scattered: Callable, write: Callable):
+    """One in a hundred is noted; one in more may be a text about markup."""
+    for line, named in (
         ("first line<br>second line", "HTML tags"), ('<p class="c">a paragraph</P>', "HTML tags"),
         ("Smith &amp; Sons&nbsp;Ltd.", "HTML entities"), ("［＃８字下げ］一　吾輩《わがはい》は猫である", "Aozora"),
         ("a < b and b > c, x<y>z, R&D; AT&T", ""),
-    ],
-)  # fmt: skip
-def test_documents_that_are_no_plain_text_are_noted(scattered: Callable, write: Callable, line: str, named: str):
-    """One in a hundred is noted; one in more may be a text about markup."""
-    for plain, expected in ((99, named), (100, "")):
-        heard, lines = Heard(), [line, *(f"plain line {number}" for number in range(plain))]
-        assert scattered(write("a.txt", "\n".join(lines)), progress=heard).manifest.counts.documents == plain + 1
-        assert [note.partition(" contain ")[2].startswith(expected) for note in heard.notes] == ([True] if expected else [])
+    ):  # fmt: skip
+        for plain, expected in ((99, named), (100, "")):
+            heard, lines = Heard(), [line, *(f"plain line {number}" for number in range(plain))]
+            assert scattered(write("a.txt", "\n".join(lines)), progress=heard).manifest.counts.documents == plain + 1
+            assert [note.partition(" contain ")[2].startswith(expected) for note in heard.notes] == ([True] if expected else [])
 
 
 @pytest.mark.parametrize(("documents", "said"), [("line", 1), ("paragraph", 1), ("file", 0)])
@@ -203,18 +200,14 @@ def times(folder: Path) -> dict[str, int]:
     return {name: (folder / name).stat().st_mtime_ns for name in tree(folder)}
 
 
-def test_a_finished_corpus_is_not_read_again(scattered: Callable, sources: list[str]):
+def test_a_finished_corpus_is_not_read_again_and_its_manifest_outlives_the_documents(scattered: Callable, sources: list[str]):
     corpus = scattered(sources)
     before = times(corpus.workdir)
     assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest and times(corpus.workdir) == before
-
-
-def test_the_manifest_outlives_the_documents(scattered: Callable, sources: list[str]):
-    corpus = scattered(sources)
-    assert "corpus/pieces/000000.spill" in tree(corpus.workdir)
+    assert "corpus/pieces/000000.spill" in before
     remove_spill(corpus.workdir)
-    assert sorted(tree(corpus.workdir)) == ["corpus/manifest.json", "corpus/removed.json"]
     assert scattered(sources, workdir=corpus.workdir).manifest == corpus.manifest
+    assert sorted(tree(corpus.workdir)) == ["corpus/manifest.json", "corpus/removed.json"]
     with pytest.raises(StorageError, match=r"gone; .*manifest\.json"):
         read_part(corpus.workdir, corpus.manifest, 0)
     with pytest.raises(StorageError, match="gone"):
@@ -254,25 +247,17 @@ def test_only_unfinished_or_changed_pieces_are_read_again(scattered: Callable, s
     assert corpus.documents() == scattered([*sources, str(bad)]).documents()
 
 
-def test_a_damaged_piece_and_leftovers_are_replaced(scattered: Callable, sources: list[str]):
-    corpus = scattered(sources)
+@pytest.mark.parametrize("settings", [{}, {"max_documents": 1500}])
+def test_a_damaged_piece_and_leftovers_are_replaced(scattered: Callable, sources: list[str], settings: dict[str, Any]):
+    corpus = scattered(sources, **settings)
     expected = tree(corpus.workdir)
     pieces = corpus.workdir / "corpus" / "pieces"
     (pieces / "000001.spill").write_bytes(b"torn")
     (pieces / ".000002.spill.1.tpulm-tmp").write_bytes(b"half")
     (pieces / "000007.spill").write_bytes(b"of another corpus")
     (corpus.workdir / "corpus" / "manifest.json").unlink()
-    scattered(sources, workdir=corpus.workdir)
+    assert scattered(sources, workdir=corpus.workdir, **settings).manifest == corpus.manifest
     assert tree(corpus.workdir) == expected
-
-
-def test_limits_resume_too(scattered: Callable, sources: list[str], tmp_path: Path):
-    corpus = scattered(sources, max_documents=1500, workdir=tmp_path / "w")
-    documents = corpus.documents()
-    (tmp_path / "w" / "corpus" / "manifest.json").unlink()
-    (tmp_path / "w" / "corpus" / "pieces" / "000001.json").unlink()
-    again = scattered(sources, max_documents=1500, workdir=tmp_path / "w")
-    assert again.manifest == corpus.manifest and again.documents() == documents
 
 
 def test_a_requested_stop_leaves_no_half_piece(scattered: Callable, sources: list[str], tmp_path: Path, stopped: None):
@@ -316,7 +301,7 @@ class Together:
 
 def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
-    config = CorpusConfig.model_validate({"sources": sources})
+    config = CorpusConfig.model_validate({"sources": sources, "cleaning": {"remove": ["9 of"]}})
     alone = scatter(config, tmp_path / "alone", part_bytes=10_000, workers=1)
     channel, heard = Together(), [Heard(), Heard()]
 
@@ -326,7 +311,7 @@ def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], t
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(host, range(2))) == [alone, alone]
-    assert tree(tmp_path / "w") == tree(tmp_path / "alone")
+    assert tree(tmp_path / "w") == tree(tmp_path / "alone") and load_removed(tmp_path / "w")
     assert [progress.done for progress in heard] == [progress.total for progress in heard]
     assert sum(progress.total for progress in heard) == sum(file.bytes for file in alone.inputs)
 
