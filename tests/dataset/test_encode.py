@@ -1,14 +1,22 @@
+"""Documents become token ids, with the ends of sentences and documents, and with where an analyser's words begin."""
+
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
+from tpulm import tokenization
+from tpulm.config import TokenizerConfig
 from tpulm.dataset import encode
-from tpulm.dataset.encode import encode_documents
-from tpulm.tokenization import Aligned
+from tpulm.dataset.encode import WordEncoder, encode_documents, first_of_words
+from tpulm.tokenization import Aligned, Tokenization, analysers
+from tpulm.tokenization.analysers import TextSpan
 
 
 class Encoded(NamedTuple):
@@ -85,3 +93,89 @@ def test_nothing_is_nothing(documents: list[str]) -> None:
     tokens, counts = encode_documents(documents, LETTERS, sentences=True, dtype=UINT16)
     assert [field.size for field in tokens[:3]] == [0, 0, 0]
     assert counts.empty_documents == len(documents)
+
+
+ALGORITHMS = {"wordpiece": 120, "bpe": 330, "unigram": 340}
+TEXT = ["吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。", "the cats sat; 영화를 봤다 👍🏽 ﾊﾞｲｸ", "cat's"]
+TROUBLE = [
+    *["猫", "は", "ﾊﾞ", "か\u3099", "가", "\u1100\u1161\u11a8", "👍🏽", "𠮷", "Ａ", "cats", "e\u0301", "\x01", "\0", "\ud800"],
+    *[" ", "  ", "\n", "\t", ".", "\u3000", "\xa0", "[MASK]", "<s>", "▁", "Ġ"],
+]
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def made(request: pytest.FixtureRequest) -> Tokenization:
+    config = TokenizerConfig(algorithm=request.param, vocab_size=ALGORITHMS[request.param], split_cjk=False)
+    more = [" ".join(map("".join, itertools.permutations("猫名前生見", size))) for size in (2, 3, 4)]
+    return tokenization.train([TEXT * 6 + more * 2], config)
+
+
+class Every:
+    """A word begins at every `step`-th character."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def morphemes(self, texts: Sequence[str]) -> Iterator[list[TextSpan]]:
+        for text in texts:
+            yield [TextSpan(place, text[place : place + self.step]) for place in range(0, len(text), self.step)]
+
+
+def encoder(made: Tokenization, step: int = 2) -> WordEncoder:
+    """With an analyser that needs no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysers, "load", lambda name: Every(step))
+        return WordEncoder(made, "mecab")
+
+
+@given(st.lists(st.integers(0, 30), max_size=12).map(sorted), st.sets(st.integers(1, 30)).map(lambda some: [0, *sorted(some)]))
+def test_which_tokens_begin_a_word(places: list[int], starts: list[int]) -> None:
+    before = [-1, *places]
+    expected = [any(before[index] < start <= place for start in starts) for index, place in enumerate(places)]
+    found = first_of_words(np.array(places, np.int64), np.array(starts))
+    assert found.dtype == np.int8 and found.astype(bool).tolist() == expected
+    assert expected[:1] != [False], "the first token begins a word"
+
+
+@given(st.lists(st.sampled_from([*TROUBLE, *TEXT]), max_size=10).map("".join), st.integers(1, 4))
+def test_ids_are_those_of_the_tokenizer(made: Tokenization, text: str, step: int) -> None:
+    texts = [text, "猫", "", text]
+    found, expected = encoder(made, step).encode(texts), made.encode(texts)
+    np.testing.assert_array_equal(found.encoded.ids, expected.ids)
+    np.testing.assert_array_equal(found.encoded.lengths, expected.lengths)
+    assert found.starts.shape == expected.ids.shape
+    firsts = (np.cumsum(expected.lengths) - expected.lengths)[expected.lengths > 0]
+    assert found.starts[firsts].all()
+
+
+def pieces(made: Tokenization, text: str, step: int) -> list[str]:
+    """The text's tokens, decoded, those of one word together."""
+    found = encoder(made, step).encode([text])
+    begins = [*np.flatnonzero(found.starts).tolist(), len(found.starts)]
+    ids = found.encoded.ids
+    return [made.decode(ids[first:last]).strip() for first, last in itertools.pairwise(begins)]
+
+
+def test_words_are_those_of_the_analyser(made: Tokenization) -> None:
+    """Characters of which each has tokens of its own: of a byte-level vocabulary several, of which one begins the word."""
+    if made.algorithm == "BPE":
+        assert pieces(made, "無犬吾", 1) == ["無", "犬", "吾"]
+    elif made.algorithm == "WordPiece":
+        config = TokenizerConfig(vocab_size=21, split_cjk=False)
+        letters = tokenization.train([["猫無名前生見当" * 2, "無", "名", "猫"] * 2], config)
+        assert pieces(letters, "無名猫", 1) == ["無", "##名", "##猫"]
+
+
+def test_a_blank_before_a_word_is_no_word(made: Tokenization) -> None:
+    """ " sat" begins at the blank for some tokenizers; the word at its fifth character begins with it all the same."""
+    found = encoder(made, 4).encode(["cats sat;"])
+    assert found.starts[0] == 1
+    words_of = pieces(made, "cat sat", 4)
+    assert words_of[0].replace(" ", "") == "cat" and words_of[1:] == ["sat"]
+
+
+def test_a_token_over_a_boundary_belongs_where_it_begins(made: Tokenization) -> None:
+    ids = made.encode(["cats"]).ids
+    found = encoder(made, 3).encode(["cats"])
+    longest = max(len(made.decode([index]).strip()) for index in ids.tolist())
+    assert found.starts.sum() == (1 if longest == 4 else 2)

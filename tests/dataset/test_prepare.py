@@ -6,32 +6,28 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorstore
+from test_encode import Every
 
 from toy_runs import Notes
 from tpulm import corpus, tokenization
-from tpulm.config import CorpusConfig, DataConfig, TokenizerConfig
+from tpulm.config import CorpusConfig, DataConfig, RunConfig, TokenizerConfig
 from tpulm.corpus import CorpusManifest
-from tpulm.dataset import (
-    Batches,
-    DatasetManifest,
-    evaluation_batches,
-    load_manifest,
-    load_split,
-    prepare,
-    sample_rows,
-    summarize,
-)
+from tpulm.dataset import Batches, DatasetManifest, evaluation_batches, load_manifest, load_split, sample_rows, summarize
+from tpulm.dataset.encode import WordEncoder
 from tpulm.dataset.manifest import Encoding, rounded_up
-from tpulm.errors import Damaged, DataError, StorageError, WorkFolderMismatch
-from tpulm.runtime.workers import run_tasks
+from tpulm.dataset.prepare import prepare
+from tpulm.errors import Damaged, DataError, MissingExtra, StorageError, WorkFolderMismatch
+from tpulm.runtime.workers import Runner, run_here, run_tasks
 from tpulm.special_tokens import SpecialTokens
-from tpulm.tokenization import Encoded, encode
+from tpulm.tokenization import Encoded, analysers, encode
 
 TEXT = "the cat sat on a mat and dogs ran far from old red barns while rain fell over green hills"
 WORDS = TEXT.split()
@@ -48,10 +44,10 @@ class Scattered(NamedTuple):
     manifest: CorpusManifest
     documents: list[str]
 
-    def prepare(self, config: DataConfig, workers: int = 1, **given: Any) -> DatasetManifest:
+    def prepare(self, config: DataConfig, runner: Runner = run_here, **given: Any) -> DatasetManifest:
         path = self.workdir / "tokenizer"
         given |= {"tokenizer": tokenization.load(path), "tokenization_path": path, "corpus_manifest": self.manifest}
-        return prepare(config, self.workdir, workers=workers, **given)
+        return prepare(config, self.workdir, runner=runner, **given)
 
     def encoded(self) -> tuple[list[str], Encoded, SpecialTokens]:
         """The documents, each once, their tokens, and the special tokens."""
@@ -119,13 +115,18 @@ def column_of(workdir: Path, split: str, name: str = "tokens") -> np.ndarray:
     return np.concatenate([batch[name] for batch in batches])
 
 
+def counted(tokens: np.ndarray, special: SpecialTokens) -> list[int]:
+    """How often each token of the text occurs."""
+    return np.bincount(tokens[~np.isin(tokens, [special.pad, special.cls, special.sep])], minlength=100).tolist()
+
+
 def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
     manifest = complete(packed.workdir)
     assert manifest.train.rows.dtype == "uint16" and packed.manifest.num_parts == 3
+    assert not manifest.notes, "no warning of single sentences"
     unique, encoded, special = packed.encoded()
     rows = np.concatenate([column_of(packed.workdir, split) for split in ("train", "holdout")])
-    content = rows[~np.isin(rows, [special.pad, special.cls, special.sep])]
-    assert np.bincount(content, minlength=100).tolist() == np.bincount(encoded.ids, minlength=100).tolist()
+    assert counted(rows, special) == np.bincount(encoded.ids, minlength=100).tolist()
     counts = manifest.train.counts + manifest.holdout.counts
     assert (counts.documents, counts.duplicates) == (len(unique), 1)
     assert (counts.characters, counts.bytes) == (sum(map(len, unique)), sum(len(text.encode()) for text in unique))
@@ -137,16 +138,14 @@ def test_packed_rows_hold_the_corpus(packed: Scattered) -> None:
     assert manifest.corpus["documents"] == len(packed.documents)
 
 
-@pytest.mark.parametrize("rows", ["packed", "causal"])
-def test_sentences_may_be_documents_of_their_own(scattered: Scattered, tmp_path: Path, rows: str) -> None:
-    apart = scattered.copy(tmp_path / "w", CONFIG.model_copy(update={"rows": rows, "split_sentences": True}))
+def test_sentences_may_be_documents_of_their_own(scattered: Scattered, tmp_path: Path) -> None:
+    apart = scattered.copy(tmp_path / "w", PACKED.model_copy(update={"split_sentences": True}))
     tokenizer = tokenization.load(apart.workdir / "tokenizer")
     found = np.concatenate([column_of(apart.workdir, split).ravel() for split in ("train", "holdout")])
-    before = tokenizer.special.cls if rows == "packed" else tokenizer.special.sep
     sentences = [one for document in dict.fromkeys(apart.documents) for one in corpus.split_sentences(document)]
     expected = np.bincount([tokenizer.encode([one]).ids[0] for one in sentences], minlength=60)
     assert len(sentences) > 2 * len(apart.documents)
-    assert (np.bincount(found[np.flatnonzero(found[:-1] == before) + 1], minlength=60) >= expected).all()
+    assert (np.bincount(found[np.flatnonzero(found[:-1] == tokenizer.special.cls) + 1], minlength=60) >= expected).all()
 
 
 def test_lengths_of_documents_are_told_nearly(packed: Scattered) -> None:
@@ -170,6 +169,7 @@ def test_a_length_is_rounded_up_to_four_binary_digits(length: int) -> None:
 
 def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) -> None:
     manifest = complete(segments.workdir)
+    assert not manifest.notes, "no warning of single sentences"
     counts = manifest.train.counts
     labels = column_of(segments.workdir, "train", "next_sentence")
     assert labels.dtype == np.int8 and int(labels.sum()) == counts.random_next_rows
@@ -182,7 +182,7 @@ def test_segments_hold_the_corpus_and_say_which_are_random(segments: Scattered) 
 
 
 def test_the_number_of_workers_does_not_matter(scattered: Scattered, segments: Scattered, tmp_path: Path) -> None:
-    other = scattered.copy(tmp_path / "elsewhere", SEGMENTS, workers=3)
+    other = scattered.copy(tmp_path / "elsewhere", SEGMENTS, runner=partial(run_tasks, workers=2))
     assert digests(other.workdir / "dataset") == digests(segments.workdir / "dataset")
 
 
@@ -215,8 +215,7 @@ def test_versions_of_the_text_are_drawn_differently(
 
     found = [epoch["tokens"] for epoch in epochs(thrice.workdir, 4)]
     content = [tokens[:, 1:] if name == "causal" else tokens for tokens in found]  # whose first token is the row's before
-    marks = [special.pad, special.cls, special.sep]
-    counts = [np.bincount(tokens[~np.isin(tokens, marks)], minlength=100).tolist() for tokens in content]
+    counts = [counted(tokens, special) for tokens in content]
     assert sum(counts[0]) == manifest.train.counts.tokens and counts == [counts[0]] * 4
     sorted_rows = [sorted(map(bytes, tokens)) for tokens in found]
     assert sorted_rows[3] == sorted_rows[0] and found[3].tolist() != found[0].tolist()
@@ -232,8 +231,7 @@ def test_pairs_are_drawn_again_in_each_version(redrawn: Scattered, segments: Sca
         ends = np.argmax(epoch["tokens"] == special.sep, axis=1)
         taken = [row[1:end] for row, end in zip(epoch["tokens"], ends, strict=True)]
         taken += [epoch["tokens"][row, ends[row] + 1 :] for row in np.flatnonzero(epoch["next_sentence"] == 0)]
-        tokens = np.concatenate(taken)
-        firsts.append(np.bincount(tokens[~np.isin(tokens, [special.sep, special.pad])], minlength=100).tolist())
+        firsts.append(counted(np.concatenate(taken), special))
         pairs.append(set(map(bytes, epoch["tokens"])))
     assert firsts[1] == firsts[0] and sum(firsts[0]) == complete(segments.workdir).train.counts.tokens
     assert len(pairs[0] & pairs[1]) < 0.2 * len(pairs[0])
@@ -281,7 +279,7 @@ def test_a_tokenizer_exchanged_meanwhile_is_refused(scattered: Scattered, tmp_pa
         trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=50))
         shutil.rmtree(folder)
         tokenization.save(trained, folder)
-        return run_tasks(function, tasks, workers=1)
+        return run_here(function, tasks)
 
     with pytest.raises(WorkFolderMismatch, match="fingerprint"):
         other.prepare(PACKED, runner=exchange_first)
@@ -384,5 +382,89 @@ def test_rows_of_single_sentences_are_warned_of_before_and_after(tmp_path: Path,
     assert warning in heard.notes and heard.notes[0].startswith("warning, by a sample: 8")
 
 
-def test_longer_documents_and_packed_rows_are_not_warned_of(segments: Scattered, packed: Scattered) -> None:
-    assert complete(segments.workdir).notes == complete(packed.workdir).notes == ()
+def written(ids: np.ndarray, starts: np.ndarray) -> str:
+    return "".join(f" {index}{'*' if start else ''} " for index, start in zip(ids.tolist(), starts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("rows", ["segments", "packed"])
+def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str) -> None:
+    monkeypatch.setattr(analysers, "load", lambda name: Every(5))
+    monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "fugashi": "1", "unidic-lite": "2"})
+    rng = random.Random(1)
+    documents = [" ".join(rng.choices(WORDS, k=rng.randint(3, 30))) + "." for _ in range(150)]
+    scattered = scattered_at(tmp_path / "w", documents)
+    again = scattered.copy(tmp_path / "again")
+    config = CONFIG.model_copy(update={"rows": rows, "word_boundaries": "mecab"})
+    manifest = scattered.prepare(config)
+    assert manifest.inputs["analyser"] == {"name": "mecab", "fugashi": "1", "unidic-lite": "2"}
+    folder = scattered.workdir / "dataset"
+    assert manifest.train.rows.columns == ("tokens", "word_start")
+
+    made = tokenization.load(scattered.workdir / "tokenizer")
+    table = np.zeros(made.vocab_size, bool)
+    given: dict[str, Any] = {"columns": ["word_start"], "of_tokens": {"word_start": table}}
+    batch = Batches(load_split(folder / "train"), batch_size=16, seed=0, **given).batch(0)
+    assert batch["word_start"].dtype == np.int8 and batch["word_start"].shape == (16, 32), "the column, not the table"
+    special = np.isin(batch["tokens"], list(set(made.special) - {made.special.unknown}))
+    assert not batch["word_start"][special].any() and 0.1 < batch["word_start"][~special].mean() < 0.9
+
+    # Every run of tokens in a row lies in one of the documents, with the same beginnings of words.
+    encoded = WordEncoder(made, "mecab").encode(documents)
+    ends = np.cumsum(encoded.encoded.lengths)[:-1]
+    split = zip(np.split(encoded.encoded.ids, ends), np.split(encoded.starts, ends), strict=True)
+    texts = [written(*document) for document in split]
+    found = 0
+    for tokens, starts in zip(batch["tokens"], batch["word_start"], strict=True):
+        marks = np.flatnonzero(np.isin(tokens, [made.special.cls, made.special.sep])).tolist()
+        runs = [slice(first + 1, last) for first, last in itertools.pairwise(marks) if last > first + 1]
+        assert all(any(written(tokens[run], starts[run]) in text for text in texts) for run in runs)
+        found += len(runs)
+    assert found >= 16
+
+    held_out = load_split(folder / "holdout")
+    for names in ((), ("next_sentence",), ("word_start",)):  # only those that are asked for, and there
+        read = next(iter(evaluation_batches(held_out, batch_size=4, columns=names)))
+        assert set(read) == set(Batches(held_out, batch_size=4, seed=0, columns=names).batch(0))
+        assert set(read) == {"tokens", *names} - {"next_sentence"}
+    row = sample_rows(scattered.workdir, "train", count=1)[0]
+    assert row.word_start is not None and row.word_start.shape == (32,)
+
+    monkeypatch.setattr("tpulm.dataset.encode._WORD_CHARACTERS_AT_ONCE", 50)
+    again.prepare(config)
+    assert digests(again.workdir / "dataset") == digests(folder)
+
+    monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "fugashi": "1", "unidic-lite": "3"})
+    with pytest.raises(WorkFolderMismatch, match=r"analyser\.unidic-lite: .2. -> .3"):
+        scattered.prepare(config)
+
+
+def test_a_dataset_needs_one_version_of_the_analyser_and_a_complete_one_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "kiwipiepy": "2"})
+        return run_here(function, tasks)
+
+    scattered = scattered_at(tmp_path / "w", ["the cat sat on a mat.", "dogs ran far.", "old red barns."] * 9 + ["rain fell."])
+    config = DataConfig(sequence_length=32, part_bytes=10_000, word_boundaries="kiwi")
+    missing = Mock(side_effect=MissingExtra("no"))
+    monkeypatch.setattr(analysers, "versions", missing)
+    with pytest.raises(MissingExtra):
+        scattered.prepare(config)
+    monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "kiwipiepy": "1"})
+    monkeypatch.setattr(analysers, "load", lambda name: Every(5))
+    with pytest.raises(WorkFolderMismatch, match="'2'"):
+        scattered.prepare(config, runner=elsewhere)  # another version builds nothing
+    monkeypatch.setattr(analysers, "versions", lambda name: {"name": name, "kiwipiepy": "1"})
+    made = scattered.prepare(config)
+    monkeypatch.setattr(analysers, "versions", missing)
+    assert scattered.prepare(config) == made
+
+
+def test_boundaries_without_a_use_are_refused() -> None:
+    words = {"word_boundaries": "kiwi"}
+    causal = {"data": words | {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre"}}
+    for settings, said in (({"data": words}, r"objective\.whole_words"), (causal, r"data\.word_bound")):
+        with pytest.raises(ValueError, match=said):
+            RunConfig.model_validate(settings)
+    RunConfig.model_validate({"data": words, "train": {"objective": {"whole_words": True}}})
