@@ -12,11 +12,37 @@ import numpy as np
 import pytest
 
 from tpulm.dataset import Batches, evaluation_batches, load_split
+from tpulm.dataset.layouts import TokenizedDocuments, lay_packed
+from tpulm.dataset.manifest import Counts, RowFormat, split_manifest
+from tpulm.dataset.parts import SplitRows, Version, write_part
 from tpulm.errors import ConfigError, DataError, StorageError
+from tpulm.special_tokens import SpecialTokens
 
 WriteSplit = Callable[..., Path]
 PART_ROWS = [10, 3, 0, 9]
 FIRST_ID = 10  # of the rows' tokens, of which each row has six
+
+
+@pytest.fixture
+def write_split(tmp_path: Path) -> WriteSplit:
+    """write_split([rows of part 0, rows of part 1, …], …) -> the folder of a split whose rows are full of unique tokens."""
+
+    def write(part_rows: list[int], *, block_rows: int = 4, name: str = "dataset/train") -> Path:
+        sizes: dict[str, Any] = {"sequence_length": 8, "block_rows": block_rows, "vocab_size": 1_000_000}
+        special = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
+        rows = RowFormat(kind="packed", dtype="uint32", columns=("tokens",), special=special, **sizes)
+        folder, parts, next_id = tmp_path / name, [], FIRST_ID
+        for number, count in enumerate(part_rows):
+            ids = np.arange(next_id, next_id + 6 * count, dtype=np.uint32)
+            next_id += 6 * count
+            ends = np.arange(1, count + 1) * 6
+            layout = lay_packed(TokenizedDocuments(ids, ends, ends), sequence_length=8)
+            counts = Counts(documents=count, tokens=6 * count, characters=6 * count)
+            parts.append(write_part(folder, number, "x", SplitRows("train", [Version(layout, ids)], counts), rows))
+        split_manifest(folder, "train", {}, rows, parts).write(folder / "manifest.json")
+        return folder
+
+    return write
 
 
 def all_rows(folder: Path) -> np.ndarray:
@@ -53,15 +79,15 @@ def test_where_words_begin_is_looked_up_by_token(write_split: WriteSplit) -> Non
         np.testing.assert_array_equal(batch["word_start"], starts[batch["tokens"]])
 
 
-@pytest.mark.parametrize("num_hosts", [2, 6])
-def test_hosts_joined_equal_one_host(write_split: WriteSplit, num_hosts: int) -> None:
+def test_hosts_joined_equal_one_host(write_split: WriteSplit) -> None:
     split = load_split(write_split([20_000, 3, 700, 18_000], block_rows=64))
     alone = Batches(split, batch_size=6, seed=1)
-    hosts = [Batches(split, batch_size=6, seed=1, host_index=host, num_hosts=num_hosts) for host in range(num_hosts)]
-    for cursor in (0, 6, 16_380, 38_700, 60_000):  # windows, parts and epochs meet somewhere in these
-        joined = np.concatenate([host.batch(cursor)["tokens"] for host in hosts])
-        np.testing.assert_array_equal(joined, alone.batch(cursor)["tokens"])
-        np.testing.assert_array_equal(hosts[-1].row_indices(cursor), alone.row_indices(cursor))
+    for num_hosts in (2, 6):
+        hosts = [Batches(split, batch_size=6, seed=1, host_index=host, num_hosts=num_hosts) for host in range(num_hosts)]
+        for cursor in (0, 6, 16_380, 38_700, 60_000):  # windows, parts and epochs meet somewhere in these
+            joined = np.concatenate([host.batch(cursor)["tokens"] for host in hosts])
+            np.testing.assert_array_equal(joined, alone.batch(cursor)["tokens"])
+            np.testing.assert_array_equal(hosts[-1].row_indices(cursor), alone.row_indices(cursor))
 
 
 def test_a_cursor_says_the_same_rows_whatever_the_batch(write_split: WriteSplit) -> None:
@@ -95,20 +121,18 @@ def test_blocks_are_read_once_an_epoch_and_by_each_host(write_split: WriteSplit)
     assert 4.0 <= host.read_amplification <= 5.6
 
 
-@pytest.mark.parametrize(
-    ("skipped", "expected"),
-    [
+def test_skipped_rows_are_left_out(write_split: WriteSplit) -> None:
+    batches = Batches(load_split(write_split(PART_ROWS)), batch_size=4, seed=2)
+    for skipped, expected in (
         ([(20, 28)], [12, 16, 28, 32, 36]),
         ([(0, 16)], [16, 20, 24, 28, 32]),
         ([(0, 8), (20, 20)], [12, 16, 20, 24, 28]),
         ([(24, 28), (12, 16), (16, 24)], [28, 32, 36, 40, 44]),
         ([(16, 32), (20, 24)], [12, 32, 36, 40, 44]),
-    ],
-)
-def test_skipped_rows_are_left_out(write_split: WriteSplit, skipped: list[tuple[int, int]], expected: list[int]) -> None:
-    iterator = Batches(load_split(write_split(PART_ROWS)), batch_size=4, seed=2).iterate(12, skipped=skipped)
-    assert [cursor for cursor, _ in itertools.islice(iterator, 5)] == expected
-    iterator.close()
+    ):
+        iterator = batches.iterate(12, skipped=skipped)
+        assert [cursor for cursor, _ in itertools.islice(iterator, 5)] == expected
+        iterator.close()
 
 
 def test_closing_stops_the_threads(write_split: WriteSplit) -> None:
@@ -145,21 +169,20 @@ def test_damage_is_noticed_and_named(write_split: WriteSplit) -> None:
             read(0)
 
 
-@pytest.mark.parametrize("lost", ["tokens.zarr/c.0.0", "tokens.zarr/zarr.json", "tokens.zarr"])
-def test_a_lost_file_is_not_read_as_padding(write_split: WriteSplit, lost: str) -> None:
-    folder = write_split([10])
-    path = folder / "part-00000" / lost
-    path.rename(path.with_name("elsewhere"))
-    with pytest.raises(StorageError, match="part-00000"):
-        Batches(load_split(folder), batch_size=4, seed=0).batch(0)
+def test_lost_files_and_those_of_another_dataset_are_not_read_as_rows(write_split: WriteSplit) -> None:
+    folder, other = (write_split([count], name=f"dataset/{count}") / "part-00000" for count in (10, 8))
 
+    def refused(message: str) -> None:
+        with pytest.raises(StorageError, match=message):
+            Batches(load_split(folder.parent), batch_size=4, seed=0).batch(0)
 
-def test_an_array_of_another_dataset_is_noticed(write_split: WriteSplit) -> None:
-    folder, other = write_split([10]), write_split([8], name="dataset/other")
-    (folder / "part-00000" / "tokens.zarr").rename(folder / "aside")
-    (other / "part-00000" / "tokens.zarr").rename(folder / "part-00000" / "tokens.zarr")
-    with pytest.raises(StorageError, match=r"\(8, 8\).*\(10, 8\)"):
-        Batches(load_split(folder), batch_size=4, seed=0).batch(0)
+    for lost in ("tokens.zarr/c.0.0", "tokens.zarr/zarr.json", "tokens.zarr"):
+        aside = (folder / lost).rename(folder / "aside")
+        refused("part-00000")
+        aside.rename(folder / lost)
+    (folder / "tokens.zarr").rename(folder / "aside")
+    (other / "tokens.zarr").rename(folder / "tokens.zarr")
+    refused(r"\(8, 8\).*\(10, 8\)")
 
 
 def test_impossible_settings_are_refused(write_split: WriteSplit) -> None:
@@ -171,14 +194,14 @@ def test_impossible_settings_are_refused(write_split: WriteSplit) -> None:
         Batches(load_split(write_split([0], name="dataset/holdout")), batch_size=4, seed=0)
 
 
-@pytest.mark.parametrize("max_rows", [None, 1, 7, 8, 22, 100])
-@pytest.mark.parametrize("num_hosts", [1, 2])
-def test_evaluation_gives_each_row_once_and_fills_up(write_split: WriteSplit, max_rows: int | None, num_hosts: int) -> None:
+def test_evaluation_gives_each_row_once_and_fills_up(write_split: WriteSplit) -> None:
     folder = write_split(PART_ROWS)
-    expected = all_rows(folder)[:max_rows]
-    given: dict[str, Any] = {"batch_size": 8, "max_rows": max_rows, "num_hosts": num_hosts}
-    hosts = [list(evaluation_batches(load_split(folder), host_index=host, **given)) for host in range(num_hosts)]
-    joined = np.concatenate([host[step]["tokens"] for step in range(len(hosts[0])) for host in hosts])
-    assert len(joined) % 8 == 0 and len(joined) - len(expected) < 8
-    np.testing.assert_array_equal(joined[: len(expected)], expected)
-    assert not joined[len(expected) :].any()
+    split, rows = load_split(folder), all_rows(folder)
+    for max_rows, num_hosts in itertools.product((None, 1, 7, 8, 22, 100), (1, 2)):
+        expected = rows[:max_rows]
+        given: dict[str, Any] = {"batch_size": 8, "max_rows": max_rows, "num_hosts": num_hosts}
+        hosts = [list(evaluation_batches(split, host_index=host, **given)) for host in range(num_hosts)]
+        joined = np.concatenate([host[step]["tokens"] for step in range(len(hosts[0])) for host in hosts])
+        assert len(joined) % 8 == 0 and len(joined) - len(expected) < 8
+        np.testing.assert_array_equal(joined[: len(expected)], expected)
+        assert not joined[len(expected) :].any()
