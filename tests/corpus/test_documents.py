@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from command_line import invoke
 from tpulm import dataset
 from tpulm.config import RunConfig
 from tpulm.corpus.documents import Samples, merge_samples
 from tpulm.pipeline import preparation
+from tpulm.runtime.workers import run_here
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
@@ -29,8 +28,8 @@ def test_of_many_pieces_the_first_of_each_come_first():
     assert len(merge_samples({"a": [str(number)]} for number in range(100))["a"]) == 20
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunConfig:
+def test_everything_that_was_removed_is_shown(tmp_path: Path):
+    workdir = tmp_path / "w"
     same, numbers = f"{' '.join(WORDS)} number {{}} of them all, and more.", (*range(60), *range(5))
     others = [" ".join(f"{word}{number}" for word in WORDS) for number in range(40)]
     marked = ["short", "write to someone@example.com please, or ring 010-1234-5678", "y" * 900, json.dumps({"no": "text"})]
@@ -39,15 +38,11 @@ def run(tmp_path: Path) -> RunConfig:
     (tmp_path / "more.jsonl").write_text('{"text": "a line that is fine and long"}\n{"nothing": 1}\n', encoding="utf-8")
     sources = [str(tmp_path / "text.txt"), {"path": str(tmp_path / "more.jsonl"), "on_error": "skip"}]
     cleaning: dict[str, Any] = {"min_characters": 10, "max_characters": 500, "replace": ["email", "phone"]}
-    return RunConfig.model_validate({
+    run = RunConfig.model_validate({
         "corpus": {"sources": sources, "cleaning": cleaning, "near_duplicates": 0.5, "holdout_fraction": 0.1},
         "tokenizer": {"vocab_size": 90}, "data": {"sequence_length": 32, "part_bytes": 10_000},
     })  # fmt: skip
-
-
-def test_everything_that_was_removed_is_shown(run: RunConfig, tmp_path: Path):
-    workdir = tmp_path / "w"
-    preparation.prepare_data(run, workdir)
+    preparation.prepare_data(run, workdir, runner=run_here)
     found = {item.reason: item for item in dataset.removed(workdir)}
     of_the_rest = {reason: item.times for reason, item in found.items() if not reason.endswith("duplicates")}
     assert of_the_rest == dict.fromkeys(("too_short", "too_long", "no_field", "email", "phone"), 1)

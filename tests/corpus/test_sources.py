@@ -80,7 +80,7 @@ def test_format_by_name(write: Callable):
         assert (file.format, file.compression) == expected
 
 
-def test_names_that_tell_no_format(write: Callable):
+def test_names_that_tell_no_format(write: Callable, tmp_path: Path):
     for name, message in (
         ("photo.png", "'.png'"), ("a.pdf.bz2", "extract"), ("a.xlsx", "spreadsheet"), ("a.txt.lz4", "decompress"),
         ("a.pptx", "presentation"),
@@ -88,6 +88,10 @@ def test_names_that_tell_no_format(write: Callable):
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             find_files([given(write(name, "x"))])
+    write("texts/notes.docx", "x")
+    write("texts/a.txt", "x")
+    with pytest.raises(ConfigError, match=r"notes\.docx .*/\*\.txt"):  # all but this one
+        find_files([given(tmp_path / "texts")])
 
 
 def test_a_format_that_is_given_counts(write: Callable):
@@ -137,13 +141,6 @@ def test_shards_that_are_missing_are_told(write: Callable, tmp_path: Path):
         find_files([given(folder / pattern, format="text")], note=notes.append)
         assert len(notes) == (missing is not None), pattern
         assert missing is None or notes[0].endswith(f"lacks shards, and is read without them: {folder / missing}")
-
-
-def test_a_document_among_texts_can_be_left_out(write: Callable, tmp_path: Path):
-    write("notes.docx", "x")
-    write("a.txt", "x")
-    with pytest.raises(ConfigError, match=r"notes\.docx .*/\*\.txt"):
-        find_files([given(tmp_path)])
 
 
 def test_names_that_are_not_utf8_are_read_and_shown(scattered: Callable, tmp_path: Path):

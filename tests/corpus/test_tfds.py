@@ -98,15 +98,12 @@ def test_splits_and_features(data_dir: Path):
     assert texts(data_dir, "tfds:tiny_texts/ja:1.2.0") == whole
 
 
-def test_the_newest_version_by_numbers(data_dir: Path):
+def test_the_place_by_default_and_the_newest_version_by_numbers(data_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
+    assert len(find_files([SourceConfig(path="tfds:tiny_texts/ja")])) == 4
     for version in ("1.10.0", "1.9.0"):
         shutil.copytree(data_dir / "tiny_texts/ja/1.2.0", data_dir / f"tiny_texts/ja/{version}")
     assert find_files([source(data_dir)])[0].within.startswith("tiny_texts/ja/1.10.0/")
-
-
-def test_the_place_by_default(data_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(data_dir))
-    assert len(find_files([SourceConfig(path="tfds:tiny_texts/ja")])) == 4
 
 
 def test_what_is_not_there(data_dir: Path):
