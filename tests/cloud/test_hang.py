@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +17,22 @@ from vm_rig import Cloud, cloud, machines, until
 
 from tpulm import storage
 from tpulm.cloud.control import Control
-from tpulm.cloud.job import Job, Node
-from tpulm.cloud.provider import Request
 from tpulm.cloud.vm import hang
 
 __all__ = ["cloud", "machines"]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Trainer:
     """Says what it does by a clock that begins elsewhere; the watch looks every five seconds."""
 
     def __init__(self, path: Path, hang_seconds: float | None = None):
-        self.path, self.clock = path, Clock()
-        self.watch = hang.HangDetector(path, hang_seconds, self.clock)
-
-    def says(self, stage: str, step: int | None = None) -> None:
-        self.path.write_text(json.dumps({"stage": stage, "step": step, "time": self.clock.now + 1e9}).ljust(160))
+        self.path, self.now = path, 0.0
+        self.watch = hang.HangDetector(path, hang_seconds, lambda: self.now)
 
     def waits(self, seconds: float, stage: str, step: int | None = None) -> float | None:
         """So long until it says that; what the watch finds then."""
-        self.clock.now += seconds
-        self.says(stage, step)
+        self.now += seconds
+        self.path.write_text(json.dumps({"stage": stage, "step": step, "time": self.now + 1e9}).ljust(160))
         return self.watch.check()
 
     def trains(self, steps: int, seconds: float) -> None:
@@ -57,12 +42,12 @@ class Trainer:
 
     def hangs_after(self, seconds: float) -> bool:
         """Nothing more is said: whether it counts as hanging after so long, and not before."""
-        begun = self.clock.now
-        while self.clock.now < begun + seconds - 5:
-            self.clock.now += 5
+        begun = self.now
+        while self.now < begun + seconds - 5:
+            self.now += 5
             if self.watch.check() is not None:
                 return False
-        self.clock.now = begun + seconds + 1
+        self.now = begun + seconds + 1
         return self.watch.check() is not None
 
 
@@ -101,7 +86,7 @@ def test_signs_of_life_count_while_there_are_no_steps(tmp_path: Path):
     trainer.trains(3, 1.0)
     trainer.trains(1, 590.0)  # not typical
     assert trainer.waits(0, "save", 4) is None
-    trainer.clock.now += 3000
+    trainer.now += 3000
     assert trainer.watch.check() is None and trainer.waits(0, "train", 4) is None, "measured apart"
     rows = [trainer.waits(250, "train", 4) for _ in range(3)]  # that are read, say, without a step
     assert rows == [None, None, 750.0]
@@ -133,23 +118,20 @@ stuck_in_c()
 def stuck(tmp_path: Path) -> Any:
     """A process that hangs, with the path of its stacks."""
     paths = {"TPULM_PROGRESS_FILE": str(tmp_path / "progress"), "TPULM_STACKS_FILE": str(tmp_path / "stacks")}
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(STUCK)], env={**os.environ, **paths})
+    process = subprocess.Popen([sys.executable, "-c", STUCK], env={**os.environ, **paths})
     until(lambda: storage.exists(tmp_path / "progress") and b"train" in (tmp_path / "progress").read_bytes())
     yield process, tmp_path / "stacks"
     process.kill()
     process.wait()
 
 
-def test_the_stacks_of_all_threads(stuck: tuple[subprocess.Popen[bytes], Path]):
+def test_the_stacks_of_all_threads(stuck: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch):
+    """One that is frozen is not waited for."""
     process, path = stuck
     found = hang.stacks(process, path)
     assert "in stuck_in_c" in found and "in waits_elsewhere" in found
     assert f"Process {process.pid}, as the kernel sees its threads:" in found and process.poll() is None
-
-
-def test_a_frozen_process_is_not_waited_for(stuck: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hang, "STACKS_SECONDS", 0.2)
-    process, path = stuck
     process.send_signal(signal.SIGSTOP)
     until(lambda: "state T" in hang.kernel_view(process.pid))
     found = hang.stacks(process, path)
@@ -171,21 +153,11 @@ def test_a_process_that_does_not_listen_yet_is_not_ended(tmp_path: Path):
 # -- the whole ----------------------------------------------------------------------------------------------------------
 
 
-def with_limit(seconds: float, request: Callable[[Job, Node], Request]) -> Callable[[Job, Node], Request]:
-    def limited(job: Job, node: Node) -> Request:
-        found = request(job, node)
-        return dataclasses.replace(found, metadata={**found.metadata, "tpulm-hang-seconds": str(seconds)})
-
-    return limited
-
-
 @pytest.mark.slow
 def test_a_trainer_that_hangs(cloud: Cloud) -> None:
     """Its stacks lie in the bucket, and its end says where."""
-    cloud.launch(plan={"hangs_at": 3, "seconds": 0.3})
-    supervisor = cloud.supervisor()
-    supervisor = dataclasses.replace(supervisor, request=with_limit(2.0, supervisor.request))
-    attempt = Control(WORKDIR_PATH).attempt(1)
+    cloud.launch(plan={"hangs_at": 3, "seconds": 0.3}, hang_minutes=2 / 60)
+    supervisor, attempt = cloud.supervisor(), Control(WORKDIR_PATH).attempt(1)
     until(lambda: supervisor.step() and storage.exists(attempt / "end-0.json"))
     Control(WORKDIR_PATH).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
     end = storage.read_json(attempt / "end-0.json")
