@@ -17,28 +17,16 @@ NUM_HOSTS = 2
 STRICT = ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # a user's machine has them not
 
 RUN_FILE = """
-[corpus]
-sources = ["gs://runs/texts/*.txt"]
-holdout_fraction = 0.05
-[tokenizer]
-vocab_size = 150
-[data]
-sequence_length = 32
-rows = "packed"
-part_bytes = 20_000
-[model]
-num_layers = 1
-hidden_size = 32
-num_heads = 2
-intermediate_size = 64
-max_positions = 32
+tokenizer.vocab_size = 150
+corpus = {{sources = ["gs://runs/texts/*.txt"], holdout_fraction = 0.05}}
+data = {{sequence_length = 32, rows = "packed", part_bytes = 20_000}}
+model = {{num_layers = 1, hidden_size = 32, num_heads = 2, intermediate_size = 64, max_positions = 32}}
 [train]
 batch_size = 8
 steps = {steps}
 log_every_steps = 1
 evaluate_every_steps = {evaluate}
-[train.checkpoint]
-every_steps = {interval}
+checkpoint.every_steps = {interval}
 """
 
 

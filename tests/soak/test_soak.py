@@ -208,16 +208,13 @@ def happen(run: Cluster, event: Event, emulator: Emulator) -> None:
         codes = run.wait(30)
         assert codes[event.host] == -signal.SIGKILL
         assert codes[1 - event.host] == 76, run.tails()
-        assert newest_failure(run)["kind"] == "PeerLost", newest_failure(run)
+        failure = storage.read_json(storage.list_folder(run.workdir / "failures")[-1])
+        assert failure["kind"] == "PeerLost", failure
     else:
         run.send(signal.SIGTERM, event.host)
         codes = run.wait(60)  # the hosts agree on a step to stop at, for which a busy machine may take longer than for the rest
         assert codes == [75, 75] or (codes == [0, 0] and run.is_complete()), run.tails()
     run.wait(30)
-
-
-def newest_failure(run: Cluster) -> dict[str, Any]:
-    return storage.read_json(storage.list_folder(run.workdir / "failures")[-1])
 
 
 def run_of(folder: Path, emulator: Emulator, steps: int) -> Cluster:
