@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from cloud_rig import job_of
+
 from tpulm.cloud.decide import Do, Outcome, Wait
 from tpulm.cloud.job import FAULTS, Job
 from tpulm.cloud.launch import policy_of, request_for
@@ -42,7 +44,6 @@ class Killed(BaseException):
 class Vm:
     request: Request
     attempt: int
-    asked_at: float
     ready_at: float | None = None
     gone_at: float | None = None  # from when it does not bill
     comes_at: float = 0.0
@@ -59,7 +60,7 @@ class Vm:
     unneeded: bool = False
     valid_until: float = float("inf")
     stopping_at: float | None = None
-    beat: tuple[float, str, int | None] | None = None
+    beat: float | None = None
     outcome: Outcome | None = None
 
     def is_billed(self, now: float) -> bool:
@@ -113,7 +114,7 @@ class World:
 
     def heartbeat_versions(self, attempt: int) -> dict[int, int]:
         vm = self._of(attempt)
-        return {} if vm is None or vm.beat is None else dict.fromkeys(range(self.workers), int(vm.beat[0]))
+        return {} if vm is None or vm.beat is None else dict.fromkeys(range(self.workers), int(vm.beat))
 
     def outcome(self, attempt: int) -> Outcome | None:
         vm = self._of(attempt)
@@ -150,10 +151,9 @@ class World:
             raise Refused("quota", QUOTA)
         if self._hit("quota", 0.1):
             raise Refused("quota", QUOTA)
-        asked = self.now
-        vm = Vm(request, int(request.metadata["tpulm-attempt"]), asked)
+        vm = Vm(request, int(request.metadata["tpulm-attempt"]))
         wait = self.chance.uniform(0, 20 * 3600) if request.queued and self._hit("waits in the queue") else 0.0
-        vm.comes_at = asked + wait + self.chance.uniform(60, 400)
+        vm.comes_at = self.now + wait + self.chance.uniform(60, 400)
         if request.queued:
             vm.state = "WAITING_FOR_RESOURCES"
         failures: tuple[tuple[Refusal, str, float], ...] = (
@@ -170,9 +170,9 @@ class World:
         if self._hit("agent dies", 0.05):
             vm.silent_at = vm.boots_at + self.chance.uniform(0, 7200)
         if self._hit("deletion refused for a while", 0.1):
-            vm.undeletable_until = asked + self.chance.uniform(0, 2 * 3600)
+            vm.undeletable_until = self.now + self.chance.uniform(0, 2 * 3600)
         if self._hit("hidden at first", 0.3):
-            vm.hidden_until = asked + self.chance.uniform(0, 100)
+            vm.hidden_until = self.now + self.chance.uniform(0, 100)
         self.vms[request.name] = vm
         self._between()  # the answer may be lost
         return request.name
@@ -275,7 +275,7 @@ class World:
             if self.now > vm.valid_until and vm.stopping_at is None:
                 vm.stopping_at = self.now
         elif waits and vm.idle_since is None and self.now < vm.boots_at + SPARE_WAIT_SECONDS:
-            vm.beat = (self.now, "waiting for its turn", None)
+            vm.beat = self.now
         elif vm.idle_since is None:
             vm.idle_since, vm.unneeded = self.now, vm.outcome is None
         patience = UNNEEDED_SECONDS if vm.unneeded else SELF_DELETE_SECONDS
@@ -295,7 +295,7 @@ class World:
         if vm.step < self.newest:
             vm.step = self.newest
         hung = self.hang_at is not None and vm.step + POLL / STEP_SECONDS >= self.hang_at
-        vm.beat = (self.now, "training", int(vm.step))
+        vm.beat = self.now
         if hung:
             if self.now > vm.boots_at + 3600:
                 self.events["hang"] += 1
@@ -338,8 +338,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
     if world.trouble and chance.random() < 0.3:
         begin = world.now + chance.uniform(0, 20 * 3600)
         world.no_quota = (begin, begin + chance.uniform(1, 6) * 3600)
-    values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "queued": queued, "zones": ZONES}
-    world.job = Job(**values, project="p", prices=PRICES, budget=budget, created_at=world.now)
+    world.job = job_of(queued=queued, zones=ZONES, prices=PRICES, budget=budget, created_at=world.now)
 
     saved = ""  # the supervisors' memory
 
