@@ -10,20 +10,20 @@ from tpulm.cloud import job as jobs
 from tpulm.cloud.control import Control
 from tpulm.cloud.job import Attempt, Job, Node
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, WORKDIR, Request
+from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
+from tpulm.config import RunConfig, canonical_json, load as load_run
 from waiting import until
 
 ZONE, OTHER_ZONE, PROJECT = "us-central1-a", "europe-west4-a", "tpulm-emulator"
+ZONES = (ZONE, "us-central1-b")
+SETTINGS = load(project=PROJECT, accelerator="v3-8", bucket="runs", zones=ZONES, budget=50.0)
 WORKDIR_PATH = storage.as_path("gs://runs/toy")
 
 
 def job_of(**changes: Any) -> Job:
-    values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "zones": (ZONE, "us-central1-b")}
-    values |= {
-        "project": PROJECT,
-        "prices": dict.fromkeys((*values["zones"], OTHER_ZONE), 2.0),
-        "created_at": time.time() - 7200,
-    }
+    values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "zones": ZONES, "project": PROJECT}
+    values |= {"prices": dict.fromkeys((*ZONES, OTHER_ZONE), 2.0), "created_at": time.time() - 7200}
     return Job(**{**values, **changes})
 
 
@@ -47,12 +47,17 @@ def running(**changes: Any) -> Job:
     return job_of(**{"attempt": 2, "node": node_of(2), "attempts": (attempt_of(1),), "newest_step": 40, **changes})
 
 
+def run_of(steps: int = 1000) -> RunConfig:
+    return load_run("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"], "train.steps": steps})
+
+
 def write_job(job: Job, workdir: Any = WORKDIR_PATH) -> Control:
+    """As a launch of `run_of()` with SETTINGS leaves it."""
     control = Control(workdir)
     storage.remove(control.path)
     assert control.create(job)
-    storage.write_json(control.folder / "settings.json", {"project": PROJECT, "budget": 50.0, "bundle": "gs://runs/none"})
-    storage.write_json(control.folder / "run.json", {"train": {"steps": 1000}})
+    storage.write_json(control.settings_file, {**SETTINGS.model_dump(mode="json"), "bundle": "gs://runs/none"})
+    storage.write_atomic(control.run_file, canonical_json(run_of()))
     return control
 
 

@@ -12,16 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, running, write_job
+from cloud_rig import OTHER_ZONE, PROJECT, WORKDIR_PATH, ZONE, job_of, node_of, plant, run_of, running, write_job
 
 from cloud_emulator import Emulator
 from command_line import run_cloud as run, terminal_of
 from tpulm import storage, workfolder
 from tpulm.cli import cloud_runs
 from tpulm.cloud import launch as cloud_launch, prices, teardown
-from tpulm.cloud.settings import load
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import canonical_json, load as load_run
+from tpulm.config import canonical_json
 from tpulm.errors import ConfigError, InUse, StorageError, TpulmError, WorkFolderMismatch
 from tpulm.storage.causes import client
 
@@ -43,7 +42,7 @@ def training() -> None:
     steps = ({"step": begun + n, "time": now - 1000 + 2 * n, "tokens_per_second": 500.0} for n in range(51))
     lines = [json.dumps({"kind": "train", **step}) for step in steps]
     storage.write_atomic(WORKDIR_PATH / "metrics" / "0001.jsonl", "\n".join(lines) + "\n")
-    storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / "commit_success.txt", b"")
+    storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / storage.COMMIT, b"")
     beat = {"time": now - 12, "state": "training"}
     storage.write_json(WORKDIR_PATH / "cloud" / "attempts" / "2" / "beat-0.json", beat)
 
@@ -121,23 +120,26 @@ def test_logs_go_to_stdout_alone(said: io.StringIO, gcs: Emulator):
     assert run("logs", *W, "-f", "--worker", "1") == (0, "step 1 [a]\nstep 2 한\n")
 
 
+def launch_of(steps: int, *options: str) -> tuple[str, ...]:
+    """The command that launches `run_of(steps)`."""
+    run_of_it = ("bert-tiny", "--set", "corpus.sources=['gs://runs/text.txt']", "--set", f"train.steps={steps}")
+    place = ("--project", PROJECT, "--accelerator", "v3-8", "--bucket", "runs", "--budget", "50", *W)
+    return ("launch", *run_of_it, *place, "--no-check", "--no-plan", "--yes", *options)
+
+
 def test_launching_in_the_folder_of_a_run_that_is_done(said: io.StringIO, api: TpuApi, gcs: Emulator):
     """The same run is done; another is refused, and one whose model is gone gets it again."""
-    control = write_job(job_of(status="done", project=PROJECT))
-    done = load_run("bert-tiny", {"corpus.sources": ["gs://runs/x"]})
-    for path in (control.run_file, WORKDIR_PATH / "run.json"):
-        storage.write_atomic(path, canonical_json(done))
+    write_job(job_of(status="done"))
+    storage.write_atomic(WORKDIR_PATH / "run.json", canonical_json(run_of()))
     storage.write_atomic(WORKDIR_PATH / "export" / "model.safetensors", b"1")
     workfolder.write_result(WORKDIR_PATH, "export", {"step": 7}, product=WORKDIR_PATH / "export")
     storage.write_atomic(WORKDIR_PATH / "dataset" / "manifest.json", b"{}")
-    place = (*W, "--project", PROJECT, "--accelerator", "v3-8", "--bucket", "runs", "--zone", ZONE)
-    launch = ("launch", "bert-tiny", "--set", "corpus.sources=['gs://runs/x']", *place, "--no-check", "--no-plan", "--yes")
-    assert run(*launch, "--json")[0] == 0 and not gcs.tpu.nodes()
+    assert run(*launch_of(1000, "--json"))[0] == 0 and not gcs.tpu.nodes()
     for option in ((), ("--prepare-on-tpu",)):
         with pytest.raises(WorkFolderMismatch, match=r"train\.steps"):
-            run(*launch, "--set", "train.steps=8", *option)
+            run(*launch_of(8, *option))
     storage.remove(WORKDIR_PATH / "export")
-    assert not cloud_launch.is_done(done, WORKDIR_PATH)
+    assert not cloud_launch.is_done(run_of(), WORKDIR_PATH)
 
 
 def test_the_process_in_the_background_finds_the_login(
@@ -147,13 +149,8 @@ def test_the_process_in_the_background_finds_the_login(
     begun: list[dict[str, Any]] = []
     monkeypatch.setattr(subprocess, "Popen", lambda command, **given: begun.append(given) or SimpleNamespace(pid=7))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "key.json")
-    control = write_job(running(zones=(ZONE,), project=PROJECT))
-    run_of_it, options = load_run("bert-tiny", {"corpus.sources": ["gs://runs/x"]}), {"accelerator": "v3-8", "bucket": "runs"}
-    storage.write_atomic(control.run_file, canonical_json(run_of_it))
-    settings = load(project=PROJECT, zones=(ZONE,), **options).model_dump(mode="json")
-    storage.write_json(control.settings_file, {**settings, "bundle": "gs://runs/none"})
-    place = (*W, "--project", PROJECT, "--accelerator", "v3-8", "--bucket", "runs", "--zone", ZONE, "--no-check", "--no-plan")
-    run("launch", "bert-tiny", "--set", "corpus.sources=['gs://runs/x']", *place, "--yes", "--detach")
+    write_job(running())
+    run(*launch_of(1000, "--detach"))
     assert begun[0]["env"]["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "key.json")
 
 
@@ -175,10 +172,14 @@ def test_ssh_prints_the_command_and_nothing_else(said: io.StringIO, gcs: Emulato
 def test_cost(said: io.StringIO, gcs: Emulator):
     write_job(running())
     training()
+    storage.write_atomic(WORKDIR_PATH / "cloud" / "prices.json", b"[]")
     code, out = run("cost", *W, "--json")
     told, text = json.loads(out), said.getvalue()
-    assert code == 0 and told["dollars"] == pytest.approx(4.0, abs=0.2)
-    assert told["dollars_at_end"] == pytest.approx(4.0 + 1860 / 3600 * 2, abs=0.2)
+    assert [(item["attempt"], item["ending"], item["steps"]) for item in told["attempts"]] == [(1, "preempted", 40), (2, "", 30)]
+    assert code == 0 and told["dollars"] == pytest.approx(4.0, abs=0.2) and told["hours"] == pytest.approx(2.0, abs=0.1)
+    assert told["dollars_at_end"] == pytest.approx(4.0 + 1860 / 3600 * 2, abs=0.2) and told["runs"]
+    assert (told["stored"]["objects"], told["stored"]["region"]) == (7, "us-central1")
+    assert told["stored"]["dollars_per_month"] == pytest.approx(told["stored"]["bytes"] / 2**30 * 0.02)
     assert "$2.00 an hour" in text and "of training more" in text and "a month in us-central1" in text
     assert "where from is not written down" in text and "cloud.google.com/storage/pricing of that day, 2022-12-30" in text
     prices.save(WORKDIR_PATH / "cloud", {ZONE: prices.Price(2.0, ZONE, True, prices.CATALOG, "2026-11-23")})
@@ -213,10 +214,14 @@ def test_audit_finds_asks_and_deletes(said: io.StringIO, api: TpuApi, gcs: Emula
 
 @pytest.mark.usefixtures("few_zones")
 def test_down_ends_the_run_and_keeps_the_work(said: io.StringIO, api: TpuApi, gcs: Emulator):
-    write_job(running())
+    """Without a supervisor it is ended from here."""
+    control = write_job(running())
     plant(api, "toy-a2")
+    storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / storage.COMMIT, b"")
     storage.write_atomic(WORKDIR_PATH / "dataset" / "rows", b"1")
     assert run("down", *W) == (0, "")
+    job = control.job()
+    assert (job.status, job.attempts[-1].ending, job.newest_step) == ("stopped", "stopped", 70)
     assert "nothing is left that bills" in said.getvalue() and gcs.tpu.nodes() == {}
     assert run("audit", "--project", PROJECT) == (0, "") and "nothing is left behind" in said.getvalue()
     assert run("down", *W, "--delete-data", "--yes") == (0, "")
@@ -227,7 +232,7 @@ def test_down_ends_the_run_and_keeps_the_work(said: io.StringIO, api: TpuApi, gc
 
 def test_down_knows_the_consoles_folders(said: io.StringIO, gcs: Emulator):
     """Empty objects with names that end with a slash."""
-    write_job(job_of(status="done", project=PROJECT))
+    write_job(job_of(status="done"))
     bucket = client().bucket("runs")
     for name in ("toy/", "toy/mine/", "other/"):
         bucket.blob(name).upload_from_string(b"")

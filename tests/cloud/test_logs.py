@@ -11,7 +11,7 @@ from cloud_emulator import Emulator
 from tpulm import storage
 from tpulm.cloud import status as logs
 from tpulm.cloud.control import Control
-from tpulm.errors import ConfigError, StorageError
+from tpulm.errors import StorageError
 
 LINES = [f"step {number}: loss {1000 / (number + 1):.3f}\n".encode() for number in range(2000)]
 
@@ -105,5 +105,3 @@ def test_which_attempt(gcs: Emulator):
         logs.attempt_of(running(), 3)
     with pytest.raises(StorageError, match="no attempt"):
         logs.attempt_of(job_of(), None)
-    with pytest.raises(ConfigError, match="tpulm cloud launch"):
-        Control("gs://runs/none").job()

@@ -27,16 +27,6 @@ def stop(api: TpuApi, seconds: float = 20) -> Job:
     return teardown.stop(WORKDIR_PATH, api, pause_seconds=0.05, seconds=seconds)
 
 
-def test_without_a_supervisor_it_is_ended_from_here(api: TpuApi, gcs: Emulator):
-    write_job(running())
-    plant(api, "toy-a2")
-    storage.write_atomic(WORKDIR_PATH / "checkpoints" / "70" / storage.COMMIT, b"")
-    job = stop(api)
-    assert (job.status, job.attempts[-1].ending, job.newest_step) == ("stopped", "stopped", 70)
-    assert gcs.tpu.nodes() == {} and teardown.list_remaining(api, WORKDIR_PATH, "toy").resources == ()
-    assert stop(api) == job, "again, it is over already"
-
-
 def test_a_supervisor_elsewhere_is_left_to_end_it(api: TpuApi, gcs: Emulator):
     control = write_job(job_of(attempt=1, node=node_of(1)))
 
@@ -116,20 +106,13 @@ def test_the_cost_of_spare_nodes_that_bill(gcs: Emulator):
     assert [(item.node, item.steps) for item in found.attempts] == [("toy-a1", 40), ("toy-a3", 0), ("toy-a2", 30)]
 
 
-def test_the_cost_of_attempts_storage_and_what_is_to_come(gcs: Emulator):
-    job = running()
-    write_job(job)
-    storage.write_atomic(WORKDIR_PATH / "x", b"0" * 1_000_000)
-    found = cost(job, 7200)
-    assert [(item.attempt, item.ending, item.steps) for item in found.attempts] == [(1, "preempted", 40), (2, "", 30)]
-    assert found.dollars == pytest.approx(4.0, abs=0.2) and found.runs and found.hours == pytest.approx(2.0, abs=0.1)
-    assert found.dollars_at_end == pytest.approx(8.0, abs=0.2)
-    assert found.stored.objects == 4 and found.stored.region == "us-central1"
-    assert found.stored.dollars_per_month == pytest.approx(found.stored.bytes / 2**30 * 0.02)
+def test_the_cost_of_what_is_granted_to_come_and_stored(gcs: Emulator):
     granted = cost(running(prices={}, attempts=()), 7200)
     assert (granted.dollars, granted.dollars_at_end) == (0.0, 0.0)
-    assert cost(job).dollars_at_end is None
-    assert (status.stored(WORKDIR_PATH, "asia-northeast1").dollars_per_month or 0) > (found.stored.dollars_per_month or 0)
+    assert cost(running()).dollars_at_end is None, "no speed is known"
+    storage.write_atomic(WORKDIR_PATH / "x", b"0" * 1_000_000)
+    here, dearer = (status.stored(WORKDIR_PATH, region).dollars_per_month for region in ("us-central1", "asia-northeast1"))
+    assert here is not None and dearer is not None and here < dearer
     assert status.stored(WORKDIR_PATH, "us-central2").dollars_per_month is None, "no other region's price stands for it"
 
 
@@ -153,8 +136,6 @@ def test_a_live_run_is_left_alone_and_its_earlier_nodes_are_not(api: TpuApi, gcs
     (live,) = found.of("live")
     assert live.dollars_per_hour == pytest.approx(4 * 0.51) and 0 <= (live.age(time.time()) or -1) < 60
     assert found.zones == 3 and not found.silent and found.others == 0
-    assert teardown.delete(api, found.of("orphan"), pause_seconds=0.05).left == ()
-    assert verdicts(api) == {("toy-a2", "node"): "live"}
 
 
 SPARE = (node_of(3, zone=OTHER_ZONE), node_of(4, zone=OTHER_ZONE, ending="withdrawn"))

@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import pytest
 import trainer
-from cloud_rig import PROJECT, WORKDIR_PATH, job_of, running
-from vm_rig import PATIENCE, QUICK, ZONES, Cloud, agents, cloud, endings, machines, until
+from cloud_rig import PROJECT, SETTINGS, WORKDIR_PATH, ZONES, job_of, run_of, running, write_job
+from vm_rig import PATIENCE, QUICK, Cloud, agents, cloud, endings, machines, until
 
 from cloud_emulator import Emulator
 from tpulm import storage
@@ -31,7 +31,6 @@ from tpulm.cloud.provider import NodeStatus, Request
 from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.config import canonical_json, load as load_run
 from tpulm.errors import ConfigError
 
 __all__ = ["cloud", "machines"]
@@ -204,31 +203,25 @@ def test_a_node_that_was_asked_for_by_a_supervisor_that_died(gcs: Emulator, tmp_
 def launched(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Control:
     """A run with a node, and the settings that it was launched with."""
     monkeypatch.setattr(bundle, "stage", lambda folder, **options: folder / "bundle.tar.gz")
-    control = Control(WORKDIR_PATH)
-    assert control.create(running())
-    storage.write_atomic(control.run_file, canonical_json(load_run("bert-tiny", SOURCES)))
-    storage.write_json(control.settings_file, {**SETTINGS.model_dump(mode="json"), "bundle": "gs://runs/bundle"})
-    return control
+    return write_job(running())
 
 
-SOURCES = {"corpus.sources": ["gs://runs/text.txt"]}
-SETTINGS = load(project=PROJECT, accelerator="v3-8", bucket="runs", zones=ZONES)
 PRICES: dict[str, float] = dict.fromkeys(ZONES, 2.0)
 
 
 def test_settings_that_the_node_does_not_have(launched: Control):
     """Nothing of the run that goes on is changed."""
     before = storage.read_bytes(launched.run_file), storage.read_bytes(launched.settings_file)
-    run = load_run("bert-tiny", SOURCES)
+    run = run_of()
     other = SETTINGS.model_copy(update={"accelerator": "v6e-8", "budget": 7.0})
-    with pytest.raises(ConfigError, match=r"accelerator: v3-8 -> v6e-8\n  budget: None -> 7\.0"):
+    with pytest.raises(ConfigError, match=r"accelerator: v3-8 -> v6e-8\n  budget: 50\.0 -> 7\.0"):
         launching.reattach(run, WORKDIR_PATH, other)
     others = {"zones": ZONES[1:], "queued": True, "network": "other", "external_addresses": False, "quota_patience_hours": 9.0}
     with pytest.raises(ConfigError) as raised:
         launching.reattach(run, WORKDIR_PATH, SETTINGS.model_copy(update=others))
     assert all(f"{name}: " in str(raised.value) for name in others)
     with pytest.raises(ConfigError, match=r"train\.steps"):
-        launching.reattach(load_run("bert-tiny", {**SOURCES, "train.steps": 7}), WORKDIR_PATH, SETTINGS)
+        launching.reattach(run_of(steps=7), WORKDIR_PATH, SETTINGS)
     with pytest.raises(ConfigError, match="toy-a2"):
         launching.launch(run, WORKDIR_PATH, other, prices=PRICES)
     assert before == (storage.read_bytes(launched.run_file), storage.read_bytes(launched.settings_file))
@@ -240,14 +233,14 @@ def test_settings_that_the_node_does_not_have(launched: Control):
 def test_a_stopped_run_goes_on_where_it_is_launched_next(launched: Control):
     launched.change(lambda job: job.model_copy(update={"status": "stopped", "wanted": "stopped", "node": None}))
     elsewhere = SETTINGS.model_copy(update={"zones": ZONES[1:], "spot": False})
-    job = launching.launch(load_run("bert-tiny", SOURCES), WORKDIR_PATH, elsewhere, prices=PRICES)
+    job = launching.launch(run_of(), WORKDIR_PATH, elsewhere, prices=PRICES)
     assert (job.status, job.wanted, job.zones, job.spot) == ("active", "running", ZONES[1:], False)
 
 
 def test_a_job_that_was_deleted_by_hand_begins_after_the_attempts_that_there_were(launched: Control):
     storage.remove(launched.path)
     storage.write_json(launched.attempt(2) / "end-0.json", {})
-    job = launching.launch(load_run("bert-tiny", SOURCES), WORKDIR_PATH, SETTINGS, prices=PRICES)
+    job = launching.launch(run_of(), WORKDIR_PATH, SETTINGS, prices=PRICES)
     assert (job.status, job.attempt, job.nodes) == ("active", 2, ())
 
 

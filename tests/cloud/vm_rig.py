@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 import trainer
-from cloud_rig import WORKDIR_PATH
+from cloud_rig import PROJECT, WORKDIR_PATH, ZONES
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import config, storage
@@ -27,7 +27,6 @@ from tpulm.cloud.tpu_api import TpuApi
 from tpulm.runtime import interrupt
 from waiting import until as until_soon
 
-ZONES = ("us-central1-a", "us-central1-b")
 QUICK = Policy(
     create=60.0, appear=10.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0
 )
@@ -52,7 +51,7 @@ class Cloud:
         if plan is not None:
             storage.write_json("gs://runs/plan.json", plan)
             options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
-        self.settings = load(project="tpulm-emulator", **options)
+        self.settings = load(project=PROJECT, **options)
         setup.apply(setup.steps(setup.examine(self.settings)))
         run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
         python = self._interpreter()
