@@ -264,7 +264,7 @@ def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     cloud.workdir = storage.as_path("gs://runs/my run #1 [100%]/여름?")
     cloud.tpu.add_secret("wandb-key", "a-very-secret-value")
     storage.write_atomic("gs://runs/key", "-----BEGIN-----\nsecret-line-one\nsecret-line-two\n-----END-----\n")
-    plan = {"error": "no access with a-very-secret-value", "seconds": 1.0}
+    plan = {"error": "no access with a-very-secret-value"}
     cloud.launch(plan=plan, secrets={"WANDB_API_KEY": "wandb-key", "KEY": "gs://runs/key"})
     end = cloud.begin(dataclasses.replace(QUICK, boot=PATIENCE))
     name = cloud.node()

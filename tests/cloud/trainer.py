@@ -33,44 +33,27 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     workdir = storage.as_path(sys.argv[sys.argv.index("--workdir") + 1])
     plan = json.loads(os.environ.get("TRAINER", "{}"))  # a secret's value, see the tests: what is to go wrong
-    print("training with the key", os.environ.get("KEY", os.environ.get("WANDB_API_KEY", "none")), flush=True)
-    if "exit" in plan:
-        time.sleep(plan.get("seconds", 0.0))
-        sys.exit(plan["exit"])
+    print("training with the key", os.environ.get("KEY", "none"), flush=True)
     if "error" in plan:
         record_failure(workdir, ConfigError(plan["error"]), stage="train")
         sys.exit(2)
-    if first_host():
-        step = max(storage.committed_steps(workdir / "checkpoints"), default=0)
-        while step < STEPS:
-            watchdog.report("train", step)
-            if step == plan.get("hangs_at"):
-                hang()
-            time.sleep(plan.get("seconds", SECONDS))
-            step += 1
-            storage.write_atomic(workdir / "checkpoints" / str(step) / storage.COMMIT, "")
-            if asked:
-                sys.exit(75)
-            if step == plan.get("dies_at"):
-                os.kill(os.getpid(), signal.SIGKILL)
-        storage.write_json(workdir / "results" / "export.json", {"step": step})
-        return
-    while not asked and not storage.exists(workdir / "results" / "export.json"):
-        time.sleep(SECONDS)
-    sys.exit(75 if asked else 0)
+    step = max(storage.committed_steps(workdir / "checkpoints"), default=0)
+    while step < STEPS:
+        watchdog.report("train", step)
+        if step == plan.get("hangs_at"):
+            hang()
+        time.sleep(plan.get("seconds", SECONDS))
+        step += 1
+        storage.write_atomic(workdir / "checkpoints" / str(step) / storage.COMMIT, "")
+        if asked:
+            sys.exit(75)
+    storage.write_json(workdir / "results" / "export.json", {"step": step})
 
 
 def hang() -> None:
     """For ever, in C, with Python's lock held."""
     while True:
         ctypes.PyDLL(None).pause()
-
-
-def first_host() -> bool:
-    from tpulm.runtime import hosts
-
-    member = hosts.membership()
-    return member is None or member.index == 0
 
 
 if __name__ == "__main__":
