@@ -14,8 +14,10 @@ from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
+from cloud_rig import job_of, node_of
 
 from local_server import LocalServer, send
 from tpulm.cloud import bundle
@@ -169,35 +171,18 @@ def test_a_token_that_is_refused_is_fetched_again(google: Google, monkeypatch: p
     assert bucket.get("job.json", patience=1, unless_refused=True) is None
 
 
-JOB: dict[str, Any] = {
-    "wanted": "running",
-    "node": {"attempt": 1, "ending": None, "asked_because": None, "zone": "us-east5-a"},
-    "spare": [],
-    "attempts": [],
-    "prices": {"us-east5-a": 2.0, "us-west1-a": 2.0},
-    "budget": None,
-}
+NODE = node_of(1, zone="us-east5-a")
+JOB = json.loads(job_of(attempt=1, node=NODE, prices={"us-east5-a": 2.0, "us-west1-a": 2.0}).model_dump_json())
 
 
-class Frozen:
+def frozen() -> Mock:
     """A process in an uninterruptible call of the kernel: no signal ends it."""
 
-    pid = 4321
-    returncode = None
-    killed = 0
-
-    def kill(self) -> None:
-        self.killed += 1
-
-    def send_signal(self, number: int) -> None:
-        pass
-
-    def poll(self) -> None:
-        return None
-
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(timeout: float | None = None) -> int:
         assert timeout is not None, "waits for ever"
         raise subprocess.TimeoutExpired("frozen", timeout)
+
+    return Mock(pid=4321, returncode=None, poll=Mock(return_value=None), wait=wait)
 
 
 @pytest.fixture
@@ -220,7 +205,7 @@ def put_job(google: Google, **changes: Any) -> None:
 
 def test_a_trainer_that_cannot_be_killed_keeps_no_vm(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
     put_job(google, wanted="stopped")
-    agent, trainer = program.Agent(), Frozen()
+    agent, trainer = program.Agent(), frozen()
     monkeypatch.setattr(program, "environment", lambda alive: "python")
     given: dict[str, Any] = {}
     lock = agent.log_path.with_name("libtpu_lockfile")  # of a trainer that was killed: marin issue 4675, jax issue 10192
@@ -229,8 +214,9 @@ def test_a_trainer_that_cannot_be_killed_keeps_no_vm(google: Google, program: An
     monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: given.update(options) or trainer)
     monkeypatch.setattr(program, "GRACE_SECONDS", 0.0)
     assert agent.train() == {"exit_code": -9, "failure": None, "message": "the trainer cannot be killed"}
-    assert not lock.exists()
-    assert trainer.killed == 1 and float(given["env"]["TPULM_JOIN_SECONDS"]) >= sys.modules["install"].STEP_SECONDS
+    trainer.send_signal.assert_called_once_with(signal.SIGTERM)
+    trainer.kill.assert_called_once_with()
+    assert float(given["env"]["TPULM_JOIN_SECONDS"]) >= sys.modules["install"].STEP_SECONDS and not lock.exists()
     monkeypatch.setattr(program, "stacks", lambda process, path: "")
     assert agent.end_hung(700.0)["failure"] == "Hung"
     put_job(google, node={**JOB["node"], "ending": "lost"})
@@ -240,7 +226,7 @@ def test_a_trainer_that_cannot_be_killed_keeps_no_vm(google: Google, program: An
 def test_an_installer_that_cannot_be_killed_keeps_no_vm(program: Any, monkeypatch: pytest.MonkeyPatch):
     install = sys.modules["install"]
     monkeypatch.setattr(install, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: Frozen())
+    monkeypatch.setattr(program.subprocess, "Popen", lambda *command, **options: frozen())
     with pytest.raises(RuntimeError, match="exit code None"):
         install.run(["uv"], lambda: None)  # type: ignore[attr-defined]
 
@@ -331,7 +317,7 @@ def test_what_cannot_be_read_in_the_bucket_ends_no_trainer(google: Google, progr
     for content in (b'{"wanted": "run', b"[]", b'{"node": null}'):
         google.objects["/storage/v1/b/runs/o/toy%2Fcloud%2Fjob.json"] = content
         assert agent.poll("training") is (content != b'{"node": null}')
-    agent.trainer = Frozen()
+    agent.trainer = frozen()
     assert agent.outcome(3)["exit_code"] == 3, "404: there is no such bucket"
     google.objects["/storage/v1/b/runs/o"] = b"no JSON"
     assert agent.outcome(3)["exit_code"] == 3
@@ -355,13 +341,13 @@ def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_pat
     assert said.count("dies") > 1, said
 
 
-def test_a_notice_of_the_metadata_server_reaches_the_trainer(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_notice_of_the_metadata_server_reaches_the_trainer(google: Google, program: Any):
     google.metadata["instance/preempted"] = "TRUE"
-    agent, sent = program.Agent(), list[int]()
-    agent.trainer = Frozen()
-    monkeypatch.setattr(agent.trainer, "send_signal", sent.append)
+    agent = program.Agent()
+    agent.trainer = frozen()
     agent.await_preemption()
-    assert (agent.notice, sent) == (program.PREEMPTED, [signal.SIGTERM]) and agent.asked_at is not None
+    agent.trainer.send_signal.assert_called_once_with(signal.SIGTERM)
+    assert agent.notice == program.PREEMPTED and agent.asked_at is not None
 
 
 def test_names_come_from_every_page(program: Any, monkeypatch: pytest.MonkeyPatch):

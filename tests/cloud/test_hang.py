@@ -156,7 +156,7 @@ def test_a_process_that_does_not_listen_yet_is_not_ended(tmp_path: Path):
 @pytest.mark.slow
 def test_a_trainer_that_hangs(cloud: Cloud) -> None:
     """Its stacks lie in the bucket, and its end says where."""
-    cloud.launch(plan={"hangs_at": 3, "seconds": 0.3}, hang_minutes=2 / 60)
+    cloud.launch({"hangs_at": 3, "seconds": 0.3}, hang_minutes=2 / 60)
     supervisor, attempt = cloud.supervisor(), Control(WORKDIR_PATH).attempt(1)
     until(lambda: supervisor.step() and storage.exists(attempt / "end-0.json"))
     Control(WORKDIR_PATH).change(lambda job: job.model_copy(update={"wanted": "stopped"}))

@@ -16,9 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import trainer
 from cloud_rig import PROJECT, SETTINGS, WORKDIR_PATH, ZONES, job_of, run_of, running, write_job
-from vm_rig import PATIENCE, QUICK, Cloud, agents, cloud, endings, machines, until
+from vm_rig import PATIENCE, Cloud, agents, cloud, endings, machines, until
 
 from cloud_emulator import Emulator
 from tpulm import storage
@@ -247,32 +246,19 @@ def test_a_job_that_was_deleted_by_hand_begins_after_the_attempts_that_there_wer
 # -- in real processes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_nobody_supervises_and_the_node_keeps_to_the_budget(cloud: Cloud) -> None:
-    cloud.launch({"seconds": 3.0}, budget=0.25)  # less than what the VM keeps for saving and deleting
-    supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and cloud.tpu.nodes())
-    until(lambda: not cloud.tpu.nodes(), seconds=PATIENCE)
-    assert cloud.newest_step() < trainer.STEPS  # it saved and stopped, or was stopped before it began
-    job = cloud.begin(dataclasses.replace(QUICK, budget=0.25))()
-    assert (job.status, len(job.attempts)) == ("stopped", 1)
-
-
 def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     """A tracker's key and a secret of several lines, in a work folder with an odd name: the trainer prints one of them, and
     fails with a message that has the other."""
     cloud.workdir = storage.as_path("gs://runs/my run #1 [100%]/여름?")
     cloud.tpu.add_secret("wandb-key", "a-very-secret-value")
     storage.write_atomic("gs://runs/key", "-----BEGIN-----\nsecret-line-one\nsecret-line-two\n-----END-----\n")
-    plan = {"error": "no access with a-very-secret-value"}
-    cloud.launch(plan=plan, secrets={"WANDB_API_KEY": "wandb-key", "KEY": "gs://runs/key"})
-    end = cloud.begin(dataclasses.replace(QUICK, boot=PATIENCE))
-    name = cloud.node()
-    log = Control(cloud.workdir).attempt(1) / "log-0.txt"
-    shown = json.dumps(cloud.tpu.status()) + cloud.tpu.console(name)
+    secrets = {"WANDB_API_KEY": "wandb-key", "KEY": "gs://runs/key"}
+    cloud.launch({"error": "no access with a-very-secret-value"}, secrets)
+    end = cloud.begin()
+    shown = cloud.tpu.console(cloud.node()) + json.dumps(cloud.tpu.status())
     job = end()
     assert (job.status, endings(job), job.message) == ("failed", ["failed"], "no access with [redacted]"), cloud.told
-    text = storage.read_text(log)
+    text = storage.read_text(Control(cloud.workdir).attempt(1) / "log-0.txt")
     assert "training with the key" in text and "secret-line" not in text
     assert not any(secret in shown for secret in ("a-very-secret-value", "secret-line"))
 

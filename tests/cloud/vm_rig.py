@@ -13,24 +13,21 @@ from unittest.mock import patch
 
 import pytest
 import trainer
-from cloud_rig import PROJECT, WORKDIR_PATH, ZONES
+from cloud_rig import PROJECT, SETTINGS, WORKDIR_PATH, ZONES, run_of
 
 from cloud_emulator import Emulator, MachineSettings
-from tpulm import config, storage
+from tpulm import storage
 from tpulm.cloud import bundle, launch as launching, setup
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
-from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.runtime import interrupt
 from waiting import until as until_soon
 
-QUICK = Policy(
-    create=60.0, appear=10.0, boot=60.0, stale=30.0, repair=30.0, unknown=1.0, save=20.0, pause=0.2, longest_pause=1.0
-)
 PATIENCE = 120.0  # seconds until a test gives up
+QUICK = Policy(create=60.0, appear=10.0, boot=PATIENCE, stale=30.0, repair=30.0, save=20.0, pause=0.2, longest_pause=1.0)
 until = partial(until_soon, pause=0.2)  # processes need the processor more
 
 
@@ -45,19 +42,16 @@ class Cloud:
         self._threads: list[threading.Thread] = []
         self.tpu.set(create_seconds=0.1, delete_seconds=0.05, stop_seconds=0.05)
 
-    def launch(self, plan: dict[str, Any] | None = None, **options: Any) -> None:
+    def launch(self, plan: dict[str, Any], secrets: dict[str, str] | None = None, **options: Any) -> None:
         """`plan` is what is to go wrong with the trainer."""
-        options = {"accelerator": "v3-8", "bucket": "runs", "zones": ZONES, **options}
-        if plan is not None:
-            storage.write_json("gs://runs/plan.json", plan)
-            options["secrets"] = {**options.get("secrets", {}), "TRAINER": "gs://runs/plan.json"}
-        self.settings = load(project=PROJECT, **options)
+        storage.write_json("gs://runs/plan.json", plan)
+        secrets = {**(secrets or {}), "TRAINER": "gs://runs/plan.json"}
+        self.settings = SETTINGS.model_copy(update={"secrets": secrets, **options})
         setup.apply(setup.steps(setup.examine(self.settings)))
-        run = config.load("bert-tiny", {"corpus.sources": ["gs://runs/text.txt"]})
         python = self._interpreter()
         with patch.object(bundle, "fetch_uv", lambda _: python):  # 50 MB to pack, which nobody needs where an interpreter is
-            prices = dict.fromkeys(self.settings.zones, 2.0)
-            launching.launch(run, self.workdir, self.settings, prices=prices, python=str(python))
+            prices = dict.fromkeys(ZONES, 2.0)
+            launching.launch(run_of(), self.workdir, self.settings, prices=prices, python=str(python))
 
     def _interpreter(self) -> Path:
         path = self._folder / "python"
@@ -66,20 +60,15 @@ class Cloud:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return path
 
-    def supervisor(self, policy: Policy = QUICK) -> Supervisor:
+    def supervisor(self) -> Supervisor:
         return launching.supervisor(
-            self.workdir,
-            self.settings,
-            TpuApi(self.settings.project),
-            log=self.told.append,
-            policy=policy,
-            pause_seconds=0.3,
+            self.workdir, self.settings, TpuApi(PROJECT), log=self.told.append, policy=QUICK, pause_seconds=0.3
         )
 
-    def begin(self, policy: Policy = QUICK) -> Callable[[], Job]:
+    def begin(self) -> Callable[[], Job]:
         """Supervises in a thread; what it gives waits for the end."""
         jobs: list[Job] = []
-        supervisor = self.supervisor(policy)
+        supervisor = self.supervisor()
         thread = threading.Thread(target=lambda: jobs.append(supervisor.run()))
         thread.start()
         self._threads.append(thread)
