@@ -49,9 +49,6 @@ def test_cloud_toml_is_read_and_named(said: io.StringIO, tmp_path: Path):
     (tmp_path / "cloud.toml").write_text('bucket = "runs"\naccelerator = "v2-8"\n')
     run("doctor")
     assert "tpulm-emulator (cloud.toml), for runs on Cloud TPU" in said.getvalue() and "v2-8 is offered" in said.getvalue()
-    (tmp_path / "cloud.toml").write_text('bukket = "runs"\n')
-    with pytest.raises(ConfigError, match=r"'bukket'.*'bucket'"):
-        run("doctor")
 
 
 def test_setup_asks(said: io.StringIO, gcs: Emulator, monkeypatch: pytest.MonkeyPatch):

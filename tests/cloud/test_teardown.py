@@ -77,15 +77,12 @@ def test_files_go_with_the_job_last(gcs: Emulator):
     assert gcs.bucket_names() == []
 
 
-def test_a_folder_in_use_is_not_deleted(gcs: Emulator):
+def test_a_folder_in_use_or_launched_again_meanwhile_is_not_deleted(gcs: Emulator):
     for folder in (WORKDIR_PATH, WORKDIR_PATH / "cloud"):
         with storage.held(folder), pytest.raises(TpulmError, match="in use"), teardown.locked_for_deletion(WORKDIR_PATH):
             pytest.fail("it is in use")
     with teardown.locked_for_deletion(WORKDIR_PATH), pytest.raises(InUse), storage.held(WORKDIR_PATH / "cloud"):
         pytest.fail("it is being deleted")
-
-
-def test_a_run_that_was_launched_again_meanwhile_is_not_deleted(gcs: Emulator):
     write_job(running())
     with pytest.raises(ConfigError, match="launched"), teardown.locked_for_deletion(WORKDIR_PATH):
         pytest.fail("it runs")
@@ -119,8 +116,8 @@ def test_the_cost_of_what_is_granted_to_come_and_stored(gcs: Emulator):
 # -- audit ---------------------------------------------------------------------------------------------------------------
 
 
-def verdicts(api: TpuApi, **settings: Any) -> dict[tuple[str, str], str]:
-    return {(item.resource.name, item.resource.kind): item.verdict for item in teardown.audit(api, **settings).findings}
+def verdicts(api: TpuApi) -> dict[tuple[str, str], str]:
+    return {(item.resource.name, item.resource.kind): item.verdict for item in teardown.audit(api).findings}
 
 
 def test_a_live_run_is_left_alone_and_its_earlier_nodes_are_not(api: TpuApi, gcs: Emulator):
