@@ -19,6 +19,7 @@ import requests
 
 from cloud_emulator.server import environment_for
 from command_line import invoke
+from tpulm.runtime import interrupt
 from waiting import until
 
 COMMAND = [sys.executable, "-m", "tpulm", "cloud", "emulator"]
@@ -36,10 +37,9 @@ def running(environment: dict[str, str], *arguments: object) -> Iterator[subproc
         child.communicate()
 
 
-def test_from_start_to_ctrl_c_and_again(user_environment: dict[str, str], tmp_path: Path):
+def test_from_start_to_ctrl_c_and_again(user_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """First as lines that a shell evaluates, then as JSON, when the buckets are there already."""
-    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--bucket", "runs", "--bucket", "second")
-    arguments += ("--project", "my-project")
+    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--project", "my-project", "--bucket", "runs", "--bucket", "second")
     with running(user_environment, *arguments) as child:
         assert child.stdout is not None
         script = "".join(child.stdout.readline() for _ in range(len(environment_for(""))))
@@ -47,17 +47,14 @@ def test_from_start_to_ctrl_c_and_again(user_environment: dict[str, str], tmp_pa
         shell = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
         url, check = shell.stdout.split()
         assert check == "true" and requests.get(f"{url}/storage/v1/b/runs", timeout=30).json()["name"] == "runs"
+        assert requests.get(f"{url}/v2/projects/my-project/locations", timeout=30).json()["locations"]
         child.send_signal(signal.SIGINT)
         said, human = child.communicate(timeout=30)
         assert (child.returncode, said) == (0, "") and "gs://runs" in human and "Traceback" not in human
-    with running(user_environment, *arguments, "--json") as child:
-        assert child.stdout is not None
-        told = json.loads(child.stdout.readline())
-        assert told["project"] == told["environment"]["GOOGLE_CLOUD_PROJECT"] == "my-project"
-        assert requests.get(f"{told['url']}/v2/projects/my-project/locations", timeout=30).json()["locations"]
-        assert told["buckets"] == ["runs", "second"] and told["environment"]["STORAGE_EMULATOR_HOST"] == told["url"]
-        child.send_signal(signal.SIGTERM)
-        assert (child.communicate(timeout=30)[0], child.returncode) == ("", 0)
+    monkeypatch.setattr(interrupt, "requested", lambda: True)  # as Ctrl-C once it has begun
+    told = json.loads(invoke("cloud", "emulator", *arguments, "--json", code=0).stdout)
+    assert told["project"] == told["environment"]["GOOGLE_CLOUD_PROJECT"] == "my-project"
+    assert told["buckets"] == ["runs", "second"] and told["environment"]["STORAGE_EMULATOR_HOST"] == told["url"]
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch):
