@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cloud_rig import PROJECT, WORKDIR_PATH, running, write_job
+from cloud_rig import PROJECT, WORKDIR_PATH, node_of, running, write_job
 
 from cloud_emulator import Emulator
 from command_line import invoke
@@ -175,12 +175,11 @@ def test_the_commands_prepare_and_stage(gcs: Emulator, tmp_path: Path, monkeypat
         assert pod_of(manifest)["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == label
 
 
-@pytest.mark.parametrize("place_of", ["node", "spare"])
-def test_a_run_that_has_a_node_is_left_alone(gcs: Emulator, place_of: str):
-    job = running()
-    write_job(job if place_of == "node" else job.model_copy(update={"node": None, "spare": job.nodes}))
-    with pytest.raises(ConfigError, match="toy-a2"):
-        export.stage(load("bert-tiny"), WORKDIR_PATH, settings())
+def test_a_run_that_has_a_node_is_left_alone(gcs: Emulator):
+    for job in (running(), running(node=None, spare=(node_of(2),))):
+        write_job(job)
+        with pytest.raises(ConfigError, match="toy-a2"):
+            export.stage(load("bert-tiny"), WORKDIR_PATH, settings())
 
 
 @pytest.mark.parametrize(("accelerator", "hosts"), [("v5litepod-8", 1), ("v5litepod-64", 16), ("v6e-256", 64)])

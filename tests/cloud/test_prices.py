@@ -60,27 +60,23 @@ def cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return tmp_path / "tpulm" / "prices" / f"{COMPUTE_ENGINE}.json"
 
 
-# Captured from the Cloud Billing Catalog API on 2026-06-14, per chip: Google's rows, verbatim in recorded/billing.json.
-@pytest.mark.parametrize(
-    ("accelerator", "zone", "spot", "dollars"),
-    [
+def test_googles_rows_give_googles_prices(gcs: Emulator):
+    """Captured from the Cloud Billing Catalog API on 2026-06-14, per chip: Google's rows, verbatim in recorded/billing.json."""
+    for accelerator, zone, spot, dollars in (
         ("v5litepod-1", "asia-south2-a", False, 1.44132),
         ("v5p-8", "southamerica-east1-a", False, 4 * 6.430995),
         ("v6e-1", "us-south1-ai1b", False, 2.70),
         ("v5litepod-8", "asia-southeast1-b", True, 8 * 0.78),
         ("v6e-8", "us-east5-b", False, 8 * 2.70),
         ("v6e-8", "us-east5-b", True, 8 * 1.4033),  # 2026-08-07; not the rows of DWS, and of optimized capacity
-    ],
-)
-def test_googles_rows_give_googles_prices(gcs: Emulator, accelerator: str, zone: str, spot: bool, dollars: float):
-    assert per_hour(accelerator, zone, spot=spot) == {zone: dollars}
-    (price,) = prices.find_prices(settings_of(accelerator, spot=spot), [zone]).values()
-    assert price.source == "Cloud Billing Catalog" and len(price.as_of) == len("2026-06-14")
+    ):
+        (price,) = prices.find_prices(settings_of(accelerator, spot=spot), [zone]).values()
+        assert (price.zone, price.spot, price.dollars_per_hour) == (zone, spot, pytest.approx(dollars))
+        assert price.source == "Cloud Billing Catalog" and len(price.as_of) == len("2026-06-14")
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "zones", "spot", "expected"),
-    [
+def test_what_a_row_means(gcs: Emulator):
+    for accelerator, zones, spot, expected in (
         ("v3-8", "us-central1-a", False, [8.0]),
         ("v3-8", "us-central1-a", True, [2.04]),  # its usageType is OnDemand, too
         ("v3-32", "us-central1-a", False, [4 * 7.2]),  # slices have rows of their own
@@ -91,10 +87,8 @@ def test_googles_rows_give_googles_prices(gcs: Emulator, accelerator: str, zone:
         ("v5litepod-1", "europe-west4-b", False, [1.56]),  # the newest entry counts
         ("v5litepod-1", "europe-west4-b", True, [0.624]),  # without "units"
         ("v5litepod-1", "europe-west8-a europe-west12-a", False, []),  # another currency, another unit
-    ],
-)
-def test_what_a_row_means(gcs: Emulator, accelerator: str, zones: str, spot: bool, expected: list[float]):
-    assert list(per_hour(accelerator, *zones.split(), spot=spot).values()) == expected
+    ):
+        assert list(per_hour(accelerator, *zones.split(), spot=spot).values()) == expected, (accelerator, zones)
 
 
 def test_tpu7x_is_in_every_region_of_its_row(gcs: Emulator):
@@ -116,17 +110,10 @@ def test_a_v4_is_always_priced_as_a_slice(cache: Any):
     assert price.dollars_per_hour == pytest.approx(8.1144)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"pricingInfo": []},
-        {"pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": []}}]},
-        {"category": {}},
-        {"description": None},
-    ],
-)
-def test_a_row_in_another_form_hides_no_other(cache: Any, wrong: dict[str, Any]):
-    assert of_rows({**DALLAS, **wrong}, DALLAS).source == prices.CATALOG
+def test_a_row_in_another_form_hides_no_other(cache: Any):
+    without_rates = {"pricingExpression": {"usageUnit": "h", "tieredRates": []}}
+    wrong = ({"pricingInfo": []}, {"pricingInfo": [without_rates]}, {"category": {}}, {"description": None})
+    assert of_rows(*({**DALLAS, **change} for change in wrong), DALLAS).source == prices.CATALOG
 
 
 def test_the_rate_from_the_first_hour_on_counts_and_of_two_rows_the_dearer(cache: Any):
