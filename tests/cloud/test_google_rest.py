@@ -46,32 +46,29 @@ def rest() -> Iterator[GoogleRest]:
     made.close()
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_passes_is_waited_for(planned: list[tuple[int, Any]], rest: GoogleRest, status: int):
-    planned += [(status, b"<html>busy</html>"), (status, {"error": {"message": "busy"}}), (200, {"a": "b"})]
-    assert rest.get("serviceusage", "v1/x") == {"a": "b"} and planned == []
+def test_what_passes_is_waited_for(planned: list[tuple[int, Any]], rest: GoogleRest):
+    for status in (429, 500, 503):
+        planned += [(status, b"<html>busy</html>"), (status, {"error": {"message": "busy"}}), (200, {"a": "b"})]
+        assert rest.get("serviceusage", "v1/x") == {"a": "b"} and planned == []
 
 
 RATE = "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of service 'compute.googleapis'"
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
+def test_a_limit_of_requests_is_no_missing_permission(planned: list[tuple[int, Any]], rest: GoogleRest):
+    """Compute Engine gives it 403: https://cloud.google.com/docs/quotas/troubleshoot."""
+    for more in (
         {"details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED"}], "message": "x"},
         {"errors": [{"domain": "usageLimits", "reason": "rateLimitExceeded"}], "message": "x"},
         {"status": "PERMISSION_DENIED", "message": RATE},
         {"message": "RATE_LIMIT_EXCEEDED"},
-    ],
-)
-def test_a_limit_of_requests_is_no_missing_permission(planned: list[tuple[int, Any]], rest: GoogleRest, more: dict[str, Any]):
-    """Compute Engine gives it 403: https://cloud.google.com/docs/quotas/troubleshoot."""
-    planned += [(403, {"error": {"code": 403, **more}}), (200, {"a": "b"})]
-    assert rest.get("serviceusage", "v1/x") == {"a": "b"}
-    planned.append((403, {"error": {"code": 403, **more}}))
-    with pytest.raises(GoogleError) as raised:
-        GoogleRest(PROJECT, patience_seconds=0.0).get("serviceusage", "v1/x")
-    assert not raised.value.refused and not raised.value.is_final
+    ):
+        planned += [(403, {"error": {"code": 403, **more}}), (200, {"a": "b"})]
+        assert rest.get("serviceusage", "v1/x") == {"a": "b"}
+        planned.append((403, {"error": {"code": 403, **more}}))
+        with pytest.raises(GoogleError) as raised:
+            GoogleRest(PROJECT, patience_seconds=0.0).get("serviceusage", "v1/x")
+        assert not raised.value.refused and not raised.value.is_final
 
 
 def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]]):
@@ -110,16 +107,13 @@ def test_an_api_that_needs_a_while_to_be_on(gcs: Emulator, rest: GoogleRest):
     assert seen == [None]
 
 
-@pytest.mark.parametrize(
-    ("email", "project"),
-    [
+def test_where_an_account_is():
+    for email, project in (
         ("worker@my-project.iam.gserviceaccount.com", "my-project"),
         ("worker@my-project.example.com.iam.gserviceaccount.com", "example.com:my-project"),
         ("123-compute@developer.gserviceaccount.com", "-"),
-    ],
-)
-def test_where_an_account_is(email: str, project: str):
-    assert account_path(email) == f"v1/projects/{project}/serviceAccounts/{email}"
+    ):
+        assert account_path(email) == f"v1/projects/{project}/serviceAccounts/{email}"
 
 
 def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Any):

@@ -20,9 +20,8 @@ def upload(first: int, last: int, *, cut: int = 0) -> bytes:
     return b"".join(LINES[first:last])[cut:]
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "new"),
-    [
+def test_what_follows():
+    for before, now, new in (
         (b"", upload(0, 9), upload(0, 9)),
         (upload(0, 9), upload(0, 9), b""),
         (upload(0, 900), upload(0, 905), upload(900, 905)),
@@ -33,10 +32,8 @@ def upload(first: int, last: int, *, cut: int = 0) -> bytes:
         (upload(0, 900), upload(900, 1500), None),
         (upload(0, 900), upload(1000, 1500), None),
         (b"same\n" * 500, b"same\n" * 300 + b"other\n", b"other\n"),
-    ],
-)
-def test_what_follows(before: bytes, now: bytes, new: bytes | None):
-    assert logs.following(before, now) == new
+    ):
+        assert logs.following(before, now) == new
 
 
 def test_half_a_letter_is_printed_when_it_is_whole(gcs: Emulator):
