@@ -231,26 +231,20 @@ def test_an_installer_that_cannot_be_killed_keeps_no_vm(program: Any, monkeypatc
         install.run(["uv"], lambda: None)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("changes", "outcome"),
-    [
-        ({"wanted": "stopped"}, {"exit_code": 75, "failure": None, "message": "it was asked for"}),
-        ({"budget": 0.1}, {"exit_code": 75, "failure": None, "message": "this VM's time is up"}),
-        ({"node": {**JOB["node"], "attempt": 2}}, None),
-    ],
-)
-def test_what_ends_a_trainer_ends_installing(
-    google: Google, program: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], outcome: dict[str, Any] | None
-):
+def test_what_ends_a_trainer_ends_installing(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
     """… and the process that installs."""
     install = sys.modules["install"]
     monkeypatch.setattr(install, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(program, "environment", lambda alive: install.run(["sleep", "60"], alive))  # type: ignore[attr-defined]
-    agent, before = program.Agent(), children()
-    put_job(google, **changes)
-    begun = time.monotonic()
-    assert agent.train() == outcome
-    assert time.monotonic() - begun < PATIENCE and children() == before
+    agent, before, begun = program.Agent(), children(), time.monotonic()
+    for changes, outcome in (
+        ({"wanted": "stopped"}, {"exit_code": 75, "failure": None, "message": "it was asked for"}),
+        ({"node": {**JOB["node"], "attempt": 2}}, None),
+        ({"budget": 0.1}, {"exit_code": 75, "failure": None, "message": "this VM's time is up"}),
+    ):
+        put_job(google, **changes)
+        assert agent.train() == outcome
+        assert time.monotonic() - begun < PATIENCE and children() == before
 
 
 def test_a_log_of_before_a_reboot_waits_for_the_secrets(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
