@@ -47,17 +47,12 @@ class Google(LocalServer):
 
     def __init__(self, metadata: dict[str, str]):
         super().__init__()
-        self.metadata = {
-            "instance/name": "t1v-n-6d49d11b-w-0",
-            "instance/zone": "projects/987/zones/us-east5-a",
-            "instance/attributes/agent-worker-number": "0",
-            "instance/attributes/tpulm-bundle": f"b/runs/o/{'0' * 64}.tar.gz",
-            "instance/attributes/tpulm-workdir": "gs://runs/toy",
-            "instance/attributes/tpulm-attempt": "1",
-            "instance/service-accounts/default/token": json.dumps({"access_token": TOKEN, "expires_in": 3599}),
-            "project/project-id": TENANT,
-            **metadata,
-        }
+        attributes = {"agent-worker-number": "0", "tpulm-workdir": "gs://runs/toy", "tpulm-attempt": "1"}
+        attributes["tpulm-bundle"] = f"b/runs/o/{'0' * 64}.tar.gz"
+        self.metadata = {f"instance/attributes/{key}": value for key, value in attributes.items()}
+        self.metadata |= {"instance/name": "t1v-n-6d49d11b-w-0", "instance/zone": "projects/987/zones/us-east5-a"}
+        token = json.dumps({"access_token": TOKEN, "expires_in": 3599})
+        self.metadata |= {"instance/service-accounts/default/token": token, "project/project-id": TENANT, **metadata}
         self.objects: dict[str, bytes] = {}
         self.refused: set[str] = set()
         self.asked: list[Asked] = []
@@ -66,15 +61,10 @@ class Google(LocalServer):
         return [asked.path for asked in self.asked if asked.method == method]
 
     def environment(self, home: Path) -> dict[str, str]:
-        return {
-            "HOME": str(home),
-            "GCE_METADATA_HOST": self.url.removeprefix("http://"),
-            "STORAGE_EMULATOR_HOST": self.url,
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
-            "TPULM_LOOK_SECONDS": "0.05",
-            "TPULM_SELF_DELETE_SECONDS": "0",
-            "TPULM_BOOT_SECONDS": "0",
-        }
+        addresses = {"GCE_METADATA_HOST": self.url.removeprefix("http://"), "STORAGE_EMULATOR_HOST": self.url}
+        addresses["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"] = f"{self.url}/"
+        quick = {"TPULM_LOOK_SECONDS": "0.05", "TPULM_SELF_DELETE_SECONDS": "0", "TPULM_BOOT_SECONDS": "0"}
+        return {"HOME": str(home), **addresses, **quick}
 
     def answer(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         token = (request.headers["Authorization"] or "").removeprefix("Bearer ")
