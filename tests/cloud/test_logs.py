@@ -46,19 +46,12 @@ def test_half_a_letter_is_printed_when_it_is_whole(gcs: Emulator):
     assert tail.more() == ("한\n".encode(), False)
 
 
-class Steps:
-    """What happens while somebody follows, one thing at each pause."""
-
-    def __init__(self, *steps: Callable[[], object]):
-        self.steps = list(steps)
-        self.told: list[str] = []
-        self.written: list[bytes] = []
-
-    def follow(self, control: Control, **settings: int) -> int:
-        return logs.follow(control, 0, write=self.written.append, log=self.told.append, wait=self._next, **settings)
-
-    def _next(self, seconds: float) -> None:
-        self.steps.pop(0)()
+def follow(control: Control, *steps: Callable[[], object], **settings: int) -> tuple[bytes, list[str]]:
+    """A log is followed while the steps happen, one at each pause: what was printed, and what was told, each loss as well."""
+    waiting, written, told = list(steps), list[bytes](), list[str]()
+    gaps = logs.follow(control, 0, write=written.append, log=told.append, wait=lambda _: waiting.pop(0)(), **settings)
+    assert gaps == sum("lost" in line for line in told)
+    return b"".join(written), told
 
 
 def test_following_goes_across_attempts_to_the_end(gcs: Emulator):
@@ -75,13 +68,11 @@ def test_following_goes_across_attempts_to_the_end(gcs: Emulator):
         storage.write_atomic(second, upload(20, 30))
         control.change(lambda job: job.model_copy(update={"node": None, "status": "done"}))
 
-    steps = Steps(lambda: storage.write_atomic(first, upload(0, 9)), next_attempt, lambda: None, done)
-    assert steps.follow(control) == 0
-    assert b"".join(steps.written) == upload(0, 12) + upload(20, 30)
-    assert steps.told[0] == "attempt 1 in us-central1-a" and "attempt 2 in us-central1-a" in steps.told
-    assert sum("tpulm cloud supervise" in line for line in steps.told) == 1
-    one = Steps()
-    assert one.follow(control, attempt=1) == 0 and b"".join(one.written) == upload(2, 12)
+    written, told = follow(control, lambda: storage.write_atomic(first, upload(0, 9)), next_attempt, lambda: None, done)
+    assert written == upload(0, 12) + upload(20, 30) and not any("lost" in line for line in told)
+    assert told[0] == "attempt 1 in us-central1-a" and "attempt 2 in us-central1-a" in told
+    assert sum("tpulm cloud supervise" in line for line in told) == 1
+    assert follow(control, attempt=1)[0] == upload(2, 12)
 
 
 def test_what_is_lost_is_counted(gcs: Emulator):
@@ -89,11 +80,12 @@ def test_what_is_lost_is_counted(gcs: Emulator):
     path = logs.log_path(control, 1, 0)
     storage.write_atomic(path, upload(0, 5))
     over = job_of(attempt=1, status="failed", attempts=(attempt_of(1),))
-    steps = Steps(lambda: storage.write_atomic(path, upload(700, 900)), lambda: control.change(lambda job: over))
     with storage.held(control.folder):
-        assert steps.follow(control) == 1
-    assert b"".join(steps.written) == upload(0, 5) + upload(700, 900)
-    assert sum("lost" in line for line in steps.told) == 1 and not any("attach" in line for line in steps.told)
+        written, told = follow(
+            control, lambda: storage.write_atomic(path, upload(700, 900)), lambda: control.change(lambda job: over)
+        )
+    assert written == upload(0, 5) + upload(700, 900)
+    assert sum("lost" in line for line in told) == 1 and not any("tpulm cloud supervise" in line for line in told)
 
 
 def test_which_attempt(gcs: Emulator):
