@@ -213,6 +213,7 @@ def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
         assert isinstance(bury, RecordEnd)
         pauses.append(bury.pause)
         job = recorded(job, bury, Observation(), NOW)
+        assert job.not_before == NOW + bury.pause
     assert zones == ["a", "b"] * 3
     assert pauses == [0, 60, 0, 120, 0, 240]
     assert job.fruitless == 0
@@ -413,10 +414,14 @@ def test_preempted_slices_are_nobodys_fault_however_many():
     slice_ = Observation(state="READY", workers=4, silence=(3.0,) * 4, outcome=LOST)
     assert isinstance(decide(working(), slice_, NOW, POLICY), Wait)
     assert isinstance(decide(working().model_copy(update={"spot": False}), slice_, NOW, POLICY), MarkForDeletion)
-    job = working()
-    for _ in range(5):
-        job = at_work_again(job, dataclasses.replace(slice_, state="PREEMPTED"))
-    assert (job.status, job.fruitless, [attempt.ending for attempt in job.attempts]) == ("active", 0, ["preempted"] * 5)
+    job, pauses, preempted = working(), list[float](), dataclasses.replace(slice_, state="PREEMPTED")
+    for _ in range(7):
+        gone = decide(recorded(job, decide(job, preempted, NOW, POLICY), preempted, NOW), Observation(), NOW, POLICY)
+        assert isinstance(gone, RecordEnd)
+        pauses.append(gone.pause)
+        job = at_work_again(job, preempted)
+    assert (job.status, job.fruitless, [attempt.ending for attempt in job.attempts]) == ("active", 0, ["preempted"] * 7)
+    assert pauses == [0, 60, 120, 240, 480, 960, 1800], "only money and time bound them"
     assert job.attempts[0].zone != job.attempts[1].zone
 
 

@@ -16,7 +16,7 @@ from cloud_rig import job_of, request_of
 from cloud_emulator.recorded import answer
 from tpulm import storage
 from tpulm.cloud.control import Control
-from tpulm.cloud.decide import Do, Outcome, Policy, RecordEnd
+from tpulm.cloud.decide import Do, Outcome, Policy
 from tpulm.cloud.job import Ending, Job, Node, intended, with_node
 from tpulm.cloud.provider import LABEL, Creation, NodeStatus, Refused, Request
 from tpulm.cloud.supervise import Supervisor
@@ -192,20 +192,6 @@ def test_every_write_may_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Control, "replace", replace)
     assert is_one_attempt(run, to_the_end(run))
-
-
-def test_preemptions_before_the_first_checkpoint_are_not_counted(run: Run):
-    """Only money and time bound them; the pauses grow, and the run goes on where a node is left to work."""
-    pauses = []
-    while len(run.cloud.created) < 8:
-        run.cloud.nodes = dict.fromkeys(run.cloud.nodes, "PREEMPTED")
-        job, action = supervisor(run).step()
-        if isinstance(action, RecordEnd):
-            pauses.append(action.pause)
-        run.now = max(run.now, job.not_before) + 1.0
-    assert pauses == [0, 60, 120, 240, 480, 960, 1800]
-    run.now += 1800.0
-    assert (to_the_end(run).status, run.cloud.nodes) == ("done", {})
 
 
 def test_a_permission_that_was_there_before_is_waited_for(run: Run):
