@@ -16,7 +16,7 @@ from cloud_emulator.recorded import answer
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.provider import LABEL, Refused, Request, is_rate_limit, refusal_of_code, refusal_of_http
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, TpulmError, Unavailable
+from tpulm.errors import CloudRefused, StorageRefused, StorageUnavailable, Unavailable
 from tpulm.storage.causes import explain
 from waiting import until
 
@@ -178,28 +178,25 @@ def test_a_login_that_ended_is_no_refusal_of_the_request(api: TpuApi, gcs: Emula
 class Login(Credentials):
     """One of which no token can be had."""
 
-    def __init__(self, why: str):
-        super().__init__()
-        self.why = why
+    why = ""
 
     def refresh(self, request: object) -> None:
         raise auth.RefreshError(self.why)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("metadata-server-ill", Unavailable), *((name, CloudRefused) for name in ("reauthentication", "session-over", "revoked"))],
-)
-def test_tokens_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch, name: str, kind: type[TpulmError]):
+def test_tokens_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", raising=False)
-    found = answer(name, "credentials")
-    text = found.get("text") or found["http"]["body"]["error_description"]
-    rest = GoogleRest(PROJECT, patience_seconds=0.0)
-    rest.__dict__["credentials"] = Login(text)
-    with pytest.raises(kind):
-        TpuApi(PROJECT, rest).node_status("reviews-a1", ZONE)
-    with pytest.raises(StorageUnavailable if kind is Unavailable else StorageRefused), explain("read", "gs://b/o"):
-        raise auth.RefreshError(text)
+    kinds = {"metadata-server-ill": Unavailable, **dict.fromkeys(("reauthentication", "session-over", "revoked"), CloudRefused)}
+    for name, kind in kinds.items():
+        found = answer(name, "credentials")
+        text = found.get("text") or found["http"]["body"]["error_description"]
+        rest = GoogleRest(PROJECT, patience_seconds=0.0)
+        rest.__dict__["credentials"] = login = Login()
+        login.why = text
+        with pytest.raises(kind):
+            TpuApi(PROJECT, rest).node_status("reviews-a1", ZONE)
+        with pytest.raises(StorageUnavailable if kind is Unavailable else StorageRefused), explain("read", "gs://b/o"):
+            raise auth.RefreshError(text)
 
 
 def test_how_far_a_boot_came(api: TpuApi, gcs: Emulator):
