@@ -135,8 +135,8 @@ def test_who_one_is(gcs: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: An
     assert identity(GoogleRest(PROJECT)) == of_file
 
 
-def test_nobody_answers(gcs: Emulator):
-    gcs.stop()
+def test_nobody_answers(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "http://127.0.0.1:9/")
     with pytest.raises(GoogleError, match="127") as raised:
         GoogleRest(PROJECT, patience_seconds=0.0).get("iam", "v1/x")
     assert raised.value.status == 0 and not raised.value.refused

@@ -148,9 +148,9 @@ def test_a_role_that_was_deleted_or_changed(gcs: Emulator):
     assert "tpu.nodes.stop" in role["includedPermissions"], "what somebody added stays"
 
 
-def test_a_network_that_is_gone_is_no_refusal(empty: Emulator):
+def test_a_network_that_is_gone_is_no_refusal(empty: Emulator, monkeypatch: pytest.MonkeyPatch):
     found = steps(SETTINGS, rest=GoogleRest(PROJECT, patience_seconds=0.0))
-    empty.stop()
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_SERVICEUSAGE", "http://127.0.0.1:9/")
     with pytest.raises(TpulmError, match="127") as raised:
         apply(found)
     assert raised.value.exit_code == 1
@@ -228,14 +228,14 @@ def test_looking_changes_nothing(whole: Emulator):
     assert not any(kind.startswith(("SET", "CREATE", "ENABLE", "PATCH")) for kind in made)
 
 
-def test_a_failed_check_hides_only_those_that_need_it(whole: Emulator):
+def test_a_failed_check_hides_only_those_that_need_it(whole: Emulator, monkeypatch: pytest.MonkeyPatch):
     found = checks(project="somebody-elses")
     assert found["project"].ok is False and "gcloud projects list" in found["project"].remedy
     others = {name: check for name, check in found.items() if name not in ("credentials", "project")}
     assert all(check.ok is None and "because of 'project'" in check.found for check in others.values())
     whole.tpu.set_billing(False)
     assert wrong(checks()) == {"billing": False}
-    whole.stop()
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "http://127.0.0.1:9/")
     assert wrong(checks())["project"] is False
 
 
