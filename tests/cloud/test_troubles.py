@@ -105,45 +105,47 @@ class Run(Control):
             storage.write_json(folder / "end-0.json", {"failure": None, "message": "", **outcome})
 
 
-def answers(name: str, **when: Any) -> Callable[[Any], object]:
-    return lambda tpu: tpu.answer_next(name, **when)
+def answers(name: str, **when: Any) -> Event:
+    return lambda run: run.tpu.answer_next(name, **when)
+
+
+def fails(**faults: Any) -> Event:
+    return lambda run: run.tpu.faults.set(error_rate=1.0, **faults)
 
 
 ONE_QUEUED = {"queued": True, "zones": ZONES[:1]}
-FROM_THE_BEGINNING: Mapping[str, tuple[Callable[[Any], object], dict[str, Any], list[str]]] = {
-    "nothing": (lambda tpu: None, {}, ["done"]),
-    "a type that is not permitted": (answers("type-not-permitted", zone=ZONES[0], count=None), {}, ["zone", "done"]),
-    "no zone permits the type": (answers("type-not-permitted", count=None), {}, ["zone", "zone"]),
-    "no capacity in two zones, then there is": (answers("stock-out", count=2), {}, ["stock-out", "stock-out", "done"]),
-    "preempted before it was ready": (answers("preempted-while-creating", count=2), {}, ["preempted", "preempted", "done"]),
-    "a quota that is free again": (answers("quota", count=2), {}, ["quota", "quota", "done"]),
-    "a policy against external addresses": (answers("policy-external-ip", count=None), {}, ["denied"]),
-    "a project without the default network": (answers("no-network"), {}, ["invalid"]),
-    "a queue that ends without capacity": (answers("failed-stock-out", zone=ZONES[0]), ONE_QUEUED, ["stock-out", "done"]),
-    "the second of two queues is served": (lambda tpu: tpu.stock_out(ZONES[0]), {"queued": True}, ["withdrawn", "done"]),
-    "slow, though its workers are heard": (lambda tpu: tpu.set(create_seconds=1900.0, boot_seconds=300.0), {}, ["done"]),
+# What happens after which step, other settings, and how the attempts end.
+TROUBLES: Mapping[str, tuple[int, Event, dict[str, Any], list[str]]] = {
+    "nothing": (0, lambda run: None, {}, ["done"]),
+    "a type that is not permitted": (0, answers("type-not-permitted", zone=ZONES[0], count=None), {}, ["zone", "done"]),
+    "no zone permits the type": (0, answers("type-not-permitted", count=None), {}, ["zone", "zone"]),
+    "no capacity in two zones, then there is": (0, answers("stock-out", count=2), {}, ["stock-out", "stock-out", "done"]),
+    "preempted before it was ready": (0, answers("preempted-while-creating", count=2), {}, ["preempted", "preempted", "done"]),
+    "a quota that is free again": (0, answers("quota", count=2), {}, ["quota", "quota", "done"]),
+    "a policy against external addresses": (0, answers("policy-external-ip", count=None), {}, ["denied"]),
+    "a project without the default network": (0, answers("no-network"), {}, ["invalid"]),
+    "a queue that ends without capacity": (0, answers("failed-stock-out", zone=ZONES[0]), ONE_QUEUED, ["stock-out", "done"]),
+    "the second of two queues is served": (0, lambda run: run.tpu.stock_out(ZONES[0]), {"queued": True}, ["withdrawn", "done"]),
+    "slow, but its workers are heard": (0, lambda run: run.tpu.set(create_seconds=1900.0, boot_seconds=300.0), {}, ["done"]),
+    "a preemption": (2, lambda run: run.tpu.kill("toy-a1"), {}, ["preempted", "done"]),
+    "a node that vanishes": (2, lambda run: run.tpu.vanish("toy-a1"), {}, ["lost", "done"]),
+    "a queued resource that is suspended": (2, lambda run: run.tpu.suspend("toy-a1"), ONE_QUEUED, ["preempted", "done"]),
+    "maintenance": (2, lambda run: run.tpu.repair("toy-a1", seconds=200.0), {}, ["done"]),
+    "one conflict": (2, fails(error_status=409, count=1), {}, ["done"]),
+    "a silent cloud": (2, fails(error_status=503, count=9), {}, ["done"]),
 }
-AFTER_STEP_2: Mapping[str, tuple[Event, dict[str, Any], list[str]]] = {
-    "a preemption": (lambda run: run.tpu.kill("toy-a1"), {}, ["preempted", "done"]),
-    "a node that vanishes": (lambda run: run.tpu.vanish("toy-a1"), {}, ["lost", "done"]),
-    "a queued resource that is suspended": (lambda run: run.tpu.suspend("toy-a1"), ONE_QUEUED, ["preempted", "done"]),
-    "maintenance": (lambda run: run.tpu.repair("toy-a1", seconds=200.0), {}, ["done"]),
-    "one conflict": (lambda run: fail_requests(run, error_status=409), {}, ["done"]),
-    "a silent cloud": (lambda run: fail_requests(run, error_status=503, count=9), {}, ["done"]),
-}
 
 
-def fail_requests(run: Run, **faults: Any) -> None:
-    run.tpu.faults.set(**{"error_rate": 1.0, "count": 1, **faults})
-
-
-@pytest.mark.parametrize("trouble", FROM_THE_BEGINNING)
-def test_a_trouble_from_the_beginning(gcs: Emulator, tmp_path: Path, trouble: str):
-    order, options, ends = FROM_THE_BEGINNING[trouble]
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_comes_of_a_trouble(gcs: Emulator, tmp_path: Path, trouble: str):
+    step, event, options, ends = TROUBLES[trouble]
     run = Run(gcs, tmp_path, **options)
-    order(gcs.tpu)
+    run.events[step] = event
     job = run.run()
-    assert (job.status, endings(job)) == ("done" if ends[-1] == "done" else "refused", ends), run.told
+    is_done = ends[-1] == "done"
+    assert (job.status, endings(job), job.newest_step) == ("done" if is_done else "refused", ends, STEPS * is_done), run.told
+    if step and len(ends) > 1:
+        assert 0 < job.attempts[0].last_step == job.attempts[1].first_step
     if ends == ["zone", "done"]:
         assert (job.attempts[-1].zone, list(job.closed)) == (ZONES[1], [ZONES[0]])
     if ends == ["zone", "zone"]:
@@ -153,17 +155,6 @@ def test_a_trouble_from_the_beginning(gcs: Emulator, tmp_path: Path, trouble: st
         assert job.attempts[0].dollars == 0.0
     advice = {"denied": "external_addresses = false", "invalid": "networks create default --subnet-mode=auto"}
     assert advice.get(ends[-1], "") in job.message
-
-
-@pytest.mark.parametrize("trouble", AFTER_STEP_2)
-def test_a_trouble_on_the_way(gcs: Emulator, tmp_path: Path, trouble: str):
-    event, options, ends = AFTER_STEP_2[trouble]
-    run = Run(gcs, tmp_path, **options)
-    run.events[2] = event
-    job = run.run()
-    assert (job.status, endings(job), job.newest_step) == ("done", ends, STEPS), run.told
-    if len(ends) > 1:
-        assert 0 < job.attempts[0].last_step == job.attempts[1].first_step
 
 
 @pytest.mark.parametrize("wanted", ["stopped", "running"], ids=["stopped", "budget"])
