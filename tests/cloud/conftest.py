@@ -1,4 +1,4 @@
-"""The TPU API of an emulator that is quick, and of few zones where each would be asked again and again."""
+"""The TPU API of an emulator that is quick and on whose VMs nothing runs, and of few zones where each would be asked again and again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import pytest
 from cloud_rig import OTHER_ZONE, PROJECT, ZONE
 
 from cloud_emulator import Emulator
+from cloud_emulator.machines import Machine
 from tpulm.cloud.tpu_api import TpuApi
 
 
 @pytest.fixture
-def api(gcs: Emulator) -> TpuApi:
+def api(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> TpuApi:
+    monkeypatch.setattr(Machine, "boot", lambda machine, script: None)
     gcs.tpu.set(create_seconds=0.02, delete_seconds=0.02, stop_seconds=0.02, queue_seconds=0.02)
     return TpuApi(PROJECT)
 
