@@ -1,4 +1,4 @@
-"""The TPU API of an emulator that is quick and on whose VMs nothing runs, and of few zones where each would be asked again and again."""
+"""The TPU API of an emulator that is quick and boots nothing, and of few zones where each would be asked again and again."""
 
 from __future__ import annotations
 
