@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cloud_rig import job_of
 
 from tpulm.cloud import launch
-from tpulm.cloud.job import Job, intended
+from tpulm.cloud.job import intended
 from tpulm.cloud.launch import check_budget, check_extras, extras_of, request_for
 from tpulm.cloud.settings import CloudSettings, load, region_of
 from tpulm.config import RunConfig, TrackConfig
@@ -155,15 +157,13 @@ def test_what_a_run_needs_besides_is_on_its_vms(tmp_path: Path, monkeypatch: pyt
 
 def test_what_a_node_is_told():
     settings = load(accelerator="v6e-8", zones="us-east1-d", budget=100, hang_minutes=15, queued=True, subnetwork="sub")
-    prices = {"us-east1-d": 10.0}
-    job = Job(run="r", accelerator="v6e-8", spot=True, project="p", zones=settings.zones, prices=prices, created_at=0.0)
-    job = intended(job, now=1000.0)
+    job = intended(job_of(run="r", zones=settings.zones, prices={"us-east1-d": 10.0}), now=1000.0)
     assert job.node is not None
-    request = request_for(job, job.node, settings, workdir=as_path("gs://b/w"), bundle_path="gs://b/bundle")
+    place: dict[str, Any] = {"workdir": as_path("gs://b/w"), "bundle_path": "gs://b/bundle"}
+    request = request_for(job, job.node, settings, **place)
     told = request.metadata
     assert (told["tpulm-project"], told["tpulm-zone"], told["tpulm-node"]) == ("from-environment", "us-east1-d", "r-a1")
     assert (told["tpulm-hang-seconds"], request.subnetwork, request.valid_seconds) == ("900", "sub", 86_400.0)
     ends = float(told["tpulm-valid-until"])
     assert 1000 + 86_400 < ends < 1000 + 86_400 + 36_000, "what it waits costs nothing, and saving is paid for, too"
-    plain = request_for(job, job.node, load(accelerator="v6e-8"), workdir=as_path("gs://b/w"), bundle_path="gs://b/bundle")
-    assert plain.metadata["tpulm-hang-seconds"] == ""
+    assert request_for(job, job.node, load(accelerator="v6e-8"), **place).metadata["tpulm-hang-seconds"] == ""
