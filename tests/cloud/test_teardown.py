@@ -14,7 +14,6 @@ from tpulm import storage
 from tpulm.cloud import status, teardown
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.job import Job
-from tpulm.cloud.prices import Price
 from tpulm.cloud.provider import LABEL, UNTIL_LABEL, Resource
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError, InUse, StorageError, TpulmError, Unavailable
@@ -88,10 +87,10 @@ def test_a_folder_in_use_or_launched_again_meanwhile_is_not_deleted(gcs: Emulato
         pytest.fail("it runs")
 
 
-def cost(job: Job, seconds_left: float | None = None, prices: dict[str, Price] | None = None) -> status.Cost:
+def cost(job: Job, seconds_left: float | None = None) -> status.Cost:
     """At step 70 of 100; each of those that are left takes the thirtieth part of `seconds_left`."""
     speed = None if seconds_left is None else status.Speed(70, time.time(), seconds_left / 30, None)
-    found = status.RunStatus(job, None, None, None, "", (), 70, 100, None, prices, speed)
+    found = status.RunStatus(job, None, None, None, "", (), 70, 100, None, None, speed)
     return status.cost_of(found, WORKDIR_PATH, now=time.time())
 
 
