@@ -80,42 +80,36 @@ class Cloud:
         return "installing"
 
 
-class RunControl(Control):
-    """The control of a run whose checkpoints are counted; `looks` is called when they are looked for."""
+class Run(Control):
+    """A run of three checkpoints; each round in which a node is READY makes one. `looks` is called when they are looked for."""
 
-    run: Run
-    looks: Callable[[], object] = staticmethod(lambda: None)
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        Path(str(self.folder)).mkdir()
+        self.cloud, self.checkpoint, self.now = Cloud(), 0, 1e9
+        self.looks: Callable[[], object] = lambda: None
+        job = job_of(run="reviews", zones=("a",), project="p", prices={"a": 2.0}, created_at=1e9)
+        assert self.create(job) and not self.create(job)
 
     def newest_step(self) -> int:
         self.looks()
-        return self.run.checkpoint
+        return self.checkpoint
 
     def is_complete(self) -> bool:
-        return self.run.checkpoint >= 3
-
-
-@dataclass
-class Run:
-    """A run of three checkpoints; each round in which a node is READY makes one."""
-
-    control: RunControl
-    cloud: Cloud
-    checkpoint: int = 0
-    now: float = 1e9
+        return self.checkpoint >= 3
 
     def go_on(self) -> None:
         self.now += 30.0
-        found = self.control.read()
-        node = None if found is None else found[0].node
+        node = self.job().node
         if node is None or node.name not in self.cloud.nodes:
             return
         if self.cloud.nodes[node.name] == "CREATING":
             self.cloud.nodes[node.name] = "READY"
             return
         self.checkpoint = min(3, self.checkpoint + 1)
-        folder = self.control.attempt(node.attempt)
+        folder = self.attempt(node.attempt)
         storage.write_json(folder / "beat-0.json", {"time": self.now, "state": "training"})
-        if self.checkpoint >= 3:
+        if self.is_complete():
             storage.write_json(folder / "end-0.json", {"exit_code": 0, "failure": None, "message": ""})
 
 
@@ -123,17 +117,12 @@ def supervisor(run: Run) -> Supervisor:
     def request(job: Job, node: Node) -> Request:
         return request_of(node.name, zone=node.zone)
 
-    return Supervisor(run.control, run.cloud, Policy(), request, clock=lambda: run.now, pause_seconds=0.0)
+    return Supervisor(run, run.cloud, Policy(), request, clock=lambda: run.now, pause_seconds=0.0)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    job = job_of(run="reviews", zones=("a",), project="p", prices={"a": 2.0}, created_at=1e9)
-    control = RunControl(tmp_path)
-    control.folder.mkdir()  # type: ignore[attr-defined]
-    assert control.create(job) and not control.create(job)
-    control.run = Run(control, Cloud())
-    return control.run
+    return Run(tmp_path)
 
 
 # -- objects that VMs write ---------------------------------------------------------------------------------------------
@@ -144,18 +133,18 @@ def test_what_a_vm_wrote_and_cannot_be_read(run: Run):
     garbage = [b"", b'{"time": 17', b"[]", b"{}", b'{"time": "soon"}', b"\xff\xfe", b"null"]
     for content in (*garbage, b'{"exit_code": null}', b'{"exit_code": 1, "failure": ["x"]}', b'{"exit_code": true}'):
         for name in ("beat-0.json", "beat-x.json", "beat-1.json.tmp", "beat--1.json", "end-0.json", "end-x.json"):
-            storage.write_atomic(run.control.attempt(1) / name, content)
-        assert run.control.heartbeats(1) == [] and set(run.control.heartbeat_versions(1)) == {0}
-        assert run.control.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read"), content
+            storage.write_atomic(run.attempt(1) / name, content)
+        assert run.heartbeats(1) == [] and set(run.heartbeat_versions(1)) == {0}
+        assert run.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read"), content
 
 
 def test_silence_is_measured_by_one_clock(run: Run):
     """Whatever the VMs' clocks say."""
     loop, silence = supervisor(run), []
-    job = with_node(intended(run.control.job(), now=1000.0), requested=True, state="READY")
+    job = with_node(intended(run.job(), now=1000.0), requested=True, state="READY")
     for now, beat in ((1000.0, 8200.0), (1050.0, None), (1100.0, -6000.0), (1130.0, None)):
         if beat is not None:
-            storage.write_json(run.control.attempt(1) / "beat-0.json", {"time": beat})
+            storage.write_json(run.attempt(1) / "beat-0.json", {"time": beat})
         silence.append(loop.observe(job, now).silence)
     assert silence == [(0.0,), (50.0,), (0.0,), (30.0,)]
 
@@ -209,13 +198,13 @@ def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
     run.cloud.refused_deletions = 1000
     loop = supervisor(run)
     told: list[str] = []
-    run.control.looks = run.go_on
+    run.looks = run.go_on
     with pytest.raises(TpulmError) as raised:
         dataclasses.replace(loop, log=told.append).run()
     assert "gcloud compute tpus tpu-vm delete reviews-a1 --zone=a --project=p" in str(raised.value)
     assert raised.value.exit_code == 1 and "could not be deleted" in str(raised.value)
     assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in told)
-    job = run.control.job()
+    job = run.job()
     assert job.node is not None and (job.node.name, job.node.ending) == ("reviews-a1", "done")
     run.cloud.refused_deletions = 0
     assert to_the_end(run).status == "done"
@@ -237,12 +226,12 @@ def test_a_spare_nodes_zone_that_does_not_answer_delays_nothing_elsewhere(
     zones = {"zones": ("a", "b"), "queued": True, "attempt": 2}
     spare = Node(name="reviews-a2", zone="b", attempt=2, intended_at=1e9, requested=True, ending=ending)
     node = Node(name="reviews-a1", zone="a", attempt=1, intended_at=1e9, requested=True, state="READY")
-    run.control.change(lambda job: job.model_copy(update={**zones, "node": node, "spare": (spare,)}))
+    run.change(lambda job: job.model_copy(update={**zones, "node": node, "spare": (spare,)}))
     loop = supervisor(run)
     with pytest.raises(Unavailable):
         for _ in range(20):
             loop.step()
-    job = run.control.job()
+    job = run.job()
     assert [attempt.ending for attempt in job.attempts] == ["lost"] and spare in job.nodes
 
 
@@ -261,7 +250,7 @@ def test_a_login_that_ends(run: Run, at: int, patience: float, ends_well: bool):
         run.now += 20.0
         return run.now
 
-    run.control.looks = look
+    run.looks = look
     loop = dataclasses.replace(supervisor(run), log=told.append, clock=clock, policy=Policy(login_patience=patience))
     if ends_well:
         assert loop.run().status == "done" and any("invalid_rapt" in line for line in told)
@@ -277,7 +266,7 @@ def test_a_login_that_ends(run: Run, at: int, patience: float, ends_well: bool):
 def pause(run: Run, seconds: float, *, clock: float = 0.0) -> None:
     """Until the next pass, on a machine whose clock is `clock` seconds ahead of that of the last one."""
     run.now += seconds + clock
-    path = Path(str(run.control.memory_file))
+    path = Path(str(run.memory_file))
     if path.exists():
         at = path.stat().st_mtime - seconds
         os.utime(path, (at, at))
@@ -288,11 +277,11 @@ def passes(run: Run, *, go_on: Callable[[], None], most: int = 50) -> Job:
         if supervisor(run).run_once().is_over:
             break
         go_on()
-    return run.control.job()
+    return run.job()
 
 
 def test_passes_take_a_run_to_its_end(run: Run):
-    Path(str(run.control.memory_file)).write_text("{")  # a damaged one is none
+    Path(str(run.memory_file)).write_text("{")  # a damaged one is none
     job = passes(run, go_on=run.go_on)
     assert is_one_attempt(run, job)
     assert supervisor(run).run_once() == job, "nothing more to do"
@@ -303,7 +292,7 @@ def test_passes_notice_a_worker_that_is_silent_whatever_their_clocks(run: Run, c
     def beat(time: float) -> None:
         pause(run, 60.0, clock=clock)
         run.cloud.nodes = dict.fromkeys(run.cloud.nodes, "READY")
-        storage.write_json(run.control.attempt(1) / "beat-0.json", {"time": time, "state": "training", "step": int(time)})
+        storage.write_json(run.attempt(1) / "beat-0.json", {"time": time, "state": "training", "step": int(time)})
 
     beats = itertools.count()
     assert passes(run, go_on=lambda: beat(next(beats)), most=6).attempts == ()
@@ -315,6 +304,6 @@ def test_passes_notice_a_worker_that_is_silent_whatever_their_clocks(run: Run, c
 
 @pytest.mark.parametrize("text", ['{"format": 1, "run": "x", "colour": "blue"}', '{"format": 3, "run": "x"}'])
 def test_a_job_of_another_format_is_told(run: Run, text: str):
-    Path(run.control.path).write_text(text)
+    Path(run.path).write_text(text)
     with pytest.raises(StorageError, match=r"job\.json"):
-        run.control.read()
+        run.read()
