@@ -157,8 +157,8 @@ def test_a_process_that_does_not_listen_yet_is_not_ended(tmp_path: Path):
 def test_a_trainer_that_hangs(cloud: Cloud) -> None:
     """Its stacks lie in the bucket, and its end says where."""
     cloud.launch({"hangs_at": 3, "seconds": 0.3}, hang_minutes=2 / 60)
-    supervisor, attempt = cloud.supervisor(), Control(WORKDIR_PATH).attempt(1)
-    until(lambda: supervisor.step() and storage.exists(attempt / "end-0.json"))
+    attempt = Control(WORKDIR_PATH).attempt(1)
+    cloud.supervise(lambda: storage.exists(attempt / "end-0.json"))
     Control(WORKDIR_PATH).change(lambda job: job.model_copy(update={"wanted": "stopped"}))
     end = storage.read_json(attempt / "end-0.json")
     assert (end["exit_code"], end["failure"], end["step"]) == (1, "Hung", 3)
@@ -166,4 +166,4 @@ def test_a_trainer_that_hangs(cloud: Cloud) -> None:
     assert "in hang" in storage.read_text(attempt / "stacks-0.txt")
     beat = storage.read_json(attempt / "beat-0.json")
     assert (beat["state"], beat["stage"], beat["step"]) == ("training", "train", 3)
-    assert [attempt.ending for attempt in cloud.begin()().attempts] == ["hung"]
+    assert [attempt.ending for attempt in cloud.supervise().attempts] == ["hung"]

@@ -245,11 +245,12 @@ def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
     storage.write_atomic("gs://runs/key", "-----BEGIN-----\nsecret-line-one\nsecret-line-two\n-----END-----\n")
     secrets = {"WANDB_API_KEY": "wandb-key", "KEY": "gs://runs/key"}
     cloud.launch({"error": "no access with a-very-secret-value"}, secrets)
-    end = cloud.begin()
+    attempt = Control(cloud.workdir).attempt(1)
+    cloud.supervise(lambda: storage.exists(attempt / "end-0.json"))
     shown = cloud.tpu.console(cloud.node()) + json.dumps(cloud.tpu.status())
-    job = end()
+    job = cloud.supervise()
     assert (job.status, endings(job), job.message) == ("failed", ["failed"], "no access with [redacted]"), cloud.told
-    text = storage.read_text(Control(cloud.workdir).attempt(1) / "log-0.txt")
+    text = storage.read_text(attempt / "log-0.txt")
     assert "training with the key" in text and "secret-line" not in text
     assert not any(secret in shown for secret in ("a-very-secret-value", "secret-line"))
 
@@ -258,12 +259,11 @@ def test_secrets_reach_the_trainer_and_nothing_else(cloud: Cloud) -> None:
 def test_a_preemption_with_notice_is_time_to_save(cloud: Cloud) -> None:
     """Told by the shutdown script alone, unless the agent had asked the metadata server before that began to fail."""
     cloud.launch({"seconds": 2.0})
-    end = cloud.begin()
-    until(lambda: cloud.newest_step() >= 1)
+    cloud.supervise(lambda: cloud.newest_step() >= 1)
     saved, name = cloud.newest_step(), cloud.node()
     cloud.tpu.fail_metadata(name, count=999, path="instance/preempted")
     cloud.tpu.preempt(name, grace_seconds=12.0)
-    job = end()
+    job = cloud.supervise()
     assert job.status == "done" and job.attempts[0].ending in ("again", "preempted"), cloud.told
     assert job.attempts[0].last_step > saved and len(job.attempts) == 2
 
@@ -272,15 +272,14 @@ def test_a_preemption_with_notice_is_time_to_save(cloud: Cloud) -> None:
 def test_an_agent_that_is_killed_then_a_reboot_and_nobody_supervises(cloud: Cloud) -> None:
     """Either time it is started again, and its trainer with it; the node deletes itself in the end."""
     cloud.launch({"seconds": 1.0})
-    supervisor = cloud.supervisor()
-    until(lambda: supervisor.step() and cloud.newest_step() >= 1)
+    cloud.supervise(lambda: cloud.newest_step() >= 1)
     for process in agents(cloud.gcs.url):
         if b"agent.py" in Path(f"/proc/{process}/cmdline").read_bytes():
             os.kill(process, signal.SIGKILL)
-    until(lambda: "it is started again" in cloud.consoles())
+    until(lambda: "it is started again" in cloud.tpu.console(cloud.node()))
     saved = cloud.newest_step()
     until(lambda: cloud.newest_step() > saved)
     cloud.tpu.repair(cloud.node(), seconds=0.5)
     until(lambda: not cloud.tpu.nodes(), seconds=PATIENCE)
-    job = cloud.begin()()
+    job = cloud.supervise()
     assert (job.status, endings(job)) == ("done", ["done"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,9 +20,7 @@ from tpulm.cloud import bundle, launch as launching, setup
 from tpulm.cloud.control import Control
 from tpulm.cloud.decide import Policy
 from tpulm.cloud.job import Job
-from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
-from tpulm.runtime import interrupt
 from waiting import until as until_soon
 
 PATIENCE = 120.0  # seconds until a test gives up
@@ -39,7 +36,6 @@ class Cloud:
         self.told: list[str] = []
         self.workdir = WORKDIR_PATH
         self._folder = folder
-        self._threads: list[threading.Thread] = []
         self.tpu.set(create_seconds=0.1, delete_seconds=0.05, stop_seconds=0.05)
 
     def launch(self, plan: dict[str, Any], secrets: dict[str, str] | None = None, **options: Any) -> None:
@@ -60,32 +56,12 @@ class Cloud:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return path
 
-    def supervisor(self) -> Supervisor:
-        return launching.supervisor(
-            self.workdir, self.settings, TpuApi(PROJECT), log=self.told.append, policy=QUICK, pause_seconds=0.3
-        )
-
-    def begin(self) -> Callable[[], Job]:
-        """Supervises in a thread; what it gives waits for the end."""
-        jobs: list[Job] = []
-        supervisor = self.supervisor()
-        thread = threading.Thread(target=lambda: jobs.append(supervisor.run()))
-        thread.start()
-        self._threads.append(thread)
-
-        def end() -> Job:
-            thread.join(PATIENCE)
-            assert jobs, self.told
-            return jobs[0]
-
-        return end
-
-    def end(self) -> None:
-        """End what a failed test has left."""
-        if any(thread.is_alive() for thread in self._threads):
-            interrupt.request("the end of the test")
-            for thread in self._threads:
-                thread.join(PATIENCE)
+    def supervise(self, fits: Callable[[], object] | None = None) -> Job:
+        """By a new supervisor, until that is so, or until the run is over."""
+        control = Control(self.workdir)
+        supervisor = launching.supervisor(self.workdir, self.settings, TpuApi(PROJECT), log=self.told.append, policy=QUICK)
+        until(lambda: supervisor.step() and (fits() if fits else control.job().is_over), lambda: self.told, PATIENCE)
+        return control.job()
 
     def node(self) -> str:
         """The one there is, once it is READY."""
@@ -93,18 +69,8 @@ class Cloud:
         (name,) = self.tpu.nodes()
         return name.rpartition("/")[2]
 
-    def consoles(self) -> str:
-        """What the startup scripts of all nodes that are READY have said so far."""
-        ready = [name.rpartition("/")[2] for name, state in self.tpu.nodes().items() if state == "READY"]
-        return "".join(map(self.tpu.console, ready))
-
     def newest_step(self) -> int:
         return Control(self.workdir).newest_step()
-
-    def nothing_is_left(self) -> None:
-        assert (self.tpu.nodes(), self.tpu.queued_resources()) == ({}, {})
-        until(lambda: not agents(self.gcs.url))
-        assert Control(self.workdir).read() is not None
 
 
 @pytest.fixture
@@ -116,10 +82,10 @@ def machines() -> MachineSettings:
 @pytest.fixture
 def cloud(gcs: Emulator, tmp_path: Path) -> Iterator[Cloud]:
     made = Cloud(gcs, tmp_path)
-    with interrupt.handled():
-        yield made
-        made.end()
-    made.nothing_is_left()
+    yield made
+    assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
+    until(lambda: not agents(gcs.url))
+    assert Control(made.workdir).read() is not None
 
 
 def agents(url: str) -> list[int]:
