@@ -35,7 +35,7 @@ class Cloud:
     created: list[str] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
     kill_at: int | None = None
-    refused_deletions: int = 0
+    refuses_deletions: bool = False
     trouble: list[Exception] = field(default_factory=list)  # raised by the next looks
     before: bool = True  # whether the kill comes before the effect or after it
 
@@ -70,8 +70,7 @@ class Cloud:
 
     def delete(self, name: str, zone: str) -> str:
         with self._mortal():
-            if self.refused_deletions:
-                self.refused_deletions -= 1
+            if self.refuses_deletions:
                 return "DeleteQueuedResource is not supported when state is PROVISIONING"
             self.nodes.pop(name, None)
         return ""
@@ -195,7 +194,7 @@ def test_a_permission_that_was_there_before_is_waited_for(run: Run):
 
 
 def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
-    run.cloud.refused_deletions = 1000
+    run.cloud.refuses_deletions = True
     loop = supervisor(run)
     told: list[str] = []
     run.looks = run.go_on
@@ -206,7 +205,7 @@ def test_what_cannot_be_deleted_is_named_and_stays_recorded(run: Run):
     assert any("cannot be deleted yet" in line and "PROVISIONING" in line for line in told)
     job = run.job()
     assert job.node is not None and (job.node.name, job.node.ending) == ("reviews-a1", "done")
-    run.cloud.refused_deletions = 0
+    run.cloud.refuses_deletions = False
     assert to_the_end(run).status == "done"
 
 
