@@ -39,7 +39,7 @@ def running(environment: dict[str, str], *arguments: object) -> Iterator[subproc
 
 def test_from_start_to_ctrl_c_and_again(user_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """First as lines that a shell evaluates, then as JSON, when the buckets are there already."""
-    arguments = ("--port", 0, "--folder", tmp_path / "kept", "--project", "my-project", "--bucket", "runs", "--bucket", "second")
+    arguments = ("--port", 0, "--folder", tmp_path, "--project", "my-project", "--bucket", "runs", "--bucket", "second")
     with running(user_environment, *arguments) as child:
         assert child.stdout is not None
         script = "".join(child.stdout.readline() for _ in range(len(environment_for(""))))
