@@ -17,12 +17,13 @@ from waiting import until
 ZONE, OTHER_ZONE, PROJECT = "us-central1-a", "europe-west4-a", "tpulm-emulator"
 ZONES = (ZONE, "us-central1-b")
 SETTINGS = load(project=PROJECT, accelerator="v3-8", bucket="runs", zones=ZONES, budget=50.0)
+PRICES: dict[str, float] = dict.fromkeys((*ZONES, OTHER_ZONE), 2.0)
 WORKDIR_PATH = storage.as_path("gs://runs/toy")
 
 
 def job_of(**changes: Any) -> Job:
     values: dict[str, Any] = {"run": "toy", "accelerator": "v3-8", "spot": True, "zones": ZONES, "project": PROJECT}
-    values |= {"prices": dict.fromkeys((*ZONES, OTHER_ZONE), 2.0), "created_at": time.time() - 7200}
+    values |= {"prices": PRICES, "created_at": time.time() - 7200}
     return Job(**{**values, **changes})
 
 

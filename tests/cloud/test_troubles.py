@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from cloud_rig import PROJECT, SETTINGS, WORKDIR_PATH, ZONES, job_of, run_of, running, write_job
+from cloud_rig import PRICES, PROJECT, SETTINGS, WORKDIR_PATH, ZONES, job_of, run_of, running, write_job
 from vm_rig import PATIENCE, Cloud, agents, cloud, endings, machines, until
 
 from cloud_emulator import Emulator
@@ -27,7 +27,6 @@ from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.launch import policy_of, request_for
 from tpulm.cloud.provider import NodeStatus, Request
-from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import ConfigError
@@ -50,10 +49,8 @@ class Run(Control):
         self.tpu, self.step, self.told = gcs.tpu, 0, list[str]()
         self.events: dict[int, Event] = {}
         self.tpu.set(create_seconds=100.0, delete_seconds=20.0, queue_seconds=40.0)
-        settings = load(project=PROJECT, bucket="runs", **{"accelerator": "v3-8", "zones": ZONES, **options})
-        same = {name: getattr(settings, name) for name in ("queued", "zones", "budget", "project")}
-        prices = dict.fromkeys(settings.zones, 2.0)
-        job = job_of(accelerator=settings.kind.name, prices=prices, created_at=self.now(), **same)
+        settings = SETTINGS.model_copy(update={"budget": None, **options})
+        job = job_of(created_at=self.now(), **{name: getattr(settings, name) for name in ("queued", "zones", "budget")})
         assert self.create(job)
 
         def request(job: Job, node: Node) -> Request:
@@ -194,9 +191,6 @@ def launched(gcs: Emulator, monkeypatch: pytest.MonkeyPatch) -> Control:
     """A run with a node, and the settings that it was launched with."""
     monkeypatch.setattr(bundle, "stage", lambda folder, **options: folder / "bundle.tar.gz")
     return write_job(running())
-
-
-PRICES: dict[str, float] = dict.fromkeys(ZONES, 2.0)
 
 
 def test_settings_that_the_node_does_not_have(launched: Control):

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 import trainer
-from cloud_rig import PROJECT, SETTINGS, WORKDIR_PATH, ZONES, run_of
+from cloud_rig import PRICES, PROJECT, SETTINGS, WORKDIR_PATH, run_of
 
 from cloud_emulator import Emulator, MachineSettings
 from tpulm import storage
@@ -46,8 +46,7 @@ class Cloud:
         setup.apply(setup.steps(setup.examine(self.settings)))
         python = self._interpreter()
         with patch.object(bundle, "fetch_uv", lambda _: python):  # 50 MB to pack, which nobody needs where an interpreter is
-            prices = dict.fromkeys(ZONES, 2.0)
-            launching.launch(run_of(), self.workdir, self.settings, prices=prices, python=str(python))
+            launching.launch(run_of(), self.workdir, self.settings, prices=PRICES, python=str(python))
 
     def _interpreter(self) -> Path:
         path = self._folder / "python"
