@@ -29,10 +29,11 @@ RECORDED = json.loads((resources.files("cloud_emulator") / "recorded" / "metadat
 TENANT = "g9250ab742a5cc428-tp"
 TOKEN = "ya29.not-for-the-command-line"
 PATIENCE = 60.0
-OWN = {"tpulm-project": "lab", "tpulm-zone": "us-east5-a", "tpulm-node": "toy-a1"}
+NAMES = {"project": "lab", "zone": "us-east5-a", "node": "toy-a1"}
+OWN = {f"instance/attributes/tpulm-{key}": name for key, name in NAMES.items()}
 TPU_ENV = RECORDED["instance/attributes/tpu-env"]["value"]
-for placeholder, value in {"project": "lab", "node": "toy-a1", "zone": "us-east5-a"}.items():
-    TPU_ENV = TPU_ENV.replace(f"{{{placeholder}}}", value)
+for placeholder, name in NAMES.items():
+    TPU_ENV = TPU_ENV.replace(f"{{{placeholder}}}", name)
 
 
 class Asked(NamedTuple):
@@ -45,14 +46,14 @@ class Asked(NamedTuple):
 class Google(LocalServer):
     """Metadata, Storage and TPU on one port. `objects` are by path; `refused` tokens get Storage's 401."""
 
-    def __init__(self, metadata: dict[str, str]):
+    def __init__(self) -> None:
         super().__init__()
         attributes = {"agent-worker-number": "0", "tpulm-workdir": "gs://runs/toy", "tpulm-attempt": "1"}
         attributes["tpulm-bundle"] = f"b/runs/o/{'0' * 64}.tar.gz"
         self.metadata = {f"instance/attributes/{key}": value for key, value in attributes.items()}
         self.metadata |= {"instance/name": "t1v-n-6d49d11b-w-0", "instance/zone": "projects/987/zones/us-east5-a"}
         token = json.dumps({"access_token": TOKEN, "expires_in": 3599})
-        self.metadata |= {"instance/service-accounts/default/token": token, "project/project-id": TENANT, **metadata}
+        self.metadata |= {"instance/service-accounts/default/token": token, "project/project-id": TENANT}
         self.objects: dict[str, bytes] = {}
         self.refused: set[str] = set()
         self.asked: list[Asked] = []
@@ -85,22 +86,18 @@ class Google(LocalServer):
         return (404, b"{}") if content is None and method != "POST" else (200, content or b"{}")
 
 
-@pytest.fixture(params=["own", "tpu-env", "Google's"])
-def identity(request: pytest.FixtureRequest) -> dict[str, str]:
-    """How the VM can know whose it is: what was set at creation, tpu-env, and at last the project that it says it is in."""
-    own = {f"instance/attributes/{key}": value for key, value in OWN.items()}
-    return {
-        "own": own,
-        "tpu-env": {"instance/attributes/tpu-env": TPU_ENV},
-        "Google's": {"project/project-id": "lab", "instance/attributes/tpulm-node": "toy-a1"},
-    }[request.param]
-
-
 @pytest.fixture
-def google(request: pytest.FixtureRequest) -> Iterator[Google]:
-    metadata = request.getfixturevalue("identity") if "identity" in request.fixturenames else {}
-    with Google(metadata) as server:
+def google() -> Iterator[Google]:
+    with Google() as server:
         yield server
+
+
+@pytest.fixture(params=["own", "tpu-env", "Google's"])
+def identity(request: pytest.FixtureRequest, google: Google) -> None:
+    """How the VM can know whose it is: what was set at creation, tpu-env, and at last the project that it says it is in."""
+    of_google = {"project/project-id": "lab", "instance/attributes/tpulm-node": "toy-a1"}
+    known = {"own": OWN, "tpu-env": {"instance/attributes/tpu-env": TPU_ENV}, "Google's": of_google}
+    google.metadata |= known[request.param]
 
 
 GONE = [f"/v2/projects/lab/locations/us-east5-a/{name}" for name in ("queuedResources/toy-a1?force=true", "nodes/toy-a1")]
@@ -125,13 +122,13 @@ def write_script(path: Path, *lines: str) -> None:
     path.chmod(0o755)
 
 
-def test_an_agent_of_a_run_that_is_over_deletes_its_node(google: Google, identity: dict[str, str], tmp_path: Path):
+def test_an_agent_of_a_run_that_is_over_deletes_its_node(google: Google, identity: None, tmp_path: Path):
     """The VM lies in a project of Google's, and its name is not the node's."""
     run_until_it_deletes_its_node([sys.executable, str(FOLDER / "agent.py")], google, tmp_path)
     assert {asked.token for asked in google.asked if asked.method == "DELETE"} == {TOKEN}
 
 
-def test_a_boot_without_a_bundle_deletes_its_node(google: Google, identity: dict[str, str], tmp_path: Path):
+def test_a_boot_without_a_bundle_deletes_its_node(google: Google, identity: None, tmp_path: Path):
     """… and its token never stands on a command line."""
     write_script(tmp_path / "curl", "#!/bin/bash", f'printf "%s\\n" "$*" >> {tmp_path}/argv', 'exec /usr/bin/curl "$@"')
     run_until_it_deletes_its_node(["bash", str(FOLDER / "boot.sh")], google, tmp_path)
@@ -310,7 +307,7 @@ def test_what_cannot_be_read_in_the_bucket_ends_no_trainer(google: Google, progr
 def test_a_program_that_dies_again_and_again_keeps_no_vm(google: Google, tmp_path: Path):
     """One that lived for long first is started again. What the script sleeps in between is a second here."""
     write_script(tmp_path / "sleep", "#!/bin/sh", "exec /bin/sleep 1")
-    google.metadata.update({f"instance/attributes/{key}": value for key, value in OWN.items()})
+    google.metadata |= OWN
     broken = tmp_path / "tpulm" / "bundles" / ("0" * 64)
     broken.mkdir(parents=True)
     (broken / "agent.py").write_text(
