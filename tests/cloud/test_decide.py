@@ -202,23 +202,6 @@ def test_the_budget_leaves_room_to_save_and_delete():
     assert isinstance(late, Close) and late.status == "stopped"
 
 
-def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
-    job, pauses, zones = new(), [], []
-    for _ in range(6):
-        job = jobs.intended(job.model_copy(update={"not_before": 0.0}), now=NOW)
-        assert job.node is not None
-        zones.append(job.node.zone)
-        job = jobs.ending(job, "stock-out", "no more capacity")
-        bury = decide(job, Observation(), NOW, POLICY)
-        assert isinstance(bury, RecordEnd)
-        pauses.append(bury.pause)
-        job = recorded(job, bury, Observation(), NOW)
-        assert job.not_before == NOW + bury.pause
-    assert zones == ["a", "b"] * 3
-    assert pauses == [0, 60, 0, 120, 0, 240]
-    assert job.fruitless == 0
-
-
 # -- zones, queues and hangs ----------------------------------------------------------------------------------------------
 
 
@@ -230,13 +213,20 @@ def after_refusal(job: Job, kind: Refusal, because: str, now: float = NOW, polic
     return recorded(job, decide(job, Observation(), now, policy), Observation(), now)
 
 
+def test_zones_take_turns_on_stock_out_and_pauses_grow_by_round():
+    job, pauses = new(), list[float]()
+    for _ in range(6):
+        job = after_refusal(job, "stock-out", "no more capacity")
+        pauses.append(job.not_before - NOW)
+    assert [attempt.zone for attempt in job.attempts] == ["a", "b"] * 3
+    assert pauses == [0, 60, 0, 120, 0, 240] and job.fruitless == 0
+
+
 def test_a_zone_that_refuses_is_closed_and_the_next_is_tried_at_once():
     job = after_refusal(new(zones=("a", "b", "c")), "zone", "the zone is closed")
     assert (job.closed, job.open_zones, job.not_before) == ({"a": "the zone is closed"}, ("b", "c"), NOW)
-    job = after_refusal(job, "zone", "the type is not there")
-    job = recorded(job, Do.RECORD_ATTEMPT, Observation(), NOW)
-    assert job.node is not None and job.node.zone == "c"
-    job = jobs.ended(jobs.ending(job, "zone", "not permitted"), now=NOW, newest_step=0, pause=0.0)
+    job = after_refusal(after_refusal(job, "zone", "the type is not there"), "zone", "not permitted")
+    assert [attempt.zone for attempt in job.attempts] == ["a", "b", "c"]
     action = decide(job, Observation(), NOW, POLICY)
     assert isinstance(action, Close) and action.status == "refused"
     for line in ("a: the zone is closed", "b: the type is not there", "c: not permitted"):
@@ -368,10 +358,11 @@ def test_the_price_of_the_zone_counts_and_the_dearest_before():
 
 
 def at_work_again(job: Job, seen: Observation, *, newest_step: int = 0) -> Job:
-    """The job at work again after what `seen` brings about."""
+    """The job at work again after what `seen` brings about, and after the pause that is due then."""
     job = recorded(job, decide(job, seen, NOW, POLICY), seen, NOW)
-    job = jobs.ended(job, now=NOW, newest_step=newest_step, pause=0.0)
-    if decide(job, Observation(newest_step=newest_step), NOW, POLICY) != Do.RECORD_ATTEMPT:
+    gone = Observation(newest_step=newest_step)
+    job = recorded(job, decide(job, gone, NOW, POLICY), gone, NOW)
+    if decide(job, gone, job.not_before, POLICY) != Do.RECORD_ATTEMPT:
         return job
     return jobs.observed(jobs.with_node(jobs.intended(job, now=NOW), requested=True), "READY", now=NOW, heard=False)
 
@@ -414,12 +405,10 @@ def test_preempted_slices_are_nobodys_fault_however_many():
     slice_ = Observation(state="READY", workers=4, silence=(3.0,) * 4, outcome=LOST)
     assert isinstance(decide(working(), slice_, NOW, POLICY), Wait)
     assert isinstance(decide(working().model_copy(update={"spot": False}), slice_, NOW, POLICY), MarkForDeletion)
-    job, pauses, preempted = working(), list[float](), dataclasses.replace(slice_, state="PREEMPTED")
+    job, pauses = working(), list[float]()
     for _ in range(7):
-        gone = decide(recorded(job, decide(job, preempted, NOW, POLICY), preempted, NOW), Observation(), NOW, POLICY)
-        assert isinstance(gone, RecordEnd)
-        pauses.append(gone.pause)
-        job = at_work_again(job, preempted)
+        job = at_work_again(job, dataclasses.replace(slice_, state="PREEMPTED"))
+        pauses.append(job.not_before - NOW)
     assert (job.status, job.fruitless, [attempt.ending for attempt in job.attempts]) == ("active", 0, ["preempted"] * 7)
     assert pauses == [0, 60, 120, 240, 480, 960, 1800], "only money and time bound them"
     assert job.attempts[0].zone != job.attempts[1].zone
