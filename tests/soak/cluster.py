@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import compiled
 from ports import free_port_pair
 from tpulm import storage
 
@@ -37,9 +38,8 @@ class Cluster:
 
     def __init__(self, run_file: Path, workdir: str, environment: Mapping[str, str]):
         self.run_file, self.workdir, self.folder = run_file, storage.as_path(workdir), run_file.parent
-        xla_flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
         inherited = {name: value for name, value in os.environ.items() if name not in STRICT}
-        self._environment = {**inherited, **environment, "XLA_FLAGS": xla_flags}
+        self._environment = {**inherited, **environment, "XLA_FLAGS": compiled.flags(devices=2)}
         self.hosts: list[subprocess.Popen[bytes]] = []
         self.attempts = 0
 
