@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from cloud_rig import job_of
+from cloud_rig import SETTINGS, job_of
 
 from tpulm.cloud.decide import Do, Outcome, Wait
 from tpulm.cloud.job import FAULTS, Job
 from tpulm.cloud.launch import policy_of, request_for
 from tpulm.cloud.provider import Creation, NodeStatus, Refusal, Refused, Request, refusal_of_code
-from tpulm.cloud.settings import load
 from tpulm.cloud.supervise import Supervisor, SupervisorState
 from tpulm.errors import CloudRefused, TpulmError, Unavailable
 
@@ -62,9 +61,6 @@ class Vm:
     stopping_at: float | None = None
     beat: float | None = None
     outcome: Outcome | None = None
-
-    def is_billed(self, now: float) -> bool:
-        return self.ready_at is not None and self.gone_at is None and now >= self.ready_at
 
 
 @dataclass
@@ -211,7 +207,8 @@ class World:
             self.now += POLL
             for name in list(self.vms):
                 self._live(name, self.vms[name])
-            self.dollars += sum(PRICES[vm.request.zone] * POLL / 3600 for vm in self.vms.values() if vm.is_billed(self.now))
+            billed = [vm for vm in self.vms.values() if vm.ready_at is not None and vm.gone_at is None]
+            self.dollars += sum(PRICES[vm.request.zone] * POLL / 3600 for vm in billed)
 
     def _end(self, name: str) -> None:
         vm = self.vms.pop(name)
@@ -327,8 +324,7 @@ def live(seed: int) -> tuple[World, Job, float | None]:
     queued = chance.random() < 0.4
     trouble, steps = chance.choice([0.0, 0.1, 0.3, 0.7]), chance.choice([2_000, 20_000])
     deadline = chance.choice([None, 48.0, 400.0]) if trouble < 0.7 else 400.0
-    options: dict[str, Any] = {"queued": queued, "budget": budget, "deadline_hours": deadline}
-    settings = load(project="tpulm-emulator", accelerator="v3-8", bucket="runs", zones=ZONES, **options)
+    settings = SETTINGS.model_copy(update={"zones": ZONES, "queued": queued, "budget": budget, "deadline_hours": deadline})
     world = World(chance, trouble, steps)
     if world.trouble and chance.random() < 0.3:
         world.closed = frozenset(chance.sample(ZONES, chance.randint(1, 3)))
