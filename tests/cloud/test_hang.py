@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cloud_rig import WORKDIR_PATH
@@ -114,29 +113,25 @@ stuck_in_c()
 """
 
 
-@pytest.fixture
-def stuck(tmp_path: Path) -> Any:
-    """A process that hangs, with the path of its stacks."""
-    paths = {"TPULM_PROGRESS_FILE": str(tmp_path / "progress"), "TPULM_STACKS_FILE": str(tmp_path / "stacks")}
-    process = subprocess.Popen([sys.executable, "-c", STUCK], env={**os.environ, **paths})
-    until(lambda: storage.exists(tmp_path / "progress") and b"train" in (tmp_path / "progress").read_bytes())
-    yield process, tmp_path / "stacks"
-    process.kill()
-    process.wait()
-
-
-def test_the_stacks_of_all_threads(stuck: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch):
+def test_the_stacks_of_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One that is frozen is not waited for."""
-    process, path = stuck
-    found = hang.stacks(process, path)
-    assert "in stuck_in_c" in found and "in waits_elsewhere" in found
-    assert f"Process {process.pid}, as the kernel sees its threads:" in found and process.poll() is None
-    monkeypatch.setattr(hang, "STACKS_SECONDS", 0.2)
-    process.send_signal(signal.SIGSTOP)
-    until(lambda: "state T" in hang.kernel_view(process.pid))
-    found = hang.stacks(process, path)
-    assert "did not answer" in found
-    assert f"  {process.pid}: comm python, state T" in found and found.count(": comm python, ") == 2, found
+    progress, path = tmp_path / "progress", tmp_path / "stacks"
+    paths = {"TPULM_PROGRESS_FILE": str(progress), "TPULM_STACKS_FILE": str(path)}
+    process = subprocess.Popen([sys.executable, "-c", STUCK], env={**os.environ, **paths})
+    try:
+        until(lambda: progress.exists() and b"train" in progress.read_bytes())
+        found = hang.stacks(process, path)
+        assert "in stuck_in_c" in found and "in waits_elsewhere" in found
+        assert f"Process {process.pid}, as the kernel sees its threads:" in found and process.poll() is None
+        monkeypatch.setattr(hang, "STACKS_SECONDS", 0.2)
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: "state T" in hang.kernel_view(process.pid))
+        found = hang.stacks(process, path)
+        assert "did not answer" in found
+        assert f"  {process.pid}: comm python, state T" in found and found.count(": comm python, ") == 2, found
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_process_that_does_not_listen_yet_is_not_ended(tmp_path: Path):
