@@ -60,9 +60,7 @@ def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
 def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, tmp_path: Path, events: int, steps: int):
     write_corpus()
     calm = run_of(tmp_path / "calm", gcs, steps)
-    calm.start()
-    assert calm.wait(300) == [0, 0], calm.tails()
-    assert not storage.exists(calm.workdir / "failures")
+    calm.complete()
 
     stormy = run_of(tmp_path / "stormy", gcs, steps)
     schedule = draw_schedule(seed=20_26, count=events, steps=steps)
@@ -82,9 +80,7 @@ def test_a_run_goes_on_with_other_hosts_and_devices(gcs: Emulator, tmp_path: Pat
     """Begun by two hosts of two devices, ended by one: the same rows in the same order, and losses that differ by rounding."""
     write_corpus()
     alone = run_of(tmp_path / "alone", gcs, steps=80)
-    alone.start(num_hosts=1)
-    assert alone.wait(120) == [0], alone.tails()
-    assert not storage.exists(alone.workdir / "failures")
+    alone.complete(num_hosts=1)
 
     moved = run_of(tmp_path / "moved", gcs, steps=80)
     moved.start()
@@ -106,9 +102,7 @@ def test_two_hosts_on_one_disk_part_in_peace(gcs: Emulator, tmp_path: Path) -> N
     write_corpus()
     run = run_of(tmp_path / "disk", gcs, steps=10)
     run.workdir = tmp_path / "disk" / "w"
-    run.start()
-    assert run.wait(120) == [0, 0], run.tails()
-    assert not storage.exists(run.workdir / "failures")
+    run.complete()
     assert not any("error" in run.log(index).read_text() for index in range(2))
 
 
@@ -126,8 +120,7 @@ def test_who_was_stopped_for_longer_than_its_lease_writes_nothing_into_the_folde
     random_, rounds, steps = random.Random(3), 3, 200
     write_corpus()
     calm, run = run_of(tmp_path / "calm", gcs, steps), run_of(tmp_path / "run", gcs, steps)
-    calm.start(num_hosts=1)
-    assert calm.wait(120) == [0], calm.tails()
+    calm.complete(num_hosts=1)
     run.program, started = ("-c", SHORT_LEASES), []
     try:
         run.start(num_hosts=1)
