@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,11 +39,6 @@ def an_old_python() -> str | None:
     return next((str(path) for path in [*found, *names] if path), None)
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "toy.toml").write_text(RUN)
@@ -66,7 +60,9 @@ def tpulm(gcs: Emulator, place: Path, user_environment: dict[str, str]) -> Tpulm
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tpulm", *arguments]
-        return subprocess.run(command, cwd=place, env={**environment, **more}, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=place, env={**environment, **more}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done
 
     return run
 
@@ -115,7 +111,6 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     options = ("--set", "train.steps=50", "--no-plan", "--yes", "--python", sys.executable)
     launch = ("cloud", "launch", "toy.toml", *WHERE, *options)
     begun = tpulm(*launch, "--detach")
-    assert begun.returncode == 0, begun.stderr
     found = re.search(r"Process (\d+) of this machine supervises it, and writes to (\S+)\.", " ".join(begun.stdout.split()))
     assert found is not None, begun.stderr
     try:
@@ -126,8 +121,7 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
     assert "the run is complete" in Path(found[2]).read_text()
     assert json.loads(invoke("cloud", "status", "--workdir", "gs://runs/toy", "--json").stdout)["status"] == "done"
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
-    again = tpulm(*launch)
-    assert again.returncode == 0 and "gs://runs/toy/export" in again.stdout
+    assert "gs://runs/toy/export" in tpulm(*launch).stdout
     assert invoke("cloud", "supervise", "--workdir", "gs://runs/toy").returncode == 0
 
 
@@ -143,7 +137,7 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
         pytest.skip(f"no package index can be reached from here: {error}")
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
     (place / "cloud.toml").write_text("external_addresses = false\n")
-    assert tpulm("cloud", "setup", *WHERE, "--yes").returncode == 0
+    tpulm("cloud", "setup", *WHERE, "--yes")
     consoles: list[str] = []
     with ThreadPoolExecutor(1) as pool:
         launch = ("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--json")
@@ -152,7 +146,7 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
             with contextlib.suppress(EmulatorError):  # a node that is not on yet, or off again
                 consoles += [gcs.tpu.console(name.rpartition("/")[2]) for name in gcs.tpu.nodes()]
             time.sleep(0.5)
-    job = told(done.result())
+    job = json.loads(done.result().stdout)
     assert (job["status"], job["attempt"], job["node"]) == ("done", 1, None), done.result().stderr
     assert re.search(r"installing tpulm\n.* starting \S+/env/bin/python -m tpulm run", max(consoles, key=len))
     assert (gcs.tpu.nodes(), gcs.tpu.queued_resources()) == ({}, {})
@@ -183,7 +177,7 @@ def fetchable_interpreter(tmp_path: Path) -> dict[str, str]:
 def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) -> None:
     steps = ("--set", "train.steps=240")  # a longer run would be shortened to so many
     done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "3", "--to", "rehearsed", "--json")
-    end = told(done)
+    end = json.loads(done.stdout)
     assert "\nRehearsal\n" in done.stderr, "beside --json"
     assert (end["status"], end["interruptions"], end["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
     assert end["endings"][-1] == "done" and end["attempts"] == 4
@@ -193,6 +187,6 @@ def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) ->
     assert 0 < second["found"] <= first["compiled"], "what the first VM compiled is in the bucket"
     assert second["compiled"] < first["compiled"]
     assert second["compile_seconds"] < first["compile_seconds"] / 2
-    assert tpulm("run", "toy.toml", *steps, "--workdir", "w").returncode == 0
+    tpulm("run", "toy.toml", *steps, "--workdir", "w")
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (place / "rehearsed" / name).read_bytes() == (place / "w" / "export" / name).read_bytes(), name
