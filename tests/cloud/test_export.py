@@ -132,6 +132,7 @@ def test_the_script_of_a_pod_starts_the_run(
     gcs: Emulator, tmp_path: Path, user_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     """From the bundle in the bucket to `tpulm run`, which says what this run lacks."""
+    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: Path(__file__))  # 50 MB to pack, which nobody needs here
     stage = bundle.stage
     monkeypatch.setattr(bundle, "stage", lambda folder, **given: stage(folder, **{**given, "python": sys.executable}))
     config = load("bert-tiny", ["corpus.sources=[{path='gs://runs/none/*.txt'}]"])
@@ -153,7 +154,7 @@ def test_the_script_of_a_pod_starts_the_run(
 @pytest.mark.slow
 def test_the_commands_prepare_and_stage(gcs: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: tmp_path / "cloud.toml")  # instead of 50 MB
+    monkeypatch.setattr(bundle, "fetch_uv", lambda folder: Path(__file__))  # instead of 50 MB
     (tmp_path / "toy.toml").write_text(run_file("corpus.txt.gz", steps=20))
     write_corpus(tmp_path / "corpus.txt.gz")
     (tmp_path / "cloud.toml").write_text(f'project = "{PROJECT}"\nbucket = "runs"\naccelerator = "v6e-8"\nbudget = 5.0\n')
