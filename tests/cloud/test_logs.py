@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cloud_rig import WORKDIR_PATH, attempt_of, job_of, node_of, running, write_job
@@ -46,7 +47,7 @@ def test_half_a_letter_is_printed_when_it_is_whole(gcs: Emulator):
     assert tail.more() == ("한\n".encode(), False)
 
 
-def follow(control: Control, *steps: Callable[[], object], **settings: int) -> tuple[bytes, list[str]]:
+def follow(control: Control, *steps: Callable[[], Any], **settings: int) -> tuple[bytes, list[str]]:
     """A log is followed while the steps happen, one at each pause: what was printed, and what was told, each loss as well."""
     waiting, written, told = list(steps), list[bytes](), list[str]()
     gaps = logs.follow(control, 0, write=written.append, log=told.append, wait=lambda _: waiting.pop(0)(), **settings)
