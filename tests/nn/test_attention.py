@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernels import weight_seeds
+from kernels import normal, weight_seeds
 
 from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attend, attention, attention_spec, rotate, rotation
 from tpulm.nn.dropout import DropoutSeeds, dropout
@@ -14,13 +14,7 @@ from tpulm.nn.params import TruncatedNormal, initialize
 
 B, H, L, K = 3, 2, 8, 4
 SEGMENTS = jnp.asarray([[0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, -1, -1, -1]], jnp.int32)
-
-
 ONE_SEGMENT = jnp.zeros((1, 2), jnp.int32)
-
-
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
 
 
 def plain(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from kernels import weight_seeds
 
 from tpulm.nn.dropout import DropoutSeeds, dropout, mix, random_bits, row_seeds, seeds_at, site_seeds, token_seeds
 
@@ -74,9 +75,7 @@ def test_a_change_of_any_input_bit_changes_half_of_the_output_bits():
 
 
 def test_weights_are_numbered_over_heads_and_keys():
-    tokens = token_seeds(row_seeds(jax.random.split(jax.random.key(0), 4)), 8)
-    seeds = seeds_at(site_seeds(jax.random.key(1), ()), tokens, (4, 1, 8, 1))
-    bits = np.asarray(random_bits(seeds, (4, 3, 8, 8)))
+    bits = np.asarray(random_bits(weight_seeds(4, 8), (4, 3, 8, 8)))
     assert len(np.unique(bits)) == bits.size  # 768 of 2**32: a collision has probability 7e-5
 
 

@@ -1,63 +1,85 @@
-"""The kernel for long rows gives what the plain attention gives: values, gradients and dropout masks."""
+"""The kernels for TPUs and GPUs give what the plain attention gives: values, gradients and dropout masks; and are lowered."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from kernels import check_flash, on_devices
+from kernels import check_flash, on_devices, trace_gradients
 
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
-from tpulm.nn import flash
-from tpulm.nn.attention import CAUSAL, EVERYTHING, has_kernels, kernels_agree
-from tpulm.nn.dropout import DropoutSeeds
+from tpulm.nn import flash, flash_gpu
+from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, has_kernels, kernels_agree
 from tpulm.plan.analysis import devices_of, examine
 from tpulm.train.mesh import batch_sharding, make_mesh
 
-B, H, L, K = 2, 2, 1024, 16
+Kernel = Callable[[AttentionWindow], Callable[..., jax.Array]]
+NEAR = AttentionWindow(64, 64)
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
 
 
-@pytest.mark.parametrize(("causal", "rate", "devices"), [(False, 0.1, 2), (True, 0.0, 1)])
-def test_values_and_gradients_are_those_of_plain_attention(causal: bool, rate: float, devices: int) -> None:
-    kernel = partial(flash.flash_attention, causal=causal, rows=on_devices(devices))
-    check_flash(kernel, (B, H, L, K), CAUSAL if causal else EVERYTHING, rate)
+def for_tpu(window: AttentionWindow) -> Callable[..., jax.Array]:
+    return partial(flash.flash_attention, causal=window == CAUSAL)
+
+
+def for_gpu(window: AttentionWindow) -> Callable[..., jax.Array]:
+    return partial(flash_gpu.flash_attention, before=window.before, after=window.after)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "length", "window", "rate", "devices"),
+    [
+        (for_tpu, 1024, EVERYTHING, 0.1, 2),
+        (for_tpu, 1024, CAUSAL, 0.0, 1),
+        (for_gpu, 384, EVERYTHING, 0.1, 2),
+        (for_gpu, 384, CAUSAL, 0.0, 1),
+        (for_gpu, 384, NEAR, 0.0, 1),
+    ],
+)
+def test_values_and_gradients_are_those_of_plain_attention(
+    kernel: Kernel, length: int, window: AttentionWindow, rate: float, devices: int
+) -> None:
+    check_flash(partial(kernel(window), rows=on_devices(devices)), (2, 2, length, 16), window, rate)
 
 
 def test_a_device_is_asked_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.devices()[0]
-    assert kernels_agree(device, "tpu")
+    assert kernels_agree(device, "tpu") and kernels_agree(device, "gpu")
+    masks = flash_gpu.mix
     monkeypatch.setattr(flash, "flash_attention", lambda *x, **settings: 1.2 * x[0])
+    monkeypatch.setattr(flash_gpu, "mix", lambda x, between: masks(x, between + jnp.uint32(1)))
     assert not kernels_agree(device, "tpu")
+    assert not kernels_agree(device, "gpu"), "other dropout masks are seen"
 
 
-def test_devices_and_lengths_that_it_is_for() -> None:
+def test_devices_and_rows_that_they_are_for() -> None:
     for platform, kind, runs in (("tpu", "TPU v3", False), ("tpu", "TPU v6 lite", True), ("cpu", "cpu", False)):
         assert has_kernels(SimpleNamespace(platform=platform, device_kind=kind)) is runs
     assert [length for length in (128, 384, 512, 576, 2048, 4096) if flash.is_faster(length, 64)] == [512, 2048]
+    for capability, has in (("7.5", False), ("8.0", True), ("9.0", True), ("10.0", True), ("gfx942", False)):
+        assert has_kernels(SimpleNamespace(platform="gpu", device_kind="any", compute_capability=capability)) is has
+    assert [length for length in (64, 128, 192, 512, 4096) if flash_gpu.is_faster(length, 64)] == [128, 512, 4096]
+    assert [size for size in (8, 32, 64, 96, 128, 256) if flash_gpu.is_faster(512, size)] == [32, 64, 128]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'")
 @pytest.mark.parametrize("name", ["v4-8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("v5litepod-8", "v6e-8"))])
-def test_it_compiles_and_its_cost_is_counted(name: str) -> None:
+def test_it_compiles_for_a_tpu_and_its_cost_is_counted(name: str) -> None:
     rows = batch_sharding(make_mesh(HardwareConfig(), devices_of(accelerators.find(name))))
     count = rows.mesh.size
-    arrays = [jax.ShapeDtypeStruct((count, H, 512, 64), jnp.bfloat16, sharding=rows)] * 4
-    seeds: Any = jax.ShapeDtypeStruct((count, 1, 512, 1), jnp.uint32, sharding=rows)
-    segments = jax.ShapeDtypeStruct((count, 512), jnp.int32, sharding=rows)
+    found = examine(trace_gradients(partial(for_tpu(CAUSAL), rows=rows), count, rows).lower().compile(), count, 0.0)
+    assert (found.kernels, found.opaque, found.flops) == (2, {}, 7 * 2 * 2 * 512 * 512 * 64)
+    assert found.cycles > 2 * 2 * 512 * 512 * 0.0114
 
-    def gradients(g: jax.Array, arrays: list[jax.Array], segments: jax.Array, seeds: DropoutSeeds) -> Any:
-        def kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-            return flash.flash_attention(*(query, key, value, segments), seeds=seeds, dropout_rate=0.1, causal=True, rows=rows)
 
-        return jax.vjp(kernel, *arrays)[1](g)
-
-    lowered = jax.jit(gradients).lower(arrays[0], arrays[1:], segments, DropoutSeeds(seeds, seeds))
-    found = examine(lowered.compile(), count, 0.0)
-    assert (found.kernels, found.opaque, found.flops) == (2, {}, 7 * 2 * H * 512 * 512 * 64)
-    assert found.cycles > 2 * H * 512 * 512 * 0.0114
+@pytest.mark.parametrize("window", [EVERYTHING, NEAR])
+def test_it_is_lowered_for_a_gpu(window: AttentionWindow) -> None:
+    """Without one: types and shapes that Triton's language has not are refused here."""
+    traced = trace_gradients(partial(for_gpu(window), rows=on_devices(1)), 2)
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("custom_call @__gpu$xla.gpu.triton") == 3

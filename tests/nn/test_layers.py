@@ -8,12 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kernels import normal
 
 from tpulm.nn.layers import Activation, Dense, Norm, activation, affine, column_sums, dense, normalize, project
-
-
-def normal(seed: int, *shape: int) -> jax.Array:
-    return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
 
 
 def test_norm_of_bfloat16_is_computed_in_float32():
