@@ -1,4 +1,4 @@
-"""Tokenizers that others made."""
+"""Files of tokenizers: those that others made, and the folders that `save` writes, which transformers reads alike."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from made_up import as_lists, of_transformers, write_vocabulary
+from made_up import as_lists, make_texts, of_transformers, write_vocabulary
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from toy_runs import Notes
@@ -22,8 +23,9 @@ from tpulm.config import TokenizerConfig
 from tpulm.convert.huggingface import vocabulary_settings
 from tpulm.errors import ConfigError, DataError, StorageError
 from tpulm.labelled.rows import encode_rows
-from tpulm.tokenization import Tokenization, load, save, vocab_size_of
+from tpulm.tokenization import Tokenization, load, load_manifest, save, vocab_size_of
 from tpulm.tokenization.hf_files import guarded, watched
+from tpulm.tokenization.special import TOKENS
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", ",", "Ca", "##t", "日"]
 
@@ -83,30 +85,29 @@ class TestVocabulary:
             load(path, config)
         assert tokenization.load_vocabulary(path, note=print)[1] is False
 
-    @pytest.mark.parametrize(
-        ("words", "settings", "lost"),
-        [
+    def test_words_that_no_text_gives(self, tmp_path: Path):
+        """As transformers reads the same folder: the words that do not come back as themselves."""
+        for words, settings, lost in (
             ("the Cat NASA", {"do_lower_case": True}, ["Cat", "NASA"]),
             ("the Cat NASA", {"do_lower_case": False}, []),
             ("schön gross äpfel", {"do_lower_case": True, "strip_accents": None}, ["schön", "äpfel"]),
             ("schön gross äpfel", {"do_lower_case": True, "strip_accents": False}, []),
             ("日本 東京 の", {"do_lower_case": False}, ["日本", "東京"]),  # of morphemes, read as a BERT's
             ("日本 東京 の", {"do_lower_case": False, "tokenize_chinese_chars": False}, []),
-        ],
-    )
-    def test_words_that_no_text_gives(self, tmp_path: Path, words: str, settings: dict[str, Any], lost: list[str]):
-        """As transformers reads the same folder: the words that do not come back as themselves."""
-        path = write_vocabulary(tmp_path, *words.split())
-        storage.write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
-        theirs, made = of_transformers(tmp_path), load(tmp_path, vocabulary_settings(tmp_path))
-        assert [word for word in words.split() if theirs.tokenize(word) != [word]] == lost
-        notes = tokenization.normalization_warnings(made, path)
-        assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
+        ):
+            path = write_vocabulary(tmp_path, *words.split())
+            storage.write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **settings})
+            theirs, made = of_transformers(tmp_path), load(tmp_path, vocabulary_settings(tmp_path))
+            assert [word for word in words.split() if theirs.tokenize(word) != [word]] == lost
+            notes = tokenization.normalization_warnings(made, path)
+            assert len(notes) == bool(lost) and all(f"{len(lost)} of the vocabulary's 3 words" in note for note in notes)
 
     @pytest.mark.needs_peer
-    @pytest.mark.parametrize(
-        ("settings", "model", "words"),
-        [
+    def test_settings_that_contradict_a_tokenizer_json(self, tmp_path: Path):
+        """As transformers reads the same folder, whose tokenizer.json keeps capitals and accents."""
+        path = write_vocabulary(tmp_path, "the", "The", "cafe", "café", "日", "本", "日本")
+        storage.write_atomic(tmp_path / "tokenizer.json", load(path).canonical_json)
+        for settings, model, words in (
             ({"tokenizer_class": "BertTokenizer"}, {}, "the cafe 日 本"),
             ({"tokenizer_class": "ElectraTokenizerFast", "strip_accents": False}, {"model_type": "electra"}, "the café 日 本"),
             ({"do_lower_case": False, "tokenize_chinese_chars": False}, {"model_type": "bert"}, "The café 日本"),
@@ -114,17 +115,13 @@ class TestVocabulary:
             (None, {"model_type": "roberta", "tokenizer_class": "BertTokenizer"}, "the cafe 日 本"),
             ({"tokenizer_class": "BertTokenizer"}, {"model_type": "modernbert"}, "The café 日 本"),
             ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, {"model_type": "bert"}, "The café 日 本"),
-        ],
-    )
-    def test_settings_that_contradict_a_tokenizer_json(self, tmp_path: Path, settings: Any, model: dict[str, Any], words: str):
-        """As transformers reads the same folder, whose tokenizer.json keeps capitals and accents."""
-        path = write_vocabulary(tmp_path, "the", "The", "cafe", "café", "日", "本", "日本")
-        storage.write_atomic(tmp_path / "tokenizer.json", load(path).canonical_json)
-        storage.write_json(tmp_path / "config.json", model)
-        if settings is not None:
-            storage.write_json(tmp_path / "tokenizer_config.json", settings)
-        theirs = of_transformers(tmp_path).tokenize("The café 日本")
-        assert tokens(load(tmp_path), "The café 日本") == theirs == words.split()
+        ):
+            storage.write_json(tmp_path / "config.json", model)
+            storage.remove(tmp_path / "tokenizer_config.json")
+            if settings is not None:
+                storage.write_json(tmp_path / "tokenizer_config.json", settings)
+            theirs = of_transformers(tmp_path).tokenize("The café 日本")
+            assert tokens(load(tmp_path), "The café 日本") == theirs == words.split()
 
     def test_a_normalizer_that_does_not_fit_a_sentencepiece_vocabulary(self, tmp_path: Path):
         specification = json.loads(roberta(tmp_path).to_str()) | {"normalizer": {"type": "Lowercase"}, "pre_tokenizer": None}
@@ -134,20 +131,17 @@ class TestVocabulary:
         storage.write_json(tmp_path / "tokenizer.json", specification)
         assert "as others ('Cat' as 'cat'" in tokenization.normalization_warnings(load(tmp_path), tmp_path)[0]
 
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
+    def test_bad_files(self, tmp_path: Path):
+        path = tmp_path / "vocab.txt"
+        for content, message in (
             *((b"", "empty"), (b"\n\n", "empty"), (b"[PAD]\n[UNK]\na\n", "none for: cls .* sep")),
             ("\n".join([*WORDS, "the", "cat"]).encode(), "'the' .*7, 14"),
             ("\n".join(WORDS).encode("utf-16"), "byte 0"),
-        ],
-    )
-    def test_bad_files(self, tmp_path: Path, content: bytes, message: str):
-        path = tmp_path / "vocab.txt"
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=message) as caught:
-            load(path)
-        assert str(path) in str(caught.value)
+        ):
+            path.write_bytes(content)
+            with pytest.raises(DataError, match=message) as caught:
+                load(path)
+            assert str(path) in str(caught.value)
 
 
 def roberta(folder: Path, *, added: Sequence[str] = (), special: Sequence[str] = ()) -> Tokenizer:
@@ -217,13 +211,17 @@ class TestAddedTokens:
 
 
 class TestTokenizerJson:
-    def test_roles_by_name_and_the_frame_it_has(self, tmp_path: Path):
+    def test_roles_by_name_and_the_frame_it_has_here_and_in_transformers(self, tmp_path: Path):
         roberta(tmp_path)
         made = load(tmp_path / "tokenizer.json")
         assert (made.special.cls, made.special.sep, made.special.mask) == (0, 2, 260)
         assert made.vocab_size == vocab_size_of(tmp_path / "tokenizer.json") == 261
-        assert made.encode_one("a<mask>") == [0, made.vocabulary()["a"], 260, 2]
         assert "Roberta" in made.canonical_json
+        save(made, tmp_path / "saved")
+        theirs = of_transformers(tmp_path / "saved")
+        assert theirs("a b", "c")["input_ids"] == [0, *made.encode(["a b"]).ids, 2, 2, *made.encode(["c"]).ids, 2]
+        assert theirs("a<mask>")["input_ids"] == made.encode_one("a<mask>") == [0, made.vocabulary()["a"], 260, 2]
+        assert load(tmp_path / "saved").fingerprint == made.fingerprint
 
     @pytest.mark.parametrize("most", [30, 12])
     def test_pairs_have_the_frame_of_the_tokenizer(self, tmp_path: Path, most: int):
@@ -252,15 +250,16 @@ class TestTokenizerJson:
         else:
             assert load(tmp_path).reading_added.encode(["ab\u200ca"]).ids.tolist() == [5, 6, 7, 5]
 
-    @pytest.mark.parametrize(
-        ("role", "token", "message"),
-        [("mask", "_", "'_'"), ("sep", "<s>", "share an id"), ("mask", "@@", r"none for: mask \(@@\)\..*<unk>")],
-    )
-    def test_special_tokens_that_cannot_be(self, tmp_path: Path, role: str, token: str, message: str):
+    def test_special_tokens_that_cannot_be(self, tmp_path: Path):
         roberta(tmp_path)
-        storage.write_json(tmp_path / "special_tokens_map.json", {f"{role}_token": token})
-        with pytest.raises(DataError, match=rf"tokenizer\.json.*{message}"):
-            load(tmp_path)
+        for role, token, message in (
+            ("mask", "_", "'_'"),
+            ("sep", "<s>", "share an id"),
+            ("mask", "@@", r"none for: mask \(@@\)\..*<unk>"),
+        ):
+            storage.write_json(tmp_path / "special_tokens_map.json", {f"{role}_token": token})
+            with pytest.raises(DataError, match=rf"tokenizer\.json.*{message}"):
+                load(tmp_path)
 
     def test_a_frame_is_added_where_there_is_none(self, tmp_path: Path):
         without: dict[str, Any] = {"post_processor": None, "truncation": None, "added_tokens": []}
@@ -275,15 +274,6 @@ class TestTokenizerJson:
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         assert len(load(tmp_path).encode_one("abcdefghijklmnop")) == 18
 
-    def test_saved_again_for_transformers(self, tmp_path: Path):
-        roberta(tmp_path)
-        made = load(tmp_path)
-        save(made, tmp_path / "saved")
-        theirs = of_transformers(tmp_path / "saved")
-        assert theirs("a b", "c")["input_ids"] == [0, *made.encode(["a b"]).ids, 2, 2, *made.encode(["c"]).ids, 2]
-        assert theirs("a<mask>")["input_ids"] == made.encode_one("a<mask>")
-        assert load(tmp_path / "saved").fingerprint == made.fingerprint
-
     @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"a": 0}', '{"model": {"vocab": {}}}', '{"model": {"vocab": 5}}'])
     def test_other_json_is_refused(self, tmp_path: Path, text: str):
         path = tmp_path / "tokenizer.json"
@@ -292,9 +282,10 @@ class TestTokenizerJson:
             with pytest.raises(DataError, match=r"tokenizer\.json"):
                 read(path)
 
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
+    def test_what_the_library_fails_at(self, tmp_path: Path, capfd: pytest.CaptureFixture):
+        specification = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "b"}, "added_tokens": []}
+        path = tmp_path / "tokenizer.json"
+        for changes, message in (
             ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "//////////8="}}, "Precompiled"),
             ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="}}, "cannot encode"),
             ({"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]], "unk_id": None}}, "`unk_id` is missing"),
@@ -302,16 +293,12 @@ class TestTokenizerJson:
             ({"model": {"type": "WordLevel", "vocab": {"a": True}, "unk_token": "a"}}, "id True"),
             ({"added_tokens": [{"content": "x"}]}, "added_tokens"),
             ({"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 0}, "unk_token": "b"}}, "share the id 0"),
-        ],
-    )
-    def test_what_the_library_fails_at(self, tmp_path: Path, capfd: pytest.CaptureFixture, changes: dict, message: str):
-        specification = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "b"}, "added_tokens": []}
-        path = tmp_path / "tokenizer.json"
-        path.write_text(json.dumps(specification | changes))
-        with pytest.raises(DataError, match=re.escape(message)) as caught:
-            load(path)
-        assert str(path) in str(caught.value)
-        assert capfd.readouterr().err == "", "what a panic prints is not shown"
+        ):
+            path.write_text(json.dumps(specification | changes))
+            with pytest.raises(DataError, match=re.escape(message)) as caught:
+                load(path)
+            assert str(path) in str(caught.value)
+            assert capfd.readouterr().err == "", "what a panic prints is not shown"
 
     def test_other_output_of_the_time_is_not_lost(self, tmp_path: Path, capfd: pytest.CaptureFixture):
         with guarded("x"):
@@ -322,26 +309,21 @@ class TestTokenizerJson:
 
 
 class TestFolder:
-    def test_a_vocabulary_that_was_changed_beside_it(self, trained: dict[str, Tokenization], tmp_path: Path):
-        save(trained["wordpiece"], tmp_path)
-        storage.write_atomic(tmp_path / "vocab.txt", storage.read_text(tmp_path / "vocab.txt").replace("a", "b", 1))
-        with pytest.raises(StorageError, match=r"vocab\.txt"):
-            load(tmp_path)
-
-    def test_a_file_that_was_deleted(self, made: Tokenization, tmp_path: Path):
+    def test_what_was_changed_or_deleted_after_it_was_saved(self, made: Tokenization, tmp_path: Path):
         """An export is a copy of all of them."""
         save(made, tmp_path)
         names = {path.name for path in tmp_path.iterdir()} - {"manifest.json", "tokenizer.json"}
         assert names >= {"tokenizer_config.json", "special_tokens_map.json"}
-        for name in names:
-            (tmp_path / name).rename(tmp_path / "aside")
-            with pytest.raises(StorageError, match=re.escape(name)):
+        for path in (tmp_path / name for name in names):
+            content = path.read_bytes()
+            path.write_bytes(content + b"\n")
+            with pytest.raises(StorageError, match=re.escape(path.name)):
                 load(tmp_path)
-            (tmp_path / "aside").rename(tmp_path / name)
+            path.unlink()
+            with pytest.raises(StorageError, match=re.escape(path.name)):
+                load(tmp_path)
+            path.write_bytes(content)
         assert load(tmp_path).fingerprint == made.fingerprint
-
-    def test_changed_after_it_was_saved(self, made: Tokenization, tmp_path: Path):
-        save(made, tmp_path)
         specification = storage.read_json(tmp_path / "tokenizer.json")
         specification["added_tokens"][0]["rstrip"] = True
         storage.write_json(tmp_path / "tokenizer.json", specification)
@@ -444,3 +426,100 @@ def test_texts_on_which_a_pattern_takes_too_long_are_named():
     texts = ["b", f"{'a' * 19}c" * 10]
     with pytest.warns(match=r"'aaaa.*\(a\|a\)\+\$"), watched(tokenizer, texts, seconds=0.1):
         tokenizer.encode_batch(texts)
+
+
+# -- what `save` writes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(made: Tokenization, tmp_path: Path) -> Path:
+    save(made, tmp_path / "tokenizer", inputs={"corpus": "abc", "sizes": [1, 2]}, model_max_length=64)
+    return tmp_path / "tokenizer"
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "beside a model"])
+def theirs(request: pytest.FixtureRequest, folder: Path) -> Any:
+    if request.param:
+        storage.write_json(folder / "config.json", {"model_type": "bert", "architectures": ["BertForMaskedLM"]})
+    return of_transformers(folder)
+
+
+def test_transformers_gives_the_same_ids_and_decodes_alike(made: Tokenization, theirs: Any):
+    texts = ["", " ", *make_texts(100, seed=4), "Ünïcode 龘 👍🏽 　x"]
+    expected = theirs(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+    assert as_lists(made.encode(texts)) == expected
+    for text in (texts[2], "the [MASK] cat", "영화[MASK]", "[MASK]"):
+        assert theirs(text)["input_ids"] == made.encode_one(text)
+    assert len(theirs) == made.vocab_size
+    assert [theirs.pad_token, theirs.unk_token, theirs.cls_token, theirs.sep_token, theirs.mask_token] == list(TOKENS)
+    assert theirs.all_special_ids and set(theirs.all_special_ids) == set(made.special)
+    for ids in map(made.encode_one, (*make_texts(50, seed=6), "the [MASK] cat , isn't . it")):
+        assert theirs.decode(ids, skip_special_tokens=True) == made.decode(ids)
+
+
+def test_transformers_frames_pairs_pads_and_cuts(made: Tokenization, theirs: Any):
+    cls, sep, pad = made.special.cls, made.special.sep, made.special.pad
+    first, second = as_lists(made.encode(["the cat", "영화는"]))
+    pair, padded = theirs("the cat", "영화는"), theirs(["the cat", ""], padding=True)
+    assert pair["input_ids"] == [cls, *first, sep, *second, sep]
+    assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert padded["input_ids"][1] == [cls, sep, *[pad] * len(first)]
+    assert padded["attention_mask"][1] == [1, 1, *[0] * len(first)]
+    assert theirs.model_max_length == 64
+    assert len(theirs("the cat was good " * 50, truncation=True)["input_ids"]) == 64
+
+
+def test_what_is_in_the_folder_the_same_each_time(made: Tokenization, folder: Path, tmp_path: Path):
+    names = {path.name for path in folder.iterdir()}
+    expected = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "manifest.json"}
+    assert names == expected | ({"vocab.txt"} if made.algorithm == "WordPiece" else set())
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (settings["padding_side"], settings["tokenizer_class"]) == ("right", "PreTrainedTokenizerFast")
+    assert ("do_lower_case" in settings) == (made.algorithm == "WordPiece"), "of BERT's normalizer"
+    if made.algorithm == "WordPiece":
+        assert storage.read_text(folder / "vocab.txt").split("\n")[:-1] == list(made.vocabulary())
+    found = storage.read_json(folder / "manifest.json")
+    assert found.pop("files").keys() == names - {"manifest.json", "tokenizer.json"}
+    described = {"algorithm": made.algorithm, "fingerprint": made.fingerprint, "vocab_size": made.vocab_size}
+    inputs = {"corpus": "abc", "sizes": [1, 2]}
+    assert found == {**described, "format_version": 1, "inputs": inputs, "special": asdict(made.special)}
+    save(tokenization.load(folder), tmp_path / "again", inputs=inputs, model_max_length=64)
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_the_manifest_is_written_last_and_removed_first(made: Tokenization, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(storage, "write_json", Mock(side_effect=StorageError("disk full")))
+    with pytest.raises(StorageError, match="disk full"):
+        save(made, folder)
+    assert load_manifest(folder) is None
+
+
+def test_a_folder_taken_over_by_another_algorithm_keeps_no_vocabulary(trained: dict[str, Tokenization], tmp_path: Path):
+    save(trained["wordpiece"], tmp_path)
+    save(trained["bpe"], tmp_path)
+    assert not (tmp_path / "vocab.txt").exists()
+    assert tokenization.load(tmp_path).fingerprint == trained["bpe"].fingerprint
+
+
+def test_no_manifest_and_one_of_another_version(tmp_path: Path):
+    assert load_manifest(tmp_path) is load_manifest(tmp_path / "nowhere") is None
+    storage.write_json(tmp_path / "manifest.json", {"format_version": 99})
+    with pytest.raises(StorageError, match="format version 99"):
+        load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("changed", [*itertools.product([False, True], repeat=3)])
+def test_of_a_vocabulary_alone_the_settings_say_how_it_reads_text(trained: dict, tmp_path: Path, changed: tuple[bool, ...]):
+    """BERT's defaults would make Hangul letters of its syllables, which are unknown."""
+    save(trained["wordpiece"], tmp_path / "vocabulary")
+    lowercase, strip_accents, split_cjk = changed
+    config = TokenizerConfig(lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+    made = tokenization.load(tmp_path / "vocabulary" / "vocab.txt", config)
+    save(made, tmp_path / "saved")
+    for name in ("tokenizer.json", "manifest.json"):
+        (tmp_path / "saved" / name).unlink()
+    assert vocabulary_settings(tmp_path / "saved") == config
+    theirs = pytest.importorskip("transformers").BertTokenizer.from_pretrained(tmp_path / "saved")
+    texts = [*make_texts(50, seed=4), "영화는 정말 재미있다", "Ünïcode The山川"]
+    assert theirs(texts, add_special_tokens=False)["input_ids"] == as_lists(made.encode(texts))
