@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from made_up import batches, make_texts
-from test_analysers import PACKAGES, TROUBLE
+from test_segmenter import PACKAGES, TROUBLE
 from tokenizers import Tokenizer, normalizers
 
 from tpulm import tokenization
