@@ -41,22 +41,20 @@ def test_any_string_has_the_stock_tokenizers_ids(made: Tokenization):
         assert as_lists(made.encode(texts)) == stock_ids(made, texts)
 
     check()
+    assert as_lists(made.encode([])) == [] and as_lists(made.encode([""])) == [[]]
+    assert as_lists(made.encode(["the \ud800cat", "dog\udfff"])) == stock_ids(made, ["the \ufffdcat", "dog\ufffd"])
 
 
-def test_natural_text_however_it_is_cut_into_calls(made: Tokenization):
+def test_natural_text_however_it_is_cut_into_calls_and_without_the_engine(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
     texts = make_texts(200, seed=1)
     expected = stock_ids(made, texts)
     assert as_lists(made.encode(texts)) == expected
     fresh, rng = pickle.loads(pickle.dumps(made)), random.Random(0)
     ends = sorted({0, *rng.sample(range(200), 8), 200})
     assert [ids for ends in itertools.pairwise(ends) for ids in as_lists(fresh.encode(texts[slice(*ends)]))] == expected
-
-
-def test_nothing_blanks_surrogates_and_private_characters(made: Tokenization):
-    assert as_lists(made.encode([])) == [] and as_lists(made.encode([""])) == [[]]
-    texts = ["", " ", "\n", "a", "", "   ", "a ", "a\U0010fffdb", "\U0010fffc[MASK]\U0010fffc"]
-    assert as_lists(made.encode(texts)) == stock_ids(made, texts)
-    assert as_lists(made.encode(["the \ud800cat", "dog\udfff"])) == stock_ids(made, ["the \ufffdcat", "dog\ufffd"])
+    monkeypatch.setattr(encode, "tokie", None)
+    fresh = pickle.loads(pickle.dumps(made))
+    assert fresh.encoder.engine is None and as_lists(fresh.encode(texts)) == expected
 
 
 def test_a_vocabulary_with_gaps_is_encoded_by_its_own_ids():
@@ -119,13 +117,6 @@ def test_from_the_first_difference_on_the_library_encodes(trained: dict[str, Tok
     with pytest.warns(UserWarning, match="different ids"):
         assert as_lists(made.encode(texts)) == stock_ids(made, texts)
     assert made.encoder.engine is None
-
-
-def test_without_the_engine_the_ids_are_the_same(made: Tokenization, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(encode, "tokie", None)
-    fresh, texts = pickle.loads(pickle.dumps(made)), make_texts(60)
-    assert fresh.encoder.engine is None
-    assert as_lists(fresh.encode(texts)) == as_lists(made.encode(texts)) == stock_ids(made, texts)
 
 
 @needs_engine
@@ -214,9 +205,7 @@ def test_a_text_has_the_ids_of_its_cleaned_form_here_and_in_transformers(made: T
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_trained_tokenizer_normalizes_and_its_file_keeps_that(
-    trained: dict, texts: list[str], tmp_path: Path, algorithm: Any
-):
+def test_a_trained_tokenizer_normalizes_and_its_file_keeps_it(trained: dict, texts: list[str], tmp_path: Path, algorithm: Any):
     config, plain = TokenizerConfig(algorithm=algorithm, vocab_size=VOCAB_SIZES[algorithm]), trained[algorithm]
     one = tokenization.train(batches(texts), config, cleaning=CleaningConfig(max_repeats=3))
     assert one.canonical_json == normalizing(plain, CleaningConfig(max_repeats=3)).canonical_json, "training is the same"
@@ -285,6 +274,21 @@ def test_a_name_that_merges_make_is_text():
 def test_words_that_no_merge_makes_and_bytes_and_characters_are_told_apart(model: models.Model, pre_tokenizer: Any):
     made, texts = elsewhere(model, pre_tokenizer), ["日本語", "日本", "日 日本 語", "日本 語!"]
     assert as_lists(made.encode(texts)) == stock_ids(made, texts)
+
+
+def test_names_that_the_model_knows_as_words_are_text_and_added_words_keep_their_ids():
+    words = models.WordLevel(numbered([*SPECIALS, "[unused0]", "a", "b"]), unk_token="<unk>")
+    made = elsewhere(words, pre_tokenizers.WhitespaceSplit())
+    unknown = made.special.unknown
+    assert made.encode(["a <mask> b", "<s> <pad>", "[unused0] <unk>"]).ids.tolist() == [6, unknown, 7, *[unknown] * 4]
+    assert made.encode_one("a <mask> b").count(made.special.mask) == 1
+    tokenizer = Tokenizer.from_str(made.canonical_json)
+    tokenizer.add_tokens(["New York"])
+    tokenizer.add_special_tokens(["<late>"])
+    tokenizer.add_tokens(["Rio"])
+    made = Tokenization(tokenizer, special.locate(tokenizer.get_vocab(), "words"))
+    assert [tokenizer.token_to_id(token) for token in ("New York", "<late>", "Rio")] == [8, 9, 10]
+    assert made.encode(["a New York Rio b <late>"]).ids.tolist() == [6, 8, 10, 7, unknown]
 
 
 def test_no_text_has_a_hidden_name():

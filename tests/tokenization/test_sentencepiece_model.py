@@ -175,9 +175,8 @@ def damaged(content: bytes, kind: str) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "message"), [("compiled rules", "the tokenizers library"), ("piece", "UTF-8"), ("score", "score nan")]
 )
-def test_damage_within(tmp_path: Path, capfd: pytest.CaptureFixture, kind: str, message: str):
-    path = trained(tmp_path / "m.model", model_type="unigram")
-    path.write_bytes(damaged(path.read_bytes(), kind))
+def test_damage_within(model: tuple[Path, Tokenization], tmp_path: Path, capfd: pytest.CaptureFixture, kind: str, message: str):
+    (tmp_path / "m.model").write_bytes(damaged(model[0].read_bytes(), kind))
     with pytest.raises(DataError, match=rf"m\.model.*{message}"):
-        tokenization.load(path)
+        tokenization.load(tmp_path / "m.model")
     assert capfd.readouterr().err == "", "what a panic prints is not shown"
