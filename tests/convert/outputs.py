@@ -10,10 +10,19 @@ import numpy as np
 
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.models import bert, classifier, decoder, electra
-from tpulm.nn.params import named_leaves
+from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
 from tpulm.nn.transformer import Execution
 
 EXECUTION = Execution(dtype=jnp.float32, remat="none", unroll=False)
+
+
+def rows(vocab_size: int = 60) -> dict[str, np.ndarray]:
+    """Five rows of 20 ordinary tokens with two segments each, of which the last have 0, 1, … up to 17 padding tokens."""
+    ids = np.random.default_rng(3).integers(5, vocab_size, (5, 20)).astype(np.int32)
+    lengths = np.array([20, 19, 12, 7, 3])[:, None]
+    real = np.arange(20)[None] < lengths
+    second = real & (np.arange(20)[None] >= lengths // 2)
+    return {"ids": np.where(real, ids, 0), "real": real, "types": second.astype(np.int32)}
 
 
 def ours(model: LoadedModel, ids: np.ndarray, real: np.ndarray, types: np.ndarray | None = None) -> np.ndarray:
@@ -59,3 +68,16 @@ def assert_same_leaves(found: Any, expected: Any) -> None:
     assert ours.keys() == theirs.keys()
     for name, leaf in theirs.items():
         np.testing.assert_array_equal(ours[name], leaf, err_msg=name, strict=True)
+
+
+def random_params(tree: Any, *, vocab_size: int, seed: int = 7) -> Any:
+    """A tree of specs with numbers far from zero; rows that only pad the vocabulary are zero, as nothing keeps them."""
+    random = np.random.default_rng(seed)
+
+    def draw(leaf: ParamSpec) -> np.ndarray:
+        array = random.normal(float(leaf.init is ones), 0.3, leaf.shape).astype(np.float32)  # the scales of norms begin at 1
+        if leaf.axes[0] == "vocab":
+            array[vocab_size:] = 0.0
+        return array
+
+    return map_specs(draw, tree)

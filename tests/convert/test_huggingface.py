@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from outputs import EXECUTION, assert_same_leaves, ours, theirs
+from outputs import assert_same_leaves, ours, rows, theirs
 
 from tpulm import storage, tokenization
 from tpulm.config import RunConfig
 from tpulm.convert.huggingface import load_model
 from tpulm.convert.model_card import CardFacts
 from tpulm.errors import ConfigError, DataError, TpulmError
-from tpulm.models.bert import next_sentence_logits
 from tpulm.nn.params import named_leaves
 
-KINDS = [("post", False), ("post", True), ("pre", False), ("pre", True)]
+KINDS = [("post", False, "gelu"), ("post", True, "relu"), ("pre", False, "gelu_tanh"), ("pre", True, "gelu")]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]  # as much as the tests below need
 
 
@@ -36,16 +34,6 @@ def exported(make_small, tmp_path) -> Path:
 # -- the same answers -------------------------------------------------------------------------------------------------------
 
 
-def rows(vocab_size: int) -> dict[str, np.ndarray]:
-    """Five rows of 20 with two segments each, of which the last have 0, 1, … up to 17 padding tokens."""
-    random = np.random.default_rng(3)
-    ids = random.integers(0, vocab_size, (5, 20)).astype(np.int32)
-    lengths = np.array([20, 19, 12, 7, 3])
-    real = np.arange(20)[None] < lengths[:, None]
-    types = (np.arange(20)[None] >= lengths[:, None] // 2).astype(np.int32)
-    return {"ids": np.where(real, ids, 0), "real": real, "types": np.where(real, types, 0)}
-
-
 HEAD = {
     "cls.predictions.bias",
     *(f"cls.predictions.transform.{part}.{leaf}" for part in ("dense", "LayerNorm") for leaf in ("weight", "bias")),
@@ -54,13 +42,8 @@ POOLER = {"pooler.dense.weight", "pooler.dense.bias"}
 PAIR_HEAD = {"cls.seq_relationship.weight", "cls.seq_relationship.bias"}
 
 
-@pytest.mark.parametrize(
-    ("norm_position", "next_sentence", "activation"),
-    [*((*kind, "gelu_tanh") for kind in KINDS), ("post", False, "gelu"), ("pre", True, "gelu"), ("post", True, "relu")],
-)
-def test_logits_equal_those_of_transformers(
-    torch, transformers, make_small, tmp_path, norm_position, next_sentence, activation
-):
+@pytest.mark.parametrize(("norm_position", "next_sentence", "activation"), KINDS)
+def test_logits_are_those_of_transformers(torch, transformers, make_small, tmp_path, norm_position, next_sentence, activation):
     """Which finds every weight, and no other."""
     small = make_small(norm_position=norm_position, activation=activation, next_sentence=next_sentence)
     folder = small.save(tmp_path / "export")
@@ -81,14 +64,9 @@ def test_logits_equal_those_of_transformers(
     np.testing.assert_allclose(words[real], expected[real], atol=1e-4, rtol=0)
     # A pooler that was never trained cannot be given.
     loaded(transformers.AutoModel, set() if next_sentence else POOLER, HEAD | PAIR_HEAD if next_sentence else HEAD)
-    params: Any = model.params
-    assert (params.next_sentence is not None) == next_sentence
+    assert (model.head == "next_sentence") == next_sentence
     if next_sentence:
         loaded(transformers.AutoModelForPreTraining, set(), set())
-        pair_model = transformers.AutoModelForNextSentencePrediction.from_pretrained(folder).eval()
-        hidden = jnp.asarray(ours(model._replace(head="embedding"), **batch))
-        pairs = next_sentence_logits(params.next_sentence, hidden, execution=EXECUTION)
-        np.testing.assert_allclose(pairs, theirs(torch, pair_model, **inputs).logits.numpy(), atol=1e-4, rtol=0)
 
 
 def test_what_transformers_saves_comes_back(torch, transformers, make_small, exported, tmp_path):
@@ -139,13 +117,9 @@ def test_the_same_model_gives_the_same_bytes_from_any_device(make_small, tmp_pat
 
 def test_an_export_replaces_the_one_before_as_a_whole(make_small, exported):
     (exported / "stale.txt").write_text("from an earlier export")
-    leftover = exported.with_name(f".export.4711.abcd{storage.TEMPORARY_SUFFIX}")
-    leftover.mkdir()
-    (leftover / "torn").write_text("from an export that was killed")
     make_small(num_layers=1).save(exported)
     assert load_model(exported).config.num_layers == 1
     assert not (exported / "stale.txt").exists()
-    assert not leftover.exists()
 
 
 def test_broken_numbers_are_not_exported(make_small, exported):
@@ -228,15 +202,14 @@ def test_a_bare_vocabulary_is_read_as_transformers_would(exported, settings, exp
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(exported, tmp_path):
     words = [*VOCABULARY, *(f"word{number}" for number in range(70 - len(VOCABULARY)))]
     storage.write_atomic(tmp_path / "vocab.txt", "\n".join(words) + "\n")
-    tokenization.save(tokenization.load(tmp_path / "vocab.txt"), tmp_path / "larger")
-    storage.write_atomic(exported / "tokenizer.json", storage.read_bytes(tmp_path / "larger" / "tokenizer.json"))
+    storage.write_atomic(exported / "tokenizer.json", tokenization.load(tmp_path / "vocab.txt").canonical_json)
     with pytest.raises(DataError, match=r"export: .* 70 .* 60"):
         load_model(exported)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
+def test_a_broken_description_is_refused(exported):
+    """It came with the weights, and is not to be deleted: nothing can make it anew."""
+    for name, change, message in (
         ("config.json", '{"model_type": ', "not valid JSON.*export the model again"),
         ("tokenizer_config.json", "[]", "not a JSON object.*export the model again"),
         ("config.json", '"hidden_dropout_prob": Infinity', "Infinity"),
@@ -244,24 +217,23 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(exported, tmp_pa
         ("tokenizer_config.json", '"do_lower_case": null', "do_lower_case: "),
         ("tokenizer_config.json", '"strip_accents": "x"', "strip_accents: "),
         ("special_tokens_map.json", '"mask_token": {"content": 5}', r"mask_token\.content: "),
-    ],
-)
-def test_a_broken_description_is_refused(exported, name, change, message):
-    """It came with the weights, and is not to be deleted: nothing can make it anew."""
-    if change.startswith('"'):
-        values = json.loads((exported / name).read_text())
-        values.pop(change.split('"')[1], None)
-        change = f"{json.dumps(values).removesuffix('}')}, {change}}}"
-    (exported / name).write_text(change)
-    with pytest.raises(DataError, match=f"{re.escape(str(exported / name))}.*{message}"):
-        load_model(exported)
+    ):
+        file = exported / name
+        whole = file.read_text()
+        if change.startswith('"'):
+            values = json.loads(whole)
+            values.pop(change.split('"')[1], None)
+            file.write_text(f"{json.dumps(values).removesuffix('}')}, {change}}}")
+        else:
+            file.write_text(change)
+        with pytest.raises(DataError, match=f"{re.escape(str(file))}.*{message}"):
+            load_model(exported)
+        file.write_text(whole)
 
 
 def test_weights_that_are_no_numbers_are_refused(exported):
     tensors = safetensors.numpy.load_file(exported / "model.safetensors")
     tensors["bert.embeddings.LayerNorm.bias"][3] = tensors["bert.encoder.layer.1.output.LayerNorm.bias"][2] = float("nan")
     safetensors.numpy.save_file(tensors, exported / "model.safetensors")
-    with pytest.raises(
-        DataError, match=r"bert\.embeddings\.LayerNorm\.bias, bert\.encoder\.layer\.1\.output\.LayerNorm\.bias$"
-    ):
+    with pytest.raises(DataError, match=r"bert\.embeddings\.LayerNorm\.bias, \S+layer\.1\.output\.LayerNorm\.bias$"):
         load_model(exported)

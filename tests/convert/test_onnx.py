@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from outputs import EXECUTION, ours
+from outputs import EXECUTION, ours, random_params
 
 from command_line import invoke
 from encoders import KINDS, WORDS, build_encoder
@@ -21,7 +20,6 @@ from tpulm.convert.huggingface import LoadedModel, load_model, save_loaded
 from tpulm.convert.onnx import export_onnx
 from tpulm.errors import ConfigError
 from tpulm.models import bert, classifier
-from tpulm.nn.params import initialize
 
 pytestmark = pytest.mark.needs_peer
 
@@ -48,13 +46,13 @@ def with_head(model: LoadedModel, head: Head, head_config: HeadConfig | None, **
     """The same settings with random weights and another head."""
     config = ModelConfig.model_validate({**model.config.model_dump(), **changes})
     tree = spec_of(config, head, vocab_size=model.vocab_size, num_outputs=head_config.num_outputs if head_config else 0)
-    params = jax.device_get(initialize(tree, jax.random.key(2)))
-    params = jax.tree.map(lambda leaf: leaf + 0.05 * np.sin(np.arange(leaf.size, dtype=np.float32)).reshape(leaf.shape), params)
+    params = random_params(tree, vocab_size=model.vocab_size)
     head = head if head in ("spans", "choice") else head_of(params)
     return model._replace(params=params, config=config, head=head, head_config=head_config)
 
 
-CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
+Case = tuple[str, Head, HeadConfig | None, dict[str, Any]]
+CASES: list[Case] = [
     *((kind, KINDS[kind][0], None, {}) for kind in ("bert", "electra", "megatron", "eurobert", "modernbert")),
     ("bert", "next_sentence", None, {"activation": "relu"}),
     *((kind, "classification", HeadConfig(("a", "b", "c")), {}) for kind in ("bert", "electra", "eurobert", "modernbert")),
@@ -73,12 +71,9 @@ CASES: list[tuple[str, Head, HeadConfig | None, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "head", "head_config", "changes"), CASES, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_onnxruntime_computes_the_same(
-    kind: str, head: Head, head_config: HeadConfig | None, changes: dict[str, Any], onnxruntime: Any, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_onnxruntime_computes_the_same(case: Case, onnxruntime: Any, tmp_path: Path) -> None:
+    kind, head, head_config, changes = case
     model = with_head(load_model(build_encoder(kind, tmp_path)), head, head_config, **changes)
     export_onnx(model, tmp_path / "onnx" / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
@@ -105,9 +100,7 @@ def test_onnxruntime_computes_the_same(
 
 
 @pytest.mark.parametrize("token_types", [1, 2])
-def test_the_graph_takes_what_the_tokenizer_gives(
-    transformers: Any, onnxruntime: Any, token_types: int, tmp_path: Path
-) -> None:
+def test_the_graph_takes_what_tokenizers_give(transformers: Any, onnxruntime: Any, token_types: int, tmp_path: Path) -> None:
     model = with_head(load_model(build_encoder("bert", tmp_path)), "masked", None, token_types=token_types)
     folder = save_loaded(tmp_path / "saved", model)
     export_onnx(model, folder / "model.onnx")
@@ -119,8 +112,7 @@ def test_the_graph_takes_what_the_tokenizer_gives(
 
 def test_the_command_writes_a_file_hardly_larger_than_the_weights(onnxruntime: Any, tmp_path: Path) -> None:
     folder = build_encoder("bert", tmp_path)
-    done = invoke("export", str(folder), "--format", "onnx", "--json")
-    assert done.returncode == 0, done.stderr
+    done = invoke("export", folder, "--format", "onnx", "--json", code=0)
     assert json.loads(done.stdout) == {"export": [str(folder / "onnx" / "model.onnx")]}
     weights = (folder / "model.safetensors").stat().st_size
     assert weights < (folder / "onnx" / "model.onnx").stat().st_size < weights + 50_000

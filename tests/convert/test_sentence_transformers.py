@@ -66,9 +66,7 @@ PROMPTS = {"prompts": {"query": "the film ", "passage": "the cast "}, "default_p
         *(("mean", {"normalized": False, "similarity_fn_name": "dot", **PROMPTS}, older) for older in (None, "bert")),
     ],
 )
-def test_vectors_are_those_of_sentence_transformers(
-    library: Any, tmp_path: Path, pooling: str, settings: dict[str, Any], older: str | None
-) -> None:
+def test_vectors_are_the_library_s(library: Any, tmp_path: Path, pooling: str, settings: dict[str, Any], older: Any) -> None:
     folder = made(library, tmp_path, pooling, **settings)
     if older is not None:
         as_of_version_2(folder, older)
@@ -104,34 +102,28 @@ def test_such_a_model_is_fine_tuned_for_classes_too(library: Any, tmp_path: Path
         fill_mask(load_model(folder), "the [MASK]")
 
 
-@pytest.mark.parametrize(
-    ("file", "values", "message"),
-    [
+def test_what_is_not_supported_is_refused_by_name(library: Any, tmp_path: Path) -> None:
+    folder = made(library, tmp_path, "mean", prompts=PROMPTS["prompts"])
+    modules = json.loads((folder / "modules.json").read_text())
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    cases: list[tuple[str, Any, str]] = [
         ("1_Pooling/config.json", {"pooling_mode": "max"}, r"1_Pooling.config.json: .*\['max'\]"),
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false"),
         ("sentence_bert_config.json", {"max_seq_length": "12"}, "max_seq_length is '12'"),
         ("sentence_bert_config.json", {"max_seq_length": 4}, "max_seq_length is 4"),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim is 8"),
-        ("modules.json", {"type": "sentence_transformers.models.Dense"}, "module 3 is Dense"),
-        ("modules.json", None, "not a JSON array"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(
-    library: Any, tmp_path: Path, file: str, values: dict[str, Any] | None, message: str
-) -> None:
-    folder = made(library, tmp_path, "mean", prompts=PROMPTS["prompts"])
-    if values is None:
-        (folder / file).write_text("{}")
-    elif file == "modules.json":
-        modules = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps([*modules[:2], {"idx": 2, "name": "2", "path": "2_Dense", **values}, modules[2]]))
-    else:
-        change(folder / file, **values)
-    with pytest.raises(DataError, match=message):
-        load_model(folder)
-    if file == "modules.json":
-        (folder / file).unlink()
-        assert load_model(folder).head_config is None  # as the message advises
+        ("modules.json", [*modules[:2], dense, modules[2]], "module 3 is Dense"),
+        ("modules.json", {}, "not a JSON array"),
+    ]
+    for name, values, message in cases:
+        file = folder / name
+        whole = file.read_text()
+        file.write_text(json.dumps(values if name == "modules.json" else {**json.loads(whole), **values}))
+        with pytest.raises(DataError, match=message):
+            load_model(folder)
+        file.write_text(whole)
+    (folder / "modules.json").unlink()
+    assert load_model(folder).head_config is None  # as the messages advise
 
 
 def test_lower_case_beside_the_tokenizer(library: Any, tmp_path: Path) -> None:
