@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from outputs import random_params
 
 import bundles
 from tpulm import storage, tokenization
 from tpulm.config import ModelConfig
 from tpulm.convert.heads import Head, spec_of
 from tpulm.convert.huggingface import save_model
-from tpulm.nn.params import ParamSpec, map_specs, ones
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ","]
 VOCAB_SIZE = 60
@@ -68,15 +68,9 @@ def make_small(tokenizer_folder: Path):
     def make(*, next_sentence: bool = False, **settings: Any) -> Small:
         sizes = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 20}
         config = ModelConfig.model_validate(sizes | settings)
-        random = np.random.default_rng(7)
-
-        def draw(leaf: ParamSpec) -> np.ndarray:
-            middle = 1.0 if leaf.init is ones else 0.0  # the scales of norms
-            return random.normal(middle, 0.3, size=leaf.shape).astype(np.float32)
-
         head: Head = "next_sentence" if next_sentence else "masked"
         tree = spec_of(config, head, vocab_size=tokenizer.vocab_size)
-        return Small(map_specs(draw, tree), config, tokenizer_folder, tokenizer)
+        return Small(random_params(tree, vocab_size=tokenizer.vocab_size), config, tokenizer_folder, tokenizer)
 
     return make
 

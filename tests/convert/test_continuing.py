@@ -1,10 +1,11 @@
-"""Going on from a model: which settings it is, which leaf each moment lands in, and what the first update then is."""
+"""Going on from a model: its settings, the leaf each moment lands in, what the first update then is, another vocabulary."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,29 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from outputs import assert_same_leaves
-from test_stock_classes import GPT2, LLAMA
-from tokenizers import Tokenizer, models
+from test_stock_classes import GPT2
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import bundles
 from bundles import BERT_CONFIG as SETTINGS
-from tpulm import config, tokenization
+from toy_runs import Notes
+from tpulm import config, pipeline, storage, tokenization
 from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
+from tpulm.convert import continuing
 from tpulm.convert.config_json import HeadConfig
-from tpulm.convert.continuing import check_trainable, initial_weights, starting_moments, starting_params, starting_point
+from tpulm.convert.continuing import initial_weights, new_vocabulary, starting_moments, starting_params, starting_point
 from tpulm.convert.heads import spec_of
-from tpulm.convert.huggingface import load_model, save_parts
+from tpulm.convert.huggingface import load_model
 from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import bert, decoder, electra
 from tpulm.models.classifier import without_head
-from tpulm.nn.params import ParamSpec, map_specs, named_leaves
+from tpulm.nn.params import map_specs, named_leaves
 from tpulm.special_tokens import SpecialTokens
+from tpulm.tokenization import Tokenization
+from tpulm.tokenization.pipelines import BYTE_CHARACTERS
+from tpulm.tokenization.special import TOKENS
 from tpulm.train.optimizer import make_optimizer, with_moments
 from tpulm.train.program import PretrainingProgram
 
@@ -61,6 +67,12 @@ def bert_folder(imported: Imported) -> Path:
     return imported(tensors_of(bundles.bert()), SETTINGS)
 
 
+def vocabulary_of(folder: Path, name: str, *tokens: str, special: Iterable[str] = TOKENS) -> Tokenization:
+    path = folder / name
+    path.write_text("\n".join([*special, *tokens]) + "\n", encoding="utf-8")
+    return tokenization.load(path)
+
+
 def run_of(folder: Path, recipe: str = "bert-tiny", *overrides: str) -> RunConfig:
     settings = ["data.sequence_length=16", "train.batch_size=8", "train.steps=10", *overrides]
     return config.load(recipe, settings, start=starting_point(folder))
@@ -77,10 +89,14 @@ def program_of(settings: RunConfig, folder: Path) -> PretrainingProgram:
 
 
 def begun_at(folder: Path, settings: RunConfig, *, next_sentence: bool = True) -> Any:
-    """The weights and moments of the folder for a BERT with these settings."""
-    tokenizer = tokenization.load(folder)
-    spec = bert.spec(settings.model, vocab_size=tokenizer.vocab_size, next_sentence=next_sentence)
-    return initial_weights(folder, settings.model, spec, tokenizer, with_moments=True)
+    """The weights and moments of the folder for the model of the run."""
+    assert settings.tokenizer.path is not None
+    model, tokenizer = settings.model, tokenization.load(settings.tokenizer.path)
+    if model.architecture == "electra":
+        spec: Any = electra.spec(model, vocab_size=tokenizer.vocab_size)
+    else:
+        spec = bert.spec(model, vocab_size=tokenizer.vocab_size, next_sentence=next_sentence)
+    return initial_weights(folder, model, spec, tokenizer, with_moments=True)
 
 
 # -- the settings -----------------------------------------------------------------------------------------------------------
@@ -95,19 +111,20 @@ def test_the_settings_of_a_continued_run(bert_folder: Path):
 
 
 @pytest.mark.parametrize("name", list(ELECTRAS))
-def test_what_kind_of_electra_it_is(imported: Imported, name: str):
+def test_what_kind_of_electra_it_is_and_what_its_halves_share(imported: Imported, name: str):
     sizes = ELECTRAS[name]
     folder = imported(tensors_of(bundles.electra(**sizes)))
     point = starting_point(folder)
     assert point.moments and not point.next_sentence
-    assert point.model["generator"] == {
-        "width": sizes["small"] / 128,
-        "depth": 1.0,
-        "own_embeddings": sizes.get("own_embeddings", False),
-        "own_layers": sizes.get("own_layers", True),
-        "disentangled_embeddings": False,
-    }
+    own = {"own_embeddings": sizes.get("own_embeddings", False), "own_layers": sizes.get("own_layers", True)}
+    assert point.model["generator"] == own | {"width": sizes["small"] / 128, "depth": 1.0, "disentangled_embeddings": False}
     assert starting_point(folder / "generator").model == point.model
+    begin = begun_at(folder, run_of(folder, "electra-small"))
+    assert_same_leaves(begin.moments.first, leaves_on_file(folder, "adam_m"))
+    assert_same_leaves(begin.moments.second, leaves_on_file(folder, "adam_v"))
+    whole = electra.halves(begin.params)
+    for half in ("generator", "discriminator"):
+        assert_same_leaves(getattr(whole, half), load_model(folder / half).params)
 
 
 def test_half_an_electra_or_a_strange_generator_is_refused(imported: Imported, tmp_path: Path):
@@ -120,8 +137,7 @@ def test_half_an_electra_or_a_strange_generator_is_refused(imported: Imported, t
 
 
 def test_why_a_causal_model_is_not_trained_further(tmp_path: Path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
-    tokenization.save(tokenization.load(tmp_path / "vocab.txt").causal(), tmp_path / "framed")
+    tokenization.save(vocabulary_of(tmp_path, "vocab.txt", "the").causal(), tmp_path / "framed")
     lacking = Tokenizer(models.WordLevel({"[UNK]": 0, "<pad>": 1, "</s>": 2}, unk_token="[UNK]"))
     (tmp_path / "lacking").mkdir()
     lacking.save(str(tmp_path / "lacking" / "tokenizer.json"))
@@ -130,7 +146,7 @@ def test_why_a_causal_model_is_not_trained_further(tmp_path: Path):
         (tmp_path / name / "config.json").write_text(json.dumps({"eos_token_id": end}))
         (tmp_path / name / "model.safetensors").touch()
         with pytest.raises(ConfigError, match=f"cannot be trained further: its tokenizer {why}") as refused:
-            check_trainable(tmp_path / name, tokenization.load_causal(tmp_path / name))
+            continuing.check_trainable(tmp_path / name, tokenization.load_causal(tmp_path / name))
         assert " or " not in str(refused.value).split(".")[0]
 
 
@@ -180,20 +196,6 @@ def test_each_moment_lands_in_its_leaf(bert_folder: Path):
     np.testing.assert_array_equal(moments.nu.embeddings.tokens[:60], theirs)
     assert not moments.nu.embeddings.tokens[60:].any() and not moments.mu.masked_head.output_bias[60:].any(), "padding"
     assert int(state.step) == 0 and int(state.optimizer[-1].count) == 0, "schedules begin anew"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(ELECTRAS))
-def test_the_halves_of_an_electra_share_what_they_shared(imported: Imported, name: str):
-    folder = imported(tensors_of(bundles.electra(**ELECTRAS[name])))
-    state = jax.device_get(program_of(run_of(folder, "electra-small"), folder).initial_state())
-    moments = next(part for part in state.optimizer if hasattr(part, "mu"))
-    for role, tree in (("adam_m", moments.mu), ("adam_v", moments.nu)):
-        assert_same_leaves(tree, leaves_on_file(folder, role))
-        assert named_leaves(tree).keys() == named_leaves(state.params).keys()
-    whole = electra.halves(state.params)
-    for half in ("generator", "discriminator"):
-        assert_same_leaves(getattr(whole, half), load_model(folder / half).params)
 
 
 def test_the_first_update_is_that_of_google_s_optimizer(bert_folder: Path):
@@ -276,22 +278,18 @@ def test_moments_that_are_damaged_or_of_another_model_are_refused(bert_folder: P
 
 def test_moments_of_another_vocabulary_are_refused(bert_folder: Path, tmp_path: Path):
     """The same tokens in another order; a copy of the file has the same vocabulary."""
-    settings, lines = run_of(bert_folder), (bert_folder / "vocab.txt").read_text().splitlines()
+    settings, tokens = run_of(bert_folder), (bert_folder / "vocab.txt").read_text().splitlines()[5:]
     spec = bert.spec(settings.model, vocab_size=60, next_sentence=True)
+    same, turned = (vocabulary_of(tmp_path, "other.txt", *some) for some in (tokens, reversed(tokens)))
 
-    def begun(tokens: list[str], *, with_moments: bool) -> Any:
-        path = tmp_path / "other.txt"
-        path.write_text("\n".join(tokens) + "\n")
-        tokenizer = tokenization.load(path)
-        return initial_weights(
-            bert_folder, settings.model, spec, tokenizer, with_moments=with_moments, other_vocabulary=True
-        ).moments
+    def begun(tokenizer: Tokenization, *, with_moments: bool) -> Any:
+        given = (bert_folder, settings.model, spec, tokenizer)
+        return initial_weights(*given, with_moments=with_moments, other_vocabulary=True).moments
 
-    turned = [*lines[:5], *reversed(lines[5:])]
     with pytest.raises(ConfigError, match=r"start_optimizer is true, but the moments of .* are of another vocabulary"):
         begun(turned, with_moments=True)
     assert begun(turned, with_moments=False) is None
-    assert begun(lines, with_moments=True) is not None
+    assert begun(same, with_moments=True) is not None
 
 
 def test_a_vocabulary_that_was_rounded_up_further_is_cut(imported: Imported):
@@ -313,8 +311,10 @@ def test_of_an_export_the_weights_alone(tmp_path: Path, make_small: Any):
     assert begin.moments is None and begin.summary.endswith("export: weights and a fresh optimizer")
 
 
-def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path):
-    import_model(bert_folder.parent / "source" / "model.ckpt", "gs://runs/model")
+def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path, tmp_path: Path):
+    for file in (bert_folder.parent / "source").iterdir():
+        storage.write_atomic(f"gs://runs/bert/{file.name}", file.read_bytes())
+    import_model("gs://runs/bert", "gs://runs/model")
     settings = run_of(bert_folder)
     found = config.load("bert-tiny", ["data.sequence_length=16"], start=starting_point("gs://runs/model"))
     assert (found.train.start_from, found.tokenizer.path) == ("gs://runs/model", "gs://runs/model/tokenizer.json")
@@ -322,46 +322,10 @@ def test_a_model_in_cloud_storage(gcs: object, bert_folder: Path):
     spec = bert.spec(found.model, vocab_size=60, next_sentence=True)
     here, there = (starting_moments(folder, spec) for folder in (bert_folder, "gs://runs/model"))
     assert_same_leaves(there.second, here.second)
-
-
-# -- there and back ---------------------------------------------------------------------------------------------------------
-
-KINDS: dict[str, dict[str, Any]] = {"bert": {}, "megatron": {"norm_position": "pre"}, "gpt2": GPT2, "llama": LLAMA}
-ELECTRA = {"architecture": "electra", "activation": "gelu", "embedding_size": 12}
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "electra"])
-def test_export_import_export(tmp_path: Path, make_small: Any, kind: str):
-    """Parameters come back as they were, and an import written again has the same tensors."""
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    random, small = np.random.default_rng(1), make_small(**KINDS.get(kind, ELECTRA))
-
-    def draw(leaf: ParamSpec) -> np.ndarray:
-        array = random.normal(0.0, 0.3, leaf.shape).astype(np.float32)
-        if leaf.axes[0] == "vocab":
-            array[60:] = 0.0
-        return array
-
-    if kind == "electra":
-        model = ModelConfig.model_validate(small.config.model_dump() | {"generator": {"own_embeddings": True}})
-        trained = map_specs(draw, electra.spec(model, vocab_size=60))
-        save_parts(first, trained, model, **small.arguments)
-        assert import_model(first, second).parts == ("discriminator", "generator")
-        assert import_model(first / "discriminator", tmp_path / "one").parts == ("",)
-        assert ModelConfig.model_validate(starting_point(second).model) == model
-        params = starting_params(second, model, electra.spec(model, vocab_size=60), small.tokenizer).tree
-        save_parts(third, params, model, **small.arguments)
-    else:
-        trained = map_specs(draw, spec_of(small.config, "causal" if "architecture" in KINDS[kind] else "masked", vocab_size=60))
-        small._replace(params=trained).save(first)
-        import_model(first, second)
-        loaded = load_model(second)
-        params = loaded.params
-        small._replace(params=params, config=loaded.config).save(third)
-        assert {path.name for path in second.iterdir()} == {path.name for path in first.iterdir()} | {"import.json"}
-    assert_same_leaves(params, trained)
-    for path in first.rglob("model.safetensors"):
-        assert all((time / path.relative_to(first)).read_bytes() == path.read_bytes() for time in (second, third))
+    import_model("gs://runs/model", tmp_path / "back")
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (bert_folder / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="gs://runs/model"):
+        import_model(bert_folder, "gs://runs/model")
 
 
 # -- from a model without the head --------------------------------------------------------------------------------------------
@@ -384,8 +348,6 @@ def test_a_bare_encoder_or_a_classifier_gets_a_new_masked_head(tmp_path: Path, m
     assert np.all(found["masked_head/norm/scale"] == 1.0) and np.all(found["masked_head/output_bias"] == 0.0)
     kept = {name: leaf for name, leaf in found.items() if not name.startswith("masked_head/")}
     assert_same_leaves(kept, without_head(load_model(folder).params))
-    with pytest.raises(ConfigError, match=r"data\.next_sentence=false"):
-        starting_params(folder, small.config, bert.spec(small.config, vocab_size=60, next_sentence=True), small.tokenizer)
 
 
 def test_both_halves_of_an_electra_without_heads(tmp_path: Path, make_small: Any):
@@ -396,3 +358,90 @@ def test_both_halves_of_an_electra_without_heads(tmp_path: Path, make_small: Any
     found = run_of(tmp_path / "in", "electra-small").model
     begun = initial_weights(tmp_path / "in", found, electra.spec(found, vocab_size=60), small.tokenizer, with_moments=False)
     assert "discriminator/detection_head, generator/masked_head begins at random" in begun.summary
+
+
+# -- another vocabulary -----------------------------------------------------------------------------------------------------
+
+
+def test_tokens_begin_with_what_they_are_in_the_old_vocabulary(tmp_path: Path) -> None:
+    old = vocabulary_of(tmp_path, "old.txt", "film", "##s", "a", "##b", "b", "##film")  # 5 to 10
+    roles = ["[UNK]", "[PAD]", "[SEP]", "[CLS]", "[MASK]"]  # in other places than there
+    new = vocabulary_of(tmp_path, "new.txt", "##s", "films", "##filmb", "漢", "film", special=roles)
+    found = new_vocabulary(old, new)
+    assert found.sources == [(1,), (0,), (3,), (2,), (4,), (6,), (5, 6), (10, 8), (), (5,)]
+    assert (found.kept, found.composed) == (7, 2)
+    assert re.findall(r"\d+", str(found)) == ["7", "10", "2", "1"]
+    weights = np.arange(32, dtype=np.float32).reshape(16, 2)  # its rows 11 to 15 stand for no token
+    rows = found.rows(weights, 12)
+    np.testing.assert_array_equal(rows[5], weights[6])
+    np.testing.assert_array_equal(rows[6], (weights[5] + weights[6]) / 2)
+    np.testing.assert_array_equal(rows[8], weights[5:11].mean(axis=0))
+    assert not rows[10:].any() and rows.shape == (12, 2)
+    biases = found.rows(weights[:, 0], 12)
+    assert biases.shape == (12,) and biases[0] == weights[1, 0]
+
+
+def bpe(prefix_space: bool) -> Tokenizer:
+    merges = [("w", "a"), ("l", "k"), ("wa", "lk"), ("Ġ", "walk"), ("i", "n"), ("in", "g"), ("Ġ", "w")]
+    tokens = [*TOKENS, *BYTE_CHARACTERS, *("".join(pair) for pair in merges)]
+    made = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def unigram() -> Tokenizer:
+    pieces = ["▁", "wal", "king", "▁w", "▁walk", "ing", *"walking,漢"]
+    scores = [(token, -5.0 if len(token) == 1 and token != "▁" else -2.0) for token in pieces]
+    made = Tokenizer(models.Unigram([*((token, 0.0) for token in TOKENS), *scores], unk_id=1))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    made.decoder = decoders.Metaspace()
+    return made
+
+
+def wordpiece() -> Tokenizer:
+    pieces = ["w", "walk", "walking", "##wa", "##ing", "##walk", "##alk", "##lking", ",", "漢"]
+    made = Tokenizer(models.WordPiece({token: number for number, token in enumerate([*TOKENS, *pieces])}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    return made
+
+
+@pytest.mark.parametrize(
+    "theirs", [bpe(False), bpe(True), unigram(), wordpiece()], ids=["bytes", "bytes after a space", "unigram", "wordpiece"]
+)
+def test_the_pieces_of_a_new_token_are_those_of_its_context(tmp_path: Path, theirs: Tokenizer) -> None:
+    """As the old tokenizer's library reads it in a text: after a space, within a word, and a mark or an ideogram alone."""
+    theirs.add_special_tokens([*TOKENS])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    contexts = {"walking": "w walking", "##walking": "wwalking", "wing": "w wing", "##lking": "wlking", ",": "w,", "漢": "w漢"}
+    new = vocabulary_of(tmp_path, "new.txt", "w", *contexts)
+    found = new_vocabulary(tokenization.load(tmp_path / "tokenizer.json"), new)
+    for token, text in contexts.items():
+        head, *pieces = theirs.encode(text).ids
+        assert [head] == theirs.encode("w").ids and 1 not in pieces
+        assert found.sources[new.vocabulary()[token]] == tuple(pieces), token
+
+
+def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--init"):
+        new_vocabulary(vocabulary_of(tmp_path, "old.txt", "a"), vocabulary_of(tmp_path, "new.txt", "b"))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_vocabulary(toy_run: tuple[RunConfig, Path, Any], tmp_path: Path) -> None:
+    """In two steps its embeddings hardly move from those of the model, each of which has another place there."""
+    source, old = toy_run[0].corpus.sources[0].path, load_model(toy_run[1])
+    words = [token for token in old.tokenization.vocabulary() if token not in TOKENS]
+    new = vocabulary_of(tmp_path, "new.txt", *reversed(words), "catdog")
+    (tmp_path / "run.toml").write_text(
+        f'[corpus]\nsources = ["{source}"]\nholdout_fraction = 0.1\n[data]\nsequence_length = 32\nrows = "packed"\n'
+    )
+    settings = [f"tokenizer.path={tmp_path / 'new.txt'}", "train.steps=2", "train.batch_size=8", "train.log_every_steps=1"]
+    progress, run = Notes(), config.load(tmp_path / "run.toml", settings, start=starting_point(toy_run[1]))
+    pipeline.run(run, tmp_path / "w", progress=progress)
+    assert any("another vocabulary: " in note for note in progress.notes)
+    before, after = (named_leaves(load_model(folder).params)["embeddings/tokens"] for folder in (toy_run[1], tmp_path / "w"))
+    there = [old.tokenization.vocabulary()[word] for word in words]
+    np.testing.assert_allclose(after[[new.vocabulary()[word] for word in words]], before[there], atol=1e-3, rtol=0)
+    assert np.abs(after[there] - before[there]).max() > 0.02

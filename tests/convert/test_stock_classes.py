@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from outputs import EXECUTION, assert_same_leaves, found_whole, ours, theirs
+from outputs import EXECUTION, assert_same_leaves, found_whole, ours, rows, theirs
 
 from tpulm import storage
 from tpulm.config import RunConfig
@@ -47,36 +47,24 @@ MODELS: dict[str, dict[str, Any]] = {
 ENCODERS = ("eurobert", "modernbert")
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
-def exported(request: pytest.FixtureRequest, make_small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    small = make_small(**MODELS[request.param])
-    folder = small.save(tmp_path_factory.mktemp("export") / "export")
-    assert load_model(folder).config == small.config
-    return folder
-
-
-def ids(vocab_size: int) -> np.ndarray:
-    return np.random.default_rng(3).integers(5, vocab_size, (4, 18)).astype(np.int32)
-
-
 def their_model(transformers: Any, folder: Path) -> Any:
     causal = json.loads((folder / "config.json").read_text())["model_type"] not in ENCODERS
     return found_whole(transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM, folder)
 
 
-def test_logits_and_ids_equal_those_of_transformers(torch, transformers, exported):
-    """By the class that config.json names, and by AutoTokenizer, whose other inputs the class takes."""
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_computes_and_saves_the_same(torch, transformers, make_small, tmp_path, name):
+    """By the class that config.json names; and ids by AutoTokenizer, whose other inputs the class takes."""
+    exported = make_small(**MODELS[name]).save(tmp_path / "export")
     model, described = load_model(exported), json.loads((exported / "config.json").read_text())
-    rows = ids(model.vocab_size)
-    if model.config.architecture != "decoder":
-        rows[1, 12:] = rows[2, 3:] = 0  # padding
+    ids, real, _ = rows(model.vocab_size).values()
     network = their_model(transformers, exported)
     stock = next(stock for stock in STOCK_CLASSES if stock.model_type == described["model_type"])
     assert described["architectures"] == [stock.class_name] == [type(network).__name__]
-    expected = theirs(torch, network, input_ids=rows, attention_mask=rows != 0).logits.numpy()
-    found = ours(model, rows, rows != 0)
+    expected = theirs(torch, network, input_ids=ids, attention_mask=real).logits.numpy()
+    found = ours(model, ids, real)
     assert np.abs(found).max() > 3.0  # or an error of 1e-4 would say little
-    np.testing.assert_allclose(found[rows != 0], expected[rows != 0], atol=1e-4, rtol=0)
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-4, rtol=0)
 
     tokenizer, special = transformers.AutoTokenizer.from_pretrained(exported), model.tokenization.special
     encoded = tokenizer("the old cat sees a [MASK], and Zebras.")
@@ -90,49 +78,37 @@ def test_logits_and_ids_equal_those_of_transformers(torch, transformers, exporte
         assert frame == (special.cls, True)
     assert tokenizer.pad_token_id == special.pad
 
-
-def test_there_and_back(transformers, exported, make_small, tmp_path):
-    """Saved again the same, also after transformers saved it."""
-    before, small = load_model(exported), make_small()
-    assert before.vocab_size == before.tokenization.vocab_size == small.tokenizer.vocab_size
-    small._replace(params=before.params, config=before.config).save(tmp_path / "ours")
-    for file in ("model.safetensors", "config.json", "tokenizer.json"):
-        assert (tmp_path / "ours" / file).read_bytes() == (exported / file).read_bytes()
-    their_model(transformers, exported).save_pretrained(tmp_path / "theirs")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        storage.write_atomic(tmp_path / "theirs" / name, storage.read_bytes(exported / name))
-    after = load_model(tmp_path / "theirs")
-    assert after.config == before.config
-    assert_same_leaves(after.params, before.params)
+    network.save_pretrained(tmp_path / "theirs")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        storage.write_atomic(tmp_path / "theirs" / file, storage.read_bytes(exported / file))
+    again = load_model(tmp_path / "theirs")
+    assert again.config == model.config
+    assert_same_leaves(again.params, model.params)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_that_fit_no_class_are_refused_when_the_run_begins_and_at_export(make_small, tmp_path):
+    for settings, message in (
         ({**GPT2, "norm": "rms"}, "GPT2LMHeadModel, needs norm = 'layer'"),
         ({**LLAMA, "positions": "learned"}, "LlamaForCausalLM, needs positions = 'rotary'"),
         ({**EUROBERT, "token_types": 2}, "EuroBertForMaskedLM, needs token_types = 0"),
         ({"tied_output": False}, "BertForMaskedLM, needs tied_output = true"),
         ({"token_types": 0}, "BertForMaskedLM, needs token_types = at least 1"),
-    ],
-)
-def test_settings_that_fit_no_class_are_refused_when_the_run_begins_and_at_export(make_small, tmp_path, settings, message):
-    small = make_small(**settings)
-    with pytest.raises(ConfigError, match=f"class of transformers.*{message}"):
-        small.save(tmp_path / "export")
-    rows = "causal" if small.config.architecture == "decoder" else "packed"
-    with pytest.raises(ValueError, match="class of transformers"):
-        RunConfig.model_validate({"model": settings, "data": {"rows": rows}})
+    ):
+        small = make_small(**settings)
+        with pytest.raises(ConfigError, match=f"class of transformers.*{message}"):
+            small.save(tmp_path / "export")
+        kind = "causal" if small.config.architecture == "decoder" else "packed"
+        with pytest.raises(ValueError, match="class of transformers"):
+            RunConfig.model_validate({"model": settings, "data": {"rows": kind}})
     with pytest.raises(ValueError, match=r"EuroBertForMaskedLM.*next_sentence = false"):
         RunConfig.model_validate({"model": {**EUROBERT, "token_types": 2}, "data": {"next_sentence": True}})
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
+def test_what_is_not_ours_is_refused(make_small, tmp_path):
+    for name, changes, message in (
         ("llama", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
         ("llama", {"num_key_value_heads": 1}, "k_proj.weight is [24, 24]"),
         ("llama", {"attention_bias": True}, "attention_bias and mlp_bias"),
@@ -143,13 +119,11 @@ def test_settings_that_fit_no_class_are_refused_when_the_run_begins_and_at_expor
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"n_embd": "wide"}, "n_embd is 'wide'"),
         ("gpt2", {"n_layer": 3}, "missing: transformer.h.2.attn.c_attn.weight[0] [24, 24]"),
-    ],
-)
-def test_what_is_not_ours_is_refused(make_small, tmp_path, name, changes, message):
-    folder = make_small(**MODELS[name]).save(tmp_path / "export")
-    storage.write_json(folder / "config.json", {**json.loads((folder / "config.json").read_text()), **changes})
-    with pytest.raises(DataError, match=re.escape(message)):
-        load_model(folder)
+    ):
+        folder = make_small(**MODELS[name]).save(tmp_path / "export")
+        storage.write_json(folder / "config.json", {**json.loads((folder / "config.json").read_text()), **changes})
+        with pytest.raises(DataError, match=re.escape(message)):
+            load_model(folder)
 
 
 def test_of_llama_an_output_of_its_own_is_refused_and_an_older_theta_read(make_small, tmp_path):
@@ -172,17 +146,17 @@ def modernbert(make_small, folder: Path, *, scale: float = 1.0, **settings: Any)
     return small._replace(params=jax.tree.map(lambda leaf: scale * leaf, small.params)).save(folder)
 
 
-def modernbert_logits(torch, transformers, folder: Path, rows: np.ndarray) -> np.ndarray:
-    return theirs(torch, their_model(transformers, folder), input_ids=rows).logits.numpy()
+def modernbert_logits(torch, transformers, folder: Path, ids: np.ndarray) -> np.ndarray:
+    return theirs(torch, their_model(transformers, folder), input_ids=ids).logits.numpy()
 
 
 @pytest.mark.parametrize("length", [96, pytest.param(2048, marks=pytest.mark.slow)])
 def test_windows_computed_by_blocks_are_those_of_transformers(torch, transformers, make_small, tmp_path, length):
     folder = modernbert(make_small, tmp_path / "model", local_window=16 if length < 100 else 128, scale=0.7)
     model = load_model(folder)
-    rows = np.random.default_rng(5).integers(5, model.vocab_size, (1, length)).astype(np.int32)
-    expected = modernbert_logits(torch, transformers, folder, rows)
-    np.testing.assert_allclose(ours(model, rows, rows != 0), expected, atol=1e-4, rtol=0)
+    ids = np.random.default_rng(5).integers(5, model.vocab_size, (1, length)).astype(np.int32)
+    expected = modernbert_logits(torch, transformers, folder, ids)
+    np.testing.assert_allclose(ours(model, ids, ids != 0), expected, atol=1e-4, rtol=0)
 
 
 def test_texts_packed_in_a_row_are_as_each_alone(torch, transformers, make_small, tmp_path):

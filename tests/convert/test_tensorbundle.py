@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 import bundles
-from tpulm import storage
 from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.errors import ConfigError, DataError
 
@@ -164,23 +162,3 @@ def test_wrong_paths_are_told_what_is_there(prefix: Path, index: Path):
             find_checkpoint(path)
     (prefix.parent / "empty").mkdir()
     assert find_checkpoint(prefix.parent / "empty") is None
-
-
-def test_a_checkpoint_in_cloud_storage(gcs: object, prefix: Path):
-    for file in prefix.parent.iterdir():
-        storage.write_atomic(f"gs://runs/bert/{file.name}", file.read_bytes())
-    found = find_checkpoint(storage.as_path("gs://runs/bert"))
-    assert found is not None and str(found) == "gs://runs/bert/model.ckpt-7"
-    for name, stored in Bundle(found).items():
-        np.testing.assert_array_equal(stored.read(), TENSORS[name])
-
-
-def test_a_checkpoint_written_by_tensorflow(real_data: Path):
-    prefix = find_checkpoint(real_data / "fixtures" / "bert_tf1_checkpoint")
-    assert prefix is not None
-    bundle = Bundle(prefix)
-    assert len(bundle) == 1 + 3 * 46 and sum(name.endswith("/adam_m") for name in bundle) == 46
-    assert int(bundle["global_step"].read()) == 20
-    assert bundle["bert/embeddings/word_embeddings"].shape == (15, 4)
-    for name, stored in bundle.items():
-        assert np.isfinite(stored.read()).all() and re.fullmatch(r"[\w/]+", name)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from outputs import assert_same_leaves, ours
+from outputs import assert_same_leaves
 
 import bundles
 from bundles import BERT_CONFIG as CONFIG, ELECTRAS
-from tpulm.config import ModelConfig
-from tpulm.convert.huggingface import LoadedModel, load_model
+from tpulm.convert.huggingface import load_model
 from tpulm.convert.importing import import_model
-from tpulm.convert.tensorbundle import Bundle, find_checkpoint
 from tpulm.convert.tensorflow1 import GivenConfig, load_checkpoint
 from tpulm.errors import ConfigError, DataError
-from tpulm.models import electra
-from tpulm.nn.params import named_leaves
 from tpulm.predict.fill_mask import fill_mask
 
 Make = Callable[..., Path]
@@ -42,23 +37,20 @@ def test_bert_has_the_tensors_that_transformers_makes_of_it(checkpoint: Make, tm
     assert imported.parameters == sum(array.size for name, array in tensors.items() if "adam" not in name) - 1
     assert_same_leaves(stored(tmp_path / "out"), bundles.as_transformers(tensors))
     model = load_model(tmp_path / "out")
-    assert model.config.activation == "gelu_tanh" and model.head == "next_sentence"  # Google's gelu
+    assert (model.config.num_heads, model.config.norm_epsilon, model.head) == (3, 1e-12, "next_sentence")
+    assert model.config.activation == "gelu_tanh"  # Google's gelu
     assert len(fill_mask(model, "the old [MASK]", top=3)[0]) == 3
     assert json.loads((tmp_path / "out" / "import.json").read_text())["step"] == 1234
 
 
-def test_the_moments_are_those_of_our_parameters(checkpoint: Make, tmp_path: Path):
+def test_the_moments_lie_as_their_parameters(checkpoint: Make, tmp_path: Path):
     tensors = dict(BERT_WITH_MOMENTS)
     import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
     found = safetensors.numpy.load_file(tmp_path / "out" / "optimizer.safetensors")
-    params = named_leaves(load_model(tmp_path / "out").params)
-    assert sorted(found) == sorted(f"{role}/{name}" for role in ("adam_m", "adam_v") for name in params)
-    assert all(found[f"{role}/{name}"].shape == leaf.shape for role in ("adam_m", "adam_v") for name, leaf in params.items())
     query = "bert/encoder/layer_1/attention/self/query/kernel/adam_v"
     np.testing.assert_array_equal(found["adam_v/layers/attention/query/kernel"][1].reshape(24, 24), tensors[query])
-    np.testing.assert_array_equal(
-        found["adam_m/embeddings/tokens"][:60], tensors["bert/embeddings/word_embeddings/adam_m"], strict=True
-    )
+    words = tensors["bert/embeddings/word_embeddings/adam_m"]
+    np.testing.assert_array_equal(found["adam_m/embeddings/tokens"][:60], words, strict=True)
     del tensors["cls/seq_relationship/output_bias/adam_v"]
     imported = import_model(checkpoint(tensors, CONFIG), tmp_path / "again")
     assert not imported.moments and not (tmp_path / "again" / "optimizer.safetensors").exists()
@@ -70,38 +62,6 @@ def test_without_the_next_sentence_head_the_pooler_is_left_out(checkpoint: Make,
     imported = import_model(checkpoint(tensors, CONFIG), tmp_path / "out")
     assert imported.dropped == ("bert/pooler/dense/kernel", "bert/pooler/dense/bias") and not imported.moments
     assert load_model(tmp_path / "out").head == "masked"
-
-
-def compare(torch: Any, tensors: dict[str, np.ndarray], config: dict[str, Any], model: LoadedModel) -> np.ndarray:
-    """Our hidden states, after they were compared with those of a BertModel that was given the arrays by itself."""
-    import transformers
-
-    theirs = transformers.BertModel(transformers.BertConfig.from_dict({**config, "hidden_act": "gelu_new"}))
-    arrays = {name.removeprefix("bert."): array for name, array in bundles.as_transformers(tensors).items() if name[0] == "b"}
-    assert {*theirs.state_dict()} - {*arrays} <= {"embeddings.position_ids"}
-    theirs.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()}, strict=False)
-    random = np.random.default_rng(2)
-    ids = random.integers(0, config["vocab_size"], (4, config["max_position_embeddings"])).astype(np.int32)
-    types = random.integers(0, 2, ids.shape).astype(np.int32)
-    with torch.no_grad():
-        expected = theirs.eval()(torch.tensor(ids).long(), token_type_ids=torch.tensor(types).long())
-    found = ours(model._replace(head="embedding"), ids, np.ones_like(ids, bool), types)
-    np.testing.assert_allclose(found, expected.last_hidden_state.numpy(), atol=1e-4, rtol=0)
-    return found
-
-
-def test_a_checkpoint_of_google_s_code(real_data: Path, tmp_path: Path, torch: Any):
-    source = real_data / "fixtures" / "bert_tf1_checkpoint"
-    imported = import_model(source, tmp_path / "out")
-    assert (imported.parameters, imported.vocab_size, imported.step) == (701, 15, 20)
-    assert imported.moments and imported.lowercase and not imported.dropped
-    prefix = find_checkpoint(source)
-    assert prefix is not None
-    tensors = {name: one.read() for name, one in Bundle(prefix).items()}
-    assert_same_leaves(stored(tmp_path / "out"), bundles.as_transformers(tensors))
-    model = load_model(tmp_path / "out")
-    compare(torch, tensors, json.loads((source / "bert_config.json").read_text()), model)
-    assert len(fill_mask(model, "all work and no [MASK]", top=3)[0]) == 3
 
 
 # -- ELECTRA ----------------------------------------------------------------------------------------------------------------
@@ -121,20 +81,6 @@ def test_both_halves_have_the_tensors_that_transformers_makes_of_them(checkpoint
     assert small.embedding_size == (sizes["small"] if "own_embeddings" in sizes else sizes["embedding"])
     assert large.activation == small.activation == "gelu"  # by erf
     assert len(fill_mask(load_model(tmp_path / "out"), "the [MASK] cat", top=2)[0]) == 2
-
-
-@pytest.mark.parametrize("name", ["projected", "as wide", "one body"])
-def test_the_moments_are_those_of_the_training_tree(checkpoint: Make, name: str):
-    sizes = ELECTRAS[name]
-    tensors = bundles.drawn(bundles.electra(**sizes))
-    found = load_checkpoint(checkpoint(tensors), config=None)
-    config = found.parts["discriminator"].config
-    generator = {"width": sizes["small"] / 128, "own_layers": sizes.get("own_layers", True)}
-    tree = electra.spec(ModelConfig.model_validate(config.model_dump() | {"generator": generator}), vocab_size=60)
-    shapes = {f"{role}/{path}": leaf.shape for role in ("adam_m", "adam_v") for path, leaf in named_leaves(tree).items()}
-    if generator["own_layers"]:  # ours is 4 times as wide inside, as Google's
-        assert {name: array.shape for name, array in found.moments.items()} == shapes
-    assert sorted(found.moments) == sorted(shapes)
 
 
 def test_a_config_says_how_many_heads(checkpoint: Make, tmp_path: Path):
@@ -161,20 +107,17 @@ def test_missing_and_unknown_names_are_listed(checkpoint: Make, tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_config_of_another_model_is_refused(checkpoint: Make, tmp_path: Path):
+    for change, message in (
         ({"hidden_size": 48}, r"bert/embeddings/LayerNorm/beta .*\[24\], .*\[48\]"),
         ({"num_hidden_layers": 3}, "missing: bert/encoder/layer_2/attention/self/query/kernel"),
         ({"num_attention_heads": 5}, "num_heads 5"),
         ({"num_hidden_layers": 9_999}, "9,999 layers"),
         ({"hidden_size": 24 * 10**7}, r"bert/embeddings/LayerNorm/beta is \[24\]"),
         ({"hidden_act": "tanh"}, "'tanh'"),
-    ],
-)
-def test_a_config_of_another_model_is_refused(checkpoint: Make, tmp_path: Path, change: dict[str, Any], message: str):
-    with pytest.raises(DataError, match=message):
-        import_model(checkpoint(BERT, CONFIG | change), tmp_path / "out")
+    ):
+        with pytest.raises(DataError, match=message):
+            import_model(checkpoint(BERT, CONFIG | change), tmp_path / "out")
 
 
 def test_checkpoints_of_other_models_are_refused(checkpoint: Make, tmp_path: Path):
