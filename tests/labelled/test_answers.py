@@ -13,7 +13,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from encoders import WORDS
-from tpulm import storage, tokenization
 from tpulm.errors import DataError
 from tpulm.labelled import Columns, read_examples
 from tpulm.labelled.answers import Answer, Search, align, answer_scores, best_answers, metric_for, question_fault
@@ -88,13 +87,6 @@ def test_the_script_of_the_answers_chooses_the_metric() -> None:
 # -- files --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("texts", "starts"), [(["It", "rains"], [0]), (["It"], [0, 3]), ([], [0])])
-def test_lists_of_answers_are_of_one_length(texts: list[str], starts: list[int]) -> None:
-    row = {"text": "What?", "pair": "It rains.", "label": {"text": texts, "answer_start": starts}}
-    reason, said = question_fault(row) or ("", "")
-    assert reason == "no_label" and "not of one length" in said
-
-
 def test_squad_and_its_kin(tmp_path: Path) -> None:
     questions = [
         {"id": "a", "question": "Where?", "answers": [{"text": "Seoul", "answer_start": 12}]},
@@ -119,6 +111,7 @@ def test_squad_and_its_kin(tmp_path: Path) -> None:
         ({"answers": [{"text": "Seoul", "answer_start": 11}]}, "11, .* 12"),
         *(({"answers": [{"text": "Seoul"}]}, "id a: "), ({"answers": "Seoul"}, 'id a: .*"Seoul"'), ({}, "'answers'")),
         ({"question": " ", "answers": []}, "id a: .*empty"),
+        *(({"answers": {"text": ["Seoul"] * many, "answer_start": [12]}}, "not of one length") for many in (0, 2)),
     ],
 )
 def test_answers_that_are_not_in_the_text(tmp_path: Path, question: dict[str, Any], message: str) -> None:
@@ -135,13 +128,6 @@ def test_jsquad(real_data: Path) -> None:
 
 
 # -- windows and answers ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenization:
-    path = tmp_path_factory.mktemp("words") / "vocab.txt"
-    storage.write_atomic(path, "\n".join(WORDS) + "\n")
-    return tokenization.load(path)
 
 
 @pytest.mark.parametrize(("max_length", "stride"), [(20, 4), (16, 0), (12, 3), (64, 8)])
@@ -189,12 +175,3 @@ def test_the_best_answers_are_those_of_all_pairs(tokenizer: Tokenization) -> Non
         assert all(one.answer == context[one.start : one.end] for one in found)
         chances = np.exp([scores[place] for place in expected])
         np.testing.assert_allclose([one.score for one in found], chances / chances.sum(), rtol=1e-5)
-
-
-@pytest.mark.parametrize(("threshold", "null", "expected"), [(0.0, True, ""), (2.5, True, "good"), (0.0, False, "good")])
-def test_no_answer_is_one_where_there_may_be_none(tokenizer: Tokenization, threshold: float, null: bool, expected: str) -> None:
-    rows = window_rows(tokenizer, ["film"], ["very good"], max_length=16, stride=0)
-    logits = np.zeros((1, 16, 2), np.float32)
-    logits[0, 0], logits[0, 4] = 2.0, 1.0  # none 4, good 2
-    (found,) = best_answers(logits, rows, ["very good"], Search(30, null, threshold))
-    assert found[0].answer == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +11,12 @@ import pytest
 from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from tpulm import storage, tokenization
+from tpulm import tokenization
 from tpulm.labelled.rows import encode_rows, epoch_batches, fixed_lengths, ordered_batches, truncated_lengths, window_rows
 from tpulm.tokenization import Tokenization
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "old", "cat", "sees", "a", "and", "##s", ".", ","]
 TEXTS = ["the old cat sees a cat.", "cats", "the " * 30, "unheard of", "a [SEP] b"]
 PAIRS = ["and the old cats", "the old " * 20, "the " * 30, "a", "."]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenization:
-    path = tmp_path_factory.mktemp("words") / "vocab.txt"
-    storage.write_atomic(path, "\n".join(WORDS) + "\n")
-    return tokenization.load(path)
 
 
 def as_lists(tokenizer: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int) -> list[list[int]]:
@@ -31,18 +24,14 @@ def as_lists(tokenizer: Tokenization, texts: list[str], pairs: list[str] | None,
     return [rows.ids[start:end].tolist() for start, end in zip(rows.starts, rows.starts[1:], strict=False)]
 
 
-@pytest.mark.parametrize("max_length", [8, 9, 16, 64])
-@pytest.mark.parametrize("pairs", [None, PAIRS])
-def test_rows_are_those_of_transformers(
-    tokenizer: Tokenization, tmp_path: Path, max_length: int, pairs: list[str] | None
-) -> None:
+def test_rows_are_those_of_transformers(tokenizer: Tokenization, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenization.save(tokenizer, tmp_path)
     theirs, texts = AutoTokenizer.from_pretrained(tmp_path), TEXTS[:-1]
-    pairs = pairs and pairs[:-1]
-    expected = theirs(texts, pairs, truncation=True, max_length=max_length)["input_ids"]
-    assert as_lists(tokenizer, texts, pairs, max_length) == expected
+    for max_length, pairs in product((8, 9, 16, 64), (None, PAIRS[:-1])):
+        expected = theirs(texts, pairs, truncation=True, max_length=max_length)["input_ids"]
+        assert as_lists(tokenizer, texts, pairs, max_length) == expected
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +47,18 @@ def marked(tokenizer: Tokenization, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-MARKED = [
-    "the [E1]old cat[/E1] sees a <at>  cat zzz, [unused3] Qx Qxa",
-    "[E1] [/E1]",
-    "a [e1] cat",
-    "<at>",
-    "a\u0301 [E1] cats",
-]
+MARKED = ["the [E1]old cat[/E1] sees a <at>  cat zzz, [unused3] Qx Qxa", "[E1] [/E1]", "a [e1] cat", "<at>"]
+MARKED += ["a\u0301 [E1] cats"]
 
 
-@pytest.mark.parametrize("pairs", [None, MARKED[::-1]])
-def test_added_tokens_are_read_as_transformers_reads_them(marked: Path, pairs: list[str] | None) -> None:
+def test_added_tokens_are_read_as_transformers_reads_them(marked: Path) -> None:
     from transformers import AutoTokenizer
 
     loaded, theirs = tokenization.load(marked), AutoTokenizer.from_pretrained(marked)
-    expected = theirs(MARKED, pairs, truncation=True, max_length=16)["input_ids"]
-    assert as_lists(loaded, MARKED, pairs, 16) == expected
-    assert as_lists(pickle.loads(pickle.dumps(loaded.reading_added)), MARKED, pairs, 16) == expected
+    for pairs in (None, MARKED[::-1]):
+        expected = theirs(MARKED, pairs, truncation=True, max_length=16)["input_ids"]
+        assert as_lists(loaded, MARKED, pairs, 16) == expected
+        assert as_lists(pickle.loads(pickle.dumps(loaded.reading_added)), MARKED, pairs, 16) == expected
     assert loaded.vocabulary()["[E1]"] not in loaded.encode(MARKED).ids.tolist()  # in a corpus it is plain text
     (row,) = as_lists(loaded, ["a [SEP] [E1] [MASK]"], None, 32)
     assert row.count(loaded.special.sep) == row.count(loaded.vocabulary()["[E1]"]) == 1 and loaded.special.mask not in row
@@ -105,7 +89,7 @@ def test_texts_that_lose_tokens_are_counted(tokenizer: Tokenization) -> None:
 def test_padding_fills_rows_and_the_batch(tokenizer: Tokenization) -> None:
     rows = encode_rows(tokenizer, ["the cat", "a"], None, max_length=16)
     table = rows.padded(np.array([1, 0]), rows=3, length=6, pad=0)
-    assert table.tolist() == [[2, 9, 3, 0, 0, 0], [2, 5, 7, 3, 0, 0], [0, 0, 0, 0, 0, 0]]
+    assert table.tolist() == [[2, 18, 3, 0, 0, 0], [2, 5, 16, 3, 0, 0], [0, 0, 0, 0, 0, 0]]
     assert rows.lengths.tolist() == [4, 3]
 
 

@@ -4,12 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tpulm.errors import ConfigError, DataError
@@ -95,22 +92,6 @@ def test_what_is_no_example(write: Callable, monkeypatch: pytest.MonkeyPatch, ro
     assert parts(found) == (["fine"], ["p"], ["a"]) and found.skipped == {reason: 1}
 
 
-def test_nulls_of_parquet(tmp_path: Path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["x", None, "z"], "label": [1.0, 2.0, None]}), path)
-    found = read_examples(path, on_error="skip")
-    assert parts(found) == (["x"], None, ["1.0"]) and found.skipped == {"empty": 1, "no_label": 1}
-
-
-def test_each_column_has_one_role():
-    with pytest.raises(ConfigError, match=r"label and text .*'x'"):
-        Columns("x", "x")
-
-
-def test_labels_lose_the_blanks_around_them(write: Callable):
-    assert read_examples(write("a.csv", "text,label\nx, pos \n")).labels == ["pos"]
-
-
 @pytest.mark.parametrize(
     ("data", "labelled", "expected"),
     [
@@ -130,9 +111,10 @@ def test_examples_of_python_values(data: Any, labelled: bool, expected: tuple[An
 
 
 def test_examples_of_files_and_named_columns(write_rows: Callable):
-    path = write_rows("a.tsv", [{"document": "x", "score": "1"}])
+    path = write_rows("a.tsv", [{"document": "x", "score": " 1 "}])
     columns = Columns("document", "score")
-    assert examples_of(path, columns=columns) == read_examples(path, columns)
+    found = examples_of(path, columns=columns)
+    assert found == read_examples(path, columns) and found.labels == ["1"]
     assert parts(examples_of({"document": ["x"], "score": [1]}, columns=columns)) == (["x"], None, ["1"])
 
 
@@ -150,9 +132,11 @@ def test_python_values_that_are_no_examples(data: Any, message: str):
         examples_of(data)
 
 
-def test_wrong_ways_of_reading_a_list():
-    wrong: list[tuple[dict[str, Any], str]] = [({"on_error": "skpi"}, "'skpi'"), ({"columns": Columns()}, "columns")]
-    for given, message in wrong:
+def test_settings_that_do_not_fit():
+    with pytest.raises(ConfigError, match=r"label and text .*'x'"):
+        Columns("x", "x")
+    wrong: dict[str, dict[str, Any]] = {"'skpi'": {"on_error": "skpi"}, "columns": {"columns": Columns()}}
+    for message, given in wrong.items():
         with pytest.raises(ConfigError, match=message):
             examples_of([("a", 1)], **given)
 
@@ -170,8 +154,6 @@ class TestWithoutAHeader:
             found = read_examples(path, Columns("2", "1", "3", header=False))
             assert parts(found) == (["good", "bad"], ["yes", "no"], ["1", "0"])
             assert [place.split(", ")[1] for place in found.places] == ["line 1", "line 2"]
-
-    def test_the_first_row_may_have_equal_cells(self, write: Callable):
         assert parts(read_examples(write("a.tsv", "x\tx\n"), Columns("1", "2", header=False))) == (["x"], None, ["x"])
 
     @pytest.mark.parametrize(

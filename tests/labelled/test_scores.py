@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from scipy.stats import pearsonr, spearmanr
 
 from tpulm.errors import DataError, TrainingDiverged
 from tpulm.labelled import average_auprc, class_scores, regression_scores, summarize
@@ -50,15 +49,13 @@ def test_a_million_examples_do_not_overflow():
 
 
 @given(NUMBERS)
-def test_laws_of_regression_scores(pairs: list[tuple[int, int]]):
-    gold, predicted = np.array(pairs, np.float32).T
-    found = regression_scores(gold, predicted)
-    assert all(math.isfinite(value) for value in found)
-    assert found.mean_squared_error == pytest.approx(np.mean((gold - predicted) ** 2), rel=1e-5)
-    bent, moved = regression_scores(gold, (predicted / 10) ** 3), regression_scores(gold, 3 * predicted + 7)
-    assert (bent.spearman, moved.pearson) == pytest.approx((found.spearman, found.pearson), abs=1e-12)
-    itself = regression_scores(gold, gold)
-    assert itself.pearson == pytest.approx(float(len(set(gold.tolist())) > 1)) and itself.mean_squared_error == 0.0
+def test_regression_scores_are_those_of_scipy(pairs: list[tuple[int, int]]):
+    gold, predicted = np.array(pairs, np.float64).T
+    found = regression_scores(gold.astype(np.float32), predicted.astype(np.float32))
+    varies = np.ptp(gold) > 0 and np.ptp(predicted) > 0
+    with np.errstate(invalid="ignore"):  # of the p-values of two pairs
+        expected = [correlation(gold, predicted).statistic if varies else 0.0 for correlation in (pearsonr, spearmanr)]
+    assert found == pytest.approx((*expected, np.mean((gold - predicted) ** 2)), abs=1e-12)
 
 
 def test_what_does_not_vary_has_no_correlation():
@@ -80,12 +77,6 @@ def test_no_examples_have_no_scores():
             use()
     with pytest.raises(ValueError, match=r"\(2,\) .*\(1,\)"):
         class_scores(np.array([0, 1]), np.array([1]), 2)
-
-
-def test_several_runs():
-    assert summarize([0.5]) == (0.5, 0.0)
-    found = summarize([1.0, 2.0, 4.0])
-    assert found.mean == pytest.approx(7 / 3) and found.deviation == pytest.approx(1.5275252316519468)
 
 
 def test_the_first_and_the_tenth_rank_count():

@@ -103,13 +103,6 @@ def test_large_groups_are_held_out_as_often_as_small_ones():
     assert len(groups) * 10 == sum(index < 1000 for index in chosen.tolist())
 
 
-def test_a_regression_has_no_classes():
-    examples = examples_of([(f"text {number % 50}", number / 7) for number in range(100)])
-    found = hold_out(examples, None, fraction=0.1)
-    assert len(found.held_out) == 10
-    assert {number % 50 for number in found.held_out} & {number % 50 for number in found.train} == set()
-
-
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 0.51, 1.0, float("nan")])
 def test_fractions_that_cannot_be_held_out(fraction: float):
     with pytest.raises(ConfigError, match=r"up to 0\.5"):
