@@ -39,12 +39,15 @@ class Case:
         return batch(rows, kind=self.rows, next_sentence=self.next_sentence)
 
 
+ELECTRA = {"architecture": "electra", "activation": "gelu", "hidden_size": 32}
 CASES = {
     "masked, with next sentence": Case("segments", next_sentence=True),
     "masked, packed": Case("packed"),
     "masked, ModernBERT": Case("packed", {"architecture": "modernbert", "num_layers": 4, "local_window": 4}),
     "next token, of an encoder": Case("packed", {"norm_position": "pre"}, objective="clm"),
-    "replaced": Case("segments", {"architecture": "electra", "activation": "gelu", "embedding_size": 8, "hidden_size": 32}),
+    "replaced": Case("segments", {**ELECTRA, "embedding_size": 8}),
+    "replaced, own embeddings": Case("segments", {**ELECTRA, "generator": {"own_embeddings": True}}),
+    "replaced, one body": Case("segments", {**ELECTRA, "generator": {"own_layers": False, "width": 1.0}}),
     "causal, as GPT-2": Case("causal", {"architecture": "decoder", "norm_position": "pre", "tied_output": False}),
     "causal, as Llama": Case("causal", {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE}),
 }

@@ -57,10 +57,8 @@ def test_the_number_of_predictions_is_googles():
     lengths = np.array([0, 2, 3, 4, 10, 16, 17, 20, 23, 24, 30, 36, 37, 40])
     masked = draw(np.stack([row(length) for length in lengths]))
     for length, count in zip(lengths, masked.weights.sum(axis=1), strict=True):
-        law = min(6, max(1, round(length * 0.15)))  # create_pretraining_data.py, line for line
+        law = min(6, max(1, round(length * 0.15)))  # create_pretraining_data.py, line for line: half to even, 1.5 and 4.5 too
         assert count == min(law, max(0, length - 2)), length
-    assert round(10 * 0.15) == 2  # half to even, in double precision
-    assert round(30 * 0.15) == 4
 
 
 @of_both
@@ -123,11 +121,3 @@ def test_budget_larger_than_the_row():
     masked = draw(np.stack([row(8, total=8)] * 4), law=LAW._replace(max_predictions=20, mask_fraction=0.9))
     assert masked.positions.shape == (4, 8)
     assert (masked.weights.sum(axis=1) == 6).all()  # round(8 * .9) = 7, but six candidates
-
-
-@of_both
-def test_a_row_without_candidates_has_no_weight(whole_words: bool):
-    ids = np.stack([row(0), row(2)])
-    masked = draw(ids, some_starts(ids, whole_words))
-    assert not masked.weights.any()
-    np.testing.assert_array_equal(masked.ids, ids)
