@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tpulm
-from encoders import build_encoder, reviews
+from encoders import built, reviews
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError
 
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> LoadedModel:
     """With random weights; what a trained one answers is in finetuning/test_tasks.py."""
-    classifier = tpulm.Classifier(build_encoder("electra", folder), labels=("neg", "pos"), max_length=16)
+    classifier = tpulm.Classifier(built("electra"), labels=("neg", "pos"), max_length=16)
     classifier.params = classifier.first_params(0)
     classifier.save_pretrained(folder / "clf")
     return tpulm.load_model(folder / "clf")
@@ -49,10 +49,7 @@ def test_the_folder_of_a_model_will_do(model: LoadedModel, folder: Path) -> None
 def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
     cases: tuple[tuple[list[Any], list[str] | None, str], ...] = (
         (["good", None], None, "text 2 of 2"),
-        (["good", " \n"], None, "text 2 of 2"),
-        ([5], None, "text 1 of 1"),
-        ([("a", "b")], None, r'\["a", "b"\]'),
-        (["a\ud800b"], None, "surrogate"),
+        ([("a", "b")], None, r'text 1 of 1: .*\["a", "b"\]'),
         (["good"], [""], "second text"),
         (["good"], ["a", "b"], r"1 .* 2 second texts"),
     )
@@ -61,8 +58,6 @@ def test_what_is_no_text_is_refused(model: LoadedModel) -> None:
             tpulm.classify(model, texts, pairs)
 
 
-def test_a_model_with_another_head_is_refused(model: LoadedModel, folder: Path) -> None:
-    with pytest.raises(ConfigError, match="'tpulm finetune'"):
-        tpulm.classify(tpulm.load_model(folder / "electra"), "good")
+def test_a_classifier_fills_no_masks(model: LoadedModel) -> None:
     with pytest.raises(ConfigError, match="tpulm classify"):
         tpulm.fill_mask(model, "a [MASK] film")

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
 from typer.testing import CliRunner
 
 from tpulm import generate as generate_with, load_model
@@ -26,14 +26,9 @@ SIZES |= {"vocab_size": 320, "bos_token_id": 0, "eos_token_id": 1}
 @pytest.fixture(scope="module")
 def bytes_tokenizer() -> Tokenizer:
     """Byte-level BPE that knows two special tokens: <|begin|> is 0 and <|end|> is 1."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<|begin|>", "<|end|>"]
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    return tokenizer
+    made = ByteLevelBPETokenizer()
+    made.train_from_iterator(TEXTS, vocab_size=300, special_tokens=["<|begin|>", "<|end|>"], show_progress=False)
+    return Tokenizer.from_str(made.to_str())
 
 
 def save_random(torch: ModuleType, folder: Path, name: str, **settings: Any) -> None:
@@ -106,9 +101,7 @@ def test_a_gpt2_with_vocab_json_and_merges(torch: ModuleType, bytes_tokenizer: T
 
 
 @pytest.mark.parametrize("ends", [1, [1, *range(60, 70)]], ids=["one end", "several ends"])
-def test_a_llama_begins_every_prompt_with_its_bos(
-    torch: ModuleType, bytes_tokenizer: Tokenizer, tmp_path: Path, ends: int | list[int]
-):
+def test_a_llama_begins_every_prompt_with_its_bos(torch: ModuleType, bytes_tokenizer: Tokenizer, tmp_path: Path, ends: Any):
     import transformers
 
     source = tmp_path / "source"

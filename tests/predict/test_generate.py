@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from small_vocabulary import SPECIAL, VOCAB_SIZE
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from small_vocabulary import VOCAB_SIZE, with_tokens
+from tokenizers import pre_tokenizers
 
 from encoders import built
 from tpulm import tokenization
@@ -18,7 +18,7 @@ from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.models import decoder
-from tpulm.nn.params import ParamSpec, map_specs, named_leaves, ones
+from tpulm.nn.params import ParamSpec, map_specs, ones
 from tpulm.predict import Sampling, generate, stream
 from tpulm.predict.generate import Writer, collect
 from tpulm.tokenization.pipelines import from_byte_characters
@@ -27,8 +27,10 @@ PROMPTS = ["the old cat", "", "a fox sees the house and is seen by it, the old o
 TINY = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 64}
 
 
-def random_model(vocabulary: Path, **settings: Any) -> LoadedModel:
-    config = ModelConfig.model_validate({"architecture": "decoder", "norm_position": "pre", **TINY, **settings})
+@pytest.fixture(scope="module")
+def model(vocabulary: Path) -> LoadedModel:
+    """With random weights."""
+    config = ModelConfig.model_validate({"architecture": "decoder", "norm_position": "pre", **TINY})
     random = np.random.default_rng(5)
 
     def draw(leaf: ParamSpec) -> np.ndarray:
@@ -37,11 +39,6 @@ def random_model(vocabulary: Path, **settings: Any) -> LoadedModel:
 
     params = map_specs(draw, decoder.spec(config, vocab_size=VOCAB_SIZE))
     return LoadedModel(params, config, VOCAB_SIZE, tokenization.load(vocabulary), "causal")
-
-
-@pytest.fixture(scope="module")
-def model(vocabulary: Path) -> LoadedModel:
-    return random_model(vocabulary)
 
 
 def token_ids(model: LoadedModel, prompts: list[str], **settings: Any) -> list[tuple[int, ...]]:
@@ -77,40 +74,23 @@ def test_top_1_is_greedy_at_any_temperature(model: LoadedModel):
 # -- where it stops ---------------------------------------------------------------------------------------------------------
 
 
-def saying(model: LoadedModel, sequence: list[int]) -> LoadedModel:
-    """A model that says `sequence` over and over, by position, whatever it is asked."""
-    size = model.config.hidden_size
-    params = jax.tree.map(np.zeros_like, model.params)
-    leaves = named_leaves(params)
-    leaves["final_norm/scale"][:] = 1.0
-    directions = np.random.default_rng(0).normal(size=(len(sequence), size)).astype(np.float32)
-    directions -= directions.mean(axis=1, keepdims=True)
-    for position in range(model.config.max_positions):
-        leaves["embeddings/positions"][position] = directions[position % len(sequence)]
-    for token_id, direction in zip(sequence, directions, strict=True):
-        leaves["output"][token_id] = direction
-    return model._replace(params=params)
+def test_it_stops_at_the_end_of_a_text_and_each_row_for_itself(model: LoadedModel, monkeypatch: pytest.MonkeyPatch):
+    """The end is here a token that one of the texts has, and another has not."""
+    whole = token_ids(model, PROMPTS, max_tokens=10, temperature=0.0)
+    end = next(token_id for token_id in whole[0] if any(token_id not in ids for ids in whole))
+    monkeypatch.setattr(tokenization.Tokenization, "ends", frozenset({end}))
+    found = generate(model, PROMPTS, max_tokens=10, temperature=0.0)
+    assert {one.ending for one in found} == {"end of text", "max_tokens"}
+    for one, ids in zip(found, whole, strict=True):
+        length, ending = (ids.index(end), "end of text") if end in ids else (len(ids), "max_tokens")
+        assert (one.token_ids, one.ending) == (ids[:length], ending)
 
 
-@pytest.fixture(scope="module")
-def untied(vocabulary: Path) -> LoadedModel:
-    return random_model(vocabulary, tied_output=False)
-
-
-def test_it_stops_at_the_end_of_a_text_and_each_row_for_itself(untied: LoadedModel):
-    ids = untied.tokenization.vocabulary()
-    speaker = saying(untied, [ids["cat"], ids["fox"], ids["[SEP]"]])
-    first, second = generate(speaker, ["", "the"], max_tokens=5, temperature=0.0)
-    assert (first.text, first.ending) == ("cat fox", "end of text")
-    assert first.token_ids == (ids["cat"], ids["fox"])
-    assert (second.text, second.ending) == (" fox", "end of text")
-
-
-def test_it_stops_at_the_last_position(untied: LoadedModel):
-    speaker = saying(untied, [untied.tokenization.vocabulary()["cat"]])
-    (found,) = generate(speaker, "the " * 58, max_tokens=50)
+def test_it_stops_at_the_last_position(model: LoadedModel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenization.Tokenization, "ends", frozenset())
+    (found,) = generate(model, "the " * 58, max_tokens=50)
     assert (len(found.token_ids), found.ending) == (64 - 59, "max_positions")
-    (full,) = generate(speaker, "the " * 62, max_tokens=50)
+    (full,) = generate(model, "the " * 62, max_tokens=50)
     assert (len(full.token_ids), full.ending) == (1, "max_positions")
 
 
@@ -129,17 +109,8 @@ def test_a_stream_makes_up_the_texts(model: LoadedModel):
 def of_bytes(kind: str, folder: Path) -> tokenization.Tokenization:
     """A vocabulary of single bytes, as byte-level BPE and as Unigram fall back to."""
     if kind == "bpe":
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate([*SPECIAL, *alphabet])}, []))
-        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    else:
-        pieces = [(token, -1.0) for token in (*SPECIAL, *(f"<0x{value:02X}>" for value in range(256)), "▁", "▁ab")]
-        tokenizer = Tokenizer(models.Unigram(pieces, 1, True))
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return tokenization.load(folder)
+        return with_tokens(sorted(pre_tokenizers.ByteLevel.alphabet()), kind, folder)
+    return with_tokens([*(f"<0x{value:02X}>" for value in range(256)), "▁", "▁ab"], kind, folder)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

@@ -7,6 +7,7 @@ import random
 import shutil
 import tarfile
 from collections import defaultdict
+from itertools import groupby, islice
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
@@ -17,18 +18,17 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
-from encoders import SIZES, built
+from encoders import SIZES, WORDS, built
 from tpulm import embed, fill_mask, load_model, sentence_scores, tokenization
 from tpulm.cli.app import app
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.heads import spec_of
-from tpulm.convert.huggingface import save_model
+from tpulm.convert.huggingface import LoadedModel, save_loaded
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import initialize
 from tpulm.predict import scores
-from tpulm.predict.minimal_pairs import BENCHMARKS, MinimalPair, PairsReport, Tally, read_pairs, score_pairs
+from tpulm.predict.minimal_pairs import BENCHMARKS, PairsReport, Tally, read_pairs, score_pairs
 
-WORDS = ("the", "film", "was", "good", "bad", "very", "plot", "cast", "and", ".")
 BLIMP = {"sentence_good": "the film was good", "sentence_bad": "the film was", "UID": "a", "linguistics_term": "x"}
 
 # The columns of osekilab/JBLiMP, data/validated/validated_minimal_pairs.jsonl.
@@ -38,10 +38,10 @@ JBLIMP |= {"paradigm": "a"}
 
 def drawn(count: int) -> list[str]:
     draw = random.Random(1)
-    return [" ".join(draw.choices(WORDS, k=draw.randrange(1, 12))) for _ in range(count)]
+    return [" ".join(draw.choices(WORDS[5:], k=draw.randrange(1, 12))) for _ in range(count)]
 
 
-def by_transformers(torch: ModuleType, folder: Path, sentences: list[str], *, causal: bool, plain: bool) -> list[float]:
+def by_transformers(torch: ModuleType, folder: Path, sentences: list[str], *, causal: bool) -> list[float]:
     """One forward pass a sentence, over its masked copies; what is hidden goes by the tokenizer's `word_ids`."""
     import transformers
 
@@ -63,20 +63,18 @@ def by_transformers(torch: ModuleType, folder: Path, sentences: list[str], *, ca
             continue
         rows = []
         for place in range(len(ids)):
-            rest = () if plain else [other for other in range(place, len(ids)) if words[other] == words[place]]
-            hidden = [tokenizer.mask_token_id if other == place or other in rest else one for other, one in enumerate(ids)]
+            rest = [other for other in range(place, len(ids)) if words[other] == words[place]]
+            hidden = [tokenizer.mask_token_id if other in rest else one for other, one in enumerate(ids)]
             rows.append([tokenizer.cls_token_id, *hidden, tokenizer.sep_token_id])
         totals.append(score(rows, [(place, place + 1) for place in range(len(ids))], ids))
     return totals
 
 
-@pytest.mark.parametrize(
-    ("kind", "plain"), [("bert", False), ("bert", True), ("modernbert", False), ("decoder", False)], ids=str
-)
-def test_scores_are_those_of_transformers(torch: ModuleType, kind: str, plain: bool):
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "decoder"])
+def test_scores_are_those_of_transformers(torch: ModuleType, kind: str):
     folder, sentences = built(kind), drawn(4)
-    found = sentence_scores(load_model(folder), sentences, plain=plain)
-    expected = by_transformers(torch, folder, sentences, causal=kind == "decoder", plain=plain)
+    found = sentence_scores(load_model(folder), sentences)
+    expected = by_transformers(torch, folder, sentences, causal=kind == "decoder")
     np.testing.assert_allclose([one.log_likelihood for one in found], expected, atol=1e-4)
     assert [one.tokens for one in found] == [len(sentence.split()) for sentence in sentences]
 
@@ -85,21 +83,18 @@ def test_scores_are_those_of_transformers(torch: ModuleType, kind: str, plain: b
 def test_two_hundred_pairs_of_blimp_are_scored_as_by_transformers(torch: ModuleType, real_data: Path, tmp_path: Path):
     """Real sentences in pieces of real words, by a model with random weights."""
     tokenizer = tokenization.load(real_data / "vocab" / "bert_base_uncased_vocab.txt", TokenizerConfig(lowercase=True))
-    tokenization.save(tokenizer, tmp_path / "tokenizer")
-    config, folder = ModelConfig.model_validate(SIZES | {"max_positions": 64}), tmp_path / "model"
-    size = tokenizer.vocab_size
+    config, size = ModelConfig.model_validate(SIZES | {"max_positions": 64}), tokenizer.vocab_size
     params = jax.device_get(initialize(spec_of(config, "masked", vocab_size=size), jax.random.key(1)))
-    save_model(folder, params, config, vocab_size=size, tokenization_folder=tmp_path / "tokenizer", tokenizer=tokenizer)
+    model = LoadedModel(params, config, size, tokenizer, "masked")
+    save_loaded(tmp_path / "model", model)
     with tarfile.open(real_data / "en" / "blimp_dev.tar.gz") as archive:
         archive.extractall(tmp_path / "blimp", filter="data")
-    by_paradigm = defaultdict[str, list[MinimalPair]](list)
-    for pair in read_pairs(tmp_path / "blimp"):
-        by_paradigm[pair.paradigm].append(pair)
-    pairs = [pair for some in by_paradigm.values() for pair in some[:3]]
+    by_paradigm = groupby(read_pairs(tmp_path / "blimp"), lambda pair: pair.paradigm)
+    pairs = [pair for _, some in by_paradigm for pair in islice(some, 3)]
     assert len(pairs) == 201
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad.removesuffix("."))]  # ends in a word
-    found = sentence_scores(load_model(folder), sentences)
-    expected = by_transformers(torch, folder, sentences, causal=False, plain=False)
+    found = sentence_scores(model, sentences)
+    expected = by_transformers(torch, tmp_path / "model", sentences, causal=False)
     np.testing.assert_allclose([one.log_likelihood for one in found], expected, atol=1e-4)
 
 
@@ -129,8 +124,7 @@ def test_the_rest_of_a_word_is_hidden_with_its_pieces():
 def test_words_are_those_between_spaces_where_the_tokenizer_cuts_none(tmp_path: Path, kind: str):
     """As GemmaConverter of transformers 5 and LlamaConverter of transformers 4 write tokenizer.json; and as SentencePiece's
     files with split_by_whitespace=false are read."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    sentences = ["the cats sat", "cats", "sat the cats", "the  sat"]
+    special, sentences = WORDS[:5], ["the cats sat", "cats", "sat the cats", "the  sat"]
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never" if kind == "gemma" else "always")
     trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=[*"thecas"], max_token_length=3, show_progress=False)
