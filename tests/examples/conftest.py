@@ -1,4 +1,4 @@
-"""A tiny pretrained model and labelled texts, made once for all examples."""
+"""Labelled texts, made once for all examples, and the examples as programs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import compiled
+from encoders import write_tsv
 from toy_runs import WORDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Script = Callable[..., str]
-
-
-@pytest.fixture(scope="session")
-def pretrained(toy_run: tuple[Any, Path, Any]) -> Path:
-    return toy_run[1]
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +24,11 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labelled")
     rng = random.Random(0)
     for name, count in (("train", 100), ("dev", 40)):
-        rows = []
+        examples = []
         for number in range(count):
-            words = [word for word in rng.choices(WORDS, k=rng.randint(3, 20)) if word != "cat"]
-            kind = number % 2
-            words = [*words, "cat"] if kind else words
-            rows.append(f"{number}\t{' '.join(words)}\t{'cat' if kind != (rng.random() < 0.1) else 'none'}\n")
-        (folder / f"{name}.tsv").write_text("id\tdocument\tanimal\n" + "".join(rows))
+            words = [word for word in rng.choices(WORDS, k=rng.randint(3, 20)) if word != "cat"] + ["cat"] * (number % 2)
+            examples.append((" ".join(words), "cat" if number % 2 != (rng.random() < 0.1) else "none"))
+        write_tsv(folder / f"{name}.tsv", examples, "id\tdocument\tanimal")
     return folder
 
 

@@ -19,16 +19,13 @@ def _source(cell: dict[str, Any]) -> str:
     return "".join(cell["source"])
 
 
-def _cells() -> dict[str, dict[str, Any]]:
-    return {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-
-
 def test_no_outputs_are_stored_and_every_cell_parses() -> None:
-    for cell in _cells().values():
+    cells = {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
+    for cell in cells.values():
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
             compile(_source(cell), cell["id"], "exec")
-    assert _cells()["parameters"]["metadata"]["tags"] == ["parameters"]
+    assert cells["parameters"]["metadata"]["tags"] == ["parameters"]
 
 
 def _with_parameters(folder: Path, values: dict[str, Any]) -> Path:
