@@ -70,7 +70,7 @@ def examples_of(task: str, count: int, *, seed: int = 0) -> list[Any]:
 
 def untrained(task: str, kind: str = "bert", **settings: Any) -> tuple[tpulm.Classifier, Any]:
     """A classifier with random parameters in all its leaves, and eight examples as it encodes them."""
-    classifier = tpulm.Classifier(built(kind), task=task, max_length=16, **settings)
+    classifier = tpulm.Classifier(built(kind), task=task, **{"max_length": 16, **settings})
     data, rng = classifier.encode(examples_of(task, 8), learn=True), np.random.default_rng(0)
 
     def noisy(leaf: Any) -> Any:

@@ -14,7 +14,7 @@ import tpulm
 from encoders import StopAt, reviews
 from tpulm import storage
 from tpulm.convert.huggingface import PRETRAINED
-from tpulm.errors import ConfigError, DataError, Stopped, WorkFolderMismatch
+from tpulm.errors import DataError, Stopped, WorkFolderMismatch
 from tpulm.finetuning import BenchReport, bench
 from tpulm.finetuning.benchmark import micro_f1
 from tpulm.finetuning.run import read_results
@@ -76,33 +76,26 @@ def test_the_rate_is_chosen_on_a_part_of_train_and_dev_is_reported(finished: tup
         ["RTE, accuracy", "missing", "66.70", "82.70", "87.40"],
     ]
     remarks = "\n".join(report.remarks())
-    assert (
-        "RTE: missing, no RTE/dev.tsv (.gz may follow) below" in remarks
-        and "not as published: epochs = 1, batch_size = 16, max_length = 16" in remarks
-    )
+    assert "RTE: missing, no RTE/dev.tsv (.gz may follow) below" in remarks
+    assert "not as published: epochs = 1, batch_size = 16, max_length = 16" in remarks
     table = (workdir / "bench.md").read_text()
     assert "| CoLA, Matthews |" in table and all(one.source in table for one in report.described.baselines)
     assert json.loads((workdir / "bench.json").read_text()) == json.loads(json.dumps(report.values()))
 
 
 @pytest.mark.slow
-def test_again_nothing_is_trained_and_another_start_is_refused(
-    encoder: Path, glue: Path, finished: tuple[Path, BenchReport]
-) -> None:
+def test_again_nothing_is_trained(encoder: Path, glue: Path, finished: tuple[Path, BenchReport]) -> None:
+    """And another start is refused."""
     workdir, report = finished
     before = {path: path.stat().st_mtime_ns for path in workdir.glob("cola/*/*")}
     assert run(encoder, glue, workdir).values() == report.values()
     with pytest.raises(WorkFolderMismatch, match=r"settings\.epochs: 1 -> 3"):
         run(encoder, glue, workdir, settings=SETTINGS | {"epochs": 3})
-    with pytest.raises(ConfigError, match="/nowhere"):
-        run(encoder, glue / "nowhere", workdir)
     assert {path: path.stat().st_mtime_ns for path in workdir.glob("cola/*/*")} == before
 
 
 @pytest.mark.slow
-def test_stopped_and_continued_the_table_is_the_same(
-    encoder: Path, glue: Path, finished: tuple[Path, BenchReport], tmp_path: Path
-) -> None:
+def test_a_stop_changes_nothing(encoder: Path, glue: Path, finished: tuple[Path, BenchReport], tmp_path: Path) -> None:
     """In the second seed of the second learning rate, after the first."""
     shutil.copytree(finished[0], tmp_path / "w")
     shutil.rmtree(tmp_path / "w" / "cola" / "lr-0.005")
@@ -138,8 +131,9 @@ def test_more_parts_are_scored_by_the_best_model(encoder: Path, glue: Path, tmp_
     report = run(encoder, glue, tmp_path / "w", tasks=["mnli"], seeds=1, learning_rates=[5e-3])
     mnli, classifier = report.results[0], tpulm.Classifier(tmp_path / "w" / "mnli" / "lr-0.005")
     lines = (glue / "MNLI" / "dev_mismatched.tsv").read_text().splitlines()[1:]
-    right = [classifier.predict([tuple(line.split("\t")[:2])])[0] == line.split("\t")[2] for line in lines]
-    assert mnli.also == {"mismatched": {"accuracy": pytest.approx(np.mean(right))}}
+    texts, pairs, labels = zip(*(line.split("\t") for line in lines), strict=True)
+    right = np.array(classifier.predict(texts, pairs)) == labels
+    assert mnli.also == {"mismatched": {"accuracy": pytest.approx(right.mean())}}
     assert [row[0] for row in report.rows()] == ["MNLI, accuracy", "MNLI mismatched, accuracy"]
 
 

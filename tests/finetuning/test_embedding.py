@@ -17,9 +17,7 @@ from command_line import invoke
 from encoders import hub_of
 from tpulm import storage
 from tpulm.config import ModelConfig
-from tpulm.errors import DataError
 from tpulm.finetuning import Retrieval
-from tpulm.labelled import regression_scores
 from tpulm.nn.transformer import Execution
 from tpulm.objectives.classification import LabelledInputs, RankedTexts, ScoredPairs
 from tpulm.special_tokens import SpecialTokens
@@ -71,16 +69,6 @@ def test_what_belongs_to_an_anchor_is_never_a_wrong_answer() -> None:
     assert loss_of(RankedTexts, outputs, labels, 4) == pytest.approx(np.mean(expected), abs=1e-5)
 
 
-def test_correlations_are_those_of_scipy_with_ties() -> None:
-    stats: Any = pytest.importorskip("scipy.stats")
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        gold, said = rng.integers(0, 5, 12).astype(np.float64), rng.integers(0, 6, 12) / 7.0
-        if np.ptp(gold) and np.ptp(said):
-            expected = stats.pearsonr(gold, said).statistic, stats.spearmanr(gold, said).statistic
-            np.testing.assert_allclose(regression_scores(gold, said)[:2], expected, rtol=0, atol=1e-12)
-
-
 def test_ranks_are_those_of_sentence_transformers(torch: ModuleType, tmp_path: Path) -> None:
     """Its InformationRetrievalEvaluator, on random vectors: anchors with one or two texts, and texts that belong to none."""
     evaluation: Any = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
@@ -105,28 +93,11 @@ def test_ranks_of_equal_vectors_are_the_last() -> None:
     assert found == {"mrr_at_10": 0.0, "recall_at_1": 0.0, "recall_at_10": 0.0}
 
 
-def test_the_files_that_say_how_to_pool(tmp_path: Path) -> None:
-    """As sentence-transformers documents them: https://sbert.net/docs/sentence_transformer/usage/custom_models.html."""
-    for _ in range(2):  # the second time in its own place
-        untrained("embed")[0].save_pretrained(tmp_path / "out")
-
-    def values(name: str) -> Any:
-        return json.loads((tmp_path / "out" / name).read_text())
-
-    modules = [(one["idx"], one["path"], one["type"].rpartition(".")[2]) for one in values("modules.json")]
-    assert modules == [(0, "", "Transformer"), (1, "1_Pooling", "Pooling"), (2, "2_Normalize", "Normalize")]
-    pooling = {name: value for name, value in values("1_Pooling/config.json").items() if value}
-    assert pooling == {"word_embedding_dimension": 32, "include_prompt": True, "pooling_mode_mean_tokens": True}
-    assert values("sentence_bert_config.json") == {"max_seq_length": 16, "do_lower_case": False}
-    assert values("config_sentence_transformers.json")["similarity_fn_name"] == "cosine"
-    (tmp_path / "out" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "max"}')
-    with pytest.raises(DataError, match="'max'"):
-        tpulm.load_model(tmp_path / "out")
-
-
 def test_a_model_of_the_hub_has_its_pooling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository, cache, texts = tmp_path / "repository", tmp_path / "cache", ["the film was good"]
-    untrained("embed")[0].save_pretrained(repository)
+    model, _ = untrained("embed")
+    for _ in range(2):  # the second time in its own place
+        model.save_pretrained(repository)
     expected = tpulm.embed(repository, texts)
     for name in ("onnx/config.json", "openvino/vocab.txt", "2_Normalize/model.safetensors"):
         storage.write_atomic(storage.make_folder((repository / name).parent) / PurePath(name).name, "{}")
@@ -134,11 +105,6 @@ def test_a_model_of_the_hub_has_its_pooling(tmp_path: Path, monkeypatch: pytest.
     np.testing.assert_array_equal(tpulm.embed("sentence-transformers/all-MiniLM-L6-v2", texts), expected)
     files = {"1_Pooling/config.json", "2_Normalize/config.json"}
     assert {path.relative_to(cache).as_posix() for path in cache.glob("*/*")} == files
-
-
-def test_columns_are_taken_as_pairs() -> None:
-    model, pairs = untrained("retrieve")[0], [(a, b) for a, b, _ in examples_of("retrieve", 32, seed=2)]
-    assert model.evaluate({"text": [a for a, _ in pairs], "pair": [b for _, b in pairs]}) == model.evaluate(pairs)
 
 
 @pytest.mark.slow

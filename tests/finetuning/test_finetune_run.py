@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -48,11 +47,9 @@ def finished(encoder: Path, files: Path, tmp_path_factory: pytest.TempPathFactor
     return run(encoder, files, tmp_path_factory.mktemp("out") / "clf", seeds=2)
 
 
-def run(
-    encoder: Path, files: Path, output: Path, *, progress: Any = None, overwrite: bool = False, **changes: Any
-) -> FinetuneSummary:
+def run(encoder: Path, files: Path, output: Path, *, overwrite: bool = False, **changes: Any) -> FinetuneSummary:
     given: dict[str, Any] = {"test": files / "test.tsv", "columns": COLUMNS, "config": CONFIG.model_copy(update=changes)}
-    return tpulm.finetune(encoder, files / "train.tsv", output, **given, overwrite=overwrite, progress=progress or Silent())
+    return tpulm.finetune(encoder, files / "train.tsv", output, **given, overwrite=overwrite, progress=Silent())
 
 
 def same_model(first: Path | str, second: Path | str) -> bool:
@@ -112,9 +109,12 @@ def test_again_there_is_nothing_to_do(encoder: Path, files: Path, finished: Fine
 
 @pytest.mark.slow
 def test_more_seeds_later_keep_the_first(encoder: Path, files: Path, tmp_path: Path) -> None:
-    one = run(encoder, files, tmp_path / "clf", epochs=1)
-    two = run(encoder, files, tmp_path / "clf", epochs=1, seeds=2)
+    """Here of a model that learns nothing, from texts that are cut, which says so."""
+    settings: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-12, "max_length": 8}
+    one, two = (run(encoder, files, tmp_path / "clf", **settings, seeds=seeds) for seeds in (1, 2))
     assert two.seeds[0] == one.seeds[0] and len(two.seeds) == 2 and not two.nothing_to_do
+    assert any(doubt.startswith("training did not help") for doubt in one.seeds[0].doubts)
+    assert "longer than 8 tokens" in two.health and two.health in (tmp_path / "clf" / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -148,12 +148,11 @@ def test_the_best_of_several_learning_rates_is_kept(encoder: Path, tmp_path: Pat
         tuned(tmp_path / "one", learning_rates=rates)
 
 
-@pytest.mark.parametrize("name", ["config.json", "README.md"])
-def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("{}")
-    with pytest.raises(ConfigError, match=re.escape(name)):
+def test_files_of_the_users_own_are_not_overwritten(encoder: Path, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("{}")
+    with pytest.raises(ConfigError, match=r"README\.md"):
         run(encoder, files, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
 
 
 def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finished: FinetuneSummary, tmp_path: Path) -> None:
@@ -166,9 +165,7 @@ def test_killed_while_it_publishes_it_goes_on(encoder: Path, files: Path, finish
 
 
 @pytest.mark.slow
-def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
-    encoder: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_seed_that_counts_no_longer_leaves_no_model(encoder: Path, files: Path, tmp_path: Path) -> None:
     """Killed between its model, the best so far, and its result; then fewer seeds were asked for."""
     write_json = storage.write_json
 
@@ -177,7 +174,7 @@ def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
             raise KeyboardInterrupt
         write_json(path, values, **options)
 
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(storage, "write_json", killed)
         patched.setattr(FinetuneConfig, "best_of", lambda _, scores: max(scores))  # whatever the scores are, the last seed
         with pytest.raises(KeyboardInterrupt):
@@ -188,15 +185,6 @@ def test_of_a_seed_that_was_killed_and_counts_no_longer_no_model_is_left(
     assert tpulm.Classifier(summary.output).evaluate(TEST)["loss"] == pytest.approx(result.test["loss"], rel=1e-5)
     assert len(read_mistakes(summary.output)) == round((1 - result.dev["accuracy"]) * summary.examples["dev"])
     assert run(encoder, files, tmp_path / "clf", epochs=1).nothing_to_do
-
-
-@pytest.mark.slow
-def test_a_model_that_learned_nothing_from_texts_that_were_cut_says_so(encoder: Path, files: Path, tmp_path: Path) -> None:
-    summary = run(encoder, files, tmp_path / "clf", epochs=1, learning_rate=1e-12, max_length=8)
-    doubts = summary.seeds[0].doubts
-    assert any(doubt.startswith("training did not help") for doubt in doubts)
-    assert "longer than 8 tokens" in summary.health
-    assert summary.health in (tmp_path / "clf" / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -221,10 +209,9 @@ def test_settings_bind_a_folder_when_something_was_made_with_them(encoder: Path,
     with pytest.raises(WorkFolderMismatch, match=r"train examples: \w+… -> \w+…"):
         run(encoder, tmp_path, tmp_path / "clf", epochs=1)
     assert run(encoder, files, tmp_path / "clf", epochs=2, overwrite=True).seeds[0].epochs == 2
-    assert run(encoder, files, tmp_path / "clf", epochs=1, overwrite=True).seeds[0].epochs == 1
-    assert run(encoder, files, tmp_path / "clf", epochs=1, overwrite=True).nothing_to_do
+    assert run(encoder, files, tmp_path / "clf", epochs=2, overwrite=True).nothing_to_do
     (work / "seed-0" / "result.json").unlink()  # as if it had been killed before its first checkpoint
-    assert run(encoder, files, tmp_path / "clf", epochs=2).seeds[0].epochs == 2
+    assert run(encoder, files, tmp_path / "clf", epochs=1).seeds[0].epochs == 1
     metrics = list((work / "seed-0" / "metrics").iterdir())
     assert {path.name for path in metrics} == {"0001.jsonl", "0001.start.json"}  # none of the attempt with other settings
 

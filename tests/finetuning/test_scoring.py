@@ -60,9 +60,7 @@ SIX_RIGHT = logits([1, 1, 0, 0, 0, 0, 1, 1, 1, 1])  # of ten, by both answers
         ("embed", np.eye(16)[:, None].repeat(2, axis=1), range(16), {"before": -2.0}, []),
     ],
 )
-def test_what_the_outputs_say_against_a_model(
-    task: str, outputs: Any, labels: Any, settings: dict[str, Any], expected: list[str]
-) -> None:
+def test_what_the_outputs_say_against_a_model(task: str, outputs: Any, labels: Any, settings: Any, expected: list[str]) -> None:
     defaults: dict[str, Any] = {"before": 9.0, "metric": "mean_squared_error"} if task == "regression" else {"before": -1.0}
     found = doubts(task, outputs, labels, **defaults | settings)
     assert len(found) == len(expected)

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from task_examples import same
 
 import compiled
 from encoders import reviews, write_tsv
@@ -24,6 +24,7 @@ from tpulm.labelled.rows import Rows
 from tpulm.nn.params import named_leaves
 from tpulm.runtime.hosts import Hosts
 from tpulm.train.finetuning_program import Epochs, Labelled
+from waiting import until
 
 SETTINGS = ["--epochs=4", "--batch-size=16", "--learning-rate=5e-3", "--max-length=16", "--seeds=2", "--set=log_every_steps=1"]
 DEV, TEST = 61, 37  # examples: no multiples of anything
@@ -58,12 +59,8 @@ class Attempt(NamedTuple):
         return said
 
     @property
-    def summary(self) -> dict[str, Any]:
-        return json.loads((self.output / "finetune.json").read_text())
-
-    @property
-    def weights(self) -> dict[str, np.ndarray]:
-        return named_leaves(load_model(self.output).params)
+    def params(self) -> Any:
+        return load_model(self.output).params
 
     def results(self) -> list[dict[str, Any]]:
         """The result of each seed, without its speed."""
@@ -80,21 +77,17 @@ def start(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     folder = tmp_path_factory.mktemp("several-hosts")
     noisy = [(text, "pos" if number % 10 == 0 else label) for number, (text, label) in enumerate(reviews(150))]
     files = {"train": noisy, "dev": noisy[:20] + reviews(DEV - 20, seed=2), "test": reviews(TEST, seed=3)}
-    paths = {name: write_tsv(folder / f"{name}.tsv", examples) for name, examples in files.items()}
-    given = [part for name, path in paths.items() for part in (f"--{name}", str(path))]
+    given = [f"--{name}={write_tsv(folder / f'{name}.tsv', examples)}" for name, examples in files.items()]
     begun: list[subprocess.Popen[str]] = []
 
     def start(name: str, devices: int, hosts: int = 1) -> Attempt:
-        output, coordinator = folder / name, f"127.0.0.1:{free_port_pair()}"
         command = [sys.executable, "-m", "tpulm", "finetune", str(encoder), *given, "--text-column=document", *SETTINGS]
-        command += ["--output", str(output)]
-        environment = os.environ | {"XLA_FLAGS": compiled.flags(devices)}
-        several = ["--coordinator", coordinator, "--num-hosts", str(hosts)] if hosts > 1 else []
-        attempt = Attempt(output, [])
-        for index in range(hosts):
-            of_host = [*several, "--host-index", str(index)] if several else []
-            pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            attempt.hosts.append(subprocess.Popen(command + of_host, env=environment, **pipes))
+        command.append(f"--output={folder / name}")
+        several = [f"--coordinator=127.0.0.1:{free_port_pair()}", f"--num-hosts={hosts}"]
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes["env"] = os.environ | {"XLA_FLAGS": compiled.flags(devices)}
+        of_hosts = [[*several, f"--host-index={index}"] for index in range(hosts)] if hosts > 1 else [[]]
+        attempt = Attempt(folder / name, [subprocess.Popen([*command, *of_host], **pipes) for of_host in of_hosts])
         begun.extend(attempt.hosts)
         return attempt
 
@@ -117,45 +110,35 @@ def two_hosts(start: Start) -> Attempt:
 def test_one_device_and_two_hosts_give_one_result(start: Start, two_hosts: Attempt) -> None:
     alone = start("one-device", 1)
     alone.end(0)
-    reference, first = alone.results(), alone.weights
-    assert 0.7 < reference[0]["dev"]["accuracy"] < 1.0
-    assert alone.summary["examples"] == {"train": 150, "dev": DEV, "test": TEST}
-    assert np.sum(alone.summary["confusion"]) == TEST
+    reference, first = alone.results(), named_leaves(alone.params)
+    summary = json.loads((alone.output / "finetune.json").read_text())
+    assert 0.7 < reference[0]["dev"]["accuracy"] < 1.0 and np.sum(summary["confusion"]) == TEST
+    assert summary["examples"] == {"train": 150, "dev": DEV, "test": TEST}
     for one, expected in zip(two_hosts.results(), reference, strict=True):
         assert one["best_epoch"] == expected["best_epoch"] and one["confusion"] == expected["confusion"]
         assert one["dev"] == pytest.approx(expected["dev"], rel=1e-4)
         for epoch, before in zip(one["history"], expected["history"], strict=True):
             assert epoch == pytest.approx(before, rel=1e-4)
-    for name, value in two_hosts.weights.items():
+    for name, value in named_leaves(two_hosts.params).items():
         np.testing.assert_allclose(value, first[name], rtol=0, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.slow
-def test_hosts_that_are_stopped_in_the_second_seed_and_killed_end_as_if_nothing_had_happened(
-    start: Start, two_hosts: Attempt
-) -> None:
+def test_hosts_that_are_stopped_and_killed_end_as_if_nothing_had_happened(start: Start, two_hosts: Attempt) -> None:
     """The stop comes to the second host, in the second seed: steps begin to count again with each."""
-    name, metrics = "disturbed", "finetuning/seed-{}/metrics"
+    name, metrics = "disturbed", "finetuning/seed-1/metrics/*.jsonl"
     stopped = start(name, 2, 2)
-    wait_for(lambda: list((stopped.output / metrics.format(1)).glob("*.jsonl")), stopped)
+    until(lambda: list(stopped.output.glob(metrics)), lambda: stopped.hosts, seconds=200)
     stopped.hosts[1].send_signal(signal.SIGTERM)
     assert all("after saving step" in said for said in stopped.end(75, 75))
 
     killed = start(name, 2, 2)
-    wait_for(lambda: len(list((stopped.output / metrics.format(1)).glob("*.jsonl"))) > 1, killed)
+    until(lambda: len(list(killed.output.glob(metrics))) > 1, lambda: killed.hosts, seconds=200)
     for host in killed.hosts:
         host.kill()
     killed.end(-9, -9)
 
     ended = start(name, 2, 2)
     ended.end(0, 0)
-    assert ended.results() == two_hosts.results()
-    assert all(np.array_equal(value, two_hosts.weights[leaf]) for leaf, value in ended.weights.items())
+    assert ended.results() == two_hosts.results() and same(ended.params, two_hosts.params)
     assert not list(ended.output.glob("finetuning/seed-*/checkpoints"))
-
-
-def wait_for(condition: Callable[[], Any], attempt: Attempt) -> None:
-    until = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < until and all(host.poll() is None for host in attempt.hosts)
-        time.sleep(0.02)

@@ -11,7 +11,7 @@ import pytest
 from tpulm.config import FinetuneConfig, finetune_settings
 from tpulm.config.finetune import METRICS
 from tpulm.errors import ConfigError, DataError
-from tpulm.finetuning.suites import BenchTask, Suite, find_files, find_suite, mark_entities, read_parts, suites
+from tpulm.finetuning.suites import Suite, find_files, find_suite, mark_entities, read_parts, suites
 from tpulm.finetuning.tasks import find_task
 
 # As their repositories have them: KLUE-benchmark/KLUE, yahoojapan/JGLUE, and what GLUE's download script unpacks.
@@ -99,11 +99,9 @@ def test_entries_fit_the_tasks_of_fine_tuning(name: str) -> None:
             assert not task.positive or task.positive in task.labels
 
 
-def test_unknown_names_are_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'klu'.*'klue'"):
         find_suite("klu")
-    with pytest.raises(ConfigError, match="'nil'"):
-        find_suite("klue").chosen_tasks(["sts", "nil"])
 
 
 NLI = {"premise": "비가 온다", "hypothesis": "젖는다", "gold_label": "neutral"}
@@ -121,36 +119,26 @@ def in_json(row: dict[str, Any], **changes: Any) -> bytes:
     return json.dumps([row] * 19 + [row | changes], ensure_ascii=False).encode("cp949")
 
 
-def read(task: BenchTask, path: Path, encoding: str) -> Any:
-    return read_parts(task, find_task(FinetuneConfig(task=task.task)), {"train": path, "dev": path}, encoding)
-
-
 @pytest.mark.parametrize(
-    ("suite", "task", "content", "encoding", "message"),
+    ("name", "content", "encoding", "message"),
     [
-        ("klue", "nli", in_json(NLI, gold_label="-"), "cp949", "NLI"),
-        ("klue", "nli", in_json(NLI), "utf-8", "--encoding"),
-        ("klue", "ner", "비\tB-PER\n".encode("cp949"), "utf-8", "--encoding"),
-        ("glue", "cola", b"a\t1\n", "utf-8", "no column"),
-        ("klue", "re", in_json(RE, subject_entity=None), "cp949", "dev"),
-        ("klue", "re", in_json(RE, sentence="조지"), "cp949", "dev"),
-        ("klue", "re", in_json(RE, subject_entity={"start_idx": 3}), "cp949", "dev"),
+        ("nli", in_json(NLI, gold_label="-"), "cp949", "NLI"),
+        ("nli", in_json(NLI), "utf-8", "--encoding"),
+        ("ner", "비\tB-PER\n".encode("cp949"), "utf-8", "--encoding"),
+        ("cola", b"a\t1\n", "utf-8", "no column"),
+        ("re", in_json(RE, subject_entity=None), "cp949", "dev"),
+        ("re", in_json(RE, sentence="조지"), "cp949", "dev"),
+        ("re", in_json(RE, subject_entity={"start_idx": 3}), "cp949", "dev"),
     ],
 )
-def test_files_with_other_rows_are_refused(
-    suite: str, task: str, content: bytes, encoding: str, message: str, tmp_path: Path
-) -> None:
+def test_files_with_other_rows_are_refused(name: str, content: bytes, encoding: str, message: str, tmp_path: Path) -> None:
     """And no row of a benchmark can be skipped."""
-    path = tmp_path / ("dev.tsv" if task in ("ner", "cola") else "dev.json")
+    path = tmp_path / ("dev.tsv" if name in ("ner", "cola") else "dev.json")
     path.write_bytes(content)
+    task = find_suite("glue" if name == "cola" else "klue").tasks[name]
     with pytest.raises(DataError, match=message) as failure:
-        read(find_suite(suite).tasks[task], path, encoding)
+        read_parts(task, find_task(FinetuneConfig(task=task.task)), {"train": path, "dev": path}, encoding)
     assert "skip" not in str(failure.value)
-
-
-def test_files_in_a_named_encoding(tmp_path: Path) -> None:
-    (tmp_path / "dev.json").write_bytes(in_json(NLI))
-    assert read(find_suite("klue").tasks["nli"], tmp_path / "dev.json", "cp949")["dev"].texts[0] == "비가 온다"
 
 
 def test_two_entities_are_marked_as_klue_marks_them() -> None:

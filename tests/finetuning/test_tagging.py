@@ -185,13 +185,6 @@ def test_a_line_of_a_csv_that_is_no_word_and_tag_is_refused(tmp_path: Path) -> N
         read_columns(tmp_path / "a.csv", Columns(label="ner"))
 
 
-def test_a_sentence_of_blanks_is_refused_or_counted(tmp_path: Path) -> None:
-    (tmp_path / "a.conll").write_text("\u3000\tO\n\nOslo\tB-LOC\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 1: .*empty"):
-        read_columns(tmp_path / "a.conll")
-    assert read_columns(tmp_path / "a.conll", on_error="skip").skipped == {"empty": 1}
-
-
 WORDS = [(["Ann", "met", "Bob"], ["B-PER", "O", "B-PER"]), (["Oslo"], ["B-LOC"])]
 
 
@@ -205,9 +198,7 @@ WORDS = [(["Ann", "met", "Bob"], ["B-PER", "O", "B-PER"]), (["Oslo"], ["B-LOC"])
     ],
 )
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_words_and_their_tags_as_the_hub_has_them(
-    rows: list[dict[str, Any]], columns: Columns, form: str, tmp_path: Path
-) -> None:
+def test_words_and_their_tags_as_the_hub_has_them(rows: list[Any], columns: Columns, form: str, tmp_path: Path) -> None:
     path = written(tmp_path / f"a.{form}", rows)
     if form == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -216,22 +207,12 @@ def test_words_and_their_tags_as_the_hub_has_them(
     assert EntityTagging().take(WORDS).texts == ANN[0]
 
 
-def test_words_of_single_characters_are_klues(tmp_path: Path) -> None:
-    """Rows of klue/klue, ner: the second sentence has no blank of its own."""
-    rows = [
-        {"tokens": ["4", "일", " ", "현"], "ner_tags": ["B-DT", "I-DT", "O", "O"]},
-        {"tokens": ["네", "!"], "ner_tags": ["O", "O"]},
-    ]
-    found = EntityTagging().read(written(tmp_path / "a.jsonl", rows), Columns())
-    assert (found.texts, found.labels) == (["4일 현", "네!"], [[(0, 2, "DT")], []])
-
-
 def test_words_and_tags_that_are_no_example() -> None:
     cases: list[tuple[Any, Any, str]] = [
         *((["Ann", "met"], tags, "no_label") for tags in ([1, 0], ["B-PER"], "B-PER", ["NNP", "VBD"])),
         (["Ann", " "], ["O", "B-PER"], "no_label"),
         (["Ann", None], ["B-PER", "O"], "not_text"),
-        *((words, ["O"] * len(words), "empty") for words in ([" ", ""], [])),
+        *((words, ["O"] * len(words), "empty") for words in ([" ", ""], ["\u3000"], [])),
         (["Ann", "\0"], ["O", "O"], "nul_character"),
     ]
     for words, tags, reason in cases:
@@ -309,13 +290,14 @@ def test_columns_of_words_and_of_characters(tmp_path: Path) -> None:
     found = read_columns(tmp_path / "a.conll")
     assert found.texts == ["EU rejects New York", "No"] and found.labels == [[(0, 2, "ORG"), (11, 19, "LOC")], []]
     assert found.places[1].endswith("a.conll, line 8")
-    (tmp_path / "b.tsv").write_text("## id\t<4일:DT> 현\n4\tB-DT\n일\tI-DT\n \tO\n현\tO\n")
+    # of the characters' blanks the second sentence has none, as in klue/klue
+    (tmp_path / "b.tsv").write_text("## id\t<4일:DT> 현\n4\tB-DT\n일\tI-DT\n \tO\n현\tO\n\n네\tO\n!\tO\n")
     found = read_columns(tmp_path / "b.tsv")
-    assert found.texts == ["4일 현"] and found.labels == [[(0, 2, "DT")]]
-    (tmp_path / "c.tsv").write_text("good\tPER\n\nfilm\tO\n")
+    assert found.texts == ["4일 현", "네!"] and found.labels == [[(0, 2, "DT")], []]
+    (tmp_path / "c.tsv").write_text("good\tPER\n\n\u3000\tO\n\nfilm\tO\n")
     with pytest.raises(DataError, match=r'c.tsv, line 1: .*"PER"'):
         read_columns(tmp_path / "c.tsv")
-    assert read_columns(tmp_path / "c.tsv", on_error="skip").skipped == {"no_label": 1}
+    assert read_columns(tmp_path / "c.tsv", on_error="skip").skipped == {"no_label": 1, "empty": 1}
 
 
 def test_klue(real_data: Path, tmp_path: Path) -> None:

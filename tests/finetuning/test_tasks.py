@@ -58,17 +58,13 @@ def test_it_learns_and_is_loaded_as_it_was_saved(task: str, encoder: Path, tmp_p
     classifier.save_pretrained(tmp_path / "out")
     kind: dict[str, Any] = {"task": task} if task in NAMED_TO_LOAD else {}
     again = tpulm.Classifier(tmp_path / "out", **kind)
-    assert again.config.task == task and names_of(again) == names_of(classifier)
+    assert again.config.task == task and again.head_config.names == classifier.head_config.names
     assert same(again.params, classifier.params) and again.evaluate(unseen) == classifier.evaluate(unseen)
 
 
 def plain(answer: Any) -> Any:
     """(answer, start, end) of an answer in a text, (label, choice) of a choice."""
     return tuple(answer.values())[: 3 if "start" in answer else 2] if isinstance(answer, dict) else answer
-
-
-def names_of(classifier: tpulm.Classifier) -> tuple[str, ...] | None:
-    return None if classifier.labels is None else classifier.labels.names
 
 
 @pytest.mark.parametrize("task", ["tag", "qa", "embed"])
@@ -184,44 +180,18 @@ def test_files_of_labels_with_a_separator_and_of_swag(tmp_path: Path) -> None:
         tpulm.Classifier(built("eurobert"), task="qa")
 
 
-@pytest.mark.parametrize(
-    ("task", "labels", "place"),
-    [
-        ("multilabel", ["sports;politics"], "a, line 1"),
-        ("regression", ["1.5", "n/a"], "a, line 2"),
-        ("tag", ["O O"], "a, line 1"),
-        ("qa", ["yes"], "a, line 1"),
-    ],
-)
-def test_examples_that_were_read_without_the_task_are_checked_by_it(task: str, labels: list[Any], place: str) -> None:
-    texts = ["the film", "the plot"][: len(labels)]
-    pairs = texts if task == "qa" else None
-    examples = Examples(texts, pairs, labels, [f"a, line {number}" for number in range(1, 1 + len(labels))])
-    with pytest.raises(DataError, match=place):
-        find_task(FinetuneConfig.model_validate({"task": task})).take(examples)
+def test_examples_that_were_read_without_the_task_are_checked_by_it() -> None:
+    examples = Examples(["the film", "the plot"], None, ["1.5", "n/a"], ["a, line 1", "a, line 2"])
+    with pytest.raises(DataError, match="a, line 2"):
+        find_task(FinetuneConfig(task="regression")).take(examples)
 
 
-class Frame:
-    """Columns by name, as a pandas DataFrame has them, which is no Mapping."""
-
-    def __init__(self, **columns: list[str]):
-        self.columns, self._of = list(columns), columns
-
-    def keys(self) -> list[str]:
-        return self.columns
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._of
-
-    def __getitem__(self, name: str) -> list[str]:
-        return self._of[name]
-
-
-def test_texts_that_belong_together_come_from_a_data_frame() -> None:
+def test_texts_that_belong_together_come_from_columns_and_a_data_frame() -> None:
     columns = {"text": ["where", "who"], "pair": ["here", "she"], "negative": ["there", "he"]}
-    task = find_task(FinetuneConfig(task="retrieve"))
-    taken = task.take(Frame(**columns))
+    task, frame = find_task(FinetuneConfig(task="retrieve")), pytest.importorskip("pandas").DataFrame(columns)
+    taken, paired = task.take(frame), task.take({name: columns[name] for name in ("text", "pair")})
     assert (taken.texts, taken.pairs, taken.labels) == tuple(columns.values())
+    assert (paired.texts, paired.pairs, paired.labels) == (columns["text"], columns["pair"], None)
 
 
 def test_unanswerable_questions_of_the_hub_are_counted() -> None:
@@ -291,9 +261,7 @@ def registered() -> Iterator[None]:
         ("subsets", [[1, 0], [1, 0]], [[1.0, -1.0]] * 2),
     ],
 )
-def test_a_constant_answer_is_scored_by_the_tasks_own_metric(
-    registered: None, task: str, labels: list[Any], outputs: list[list[float]]
-) -> None:
+def test_a_constant_answer_is_scored_by_the_tasks_own_metric(registered: None, task: str, labels: Any, outputs: Any) -> None:
     data = Labelled(NO_ROWS, np.array(labels))
     found = find_task(FinetuneConfig(task=task)).warnings(np.array(outputs), data, training=data, names=("a", "b", "c"))
     assert "nearness" in found[-1] and "no better" in found[-1]
