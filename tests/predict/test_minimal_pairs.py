@@ -7,7 +7,7 @@ import random
 import shutil
 import tarfile
 from collections import defaultdict
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
@@ -80,7 +80,7 @@ def test_scores_are_those_of_transformers(torch: ModuleType, kind: str):
 
 
 @pytest.mark.slow
-def test_two_hundred_pairs_of_blimp_are_scored_as_by_transformers(torch: ModuleType, real_data: Path, tmp_path: Path):
+def test_a_pair_of_each_paradigm_of_blimp_is_scored_as_by_transformers(torch: ModuleType, real_data: Path, tmp_path: Path):
     """Real sentences in pieces of real words, by a model with random weights."""
     tokenizer = tokenization.load(real_data / "vocab" / "bert_base_uncased_vocab.txt", TokenizerConfig(lowercase=True))
     config, size = ModelConfig.model_validate(SIZES | {"max_positions": 64}), tokenizer.vocab_size
@@ -89,9 +89,8 @@ def test_two_hundred_pairs_of_blimp_are_scored_as_by_transformers(torch: ModuleT
     save_loaded(tmp_path / "model", model)
     with tarfile.open(real_data / "en" / "blimp_dev.tar.gz") as archive:
         archive.extractall(tmp_path / "blimp", filter="data")
-    by_paradigm = groupby(read_pairs(tmp_path / "blimp"), lambda pair: pair.paradigm)
-    pairs = [pair for _, some in by_paradigm for pair in islice(some, 3)]
-    assert len(pairs) == 201
+    pairs = [next(some) for _, some in groupby(read_pairs(tmp_path / "blimp"), lambda pair: pair.paradigm)]
+    assert len(pairs) == 67
     sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad.removesuffix("."))]  # ends in a word
     found = sentence_scores(model, sentences)
     expected = by_transformers(torch, tmp_path / "model", sentences, causal=False)
