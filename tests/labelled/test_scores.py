@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -13,6 +15,7 @@ from tpulm.labelled.scores import retrieval_scores
 
 CLASSES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
 NUMBERS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=1, max_size=40)
+CORRELATIONS: tuple[Any, ...] = pearsonr, spearmanr
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_regression_scores_are_those_of_scipy(pairs: list[tuple[int, int]]):
     found = regression_scores(gold.astype(np.float32), predicted.astype(np.float32))
     varies = np.ptp(gold) > 0 and np.ptp(predicted) > 0
     with np.errstate(invalid="ignore"):  # of the p-values of two pairs
-        expected = [correlation(gold, predicted).statistic if varies else 0.0 for correlation in (pearsonr, spearmanr)]
+        expected = [correlation(gold, predicted).statistic if varies else 0.0 for correlation in CORRELATIONS]
     assert found == pytest.approx((*expected, np.mean((gold - predicted) ** 2)), abs=1e-12)
 
 
