@@ -121,7 +121,7 @@ def test_each_token_of_a_word_is_replaced_by_itself():
 
 
 def test_the_objective_reads_where_words_begin():
-    """Also that of ELECTRA, whose generator is such a model. An evaluation reads it nowhere: its masks are of single tokens."""
+    """Here ELECTRA's, which masks by the code of BERT's. An evaluation does without: its masks are of single tokens."""
     data = cases.batch()
     starts = {"word_start": jnp.zeros((8, cases.L), jnp.int8).at[:, ::4].set(1)}
 
