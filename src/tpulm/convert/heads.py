@@ -64,7 +64,16 @@ def spec_of(config: ModelConfig, head: Head, *, vocab_size: int, num_outputs: in
 _BY_TOKEN = ("embeddings/tokens", "masked_head/output", "masked_head/output_bias", "output")  # parameters with a row per token
 
 
-def num_parameters(model: Any, vocab_size: int) -> int:
-    """How many parameters a model or its spec has, without the rows that pad the vocabulary."""
-    shapes = {name: leaf.shape for name, leaf in named_leaves(model).items()}
-    return sum(math.prod((vocab_size, *shape[1:]) if name in _BY_TOKEN else shape) for name, shape in shapes.items())
+def num_parameters(model: Any, config: ModelConfig, vocab_size: int) -> int:
+    """How many parameters a model or its spec has in a file: without the rows that pad the vocabulary, and without the norm
+    before the first attention of a ModernBERT, which is not computed."""
+
+    def size(name: str, shape: tuple[int, ...]) -> int:
+        rows, *rest = shape or (1,)
+        if name in _BY_TOKEN:
+            rows = vocab_size
+        elif config.architecture == "modernbert" and "/attention_norm/" in name:  # of all layers
+            rows -= 1
+        return rows * math.prod(rest)
+
+    return sum(size(name, leaf.shape) for name, leaf in named_leaves(model).items())

@@ -154,7 +154,7 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
         head = None if model.head == "embedding" and model.head_config is None else model.head
         notes += [_HEADLESS] if head is None else []
         dropped += model.dropped
-        parameters += num_parameters(model.params, model.vocab_size)
+        parameters += num_parameters(model.params, model.config, model.vocab_size)
         vocab_size, architecture = model.vocab_size, model.config.architecture
     return Imported(
         str(target), "huggingface", architecture, parts, parameters, vocab_size, None, None, False, dropped, tuple(notes), head
@@ -243,7 +243,7 @@ def _from_tensorflow1(
         "tf1",
         loaded.kind,
         tuple(loaded.parts),
-        sum(num_parameters(part.params, loaded.vocab_size) for part in loaded.parts.values()),
+        sum(num_parameters(part.params, part.config, loaded.vocab_size) for part in loaded.parts.values()),
         loaded.vocab_size,
         lowercase,
         loaded.step,

@@ -123,7 +123,7 @@ def write_card(folder: str | PurePath, facts: CardFacts) -> None:
 
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
-    count = num_parameters(spec_of(facts.model, facts.head, vocab_size=facts.vocab_size), facts.vocab_size)
+    count = num_parameters(spec_of(facts.model, facts.head, vocab_size=facts.vocab_size), facts.model, facts.vocab_size)
     unknown = facts.datasets[0].train.counts.unknown_fraction if facts.datasets else 0.0
     return card(
         "model_card.md",
