@@ -21,11 +21,14 @@ def test_a_run_without_phases_is_one():
 
 
 def test_long_rows_at_the_end():
-    first, second = phases_of(run({"share": 0.9}, {"share": 0.1, "sequence_length": 512, "batch_size": 64}))
+    changes = {"sequence_length": 512, "batch_size": 64, "mask_fraction": 0.3}
+    first, second = phases_of(run({"share": 0.9, "objective": "clm"}, {"share": 0.1, **changes}))
     assert (first.first_step, first.last_step, second.first_step, second.last_step) == (0, 900, 900, 1000)
     assert (first.config.data.sequence_length, second.config.data.sequence_length) == (128, 512)
     assert (first.config.train.batch_size, second.config.train.batch_size) == (256, 64)
     assert (first.config.train.steps, second.config.train.steps) == (1000, 1000)  # one schedule over both
+    objectives = [phase.config.train.objective for phase in (first, second)]
+    assert [(one.name, one.mask_fraction) for one in objectives] == [("clm", 0.15), (None, 0.3)]
     assert (first.folder, second.folder) == (".", "phase-2")
 
 
@@ -54,29 +57,23 @@ def test_which_phase_goes_on_after_a_step():
     assert [phase_at(phases, step).number for step in (0, 899, 900, 999, 1000)] == [1, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("phases", "settings"),
-    [
-        ([], {"model": {"architecture": "electra"}}),
-        ([], {"train": {"objective": {"name": "clm"}}}),
-        ([{"share": 0.5, "objective": "clm"}, {"share": 0.5}], {}),
-    ],
-)
-def test_next_sentences_need_an_objective_with_that_head(phases: list[dict[str, Any]], settings: dict[str, Any]):
-    with pytest.raises(ValidationError, match=r"data\.next_sentence.*: set it to false"):
-        RunConfig.model_validate({"phases": phases, "data": {"next_sentence": True}, **settings})
-    RunConfig.model_validate({"phases": phases, **settings})
+def test_next_sentences_need_an_objective_with_that_head():
+    for settings in (
+        {"model": {"architecture": "electra"}},
+        {"train": {"objective": {"name": "clm"}}},
+        {"phases": [{"share": 0.5, "objective": "clm"}, {"share": 0.5}]},
+    ):
+        with pytest.raises(ValidationError, match=r"data\.next_sentence.*: set it to false"):
+            RunConfig.model_validate({"data": {"next_sentence": True}, **settings})
+        RunConfig.model_validate(settings)
 
 
-@pytest.mark.parametrize(
-    ("phases", "message"),
-    [
+def test_what_does_not_add_up_is_refused():
+    for phases, message in (
         ([{"share": 0.9}], r"0\.9"),
         ([{"share": 1.0, "sequence_length": 1024}], "phase 1 .*1024.*512"),
         ([{"share": 0.0}, {"share": 1.0}], r"phases\.0\.share"),
         ([{"objective": "rtd"}], "phase 1 .*'rtd'.*'bert'"),
-    ],
-)
-def test_what_does_not_add_up_is_refused(phases: list[dict[str, Any]], message: str):
-    with pytest.raises(ValidationError, match=message):
-        run(*phases)
+    ):
+        with pytest.raises(ValidationError, match=message):
+            run(*phases)

@@ -30,9 +30,8 @@ class TestExtends:
         write(tmp_path, "middle.toml", 'extends = "base/first.toml"\n[train]\nbatch_size = 16\n')
         last = write(tmp_path, "deep/er/last.toml", 'extends = "../../middle.toml"\n[train]\nseed = 7\n')
         found, base = config.load(last), config.load("bert-tiny")
-        assert (
-            found.train == base.train.model_copy(update={"steps": 5, "batch_size": 16, "seed": 7}) and found.model == base.model
-        )
+        assert found.train == base.train.model_copy(update={"steps": 5, "batch_size": 16, "seed": 7})
+        assert found.model == base.model
 
     def test_lists_are_replaced_not_joined(self, tmp_path: Path):
         write(tmp_path, "a.toml", '[corpus]\nsources = ["x.txt", "y.txt"]\n')
@@ -56,12 +55,10 @@ class TestExtends:
         assert f"circle: {a} -> {b} -> {a}" in found
         assert "circle" in message_of(write(tmp_path, "self.toml", 'extends = "self.toml"\n'))
 
-    @pytest.mark.parametrize(
-        ("base", "said"),
-        [('"nowhere.toml"', "run.toml extends it"), ("3", "extends must be"), ('"laptop_bert"', "'laptop-bert'?")],
-    )
-    def test_a_base_that_is_none(self, tmp_path: Path, base: str, said: str):
-        assert said in message_of(write(tmp_path, "run.toml", f"extends = {base}\n"))
+    def test_a_base_that_is_none(self, tmp_path: Path):
+        messages = {'"nowhere.toml"': "run.toml extends it", "3": "extends must be", '"laptop_bert"': "'laptop-bert'?"}
+        for base, said in messages.items():
+            assert said in message_of(write(tmp_path, "run.toml", f"extends = {base}\n"))
 
 
 class TestPaths:
@@ -74,11 +71,9 @@ class TestPaths:
         monkeypatch.setenv("HOME", "/users/me")
         run = config.load(path)
         folder = tmp_path.resolve()
-        own, others = (
-            [f"{folder}/runs/text/*.gz", f"{folder}/more.jsonl"],
-            ["/data/a.txt", "/users/me/b.txt", "gs://bucket/c.txt"],
-        )
-        assert [source.path for source in run.corpus.sources] == own + others
+        own = [f"{folder}/runs/text/*.gz", f"{folder}/more.jsonl"]
+        found = [source.path for source in run.corpus.sources]
+        assert found == [*own, "/data/a.txt", "/users/me/b.txt", "gs://bucket/c.txt"]
         assert [source.weight for source in run.corpus.sources] == [1.0, 2.0, 1.0, 1.0, 1.0]
         assert run.tokenizer.path == str(folder / "runs" / "vocab.txt")
 
@@ -126,9 +121,8 @@ class TestOverrides:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("overrides", "said"),
-        [
+    def test_a_wrong_setting_is_shown_with_what_was_expected(self):
+        for overrides, said in (
             (["train.steps"], "name.of.field=value"),
             (["=5"], "name.of.field=value"),
             (["train.steps=5", "seed=1", " train.steps = 6"], "train.steps is set twice"),
@@ -146,10 +140,8 @@ class TestErrors:
             (['corpus.sources=[{format="jsonl"}]'], "path is missing"),
             (["data.rows=packed"], "next_sentence needs rows = 'segments'"),
             (["data.split_sentences=true"], "split_sentences"),
-        ],
-    )
-    def test_a_wrong_setting_is_shown_with_what_was_expected(self, overrides: list[str], said: str):
-        assert said in message_of("bert-base", overrides)
+        ):
+            assert said in message_of("bert-base", overrides)
 
     def test_all_mistakes_are_told_at_once_and_what_is_known_of_a_table_once(self):
         found = message_of("bert-tiny", ["train.steps=0", "train.sed=1", "model.qqqq=1", "model.zzzz=2", "data.rows=x"])
@@ -188,9 +180,8 @@ class TestCanonicalForm:
         assert config.differences(ours, ours) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_what_a_run_file_must_not_hold(tmp_path: Path):
+    for text, message in (
         ('name = "x"\n[train]\nsteps = = 5\n', "line 3"),
         ('extends = "\\u0000"', r"extends must be the name of a recipe or a file, not '\x00'"),
         ('corpus.sources = ["a\\u0000b"]', r"'a\x00b' cannot be a path"),
@@ -203,12 +194,9 @@ class TestCanonicalForm:
         ("train.spike_factor = inf", "train.spike_factor: Input should be a finite number (given: inf)"),
         ("train = 5", "train: Input should be a group of settings (given: 5)"),
         ("corpus.cleaning.languages = 5", "corpus.cleaning.languages: Input should be a list (given: 5)"),
-    ],
-)
-def test_what_a_run_file_must_not_hold(tmp_path: Path, text: str, message: str):
-    path = write(tmp_path, "run.toml", text)
-    found = message_of(path)
-    assert message in found and "run.toml" in found
+    ):
+        found = message_of(write(tmp_path, "run.toml", text))
+        assert message in found and "run.toml" in found
 
 
 class TestShortenedRuns:

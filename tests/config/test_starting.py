@@ -41,26 +41,21 @@ def test_what_may_differ_is_the_run_s(tmp_path: Path):
     assert found.train.start_optimizer is False
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("model.num_layers=4", "model.num_layers is 4"),
-        ("model.norm_epsilon=1e-5", "model.norm_epsilon is 1e-05"),
-        ("model.hiden_size=48", "'hidden_size'"),
-        ("model.generator.width=0.5", "model.generator is"),
-        ("tokenizer.vocab_size=61", "tokenizer.vocab_size is 61"),
-        ("tokenizer.algorithm=bpe", "tokenizer.algorithm"),
-        ("train.start_from=/other", "/other"),
-    ],
-)
-def test_contradictions_are_named(tmp_path: Path, override: str, message: str):
-    with pytest.raises(ConfigError, match=message):
-        config.load(run_file(tmp_path), [override], start=start())
-    group, _, rest = override.partition(".")
-    name, _, value = rest.partition("=")
-    quoted = value if value[0].isdigit() else f'"{value}"'
-    with pytest.raises(ConfigError, match=message):
-        config.load(run_file(tmp_path, f"[{group}]\n{name} = {quoted}"), start=start())
+def test_contradictions_are_named(tmp_path: Path):
+    """Whether they are overrides or lines of the run file."""
+    for name, value, message in (
+        ("model.num_layers", "4", "model.num_layers is 4"),
+        ("model.norm_epsilon", "1e-5", "model.norm_epsilon is 1e-05"),
+        ("model.hiden_size", "48", "'hidden_size'"),
+        ("model.generator.width", "0.5", "model.generator is"),
+        ("tokenizer.vocab_size", "61", "tokenizer.vocab_size is 61"),
+        ("tokenizer.algorithm", '"bpe"', "tokenizer.algorithm"),
+        ("train.start_from", '"/other"', "/other"),
+    ):
+        group, _, rest = name.partition(".")
+        for text, overrides in (("", [f"{name}={value}"]), (f"[{group}]\n{rest} = {value}", [])):
+            with pytest.raises(ConfigError, match=message):
+                config.load(run_file(tmp_path, text), overrides, start=start())
 
 
 def test_another_vocabulary_is_the_run_s(tmp_path: Path):
