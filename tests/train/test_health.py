@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tpulm.config import RunConfig, TrainConfig, load
 from tpulm.train import health
 from tpulm.train.health import advice_for, helpful_settings, judge, verdict
@@ -20,78 +18,72 @@ def test_the_published_run_is_all_right():
     assert verdict(checks, 5_000).startswith("all right: generator token loss 7.100 (at most 7.30)")
 
 
-@pytest.mark.parametrize(
-    ("change", "named", "steps"),
-    [
+def test_what_is_wrong_is_named():
+    """The published bands count from the published number of steps on."""
+    for change, named, steps in (
         ({"detection_auc": 0.54}, "detector AUC 0.540 (at least 0.60)", 200),
         ({"detection_recall": 0.0}, "detector recall 0.000 (at least 0.02)", 200),
         ({"mlm_loss": 7.35}, "generator token loss 7.350", 200),
         ({"mlm_loss": float("nan")}, "generator token loss nan", 200),
-        ({"mlm_loss": 0.3}, "generator loss 0.300 (1.50 to 7.60)", 5_000),  # the published bands, from the published steps on
+        ({"mlm_loss": 0.3}, "generator loss 0.300 (1.50 to 7.60)", 5_000),
         ({"detection_loss": 0.6}, "detector loss 0.600 (0.06 to 0.42)", 5_000),
-    ],
-)
-def test_what_is_wrong_is_named(change: dict[str, float], named: str, steps: int):
-    text = verdict(judge(steps, PUBLISHED | change), steps)
-    assert text.startswith(f"outside after {steps:,} steps: ") and named in text
-    assert all(check.inside for check in judge(steps - 1, PUBLISHED | change)) or steps == 200
+    ):
+        text = verdict(judge(steps, PUBLISHED | change), steps)
+        assert text.startswith(f"outside after {steps:,} steps: ") and named in text
+        assert all(check.inside for check in judge(steps - 1, PUBLISHED | change)) or steps == 200
 
 
-@pytest.mark.parametrize("architecture", ["bert", "decoder"])
-def test_other_models_are_held_to_the_law_alone(architecture: Any):
-    scores = {"loss": 5.0, "unigram_entropy": 7.0} | ({"mlm_loss": 4.3} if architecture == "bert" else {})
-    (check,) = judge(100_000, scores)
-    assert check.value == scores.get("mlm_loss", 5.0) and check.inside
+def test_other_models_are_held_to_the_law_alone():
+    encoder, decoder = {"loss": 5.0, "mlm_loss": 4.3, "unigram_entropy": 7.0}, {"loss": 5.0, "unigram_entropy": 7.0}
+    for scores, value in ((encoder, 4.3), (decoder, 5.0)):
+        (check,) = judge(100_000, scores)
+        assert check.value == value and check.inside
 
 
-@pytest.mark.parametrize(("loss", "at_unigrams"), [(7.74, True), (7.42, True), (6.68, False)])
-def test_the_plateau_of_word_frequencies_is_recognized(loss: float, at_unigrams: bool):
+def test_the_plateau_of_word_frequencies_is_recognized():
     """bert-mini on Korean reviews: 45 and 450 steps, other settings."""
-    scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
-    assert health.is_at_unigrams(scores) is at_unigrams
-    (check,) = judge(450, scores)
-    assert check.inside is not at_unigrams
-    assert "loss on held-out tokens, 7.74, is still that of" in health.plateau_note(
-        {**scores, "mlm_loss": 7.74}, 45, 450, "Try this"
-    )
+    for loss, at_unigrams in ((7.74, True), (7.42, True), (6.68, False)):
+        scores = {"loss": loss, "mlm_loss": loss, "unigram_entropy": 7.462}
+        assert health.is_at_unigrams(scores) is at_unigrams
+        (check,) = judge(450, scores)
+        assert check.inside is not at_unigrams
+    note = health.plateau_note({"loss": 9.0, "mlm_loss": 7.74, "unigram_entropy": 7.462}, 45, 450, "Try this")
+    assert "loss on held-out tokens, 7.74, is still that of" in note
 
 
 def run(**changes: Any) -> RunConfig:
     return load("bert-mini", {"train.steps": 450, **changes})
 
 
-@pytest.mark.parametrize(
-    ("recipe", "settings", "helps"),
-    [
-        ("laptop-bert", {"train.steps": 40}, None),  # a few dozen steps: more of them, whatever the settings are
-        ("bert-tiny", {"train.steps": 10}, None),
-        ("laptop-bert", {"train.steps": 500}, ["train.steps = 5200"]),  # its architecture and rate have been tried
-        ("laptop-lm", {"train.steps": 400}, ["train.steps = 1600"]),
-        (
-            "laptop-bert",
-            {"train.steps": 500, "train.optimizer.learning_rate": 1e-5, "train.optimizer.warmup_steps": 400},
-            ["train.steps = 5200", "train.optimizer.warmup_steps = 50", "train.optimizer.learning_rate = 0.007"],
-        ),
-    ],
-)
-def test_a_shortened_recipe_wants_its_steps_back(recipe: str, settings: dict[str, Any], helps: list[str] | None):
-    config = load(recipe, settings)
-    if helps is not None:
-        assert helpful_settings(config) == helps
+def verdict_of_nothing_learned(config: RunConfig) -> str:
     steps = config.train.steps
-    said = verdict(judge(steps, {"loss": 8.0, "unigram_entropy": 7.4}), steps, advice=advice_for(config))
-    if helps is None:
-        assert said.startswith(f"{steps} steps") and "8.000 (at most 7.30)" in said and "train." not in said
-    else:
-        assert said.startswith(f"outside after {steps} steps: ") and said.endswith(", ".join(helps))
+    return verdict(judge(steps, {"loss": 8.0, "unigram_entropy": 7.4}), steps, advice=advice_for(config))
 
 
-@pytest.mark.parametrize(
-    ("steps", "warmup", "judged"), [(6000, None, 1200), (6000, 100, 600), (500, None, 200), (1000, 400, 800)]
-)
-def test_nothing_is_judged_during_warm_up(steps: int, warmup: int | None, judged: int):
-    train = TrainConfig.model_validate({"steps": steps, "optimizer": {"warmup_steps": warmup}})
-    assert health.first_verdict(train) == judged
+def test_a_shortened_recipe_wants_its_steps_back():
+    """Its architecture and rate have been tried."""
+    slow = {"train.steps": 500, "train.optimizer.learning_rate": 1e-5, "train.optimizer.warmup_steps": 400}
+    faster = ["train.optimizer.warmup_steps = 50", "train.optimizer.learning_rate = 0.007"]
+    for recipe, settings, helps in (
+        ("laptop-bert", {"train.steps": 500}, ["train.steps = 5200"]),
+        ("laptop-lm", {"train.steps": 400}, ["train.steps = 1600"]),
+        ("laptop-bert", slow, ["train.steps = 5200", *faster]),
+    ):
+        config = load(recipe, settings)
+        assert helpful_settings(config) == helps
+        said = verdict_of_nothing_learned(config)
+        assert said.startswith(f"outside after {config.train.steps} steps: ") and said.endswith(", ".join(helps))
+
+
+def test_after_a_few_dozen_steps_more_are_wanted_whatever_the_settings_are():
+    said = verdict_of_nothing_learned(load("laptop-bert", {"train.steps": 40}))
+    assert said.startswith("40 steps") and "8.000 (at most 7.30)" in said and "train." not in said
+
+
+def test_nothing_is_judged_during_warm_up():
+    for steps, warmup, judged in ((6000, None, 1200), (6000, 100, 600), (500, None, 200), (1000, 400, 800)):
+        train = TrainConfig.model_validate({"steps": steps, "optimizer": {"warmup_steps": warmup}})
+        assert health.first_verdict(train) == judged
 
 
 def test_advice_names_what_differs_and_nothing_else():

@@ -23,13 +23,7 @@ def random_tree(seed: int) -> Any:
     return {name: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for name, leaf in SPEC.items()}
 
 
-PLAIN: dict[str, Any] = {
-    "learning_rate": 1.0,
-    "schedule": "constant",
-    "warmup_steps": 0,
-    "weight_decay": 0.0,
-    "clip_norm": None,
-}
+PLAIN = {"learning_rate": 1.0, "schedule": "constant", "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": None}
 
 
 def updates_of(params: Any, grads: Any, spec: Any = SPEC, **settings: Any) -> Any:
@@ -42,9 +36,8 @@ N = np.arange(1, 101)  # the number of the update, of a hundred
 REST = np.clip((100 - N) / 20, 0.0, 1.0)  # of a decay over the last twenty
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
+def test_schedules() -> None:
+    for settings, expected in (
         ({"schedule": "linear"}, np.where(N <= 10, N / 10, 1 - N / 100)),
         ({"schedule": "linear", "warmup_kind": "multiply"}, np.minimum(N / 10, 1) * (1 - N / 100)),  # ELECTRA's
         ({"schedule": "rsqrt"}, np.where(N <= 10, N / 10, np.sqrt(10 / np.maximum(N, 10)))),
@@ -52,11 +45,10 @@ REST = np.clip((100 - N) / 20, 0.0, 1.0)  # of a decay over the last twenty
         # lr = a + (1 - a) (1 - sqrt(t)), t from 0 to 1 over the decay (AnswerDotAI/ModernBERT, src/scheduler.py)
         ({"schedule": "wsd", "decay_steps": 20, "decay_type": "1-sqrt"}, np.where(N <= 10, N / 10, 1 - np.sqrt(1 - REST))),
         ({"schedule": "cosine", "warmup_steps": 0}, (1 + np.cos(np.pi * N / 100)) / 2),
-    ],
-)
-def test_schedules(settings: dict[str, Any], expected: np.ndarray) -> None:
-    schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, "warmup_steps": 10, **settings}), 100)
-    np.testing.assert_allclose(np.array([schedule(count) for count in range(100)]), expected, atol=1e-6)
+    ):
+        schedule = learning_rate(OptimizerConfig.model_validate({"learning_rate": 1.0, "warmup_steps": 10} | settings), 100)
+        found = np.array([schedule(count) for count in range(100)])
+        np.testing.assert_allclose(found, expected, atol=1e-6, err_msg=str(settings))
 
 
 def test_adamw_is_the_one_of_bert() -> None:
@@ -66,8 +58,7 @@ def test_adamw_is_the_one_of_bert() -> None:
     params: Any = random_tree(0)
     state = optimizer.init(params)
     expected = {name: np.asarray(value, np.float64) for name, value in params.items()}
-    m = {name: np.zeros(value.shape) for name, value in expected.items()}
-    v = {name: np.zeros(value.shape) for name, value in expected.items()}
+    m, v = ({name: np.zeros(value.shape) for name, value in expected.items()} for _ in range(2))
     for seed in (1, 2, 3):
         grads = jax.tree.map(lambda x: x * jnp.float32(0.01), random_tree(seed))
         updates, state = optimizer.update(grads, state, params)
@@ -149,13 +140,9 @@ def test_layer_wise_decay_goes_from_the_head_down_to_the_embeddings() -> None:
     ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), spec, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
     updates = updates_of(ones, ones, spec, beta1=0.0, beta2=0.0, epsilon=1e-12, layer_decay=0.5)
     for half, expected in (("generator", [0.125, 0.25, 0.5, 1.0]), ("discriminator", [0.0625, 0.125, 0.25, 0.5, 1.0])):
-        embeddings, layers, head = (
-            updates[half]["embeddings"]["tokens"],
-            updates[half]["layers"]["up"],
-            updates[half]["head"]["bias"],
-        )
-        found = [embeddings[0, 0], *layers[:, 0], head[0, 0]]
-        np.testing.assert_allclose(-np.array(found), expected, rtol=1e-5)
+        found = [updates[half]["embeddings"]["tokens"], updates[half]["layers"]["up"], updates[half]["head"]["bias"]]
+        first, layers, last = (leaf[:, 0] for leaf in found)
+        np.testing.assert_allclose(-np.array([first[0], *layers, last[0]]), expected, rtol=1e-5)
 
 
 def orthogonalized(gradient: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 import toy
 
 import compiled
+from devices import Device
 from tpulm.config import HardwareConfig
 from tpulm.nn.params import shapes
 from tpulm.train.checkpoint import checksums
@@ -100,42 +100,23 @@ def test_the_seed_decides_the_initial_state(program: Any) -> None:
     assert checksums(program.initial_state().params) != checksums(other.initial_state().params)
 
 
-@pytest.mark.parametrize(
-    ("platform", "steps", "hardware", "unrolled", "dtype", "remat"),
-    [
+def test_how_a_step_is_computed_follows_the_platform() -> None:
+    """By the run's steps in all, so that a resumed run computes as it began."""
+    for platform, steps, hardware, *expected in (
         ("cpu", 10, {}, True, "float32", "none"),
         ("tpu", 49_999, {"remat": "full"}, False, "bfloat16", "full"),
         ("tpu", 50_000, {}, True, "bfloat16", "dots"),
         ("tpu", 50_000, {"unroll": False}, False, "bfloat16", "dots"),
         ("gpu", 50_000, {}, False, "bfloat16", "none"),
-    ],
-)
-def test_how_a_step_is_computed_follows_the_platform(
-    platform: str, steps: int, hardware: dict[str, Any], unrolled: bool, dtype: str, remat: str
-) -> None:
-    """By the run's steps in all, so that a resumed run computes as it began."""
-    device = SimpleNamespace(platform=platform, device_kind="TPU v3", compute_capability="7.5", process_index=0, id=0)
-    found = execution_on([device], HardwareConfig(**hardware), "auto", steps=steps)
-    assert (found.unroll, found.dtype, found.remat, found.kernels) == (unrolled, dtype, remat, None)
-
-
-@dataclass(frozen=True)
-class Client:
-    runtime_type: str = "compile_only_runtime"  # not attached, so that nothing is checked on it
-
-
-@dataclass(frozen=True)
-class Device:
-    id: int
-    client: Client = Client()
-    platform: str = "gpu"
-    compute_capability: str = "9.0"
-    process_index: int = 0
+    ):
+        device = Device(0, platform=platform, device_kind="TPU v3", compute_capability="7.5")
+        found = execution_on([device], HardwareConfig.model_validate(hardware), "auto", steps=steps)
+        assert [found.unroll, found.dtype, found.remat, found.kernels] == [*expected, None], (platform, steps)
 
 
 @pytest.mark.parametrize(("attached", "kernels"), [({}, True), ({"flash_attention": False}, False), ({"tensor": 2}, False)])
 def test_gpus_have_kernels_for_bfloat16(attached: dict[str, Any], kernels: bool) -> None:
-    devices = [Device(number) for number in range(2)]
+    devices = [Device(number, platform="gpu") for number in range(2)]
     hardware = HardwareConfig(**attached)
     assert (execution_on(devices, hardware, "auto").kernels is not None) is kernels
     assert execution_on(devices, hardware, "float32").kernels is None
