@@ -51,12 +51,7 @@ def test_forty_held_out_rows_give_what_a_large_holdout_gives(program: Any):
     assert many.unigram_entropy == pytest.approx(entropy, rel=0.01)
     assert few.unigram_entropy == pytest.approx(entropy, rel=0.05)
     assert many.baseline_accuracy == pytest.approx(SHARES[0], rel=0.05)
-
-
-def test_an_untrained_model_is_at_the_unigrams(program: Any):
-    found = score(program, 64)
-    assert found.values()["at_unigrams"] == 1.0
-    assert found.loss > found.unigram_entropy
+    assert many.values()["at_unigrams"] == 1.0 and many.loss > many.unigram_entropy, "nothing has been learned"
 
 
 def test_progress_counts_the_rows_and_not_the_padding(program: Any):

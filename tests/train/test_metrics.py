@@ -15,7 +15,7 @@ from cloud_emulator import Emulator
 from toy_runs import Notes
 from tpulm import storage
 from tpulm.train.metrics import MetricsLog, read_attempts, read_metrics, repair
-from tpulm.train.throughput import Meter, Rate
+from tpulm.train.throughput import Meter
 
 # gcsfs leaves event loops and connections to the garbage collector.
 pytestmark = [
@@ -56,24 +56,6 @@ def test_attempts_that_begin_at_once_get_numbers_of_their_own(workdir: PurePath)
     assert losses(workdir) == [(100 + number, float(number)) for number in range(8)]
 
 
-def test_what_was_synced_outlives_a_kill(gcs: Emulator, tmp_path: Path, user_environment: dict[str, str]):
-    script = """
-import os, signal, sys
-from tpulm import storage
-from tpulm.train.metrics import MetricsLog
-log = MetricsLog(storage.as_path(sys.argv[1]), first_step=0)
-log.write("train", 1, {"loss": 1.0})
-log.sync()
-log.write("train", 2, {"loss": 2.0})
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    environment = os.environ | user_environment | {"TMPDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", script, WORKDIR], env=environment, check=False)
-    assert losses(storage.as_path(WORKDIR)) == [(1, 1.0)]
-    log(storage.as_path(WORKDIR), 0, 2, 5.0)
-    assert losses(storage.as_path(WORKDIR)) == [(1, 1.0), (2, 7.0)]
-
-
 def scalars(logdir: str, tag: str) -> list[tuple[int, float]]:
     """As `tensorboard --load_fast=false --logdir` reads them."""
     with warnings.catch_warnings():
@@ -96,34 +78,40 @@ def test_the_union_of_attempts_is_one_line_in_tensorboard(workdir: PurePath):
 
 
 FOLLOW = f"""
-import time
+import os, signal, time
 
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tpulm import storage
 from tpulm.train.metrics import MetricsLog
 
-multiplexer = EventMultiplexer()
-with MetricsLog(storage.as_path("{WORKDIR}"), first_step=0) as made:
-    for step in (1, 2, 3):
-        made.write("train", step, {{"loss": float(step)}})
-        made.sync()
-        found, until = [], time.monotonic() + 200
-        while len(found) < step and time.monotonic() < until:  # TensorBoard looks again and again
-            multiplexer.AddRunsFromDirectory("{WORKDIR}/tensorboard")
-            multiplexer.Reload()
-            found = [event.step for event in multiplexer.Tensors(".", "train/loss")]
-        print("FOUND", *found)
+multiplexer, log = EventMultiplexer(), MetricsLog(storage.as_path("{WORKDIR}"), first_step=0)
+for step in (1, 2, 3):
+    log.write("train", step, {{"loss": float(step)}})
+    log.sync()
+    found, until = [], time.monotonic() + 200
+    while len(found) < step and time.monotonic() < until:  # TensorBoard looks again and again
+        multiplexer.AddRunsFromDirectory("{WORKDIR}/tensorboard")
+        multiplexer.Reload()
+        found = [event.step for event in multiplexer.Tensors(".", "train/loss")]
+    print("FOUND", *found, flush=True)
+log.write("train", 4, {{"loss": 4.0}})
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_tensorboard_follows_a_file_that_grows(gcs: Emulator, user_environment: dict[str, str]):
+def test_what_was_synced_is_followed_by_tensorboard_and_outlives_a_kill(
+    gcs: Emulator, tmp_path: Path, user_environment: dict[str, str]
+):
     """In a process of its own: in one that has talked to another emulator before, TensorBoard's client keeps old answers."""
     fresh = {"FSSPEC_GS": '{"use_listings_cache": false}'}  # or its client may go by the size that the file had before
-    done = subprocess.run(
-        [sys.executable, "-c", FOLLOW], env=os.environ | user_environment | fresh, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | user_environment | fresh | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", FOLLOW], env=environment, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert found == ["FOUND 1", "FOUND 1 2", "FOUND 1 2 3"], done.stderr
+    workdir = storage.as_path(WORKDIR)
+    assert losses(workdir) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    log(workdir, 0, 2, 5.0)
+    assert losses(workdir) == [(1, 1.0), (2, 7.0), (3, 3.0)]
 
 
 def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) -> None:
@@ -174,14 +162,9 @@ def test_the_meter_leaves_pauses_out(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] = 52.0
     rate = meter.close_window()
     assert rate.per_second == pytest.approx(10.0)  # 8 rows of 10 slots in 4 s, half of them padding
-    assert rate.mfu == pytest.approx(0.1)
+    assert rate.mfu == pytest.approx(0.1) and str(rate) == "10 tokens/s (50% of slots)"
+    assert str(rate._replace(per_second=1234.5, text_fraction=1.0)) == "1,234 tokens/s"
     assert meter.overall() == rate
     meter.count(1_000)
     now[0] = 53.0
     assert meter.close_window().mfu is None  # faster than the peak, which was measured too low
-
-
-def test_speed_counts_text_and_shows_what_it_fills() -> None:
-    rate = Rate(per_second=1234.5, mfu=0.3, text_fraction=0.21)
-    assert str(rate) == "1,234 tokens/s (21% of slots)"
-    assert str(rate._replace(text_fraction=1.0)) == "1,234 tokens/s"
