@@ -52,13 +52,11 @@ def test_texts_that_differ_in_marks_alone_are_one(learning_data):
 
 def test_dev_pairs_share_no_caption_with_those_that_are_trained_on(learning_data, tmp_path):
     (tmp_path / "ja").mkdir()
-    captions = [f"写真{number}" for number in range(600)]
+    numbers = [(first, first + other) for first in range(0, 600, 3) for other in (1, 2)]
+    pairs = [{"sentence1": f"写真{first}", "sentence2": f"写真{second}", "label": 2} for first, second in numbers]
     for name in ("jsts_train", "jsts_valid"):
-        with gzip.open(tmp_path / "ja" / f"{name}.json.gz", "wt", encoding="utf-8") as file:
-            for first in range(0, 600, 3):
-                for other in (1, 2):
-                    pair = {"sentence1": captions[first], "sentence2": captions[first + other], "label": 2}
-                    file.write(json.dumps(pair) + "\n")
+        text = "".join(json.dumps(pair) + "\n" for pair in pairs)
+        (tmp_path / "ja" / f"{name}.json.gz").write_bytes(gzip.compress(text.encode()))
     labelled = learning_data.japanese(tmp_path)
     texts = [{text for one in part for text in (one.text, one.pair)} for part in (labelled.train, labelled.dev)]
     assert len(labelled.dev) > 30 and not texts[0] & texts[1]
