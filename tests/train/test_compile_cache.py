@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import jax
 import pytest
@@ -34,31 +33,26 @@ print(json.dumps([value, *program.compile_stats(), jax.config.values["jax_compil
 """
 
 
-@pytest.fixture
-def compile_it(gcs: Emulator, user_environment: dict[str, str]) -> Any:
-    """Compiles something in a process of its own: (value, what it compiled, where programs are kept)."""
-
-    def run() -> tuple[float, program.CompileStats, str]:
-        environment = {**user_environment, **gcs.environment}
-        del environment["JAX_COMPILATION_CACHE_DIR"]
-        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        value, *compiled, folder = json.loads(done.stdout)
-        return value, program.CompileStats(*compiled), folder
-
-    return run
+def compile_it(environment: dict[str, str]) -> tuple[float, program.CompileStats, str]:
+    """Something, in a process of its own: its value, what was compiled, where programs are kept."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    value, *compiled, folder = json.loads(done.stdout)
+    return value, program.CompileStats(*compiled), folder
 
 
 @pytest.mark.slow
-def test_the_second_machine_does_not_compile(compile_it: Any, gcs: Emulator):
-    value, first, folder = compile_it()
+def test_the_second_machine_does_not_compile(gcs: Emulator, user_environment: dict[str, str]):
+    environment = {**user_environment, **gcs.environment}
+    del environment["JAX_COMPILATION_CACHE_DIR"]
+    value, first, folder = compile_it(environment)
     assert folder.startswith(f"{WORKDIR}/compiled/cpu-") and first.programs > 0 == first.cache_hits
-    again, second, _ = compile_it()
+    again, second, _ = compile_it(environment)
     assert (again, second.programs, second.cache_hits) == (value, 0, first.programs)
     for name in storage.walk(f"{WORKDIR}/compiled"):
         storage.write_atomic(f"{WORKDIR}/compiled/{name}", b"damaged")
     gcs.faults.set(read_only=True)
-    again, third, _ = compile_it()  # what cannot be read is compiled, and need not be kept
+    again, third, _ = compile_it(environment)  # what cannot be read is compiled, and need not be kept
     assert (again, third.programs > 0, third.cache_hits) == (value, True, 0)
 
 

@@ -27,12 +27,12 @@ SPECIAL = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 # What differs from a packed masked run, by objective.
 KINDS: dict[str, dict[str, Any]] = {
     "masked": {},
-    "modern": {"model": {"architecture": "modernbert", "num_layers": 4, "local_window": 4, "dropout": 0.1}},
-    "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
-    "causal": {
-        "data": {"rows": "causal"},
-        "model": {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE},
+    "modern": {
+        "model": {"architecture": "modernbert", "num_layers": 4, "local_window": 4, "dropout": 0.1},
+        "train": {"optimizer": {"name": "muon", "learning_rate": 3e-3, "warmup_steps": 3}},
     },
+    "replaced": {"model": {"architecture": "electra", "activation": "gelu", "embedding_size": 16}},
+    "causal": {"data": {"rows": "causal"}, "model": {"architecture": "decoder", "norm_position": "pre", **LLAMA_LIKE}},
 }
 
 EACH = [pytest.param(kind, marks=pytest.mark.slow if kind != "masked" else ()) for kind in KINDS]
@@ -54,7 +54,7 @@ def config(
         {
             "data": {"sequence_length": LENGTH, "rows": "packed", **KINDS[kind].get("data", {})},
             "model": {**small, **KINDS[kind].get("model", {}), **model},
-            "train": {**settings, **(train or {})},
+            "train": {**settings, **KINDS[kind].get("train", {}), **(train or {})},
             "hardware": hardware or {"data": 1},
         }
     )
