@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -21,7 +22,8 @@ from toy_runs import run_file, toy_config, write_corpus
 from tpulm import storage
 from tpulm.cli.app import app
 from tpulm.cli.run import _sources
-from tpulm.config import canonical_json
+from tpulm.config import RunConfig
+from tpulm.pipeline import Summary
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +32,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "corpus").mkdir()
     write_corpus(root / "corpus" / "a.txt.gz")
     (root / "run.toml").write_text(run_file("corpus/*.gz"))
-    (root / "toy.json").write_text(canonical_json(toy_config(root / "corpus" / "a.txt.gz")))
     return root
 
 
-@pytest.mark.slow
-def test_the_commands_of_a_whole_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model and the steps are those of `toy_run`, which are compiled once for all tests."""
+def test_a_run_that_is_complete_is_summed_up_again(toy_run: tuple[RunConfig, Path, Summary]) -> None:
+    _, workdir, summary = toy_run
+    done = invoke("run", workdir / "run.json", "--workdir", workdir, "--json", code=0)
+    assert "Nothing to do" in done.stderr
+    assert json.loads(done.stdout) == {**asdict(summary), "stages": dict.fromkeys(summary.stages, "skipped")}
+    prepared = invoke("dataset", "prepare", workdir / "run.json", "--workdir", workdir, "--json", code=0)
+    assert json.loads(prepared.stdout)["train"]["rows"] > 0
+
+
+def test_mistakes_have_their_code_and_their_hint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    prepared = invoke("dataset", "prepare", "toy.json", "--workdir", "w", "--json")
-    assert prepared.returncode == 0 and json.loads(prepared.stdout)["train"]["rows"] > 0, prepared.stderr
-    done = run_process("run", "toy.json", "--workdir", "w", "--json")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    assert (summary["steps"], summary["stages"]["dataset"]) == (6, "skipped")
-    scores = {"train_loss", "eval_loss", "eval_accuracy", "bits_per_character", "tokens_per_second", "mfu", "export"}
-    assert scores <= set(summary)
-    again = invoke("run", "toy.json", "--workdir", "w", "--json")
-    assert "Nothing to do" in again.stderr
-    assert json.loads(again.stdout)["eval_loss"] == summary["eval_loss"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
+    for arguments, code, said in (
         (("run", "run.toml", "-w", "v", "--set", "train.stepps=3"), 2, "'train.steps'"),
         (("run", "bert-tiney", "-w", "v"), 2, "'bert-tiny'"),
         (("run", "run.toml", "-w", "v", "--set", "corpus.sources=['corpus/b.txt']"), 2, "b.txt"),
@@ -63,14 +56,9 @@ def test_the_commands_of_a_whole_run(folder: Path, monkeypatch: pytest.MonkeyPat
         (("export", "w", "--revisions", "--format", "onnx"), 2, "--revisions"),
         (("nonsense",), 2, "nonsense"),
         (("run", "run.toml"), 2, "--workdir"),
-    ],
-)
-def test_mistakes_have_their_code_and_their_hint(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
-) -> None:
-    monkeypatch.chdir(folder)
-    result = invoke(*arguments, code=code)
-    assert result.stdout == "" and said in result.stderr
+    ):
+        result = invoke(*arguments, code=code)
+        assert result.stdout == "" and said in result.stderr
 
 
 def test_an_error_is_a_line_and_an_exit_code(user_environment: dict[str, str]) -> None:
