@@ -20,18 +20,15 @@ import safetensors.numpy
 
 from command_line import invoke
 from encoders import build_encoder, reviews
-from toy_runs import VOLATILE, toy_config, write_corpus
+from toy_runs import DATA, SIZES, VOLATILE, toy_config, write_corpus
 from tpulm import dataset, pipeline
 from tpulm.train.metrics import read_metrics
 
 GOLDEN = Path(__file__).parent / "golden" / "behaviour.json"
-SIZES = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
-DATA = {"sequence_length": 32, "part_bytes": 10_000}
 RUNS: dict[str, dict[str, Any]] = {
     "bert-packed": {},
     "bert-segments": {"data": DATA | {"rows": "segments", "next_sentence": True, "dupe_factor": 2}},
     "bert-whole-words": {
-        "data": DATA | {"rows": "packed"},
         "train": {"steps": 4, "batch_size": 8, "log_every_steps": 1, "objective": {"whole_words": True}},
         "tokenizer": {"vocab_size": 300, "algorithm": "bpe"},
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import re
@@ -11,17 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toy_runs import logged
+from toy_runs import outcome
 
 # What must exist before each kill, so that every stage is hit; a random delay follows.
 STAGES = ["run.json", "corpus", "corpus/manifest.json", "tokenizer/manifest.json"]
 STAGES += ["dataset/inputs.json", "dataset/train/part-00001", "dataset/manifest.json"]
 STAGES += ["metrics/0001.jsonl", "checkpoints/20", "checkpoints/80", "results/train.json", "results/evaluation.json"]
-
-Outcome = tuple[list[object], dict[str, str]]
 
 RUN_FILE = """
 corpus = {sources = [{format = "python"}], max_documents = 3_000, holdout_fraction = 0.02}
@@ -54,15 +52,8 @@ def start(folder: Path, workdir: str, environment: dict[str, str]) -> subprocess
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
-def outcome(workdir: Path) -> Outcome:
-    """Metrics without times and rates, and the hashes of what was exported."""
-    kept = ("model.safetensors", "tokenizer.json", "config.json")
-    files = [workdir / "results" / "evaluation.json", *(f for f in (workdir / "export").rglob("*") if f.name in kept)]
-    return logged(workdir), {str(f.relative_to(workdir)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
-
-
 @pytest.fixture
-def whole(folder: Path, user_environment: dict[str, str]) -> Outcome:
+def whole(folder: Path, user_environment: dict[str, str]) -> Any:
     """An uninterrupted run, made once."""
     if not (folder / "whole" / "export" / "model.safetensors").exists():
         assert start(folder, "whole", user_environment).wait(600) == 0, (folder / "whole.log").read_text()
@@ -70,7 +61,7 @@ def whole(folder: Path, user_environment: dict[str, str]) -> Outcome:
 
 
 @pytest.mark.slow
-def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome, user_environment: dict[str, str]) -> None:
+def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Any, user_environment: dict[str, str]) -> None:
     rng = random.Random(1)
     killed = 0
     for stage in STAGES:
@@ -89,7 +80,7 @@ def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Outcome
 
 
 @pytest.mark.slow
-def test_a_stop_saves_and_exits_75(folder: Path, whole: Outcome, user_environment: dict[str, str]) -> None:
+def test_a_stop_saves_and_exits_75(folder: Path, whole: Any, user_environment: dict[str, str]) -> None:
     """While data is prepared, with its workers, as a closed terminal does it; and twice in training."""
     workdir, log = folder / "stopped", folder / "stopped.log"
     for attempt, (number, there) in enumerate(

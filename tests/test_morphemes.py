@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import tpulm
-from toy_runs import Notes
+from toy_runs import SIZES, Notes, toy_config
 from tpulm import dataset, pipeline, storage, tokenization
 from tpulm.config import RunConfig
 from tpulm.convert.continuing import starting_point
@@ -29,15 +28,13 @@ def toy(folder: Path, analyser: str) -> RunConfig:
     rng = random.Random(0)
     text = folder / "text.txt"
     text.write_text("\n".join(" ".join(rng.choices(SENTENCES[analyser], k=rng.randint(1, 5))) for _ in range(150)))
-    settings: dict[str, Any] = {
-        "corpus": {"sources": [str(text)], "holdout_fraction": 0.1},
-        "tokenizer": {"vocab_size": 48, "morphemes": analyser},
-        "data": {"sequence_length": 48, "rows": "packed"},
-        "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
-        "train": {"steps": 3, "batch_size": 8, "objective": {"whole_words": True}},
-        "hardware": {"data": 2},
-    }
-    return RunConfig.model_validate(settings)
+    return toy_config(
+        text,
+        tokenizer={"vocab_size": 48, "morphemes": analyser},
+        data={"sequence_length": 48, "rows": "packed"},
+        model=SIZES | {"max_positions": 48},
+        train={"steps": 3, "batch_size": 8, "objective": {"whole_words": True}},
+    )
 
 
 @pytest.mark.slow

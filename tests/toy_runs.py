@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import random
 import re
 from pathlib import Path, PurePath
@@ -43,7 +44,10 @@ train.log_every_steps = 2
 """
 
 
-# The same sizes as single settings, as `--set` and notebooks take them.
+SIZES = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+DATA = {"sequence_length": 32, "rows": "packed", "part_bytes": 10_000}
+
+# The same as single settings, as `--set` and notebooks take them.
 SMALL = {"model.num_layers": 1, "model.hidden_size": 32, "model.intermediate_size": 64, "model.max_positions": 32}
 SMALL |= {"tokenizer.vocab_size": 60, "data.sequence_length": 32, "corpus.holdout_fraction": 0.1}
 SMALL |= {"train.batch_size": 8, "train.log_every_steps": 2, "train.optimizer.warmup_steps": 2}
@@ -54,8 +58,8 @@ def toy_config(corpus: Path, /, **changes: Any) -> RunConfig:
         "name": "toy",
         "corpus": {"sources": [str(corpus)], "holdout_fraction": 0.1},
         "tokenizer": {"vocab_size": 60},
-        "data": {"sequence_length": 32, "rows": "packed", "part_bytes": 10_000},
-        "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32},
+        "data": DATA,
+        "model": SIZES,
         "train": {"steps": 6, "batch_size": 8, "log_every_steps": 2, "checkpoint": {"every_steps": 3}},
         "hardware": {"data": 2},
     }
@@ -87,8 +91,10 @@ def logged(workdir: PurePath) -> list[Any]:
 
 
 def outcome(workdir: Path) -> Any:
-    """What a run logged, and the weights it exported."""
-    return logged(workdir), (workdir / "export" / "model.safetensors").read_bytes()
+    """What a run logged, and the hashes of its scores and of what it exported."""
+    kept = ("model.safetensors", "tokenizer.json", "config.json")
+    files = [workdir / "results" / "evaluation.json", *(f for f in (workdir / "export").rglob("*") if f.name in kept)]
+    return logged(workdir), {str(f.relative_to(workdir)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4

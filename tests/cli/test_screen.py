@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from toy_runs import toy_config
+from toy_runs import SIZES, toy_config
 from tpulm import tokenization, workfolder
 from tpulm.cli import dataset, reference, run, terminal, use
 from tpulm.config import TokenizerConfig, list_recipes
@@ -92,7 +92,7 @@ def test_masks_are_those_of_the_run_s_own_law(tmp_path: Path):
         text,
         tokenizer={"vocab_size": 51, "split_cjk": True},
         data={"sequence_length": 48, "rows": "segments", "word_boundaries": "mecab"},
-        model={"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 48},
+        model=SIZES | {"max_positions": 48},
         train={"steps": 3, "batch_size": 8, "objective": {"whole_words": True, "mask_fraction": 0.3}},
     )
     with workfolder.working_in(config, tmp_path / "w") as folder:

@@ -15,11 +15,11 @@ import pytest
 
 from toy_runs import Notes
 from tpulm import pipeline
-from tpulm.config import RunConfig, SourceConfig, canonical_json
+from tpulm.config import RunConfig, canonical_json
 from tpulm.errors import CheckpointError, TpulmError
 from tpulm.pipeline import programs
 
-Finished = tuple[RunConfig, Path]
+Run = tuple[RunConfig, Path, pipeline.Summary]
 VOLATILE = {"tokens_per_second", "mfu", "attempts", "files", "sha256_of_the_rest"}
 SAME_FOR_ALL = ("ocdbt.process_0/d/", "part-0000", "version-")  # of files with such names a few are enough
 DAMAGES: dict[str, Callable[[bytes, bytes], bytes | None]] = {
@@ -52,11 +52,6 @@ def compiled_once() -> Any:
         yield
 
 
-@pytest.fixture(scope="module")
-def finished(toy_run: tuple[RunConfig, Path, pipeline.Summary]) -> Finished:
-    return toy_run[:2]
-
-
 def made(folder: Path) -> dict[str, Any]:
     """What a run is for: its weights, tokenizer and scores. The model card tells of speed, too, which differs."""
     exported = {path.name: path.read_bytes() for path in (folder / "export").iterdir() if path.name != "README.md"}
@@ -78,8 +73,8 @@ def kinds_of(folder: Path) -> dict[str, list[Path]]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("begun", ["finished", "continued"])
-def test_damage_is_mended_told_or_refused(finished: Finished, tmp_path: Path, begun: str) -> None:
-    config, whole = finished
+def test_damage_is_mended_told_or_refused(toy_run: Run, tmp_path: Path, begun: str) -> None:
+    config, whole, _ = toy_run
     folder, start, expected = tmp_path / "w", tmp_path / "start", made(whole)
     shutil.copytree(whole, start)
     for name in ("results", "export", "report", "checkpoints/6") if begun == "continued" else ():
@@ -112,9 +107,9 @@ def test_damage_is_mended_told_or_refused(finished: Finished, tmp_path: Path, be
 
 
 @pytest.mark.parametrize("lost", ["newest", pytest.param("all", marks=pytest.mark.slow), "deleted"])
-def test_training_is_not_done_without_its_last_checkpoint(finished: Finished, tmp_path: Path, lost: str) -> None:
+def test_training_is_not_done_without_its_last_checkpoint(toy_run: Run, tmp_path: Path, lost: str) -> None:
     """results/train.json says that it is."""
-    config, whole = finished
+    config, whole, _ = toy_run
     folder = tmp_path / "w"
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "export")
@@ -130,15 +125,3 @@ def test_training_is_not_done_without_its_last_checkpoint(finished: Finished, tm
     assert stages["train"] == ("resumed" if lost == "newest" else "done") and stages["evaluate"] == stages["export"] == "done"
     assert lost == "all" or any(str(folder / "checkpoints" / "6") in note for note in told.notes)
     assert made(folder) == made(whole) and pipeline.run(config, folder).nothing_to_do
-
-
-def test_other_text_is_scored_by_the_newest_checkpoint_that_can_be_read(finished: Finished, tmp_path: Path) -> None:
-    """As an export does, it says which one it skips; unlike that, it moves nothing."""
-    config, whole = finished
-    folder, text, told = tmp_path / "w", tmp_path / "new.txt", Notes()
-    shutil.copytree(whole, folder)
-    (folder / "checkpoints" / "6" / "state" / "manifest.ocdbt").write_bytes(b"")
-    text.write_text("a few words of text that nobody has seen before\n" * 200)
-    scores = pipeline.evaluate_read_only(config, folder, on=[SourceConfig(path=str(text))], progress=told)
-    assert scores["step"] == 3 and any("manifest.ocdbt has 0 bytes" in note for note in told.notes), told.notes
-    assert (folder / "checkpoints" / "6").is_dir() and not (folder / "damaged").exists()

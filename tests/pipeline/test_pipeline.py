@@ -18,13 +18,13 @@ from IPython.core.formatters import HTMLFormatter
 from tokenizers import Tokenizer
 
 from command_line import invoke
-from toy_runs import TOKENS, WORDS, Notes, toy_config, write_corpus
+from toy_runs import DATA, SIZES, TOKENS, WORDS, Notes, toy_config, write_corpus
 from tpulm import accelerators, dataset, pipeline, storage, tokenization, workfolder
 from tpulm.config import RunConfig, SourceConfig, TokenizerConfig
 from tpulm.convert.huggingface import is_pretrained_here
 from tpulm.errors import CheckpointError, ConfigError, DataError, Stopped, WorkFolderMismatch
 from tpulm.pipeline import preparation
-from tpulm.progress import SILENT, PrintedProgress, Progress
+from tpulm.progress import SILENT, Progress
 from tpulm.train import program as train_program
 from tpulm.train.metrics import read_metrics
 
@@ -45,25 +45,12 @@ def test_the_summary_and_the_folder_agree(toy_run: Run) -> None:
     assert "<iframe" in (HTMLFormatter()(summary) or "")  # as a notebook shows it
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hardware": {"fsdp": 3}}, "fsdp 3 x tensor 1"),
-        ({"hardware": {"data": 2}, "train": {"batch_size": 7}}, "batch_size 7"),
-        ({"hardware": {"microbatch_size": 3}}, "microbatch_size 3"),
-    ],
-)
-def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        pipeline.run(toy_config(write_corpus(tmp_path / "corpus.txt"), **changes), tmp_path / "w")
-    assert not (tmp_path / "w" / "corpus").exists() and not (tmp_path / "w" / "tokenizer").exists()
-
-
-def test_a_single_document_trains_no_tokenizer(tmp_path: Path) -> None:
-    (tmp_path / "one.txt").write_text("the cat sat on the mat\nthe cat sat on the mat\n")
-    with pytest.raises(DataError, match="--workdir"):
-        pipeline.run(toy_config(tmp_path / "one.txt"), tmp_path / "w")
-    assert not (tmp_path / "w" / "tokenizer").exists()
+def test_what_no_text_mends_is_said_before_the_text_is_read(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    for hardware, message in (({"fsdp": 3}, "fsdp 3 x tensor 1"), ({"microbatch_size": 3}, "microbatch_size 3")):
+        with pytest.raises(ConfigError, match=message):
+            pipeline.run(toy_config(corpus, hardware=hardware), tmp_path / "w")
+        assert not (tmp_path / "w" / "corpus").exists() and not (tmp_path / "w" / "tokenizer").exists()
 
 
 def test_running_again_does_nothing_and_says_so(toy_run: Run) -> None:
@@ -107,11 +94,10 @@ def test_stages_hand_on_what_they_have_read(toy_run: Run, tmp_path: Path, monkey
 def test_a_causal_run_scores_every_token_and_its_export_continues_texts(tmp_path: Path) -> None:
     import tpulm
 
-    model = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
     config = toy_config(
         write_corpus(tmp_path / "corpus.txt.gz"),
-        data={"sequence_length": 32, "rows": "causal", "part_bytes": 10_000},
-        model=model | {"architecture": "decoder", "norm_position": "pre"},
+        data=DATA | {"rows": "causal"},
+        model=SIZES | {"architecture": "decoder", "norm_position": "pre"},
     )
     summary = pipeline.run(config, tmp_path / "w")
     scores = json.loads((tmp_path / "w" / "results" / "evaluation.json").read_text())
@@ -163,24 +149,17 @@ def test_masked_scores_are_compared_with_ordinary_tokens_of_training(toy_run: Ru
     assert summary.losses_differ == "training's is the mean of up to 2 steps; training has dropout"
 
 
-def test_a_changed_corpus_is_refused(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.txt.gz", documents=40)
-    config = toy_config(corpus)
-    with workfolder.working_in(config, tmp_path / "w") as folder:
-        preparation.prepare_corpus(config, folder.path)
-    write_corpus(corpus, documents=41)
-    with pytest.raises(WorkFolderMismatch, match=r"corpus\.txt\.gz"):
-        pipeline.run(config, tmp_path / "w")
-
-
-def test_without_text_a_run_says_so_and_leaves_a_typed_record(tmp_path: Path) -> None:
+def test_without_enough_text_a_run_says_so_and_leaves_a_typed_record(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sources = \["):
-        pipeline.run(RunConfig(), tmp_path / "w")
-    (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(DataError):
-        pipeline.run(toy_config(tmp_path / "empty.txt"), tmp_path / "w2")
-    (record,) = [json.loads(path.read_text()) for path in (tmp_path / "w2" / "failures").iterdir()]
-    assert (record["kind"], record["exit_code"]) == ("DataError", 3)
+        pipeline.run(RunConfig(), tmp_path / "none")
+    texts = {"empty": ("", r"empty\.txt"), "once": ("the cat sat on the mat\nthe cat sat on the mat\n", "--workdir")}
+    for name, (text, message) in texts.items():
+        workdir, source = tmp_path / name, tmp_path / f"{name}.txt"
+        source.write_text(text)
+        with pytest.raises(DataError, match=message):
+            pipeline.run(toy_config(source), workdir)
+        (record,) = [json.loads(path.read_text()) for path in (workdir / "failures").iterdir()]
+        assert (record["kind"], record["exit_code"]) == ("DataError", 3) and not (workdir / "tokenizer").exists()
 
 
 def test_a_loop_of_ones_own(toy_run: Run, tmp_path: Path) -> None:
@@ -191,7 +170,9 @@ def test_a_loop_of_ones_own(toy_run: Run, tmp_path: Path) -> None:
 
 
 def test_what_the_settings_name_is_looked_for_first_and_can_be_corrected(tmp_path: Path) -> None:
-    config = toy_config(write_corpus(tmp_path / "corpus.txt.gz", documents=40))
+    """And then binds the folder."""
+    corpus = write_corpus(tmp_path / "corpus.txt.gz", documents=40)
+    config = toy_config(corpus)
     for group, setting, message in (
         ("tokenizer", {"path": "gone/vocab.txt"}, r"gone/vocab\.txt"),
         ("tokenizer", {"path": "/"}, r"tokenizer\.path / "),
@@ -204,6 +185,9 @@ def test_what_the_settings_name_is_looked_for_first_and_can_be_corrected(tmp_pat
         assert not (tmp_path / "w" / "corpus" / "manifest.json").exists()
     with workfolder.working_in(config, tmp_path / "w") as folder:
         preparation.prepare_corpus(config, folder.path)
+    write_corpus(corpus, documents=41)
+    with pytest.raises(WorkFolderMismatch, match=r"corpus\.txt\.gz"):
+        pipeline.run(config, tmp_path / "w")
 
 
 def prepared(config: RunConfig, workdir: Path, progress: Progress = SILENT) -> dataset.DatasetManifest:
@@ -315,23 +299,19 @@ def test_a_run_computes_to_its_end_as_it_began(toy_run: Run, tmp_path: Path, mon
         trained(config, workdir)
 
 
-@pytest.mark.parametrize(
-    ("checkpoints", "dtype"),
-    [
+def test_the_dtype_is_that_of_the_newest_readable_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
+    recorded: list[tuple[dict[int, Any], str]] = [
         ({}, "bfloat16"),
         ({6: {"compute_dtype": "bfloat16"}, 12: {"compute_dtype": "float32"}}, "float32"),
         ({6: {"compute_dtype": "float32"}, 12: None}, "float32"),  # the newest is damaged
         ({12: {}}, "float32"),  # an older version's, which computed in float32 on a CPU
-    ],
-)
-def test_the_dtype_is_that_of_the_newest_readable_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: dict[int, Any], dtype: str
-) -> None:
-    monkeypatch.setattr(accelerators, "cpu_multiplies_bfloat16", lambda: True)
-    for step, metadata in checkpoints.items():
-        content = "{" if metadata is None else json.dumps(metadata)
-        storage.write_atomic(tmp_path / "checkpoints" / str(step) / "metadata" / "metadata", content)
-    assert train_program.recorded_compute_dtype(tmp_path) == dtype
+    ]
+    for number, (checkpoints, dtype) in enumerate(recorded):
+        for step, metadata in checkpoints.items():
+            content = "{" if metadata is None else json.dumps(metadata)
+            storage.write_atomic(tmp_path / f"{number}/checkpoints/{step}/metadata/metadata", content)
+        assert train_program.recorded_compute_dtype(tmp_path / str(number)) == dtype
 
 
 def test_a_run_is_looked_at_while_another_process_holds_it(toy_run: Run, tmp_path: Path) -> None:
@@ -341,15 +321,13 @@ def test_a_run_is_looked_at_while_another_process_holds_it(toy_run: Run, tmp_pat
     config, _, summary = toy_run
     exported = named_leaves(tpulm.load_model(toy_run[1]).params)
     workdir = copied(toy_run, tmp_path / "w", "results", "export")
-    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-    notes: list[str] = []
-    progress = PrintedProgress(notes.append)
+    before, told = set(workdir.rglob("*")), Notes()
     longer = config.model_copy(update={"train": config.train.model_copy(update={"steps": 1_000})})
     with storage.held(workdir):
-        scores = pipeline.evaluate_read_only(longer, workdir, progress=progress)
-        model = pipeline.current_model(workdir, preferred=("",), progress=progress)
+        scores = pipeline.evaluate_read_only(longer, workdir, progress=told)
+        model = pipeline.current_model(workdir, preferred=("",), progress=told)
     assert scores["step"] == 6 and scores["loss"] == pytest.approx(summary.eval_loss, rel=1e-5)
-    assert any("checkpoint 6 of 1,000" in note for note in notes)
+    assert any("checkpoint 6 of 1,000" in note for note in told.notes)
     shutil.copytree(toy_run[1] / "export", workdir / "export")
     with pytest.raises(ConfigError, match="checkpoint 6"):  # of which that export is not, as far as anybody knows
         tpulm.load_model(workdir)
@@ -357,10 +335,13 @@ def test_a_run_is_looked_at_while_another_process_holds_it(toy_run: Run, tmp_pat
     shutil.rmtree(workdir / "export")
     found = named_leaves(model.params)
     assert found.keys() == exported.keys() and all((found[name] == exported[name]).all() for name in exported)
-    shutil.rmtree(workdir / "checkpoints" / "6" / "state")  # as if it were being removed just now
-    before = {path: time for path, time in before.items() if path.exists()}
+    newest = workdir / "checkpoints" / "6" / "state"
+    (newest / "manifest.ocdbt").write_bytes(b"")
+    assert pipeline.evaluate_read_only(longer, workdir, progress=told)["step"] == 3
+    assert any("manifest.ocdbt has 0 bytes" in note for note in told.notes)
+    shutil.rmtree(newest)  # as if it were being removed just now
     assert pipeline.evaluate_read_only(longer, workdir)["step"] == 3
-    assert before.keys() >= set(workdir.rglob("*")) - {workdir / ".lock"}
+    assert before >= set(workdir.rglob("*")) - {workdir / ".lock"}
     shutil.rmtree(workdir / "checkpoints")
     with pytest.raises(ConfigError, match="'tpulm train'"):
         pipeline.current_model(workdir, preferred=("",))
