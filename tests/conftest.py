@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-STRICT = {
-    "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-    "JAX_NUMPY_RANK_PROMOTION": "raise",
-    "XLA_FLAGS": compiled.flags(devices=2),
-}
+STRICT = {"JAX_NUMPY_DTYPE_PROMOTION": "strict", "JAX_NUMPY_RANK_PROMOTION": "raise", "XLA_FLAGS": compiled.flags(devices=2)}
 QUIET = {
     "JAX_PLATFORMS": "cpu",
     "HF_HUB_OFFLINE": "1",
