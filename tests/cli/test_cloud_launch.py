@@ -140,7 +140,7 @@ def test_vms_with_an_old_python_and_no_way_to_a_package_index(
     tpulm("cloud", "setup", *WHERE, "--yes")
     consoles: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        launch = ("cloud", "launch", "toy.toml", *WHERE, "--no-plan", "--yes", "--json")
+        launch = ("cloud", "launch", "toy.toml", *WHERE, "--set", "train.steps=50", "--no-plan", "--yes", "--json")
         done = pool.submit(tpulm, *launch, **fetchable_interpreter)
         while not done.done():
             with contextlib.suppress(EmulatorError):  # a node that is not on yet, or off again

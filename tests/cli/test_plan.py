@@ -49,13 +49,13 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 @needs_compiler
 @pytest.mark.slow
 def test_a_plan_as_one_object_and_as_a_comparison():
-    planned = values("plan", "bert-mini", "--accelerator", "v3-8", "--json")
+    planned = values("plan", "quickstart", "--accelerator", "v3-8", "--json")
     assert planned.keys() >= PROMISED
     assert planned["fits"] and planned["devices"] == 8 and planned["hbm_bytes"] == 16 * 2**30
     assert planned["cost_on_demand_usd"] == pytest.approx(8 * planned["hours"])
     assert not any(phase["uncounted_kernels"] for phase in planned["phases"])
-    compared = values("plan", "bert-mini", "--compare", "v3-8", "--json")
-    assert compared == {"run": "bert-mini", "accelerators": [planned]}
+    compared = values("plan", "quickstart", "--compare", "v3-8", "--json")
+    assert compared == {"run": "quickstart", "accelerators": [planned]}
 
 
 @needs_compiler
