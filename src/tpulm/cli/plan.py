@@ -25,7 +25,7 @@ _FAST_PRODUCT = 4096  # a side of the matrices that are multiplied on a TPU or G
 _LEFT_OUT = (
     "An estimate, from the compiler's own cost model: it leaves out waiting for input, evaluation, checkpoints, compiling, "
     "preemptions, and whatever overlaps. Published runs of other programs took 0.63 to 1.24 times as long, with steps below "
-    "100 ms up to 2.7 times (docs/planning.md)."
+    "100 ms up to 3.4 times (docs/planning.md)."
 )
 
 
