@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -136,6 +136,16 @@ def newer_checkpoint(workdir: PurePath) -> int | None:
     """The step of the newest checkpoint, if W/export is of an earlier one."""
     newest, exported = max(storage.committed_steps(workdir / "checkpoints"), default=0), read_result(workdir, "export")
     return newest if newest and (exported is None or exported["step"] < newest) else None
+
+
+def averaging(config: RunConfig) -> dict[str, int]:
+    """Recorded with what is made of a mean of checkpoints: another mean is another model."""
+    number = config.train.checkpoint.average_last
+    return {} if number is None else {"average_last": number}
+
+
+def same_average(config: RunConfig, result: Mapping[str, Any]) -> bool:
+    return result.get("average_last") == config.train.checkpoint.average_last
 
 
 def is_prepared(workdir: PurePath, stage: str) -> bool:

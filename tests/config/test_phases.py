@@ -77,3 +77,15 @@ def test_what_does_not_add_up_is_refused():
     ):
         with pytest.raises(ValidationError, match=message):
             run(*phases)
+
+
+def test_a_mean_of_checkpoints_is_of_one_objective():
+    phases = [{"share": 0.25, "objective": "clm"}, {"share": 0.75}]
+
+    def averaged(every_steps: int) -> RunConfig:
+        checkpoint = {"every_steps": every_steps, "average_last": 4}
+        return RunConfig.model_validate({"phases": phases, "train": {"steps": 100, "checkpoint": checkpoint}})
+
+    assert averaged(20).train.checkpoint.averaged_steps(100)[0] == 40
+    with pytest.raises(ValidationError, match="from step 25 on"):
+        averaged(25)

@@ -18,6 +18,7 @@ from tpulm import dataset, pipeline
 from tpulm.config import RunConfig, TokenizerConfig
 from tpulm.errors import CheckpointError, ConfigError, Stopped
 from tpulm.models.bert import padded_vocab_size
+from tpulm.predict.minimal_pairs import PairsReport, Tally
 from tpulm.report.publishing import publications
 
 STEPS = 8
@@ -62,10 +63,13 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(corpus: Path, states: dic
     mean = jax.tree.map(lambda *leaves: np.mean([np.float64(leaf) for leaf in leaves], axis=0), *three)
     assert_exported(tmp_path, mean)
 
+    some = Tally(3, 1, 0)
+    pipeline.record_pairs(tmp_path, "pairs of mine", PairsReport({"a": some}, {}, some, "log-likelihood", None))
     alone = tpulm.run(configured(corpus, keep=2), tmp_path)  # without the setting the last one, scored and exported again
     assert_exported(tmp_path, states[8])
-    assert alone.eval_loss != summary.eval_loss
-    assert tpulm.run(config, tmp_path).eval_loss == summary.eval_loss
+    card = tmp_path / "export" / "README.md"
+    assert alone.eval_loss != summary.eval_loss and "pairs of mine" not in card.read_text()  # another model's
+    assert tpulm.run(config, tmp_path).eval_loss == summary.eval_loss and "pairs of mine" in card.read_text()
 
     shutil.rmtree(tmp_path / "export")
     shutil.rmtree(tmp_path / "checkpoints" / "6")

@@ -118,7 +118,7 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others
     (tmp_path / "run.toml").write_text(RUN.format(tmp_path / "text.txt"))
-    command = ["plan", str(tmp_path / "run.toml"), "--pilot", "6s", "-w", str(tmp_path / "w"), "--json"]
+    command = ["plan", str(tmp_path / "run.toml"), "--pilot", "18s", "-w", str(tmp_path / "w"), "--json"]
     made = json.loads(invoke(*command, code=0).stdout)
     assert len(made["pilots"]) == 9 and made["low"] < made["loss"] < made["high"]
     assert {one["parameters"] for one in made["pilots"]} > {made["parameters"]}

@@ -119,6 +119,27 @@ def test_the_rest_of_a_word_is_hidden_with_its_pieces():
     assert plain == [(mask, film), (the, mask)]
 
 
+def test_in_scripts_without_spaces_each_token_is_a_word():
+    """The tokenizer's own number of the word and the place in the text, of each token; a character may have several tokens."""
+    for text, tokens, words in (
+        ("太郎がA。", [(0, (0, 1)), (0, (1, 3)), (0, (3, 4)), (1, (4, 5))], (0, 1, 2, 3)),
+        ("太郎", [(0, (0, 1)), (0, (0, 1)), (0, (0, 1)), (0, (1, 2))], (0, 0, 0, 1)),
+        ("AIはopen", [(0, (0, 2)), (0, (2, 3)), (0, (3, 5)), (0, (5, 7))], (0, 1, 2, 2)),
+        ("영화를 봤다", [(0, (0, 2)), (0, (2, 3)), (1, (4, 6)), (None, (6, 6))], (0, 0, 1, 2)),
+    ):
+        assert scores._words(tokens, text) == words
+
+
+def test_files_are_told_apart_by_their_folders_and_lines_from_rows(tmp_path: Path):
+    for name in ("x/v1.2-p.tsv", "y/v1.2-p.tsv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("good\tbad\nthe cat\tcat the\n")
+    assert [pair.paradigm for pair in read_pairs(tmp_path / "*" / "*.tsv")] == ["x/v1.2-p", "y/v1.2-p"]
+    (tmp_path / "x" / "notes.txt").write_text("one\ntwo\n")
+    with pytest.raises(DataError, match=r"notes\.txt"):
+        read_pairs(tmp_path / "x")
+
+
 @pytest.mark.parametrize("kind", ["gemma", "llama", "sentencepiece"])
 def test_words_are_those_between_spaces_where_the_tokenizer_cuts_none(tmp_path: Path, kind: str):
     """As GemmaConverter of transformers 5 and LlamaConverter of transformers 4 write tokenizer.json; and as SentencePiece's

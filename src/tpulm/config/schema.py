@@ -653,6 +653,15 @@ class RunConfig(Settings):
             )
         # Raises if the model could not be exported.
         stock_class_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})
+        if self.train.checkpoint.average_last is not None:
+            first, ended = self.train.checkpoint.averaged_steps(self.train.steps)[0], 0.0
+            for phase in self.phases:
+                ended += phase.share * self.train.steps
+                if phase.objective != self.phases[-1].objective and first <= ended:
+                    yield (
+                        f"train.checkpoint.average_last averages from step {first} on, and another objective is learned until "
+                        f"step {ended:.0f}: lower average_last or every_steps"
+                    )
         warmup_steps = self.train.optimizer.warmup_steps or 0
         if warmup_steps > self.train.steps:
             yield (

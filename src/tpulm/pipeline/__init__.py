@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from tpulm import corpus, dataset, storage, tokenization
 from tpulm.config import Phase, RunConfig, SourceConfig, flattened, phase_at, phases_of
-from tpulm.errors import ConfigError, DataError
+from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.notebook import shown
 from tpulm.pipeline.preparation import PreparedData, check_named_inputs, load_prepared, prepare_data
 from tpulm.pipeline.programs import Programs
@@ -31,12 +31,14 @@ from tpulm.train.health import advice_for, judge, loss_formula, verdict, why_los
 from tpulm.train.trackers import check_trackers
 from tpulm.workfolder import (
     REVISIONS,
+    averaging,
     begin,
     is_imported,
     newer_checkpoint,
     open_run,
     read_result,
     read_results,
+    same_average,
     working_in,
     write_result,
 )
@@ -194,7 +196,8 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     from tpulm.convert.huggingface import load_model
 
     config, has_export = open_run(workdir), storage.exists(workdir / "export")
-    if has_export and newer_checkpoint(workdir) is None:
+    exported = read_result(workdir, "export") or {}
+    if has_export and newer_checkpoint(workdir) is None and same_average(config, exported):
         return load_model(workdir / "export", preferred=preferred)
     stages = _trained(config, workdir, ALONE, progress, read_only=True)
     with storage.scratch_folder() as folder:
@@ -215,6 +218,7 @@ def record_pairs(workdir: PurePath, name: str, report: PairsReport) -> None:
     with storage.held(workdir):
         step = newest_step(workdir, results := read_results(workdir))
         score = {"step": step, "accuracy": report.accuracy, **report.total._asdict(), "method": report.method}
+        score |= averaging(open_run(workdir))
         write_result(workdir, "pairs", {**results.get("pairs", {}), name: score})
         write(workdir)
 
@@ -448,7 +452,7 @@ class Stages:
 
     def evaluate(self, model: Model | None = None) -> StageResult:
         done, newest = self.results.get("evaluation"), newest_step(self.workdir, self.results)
-        if done is not None and done["step"] == newest and self._same_average(done):
+        if done is not None and done["step"] == newest and same_average(self.config, done):
             return StageResult(done, "skipped", model)
         watchdog.report("evaluate")
         model = model or self.newest_model()
@@ -463,7 +467,7 @@ class Stages:
             "rows": scores.rows,
             **scores.values(),
             "health": verdict(checks, model.step, advice=self._advice(phase)),
-            **self._averaging,
+            **averaging(self.config),
         }
         self._save_result("evaluation", values)
         return StageResult(values, "done", model)
@@ -498,7 +502,7 @@ class Stages:
         if (
             done is not None
             and expected.items() <= done.items()
-            and self._same_average(done)
+            and same_average(self.config, done)
             and storage.exists(folder)
             and (done.get("pairs", {}) == pairs or not storage.committed_steps(self.workdir / "checkpoints"))
         ):
@@ -517,19 +521,10 @@ class Stages:
                 self._save_result("samples", self._samples(step, params))
             history = History.read(self.workdir, self.results, repair(self.workdir, self.progress))
             self.save(folder, params, card=gather(self._known, history, step=step))
-        values = {"step": step, **named, **self._averaging, "samples": not self.hosts.are_several, "pairs": pairs}
+        values = {"step": step, **named, **averaging(self.config), "samples": not self.hosts.are_several, "pairs": pairs}
         self._save_result("export", values, product=folder)
         self.hosts.barrier("export")
         return Exported(folder, "done")
-
-    @property
-    def _averaging(self) -> dict[str, int]:
-        """Recorded with what is made of a mean of checkpoints: another mean is another model."""
-        number = self.config.train.checkpoint.average_last
-        return {} if number is None else {"average_last": number}
-
-    def _same_average(self, result: Mapping[str, Any]) -> bool:
-        return result.get("average_last") == self.config.train.checkpoint.average_last
 
     def export_revisions(self) -> dict[str, PurePath]:
         """Export the checkpoints of `keep_at_words` as Hugging Face folders, by name: W/revisions/chck_1M, …
@@ -542,6 +537,10 @@ class Stages:
         steps = [step for step in self.revisions if step in committed]
         if not steps:
             raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
+        objectives = {step: phase_at(self.phases, step).config.train.objective.name for step in steps}
+        last = self.phases[-1].config.train.objective.name
+        if before := [self.revisions[step] for step in steps if objectives[step] != last]:
+            self.progress.note(f"{', '.join(before)}: from before the phase of '{last}', for which their heads are untrained")
         self.progress.start("Exporting", len(steps), "checkpoint")
         for step in steps:
             state = self._program(phase_at(self.phases, step)).abstract_state
@@ -657,9 +656,9 @@ class Stages:
                 if phase.first_step < step <= phase.last_step:
                     names[step] = f"chck_{words // 1_000_000}M" if words % 1_000_000 == 0 else f"chck_{words}"
             read += per_step * (phase.last_step - phase.first_step)
-        if thresholds and thresholds[-1] > read:
+        if beyond := [f"{words:,}" for words in thresholds if words > read]:
             self.progress.note(
-                f"train.checkpoint.keep_at_words: this run reads {read:,.0f} words, and has no checkpoint at {thresholds[-1]:,}"
+                f"train.checkpoint.keep_at_words: this run reads {read:,.0f} words, and has no checkpoint at {some_of(beyond)}"
             )
         return names
 

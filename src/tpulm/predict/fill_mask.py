@@ -27,7 +27,9 @@ from tpulm.tokenization import Tokenization
 BATCH_SIZE = 16  # texts at a time
 SPACE_MARKS = ("Ġ", "▁")  # how tokens of byte-level BPE and of Unigram mark a space before them
 # Thai, Lao, Burmese, Khmer, kana and Chinese characters.
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af]"
+)
 # What people habitually write for a mask.
 _OTHER_MASKS = ("[mask]", "<mask>", "[MASK]", "<MASK>", "___")
 
@@ -167,4 +169,4 @@ def _apart(left: str, word: str, *, written: bool) -> bool:
     if not left or left[-1].isspace():
         return False
     letters = left[-1].isalnum() and word[:1].isalnum()
-    return written or (letters and not _WITHOUT_SPACES.search(left[-1] + word[:1]))
+    return written or (letters and not WITHOUT_SPACES.search(left[-1] + word[:1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -20,6 +21,7 @@ _GOOD: Final = ("sentence_good", "good_sentence", "good", "acceptable", "grammat
 _BAD: Final = ("sentence_bad", "bad_sentence", "bad", "unacceptable", "ungrammatical")
 _PARADIGM: Final = ("UID", "paradigm")
 _CATEGORY: Final = ("linguistics_term", "phenomenon", "type", "category")
+_SUFFIXES: Final = re.compile(r"(\.(txt|jsonl?|ndjson|tsv|csv|parquet))?(\.(gz|bz2|xz|zst))?$")
 
 
 class Benchmark(NamedTuple):
@@ -78,7 +80,7 @@ class PairsReport(NamedTuple):
         if self.benchmark is None:
             return folder
         name, whole, found = self.benchmark.name, self.benchmark.paradigms, len(self.by_paradigm)
-        return name if found >= whole else f"{found} of {whole} paradigms of {name}"
+        return name if found == whole else f"{found} of {whole} paradigms of {name}"
 
     @property
     def accuracy(self) -> float:
@@ -107,25 +109,40 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
     its category (BLiMP, JBLiMP). In Zorro's text files (.txt) a bad line is followed by its good one. Raises ConfigError if
     there is no such file, DataError with the place.
     """
-    names = list(find_paths(str(path)))
-    texts = [name for name in names if name.endswith(".txt")]
-    pairs = [pair for text in texts for pair in _read_lines(text, encoding)]
-    for file in [] if texts else [record_file(name) for name in names]:
-        name = PurePath(file.path).name.split(".")[0]
-        rows = read_file(file, on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
-        pairs += [_pair(row, name) for row in rows]
+    paths = list(find_paths(str(path)))
+    texts = [one for one in paths if one.endswith(".txt")]
+    if texts and len(texts) < len(paths):
+        other = next(one for one in paths if one not in texts)
+        raise DataError(
+            f"{texts[0]} has lines and {PurePath(other).name} has rows: name one kind of files, such as '{path}/*.jsonl'",
+            location=str(path),
+        )
+    pairs = list[MinimalPair]()
+    for one, name in zip(paths, _names(paths), strict=True):
+        if texts:
+            pairs += _read_lines(one, name, encoding)
+        else:
+            rows = read_file(record_file(one), on_error="stop", skipped=Counter(), encoding=encoding, wording=BENCH_WORDING)
+            pairs += [_pair(row, name) for row in rows]
     if not pairs:
         raise DataError("no pairs of sentences in it", location=str(path))
     return pairs
 
 
-def _read_lines(path: str, encoding: str) -> Iterator[MinimalPair]:
+def _names(paths: Sequence[str]) -> list[str]:
+    """Of each file its name without suffixes, with its folder's where two would have one name."""
+    files = [PurePath(one) for one in paths]
+    names = [_SUFFIXES.sub("", one.name) for one in files]
+    several = Counter(names)
+    return [name if several[name] == 1 else f"{one.parent.name}/{name}" for one, name in zip(files, names, strict=True)]
+
+
+def _read_lines(path: str, name: str, encoding: str) -> Iterator[MinimalPair]:
     faults = new_faults("stop", path, BENCH_WORDING)
     chunks = read_lines(ByteStream(path, None, faults), find_codec(encoding), faults)
     lines = [line for chunk in chunks for line in chunk.split()]
     if len(lines) % 2:
         raise DataError(f"{len(lines)} lines, which are no pairs of a bad sentence and its good one", location=path)
-    name = PurePath(path).name.removesuffix(".txt")
     for number in range(0, len(lines), 2):
         bad, good = lines[number : number + 2]
         yield _checked(MinimalPair(good, bad, name, name.split("-")[0] if "-" in name else ""), f"{path}, line {number + 1}")
@@ -172,6 +189,8 @@ def score_pairs(
     hidden = "one token hidden" if plain else "the rest of its word hidden, too"
     method = "log-likelihood" if causal else f"pseudo-log-likelihood, {hidden}"
     benchmark = next((one for paradigm, one in BENCHMARKS.items() if paradigm in paradigms), None)
+    if benchmark and len(paradigms) > benchmark.paradigms:  # with pairs of another
+        benchmark = None
     return PairsReport(paradigms, tallies([pair.category for pair in pairs]), _tally(differences), method, benchmark)
 
 

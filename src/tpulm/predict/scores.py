@@ -2,7 +2,8 @@
 
 A masked model's is the sum, over a sentence's tokens, of the log-probability of each where it and the later pieces of its
 word are masked (Kauf and Ivanova 2023, arXiv 2305.10588: `within_word_l2r`); or where it alone is (`plain`: Salazar et al.
-2020, arXiv 1910.14659), which overrates rare words whose first pieces give the rest away.
+2020, arXiv 1910.14659), which overrates rare words whose first pieces give the rest away. In scripts without spaces between
+words, where no analyser found any, each token is a word.
 
 Sentences are short and their masked copies many, so that several share a row, apart by attention's segments: hardly a position
 is padding, and one program is compiled for all.
@@ -10,9 +11,9 @@ is padding, and one program is compiled for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from tpulm.convert.huggingface import LoadedModel
 from tpulm.errors import ConfigError, DataError, shorten
 from tpulm.models import bert, decoder
 from tpulm.models.decoder import Decoder
+from tpulm.predict.fill_mask import WITHOUT_SPACES
 from tpulm.predict.shapes import EXECUTION, power_of_two, rounded
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime.memory import naming_shortage
@@ -92,12 +94,18 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
     tokenization = model.tokenization
     if _cuts_words(tokenization):
         encodings = tokenization.plain().encode_batch(sentences, add_special_tokens=False)
-        encoded = [_Encoded(tuple(one.ids), tuple(word or 0 for word in one.word_ids)) for one in encodings]
+        encoded = [
+            _Encoded(tuple(one.ids), _words(zip(one.word_ids, one.offsets, strict=True), text))
+            for text, one in zip(sentences, encodings, strict=True)
+        ]
     else:
         starts, several = tokenization.word_starts(), tokenization.encode(sentences)
         ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
         encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
-    around, most = 1 if isinstance(model.params, Decoder) else 2, model.config.max_positions
+        if tokenization.segmenter is None:
+            encoded = [_Encoded(one.ids, _words(*_spelled(tokenization, one))) for one in encoded]
+    causal = isinstance(model.params, Decoder)  # which need not read the last token
+    around, most = len(_beginning(tokenization)) - 1 if causal else 2, model.config.max_positions
     too_long = sum(len(ids) + around > most for ids, _ in encoded)
     for number, (sentence, (ids, _)) in enumerate(zip(sentences, encoded, strict=True), start=1):
         location = f"sentence {number} of {len(sentences)}"
@@ -122,9 +130,37 @@ def _cuts_words(tokenization: Tokenization) -> bool:
     return rules is not None and len(rules.pre_tokenize_str(tokenization.normalized("a a"))) > 1
 
 
+def _words(tokens: Iterable[tuple[int | None, tuple[int, int]]], text: str) -> tuple[int, ...]:
+    """The number of the word that each token belongs to, from the tokenizer's own number and the token's place in the text.
+
+    Of a script without spaces each token is a word, but not each of several tokens of one character.
+    """
+    numbers, number, before, end = list[int](), -1, (-1, False), 0
+    for word, (first, last) in tokens:
+        alone = first < last and WITHOUT_SPACES.search(text, first, last) is not None
+        number += (word or 0) != before[0] or ((alone or before[1]) and first >= end)
+        numbers.append(number)
+        before, end = (word or 0, alone), max(end, last)
+    return tuple(numbers)
+
+
+def _spelled(tokenization: Tokenization, encoded: _Encoded) -> tuple[Iterable[tuple[int, tuple[int, int]]], str]:
+    """The words and places of tokens whose places in the text are not known, in the text that their names make."""
+    names = [tokenization.token(one) for one in encoded.ids]
+    ends = list(accumulate(map(len, names)))
+    return zip(encoded.words, zip([0, *ends], ends, strict=False), strict=True), "".join(names)
+
+
+def _beginning(tokenization: Tokenization) -> list[int]:
+    """What stands before every text of a causal model: not the end of the text, which some tokenizers add as well."""
+    framed = tokenization.causal().encode_one("")
+    return framed[:-1] if len(framed) > 1 and framed[-1] == tokenization.special.sep else framed
+
+
 def _causal_copies(model: LoadedModel, encoded: Sequence[_Encoded]) -> list[_Copy]:
-    begin = model.tokenization.causal().encode_one("")[-1:]
-    return [_Copy(number, [*begin, *ids[:-1]], range(len(ids)), ids) for number, (ids, _) in enumerate(encoded)]
+    begin = _beginning(model.tokenization)
+    first = len(begin) - 1
+    return [_Copy(number, [*begin, *ids[:-1]], range(first, first + len(ids)), ids) for number, (ids, _) in enumerate(encoded)]
 
 
 def _masked_copies(model: LoadedModel, encoded: Sequence[_Encoded], *, plain: bool) -> list[_Copy]:

@@ -14,7 +14,7 @@ from tpulm.convert.model_card import CardFacts
 from tpulm.dataset import DatasetManifest, load_manifests
 from tpulm.report.history import History
 from tpulm.tokenization import Tokenization
-from tpulm.workfolder import is_prepared, open_run, read_results
+from tpulm.workfolder import is_prepared, open_run, read_results, same_average
 
 
 class RunData(NamedTuple):
@@ -49,7 +49,7 @@ def gather(data: RunData, history: History, *, step: int) -> CardFacts | None:
         training_curve=history.curve("train", "loss"),
         holdout_curve=history.curve("evaluation", "loss"),
         scores={**scored.values, "step": scored.step} if scored and "baseline_accuracy" in scored.values else {},
-        pairs={name: score for name, score in pairs.items() if score["step"] == step},
+        pairs={name: score for name, score in pairs.items() if score["step"] == step and same_average(data.config, score)},
         hardware=f"{trained['devices']} x {trained['device_kind']}" if trained else None,
         tokens_per_second=trained.get("tokens_per_second"),
         version=version("tpulm"),
