@@ -138,6 +138,11 @@ def newer_checkpoint(workdir: PurePath) -> int | None:
     return newest if newest and (exported is None or exported["step"] < newest) else None
 
 
+def is_of(config: RunConfig, settings: Mapping[str, Any]) -> bool:
+    """Whether a run with these settings, as JSON, computes the same."""
+    return all(change.is_free for change in changes(settings, config.model_dump(mode="json")))
+
+
 def averaging(config: RunConfig) -> dict[str, int]:
     """Recorded with what is made of a mean of checkpoints: another mean is another model."""
     number = config.train.checkpoint.average_last

@@ -31,11 +31,11 @@ model = {{num_layers = 2, hidden_size = 32, intermediate_size = 64, max_position
 
 
 def test_a_run_in_small():
-    """The shares of warm-up and decay stay, and a pilot of full width has the run's own model."""
+    """A pilot of full width has the run's own model; a tenth of it is warm-up, as the run's is longer than that."""
     run = load("modern-base")
     same = in_small(run, Rung(1.0, run.train.steps // 100, run.train.batch_size))
     assert same.model == run.model and same.train.optimizer.learning_rate == run.train.optimizer.learning_rate
-    assert same.train.optimizer.warmup_steps == run.train.optimizer.warmup(run.train.steps) // 100
+    assert same.train.optimizer.warmup_steps == 125 and not same.track.to and same.hardware.microbatch_size is None
     half = in_small(run, Rung(0.5, 1_000, run.train.batch_size // 4))
     assert (half.model.hidden_size, half.model.num_heads, half.model.num_layers) == (384, 6, 11)
     rate = run.train.optimizer.learning_rate * 2**0.5 / 2
@@ -95,7 +95,8 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     sizes = pilots._Size(parameters=1_000_000, tokens=1e6, flops=1e12)
     monkeypatch.setattr(pilots, "_size", lambda *_: sizes)
     monkeypatch.setattr(pilots, "_paces", pace)
-    config, data, outcome = load("laptop-lm"), cast("Any", None), tmp_path / "pilots" / "100-steps-of-1.json"
+    config, data = load("laptop-lm", ["train.steps=100_000"]), cast("Any", None)
+    outcome = tmp_path / "pilots" / "a-pilot.json"
     first = pilots._Timing.read(config, tmp_path, data, 600, SILENT)
     taken = sum(
         1.0 + rung.steps * (0.1 + 0.02 * rung.width) * rung.batch_size / config.train.batch_size for rung in first.rungs
@@ -103,7 +104,8 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     assert taken == pytest.approx(600, rel=0.01)
     outcome.write_text("{}")
     assert pilots._Timing.read(config, tmp_path, data, 600, SILENT) == first and outcome.exists()
-    pilots._Timing.read(load("laptop-lm", ["train.optimizer.learning_rate=1e-3"]), tmp_path, data, 600, SILENT)
+    other = load("laptop-lm", ["train.steps=100_000", "train.optimizer.learning_rate=1e-3"])
+    pilots._Timing.read(other, tmp_path, data, 600, SILENT)
     assert not outcome.exists()
     assert sorted(timed) == sorted(set(timed))  # each width once for each of two settings
 
@@ -118,7 +120,7 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others
     (tmp_path / "run.toml").write_text(RUN.format(tmp_path / "text.txt"))
-    command = ["plan", str(tmp_path / "run.toml"), "--pilot", "18s", "-w", str(tmp_path / "w"), "--json"]
+    command = ["plan", str(tmp_path / "run.toml"), "--pilot", "40s", "-w", str(tmp_path / "w"), "--json"]
     made = json.loads(invoke(*command, code=0).stdout)
     assert len(made["pilots"]) == 9 and made["low"] < made["loss"] < made["high"]
     assert {one["parameters"] for one in made["pilots"]} > {made["parameters"]}

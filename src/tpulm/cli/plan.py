@@ -90,8 +90,9 @@ def _seconds(time: str) -> float:
 
 def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
     from tpulm.pipeline.pilots import forecast
+    from tpulm.runtime import interrupt
 
-    with drawn_progress() as progress:
+    with drawn_progress() as progress, interrupt.handled():
         result = forecast(config, workdir, seconds=seconds, progress=progress)
     rows = [
         (f"{one.tokens / 1e6:,.2f}M", f"{one.parameters / 1e6:,.1f}M", f"{one.loss:.3f}", f"{one.bits_per_character:.3f}")

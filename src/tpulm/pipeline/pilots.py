@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 from tpulm import storage
 from tpulm.config import Phase, RunConfig, list_recipes, load, phases_of
+from tpulm.config.schema import HardwareConfig, TrackConfig
 from tpulm.errors import ConfigError
 from tpulm.pipeline import PreparedData, Programs, Stages, prepare_data
 from tpulm.plan.scaling import LEAST_PILOTS, ScalingPoint, predict
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime.hosts import ALONE
-from tpulm.workfolder import FORECAST, begin, read_results
+from tpulm.workfolder import FORECAST, begin, is_of, open_run, read_results
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
 # Of the widest pilot: how wide a pilot is, and how many of its steps it has. Narrower pilots run longer: they show at less cost
@@ -32,6 +33,8 @@ _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
 _LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
 _TIMED_STEPS = 4
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
+_CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
+_LARGER = 4  # times the largest pilot's parameters: of recipes that are compared
 _WIDEST = 1.5  # of an interval that tells something: its upper end over its lower one
 
 
@@ -44,7 +47,7 @@ class Rung(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.steps}-steps-of-{self.width:g}"
+        return f"{self.steps}-steps-of-{self.width:g}-by-{self.batch_size}"
 
 
 class PilotResult(NamedTuple):
@@ -91,13 +94,16 @@ def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, prog
     _check(config)
     folder = storage.check_writable(workdir)
     with storage.held(folder):
+        if storage.committed_steps(folder / "checkpoints") and not is_of(config, open_run(folder).model_dump(mode="json")):
+            raise ConfigError(f"{folder} has a run with other settings: forecast this one in a folder of its own")
         begin(config, folder, progress)
         data = prepare_data(config, folder, progress=progress)
         _check_text(data)
         timing = _Timing.read(config, folder, data, seconds, progress)
         outcomes = [_train(config, folder, data, rung, timing, progress) for rung in timing.rungs]
         result = _predicted(config, data, outcomes, timing)
-        storage.write_json(folder / FORECAST, {**result.values(), "steps": config.train.steps}, sealed=True)
+        values = {**result.values(), "settings": config.model_dump(mode="json")}
+        storage.write_json(folder / FORECAST, values, sealed=True)
     return result
 
 
@@ -128,12 +134,13 @@ def _check_text(data: PreparedData) -> None:
 def in_small(config: RunConfig, rung: Rung) -> RunConfig:
     """The run with `rung.steps` steps, and with layers `rung.width` times as wide and many.
 
-    Warm-up and decay keep their shares. For narrower layers first weights and AdamW's rate grow by 1 / sqrt(width), and for
-    fewer rows a step the rate falls by the square root of their share.
+    Warm-up and decay keep their shares, but at least a tenth of a pilot is warm-up if the run's is as long. For narrower layers
+    first weights and AdamW's rate grow by 1 / sqrt(width), and for fewer rows a step the rate falls by the square root of their
+    share.
     """
     model, train, width = config.model, config.train, rung.width
     share, rate = rung.steps / train.steps, math.sqrt(rung.batch_size / train.batch_size)
-    optimizer = train.optimizer
+    optimizer, warmup = train.optimizer, train.optimizer.warmup(train.steps)
     changes: dict[str, Any] = {}
     if width < 1:
         heads = max(1, round(model.num_heads * width))
@@ -146,10 +153,10 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
             "intermediate_size": max(32, round(model.intermediate_size * width / 8) * 8),
             "initializer_range": model.initializer_range / math.sqrt(width),
         }
-        rate /= math.sqrt(width) if optimizer.name != "muon" else 1.0
+        rate /= math.sqrt(width) if optimizer.name == "adamw" else 1.0
     planned = {
         "learning_rate": optimizer.learning_rate * rate,
-        "warmup_steps": round(optimizer.warmup(train.steps) * share),
+        "warmup_steps": max(round(warmup * share), min(warmup, rung.steps // 10)),
         "decay_steps": None if optimizer.decay_steps is None else max(1, round(optimizer.decay_steps * share)),
     }
     small = {
@@ -157,7 +164,7 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
         "batch_size": rung.batch_size,
         "evaluate_every_steps": rung.steps,
         "log_every_steps": min(train.log_every_steps, rung.steps),
-        "checkpoint": train.checkpoint.model_copy(update={"keep_at_words": (), "average_last": None, "every_steps": None}),
+        "checkpoint": train.checkpoint.model_copy(update=_CHECKPOINT),
         "optimizer": optimizer.model_copy(update=planned),
     }
     phases = tuple(
@@ -171,6 +178,8 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
             "model": type(model).model_validate({**model.model_dump(), **changes}),
             "train": train.model_copy(update=small),
             "phases": phases,
+            "hardware": HardwareConfig(platform=config.hardware.platform),  # the batch is another one
+            "track": TrackConfig(),
         }
     )
 
@@ -201,7 +210,7 @@ def _train(
         rung.name,
         trained.values["parameters"],
         _tokens(small, data),
-        scores["loss"],
+        scores.get("mlm_loss", scores["loss"]),  # of tokens, as the unigrams' is
         scores["unigram_entropy"],
         not scores["at_unigrams"],
         scores["bits_per_character"],
@@ -220,6 +229,11 @@ def _tokens(config: RunConfig, data: PreparedData) -> float:
         * data.datasets[phase.number - 1].train.text_fraction
         for phase in phases_of(config)
     )
+
+
+def _has_three_sizes(config: RunConfig, width: float) -> bool:
+    """Whether pilots of this share of the run's width, of half and of a quarter of that differ in width."""
+    return len({in_small(config, Rung(width * relative, 1, 8)).model.hidden_size for relative, _ in _RUNGS}) == 3
 
 
 class _Size(NamedTuple):
@@ -252,9 +266,9 @@ class _Timing(NamedTuple):
     def read(cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, progress: Progress) -> _Timing:
         """As an earlier call chose them, for as much time; else by timing a few steps, widest model first. Pilots of other
         settings are removed."""
-        path, settings = workdir / _FOLDER / _LADDER, config.model_dump(mode="json")
+        path, begun = workdir / _FOLDER / _LADDER, time.monotonic()
         ladder = storage.read_json(path) if storage.exists(path) else None
-        if ladder is not None and ladder["settings"] != settings:
+        if ladder is not None and not is_of(config, ladder["settings"]):
             progress.note("the run's settings have changed: its pilots begin again")
             storage.remove(path.parent)
         elif ladder is not None and ladder["seconds"] == seconds:
@@ -264,13 +278,19 @@ class _Timing(NamedTuple):
         enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
         paces = functools.cache(functools.partial(_paces, config, workdir, data))
         batch, step, compiling = config.train.batch_size, 0.0, 0.0
-        for width in _WIDTHS:
+        widths = [width for width in _WIDTHS if _has_three_sizes(config, width)]
+        if not widths:
+            raise ConfigError(
+                f"a model of model.hidden_size = {config.model.hidden_size} has no pilots of half and a quarter of it"
+            )
+        for width in widths:
             batch, (step, _) = config.train.batch_size, paces(width)
             compiling = sum(paces(width * relative)[1] for relative, _ in _RUNGS)
             ladder_of_one_step = sum(paces(width * relative)[0] * length for relative, length in _RUNGS)
-            left = (seconds - compiling) * config.train.batch_size
+            left = (seconds - compiling - (time.monotonic() - begun)) * config.train.batch_size
             while (steps := int(left / ladder_of_one_step / batch)) < _LEAST_STEPS and batch > 8:
                 batch //= 2
+            steps = min(steps, config.train.steps // 4)  # the narrowest go four times as far
             longest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
             if steps >= _LEAST_STEPS and longest.tokens / longest.parameters >= enough:
                 break
@@ -281,7 +301,7 @@ class _Timing(NamedTuple):
             )
         rate = longest.flops / (steps * step * batch / config.train.batch_size)
         rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _RUNGS)
-        ladder = {"settings": settings, "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
+        ladder = {"settings": config.model_dump(mode="json"), "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
         storage.write_json(storage.make_folder(path.parent) / _LADDER, ladder, sealed=True)
         return cls(rungs, rate)
 
@@ -330,9 +350,14 @@ def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotRe
         "twice the text, as many steps": law.loss(size, tokens, text=2 * text),
         "twice the text and steps": law.loss(size, 2 * tokens, text=2 * text),
     }
+    seen = {size}
     for name, config_of_recipe in _of_this_architecture(config):
         other = _size(config_of_recipe, data)
-        alternatives[f"{name}, as much computation"] = law.loss(other.parameters, other.tokens * run.flops / other.flops)
+        length = other.tokens * run.flops / other.flops
+        within = other.parameters <= _LARGER * largest.parameters and length >= min(one.tokens for one in learned)
+        if within and other.parameters not in seen:
+            seen.add(other.parameters)
+            alternatives[f"{name}, as much computation"] = law.loss(other.parameters, length)
     return Forecast(
         parameters=size,
         tokens=tokens,

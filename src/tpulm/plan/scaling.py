@@ -28,7 +28,8 @@ _NOISE = 0.005  # of a loss, relative: what a seed changes
 _EXPONENTS = (0.34, 0.4, 0.2)
 _SPREAD = (0.5, 4.0, 0.15, 4.0, 0.3, 0.2)
 _SAFETY = 2.0  # deviations to either side
-LEAST_PILOTS = 5
+LEAST_PILOTS = 7
+_LEAST_TO_CHECK = 3  # pilots that a held-out one is predicted from
 
 
 class ScalingPoint(NamedTuple):
@@ -125,7 +126,7 @@ def predict(pilots: Sequence[ScalingPoint], run: tuple[float, float], *, unigram
     ordered, worst = sorted(pilots, key=_compute), 1.0
     for one in ordered[-3:]:
         smaller = [other for other in ordered if _compute(other) <= _compute(one) / 2]
-        if len(smaller) >= LEAST_PILOTS - 2:
+        if len(smaller) >= _LEAST_TO_CHECK:
             before, size = Fit(smaller, unigrams=unigrams, text=text), (one.parameters, one.tokens)
             worst = max(worst, abs(math.log(before.law.loss(*size) / one.loss)) / before.deviation(*size))
     loss, width = fitted.law.loss(*run), math.exp(_SAFETY * worst * fitted.deviation(*run))

@@ -18,7 +18,7 @@ from tpulm.report import finetuning
 from tpulm.report.facts import RunData, changed, gather
 from tpulm.report.history import Chart, History, Point, chart
 from tpulm.train.health import judge, loss_formula, verdict
-from tpulm.workfolder import FORECAST, read_result, write_result
+from tpulm.workfolder import FORECAST, is_of, read_result, write_result
 
 PAGE = PurePath("report/index.html")
 _SECONDS_BETWEEN = 20.0  # between two pages written during training
@@ -160,9 +160,9 @@ def _summary(
 
 
 def _forecast(config: RunConfig, workdir: PurePath) -> Rows:
-    """What the pilots of 'tpulm plan --pilot' said of a run with as many steps."""
+    """What the pilots of 'tpulm plan --pilot' said of this very run."""
     forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
-    if forecast.get("steps") != config.train.steps:
+    if not forecast or not is_of(config, forecast["settings"]):
         return []
     return [("Loss that pilots forecast", f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})")]
 
