@@ -27,8 +27,8 @@ from tpulm.pipeline.pilots import forecast
 KEPT = Path(__file__).with_name("predictions.json")
 TEXTS = CORPORA | {"en": "en/words8m.txt.xz"}
 RECIPES: dict[str, tuple[str, int, float]] = {  # recipe, steps, minutes for its pilots
-    "masked": ("laptop-bert", 10_000, 30.0),
-    "causal": ("laptop-lm", 5_000, 35.0),
+    "masked": ("laptop-bert", 10_000, 22.0),
+    "causal": ("laptop-lm", 5_000, 29.0),
 }
 CASES = [f"{language}-{kind}" for language in ("ko", "ja", "en") for kind in RECIPES]
 SEED = 2
