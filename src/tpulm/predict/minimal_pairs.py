@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from tpulm.convert.huggingface import LoadedModel
 from tpulm.corpus.paths import find_paths
 from tpulm.corpus.readers.lines import ByteStream, find_codec, read_lines
+from tpulm.corpus.sources import suffixes
 from tpulm.errors import DataError, brief
 from tpulm.labelled.records import BENCH_WORDING, Row, new_faults, read_file, record_file
 from tpulm.predict.scores import sentence_scores
@@ -21,7 +21,6 @@ _GOOD: Final = ("sentence_good", "good_sentence", "good", "acceptable", "grammat
 _BAD: Final = ("sentence_bad", "bad_sentence", "bad", "unacceptable", "ungrammatical")
 _PARADIGM: Final = ("UID", "paradigm")
 _CATEGORY: Final = ("linguistics_term", "phenomenon", "type", "category")
-_SUFFIXES: Final = re.compile(r"(\.(txt|jsonl?|ndjson|tsv|csv|parquet))?(\.(gz|bz2|xz|zst))?$")
 
 
 class Benchmark(NamedTuple):
@@ -132,7 +131,7 @@ def read_pairs(path: PurePath, encoding: str = "utf-8") -> list[MinimalPair]:
 def _names(paths: Sequence[str]) -> list[str]:
     """Of each file its name without suffixes, with its folder's where two would have one name."""
     files = [PurePath(one) for one in paths]
-    names = [_SUFFIXES.sub("", one.name) for one in files]
+    names = [(one.with_suffix("") if suffixes(str(one))[1] else one).stem for one in files]
     several = Counter(names)
     return [name if several[name] == 1 else f"{one.parent.name}/{name}" for one, name in zip(files, names, strict=True)]
 

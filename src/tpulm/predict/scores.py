@@ -73,10 +73,11 @@ def sentence_scores(
     if not isinstance(model.params, Decoder) and not hasattr(model.params, "masked_head"):
         raise ConfigError(f"a model with the head '{model.head}' scores no sentences; name a causal or a masked one")
     of_each = _encode(model, sentences)
+    begin = _beginning(model.tokenization) if isinstance(model.params, Decoder) else None
+    around = 2 if begin is None else len(begin) - 1  # a causal model need not read the last token
+    _check_lengths(sentences, of_each, around, model.config.max_positions)
     encoded = list(dict.fromkeys(of_each))  # sentences that read alike are as likely, to the last bit
-    copies = (
-        _causal_copies(model, encoded) if isinstance(model.params, Decoder) else _masked_copies(model, encoded, plain=plain)
-    )
+    copies = _masked_copies(model, encoded, plain=plain) if begin is None else _causal_copies(begin, encoded)
     order = sorted(copies, key=lambda copy: -len(copy.ids))  # long ones first: rows are filled best so
     longest = len(order[0].ids) if order else 0
     length = min(max(ROW_TOKENS, rounded(longest)), model.config.max_positions)
@@ -94,18 +95,20 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
     tokenization = model.tokenization
     if _cuts_words(tokenization):
         encodings = tokenization.plain().encode_batch(sentences, add_special_tokens=False)
-        encoded = [
+        return [
             _Encoded(tuple(one.ids), _words(zip(one.word_ids, one.offsets, strict=True), text))
             for text, one in zip(sentences, encodings, strict=True)
         ]
-    else:
-        starts, several = tokenization.word_starts(), tokenization.encode(sentences)
-        ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
-        encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
-        if tokenization.segmenter is None:
-            encoded = [_Encoded(one.ids, _words(*_spelled(tokenization, one))) for one in encoded]
-    causal = isinstance(model.params, Decoder)  # which need not read the last token
-    around, most = len(_beginning(tokenization)) - 1 if causal else 2, model.config.max_positions
+    starts, several = tokenization.word_starts(), tokenization.encode(sentences)
+    ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
+    encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
+    if tokenization.segmenter is None:
+        encoded = [_Encoded(one.ids, _words(*_spelled(tokenization, one))) for one in encoded]
+    return encoded
+
+
+def _check_lengths(sentences: Sequence[str], encoded: Sequence[_Encoded], around: int, most: int) -> None:
+    """Raise DataError for a sentence that has no tokens, or with `around` others more than `most`."""
     too_long = sum(len(ids) + around > most for ids, _ in encoded)
     for number, (sentence, (ids, _)) in enumerate(zip(sentences, encoded, strict=True), start=1):
         location = f"sentence {number} of {len(sentences)}"
@@ -118,7 +121,6 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
                 "is too long, or take a model with more model.max_positions",
                 location=location,
             )
-    return encoded
 
 
 def _cuts_words(tokenization: Tokenization) -> bool:
@@ -135,12 +137,12 @@ def _words(tokens: Iterable[tuple[int | None, tuple[int, int]]], text: str) -> t
 
     Of a script without spaces each token is a word, but not each of several tokens of one character.
     """
-    numbers, number, before, end = list[int](), -1, (-1, False), 0
+    numbers, before, was_alone, end = list[int](), None, False, 0
     for word, (first, last) in tokens:
         alone = first < last and WITHOUT_SPACES.search(text, first, last) is not None
-        number += (word or 0) != before[0] or ((alone or before[1]) and first >= end)
-        numbers.append(number)
-        before, end = (word or 0, alone), max(end, last)
+        begins = (word or 0) != before or ((alone or was_alone) and first >= end)
+        numbers.append((numbers[-1] if numbers else -1) + begins)
+        before, was_alone, end = word or 0, alone, max(end, last)
     return tuple(numbers)
 
 
@@ -157,8 +159,7 @@ def _beginning(tokenization: Tokenization) -> list[int]:
     return framed[:-1] if len(framed) > 1 and framed[-1] == tokenization.special.sep else framed
 
 
-def _causal_copies(model: LoadedModel, encoded: Sequence[_Encoded]) -> list[_Copy]:
-    begin = _beginning(model.tokenization)
+def _causal_copies(begin: Sequence[int], encoded: Sequence[_Encoded]) -> list[_Copy]:
     first = len(begin) - 1
     return [_Copy(number, [*begin, *ids[:-1]], range(first, first + len(ids)), ids) for number, (ids, _) in enumerate(encoded)]
 
