@@ -133,9 +133,10 @@ def _drop_stale_results(config: RunConfig, folder: PurePath, progress: Progress)
 
 
 def newer_checkpoint(workdir: PurePath) -> int | None:
-    """The step of the newest checkpoint, if W/export is of an earlier one."""
+    """The step of the newest checkpoint, if W/export is of an earlier one, or another mean of checkpoints."""
     newest, exported = max(storage.committed_steps(workdir / "checkpoints"), default=0), read_result(workdir, "export")
-    return newest if newest and (exported is None or exported["step"] < newest) else None
+    is_current = exported is not None and exported["step"] >= newest and same_average(open_run(workdir), exported)
+    return newest if newest and not is_current else None
 
 
 def is_of(config: RunConfig, settings: Mapping[str, Any]) -> bool:

@@ -80,12 +80,12 @@ def test_what_does_not_add_up_is_refused():
 
 
 def test_a_mean_of_checkpoints_is_of_one_objective():
-    phases = [{"share": 0.25, "objective": "clm"}, {"share": 0.75}]
-
-    def averaged(every_steps: int) -> RunConfig:
+    def averaged(objective: str, every_steps: int) -> RunConfig:
         checkpoint = {"every_steps": every_steps, "average_last": 4}
+        phases = [{"share": 0.25, "objective": objective}, {"share": 0.75}]
         return RunConfig.model_validate({"phases": phases, "train": {"steps": 100, "checkpoint": checkpoint}})
 
-    assert averaged(20).train.checkpoint.averaged_steps(100)[0] == 40
+    assert averaged("clm", 20).train.checkpoint.averaged_steps(100)[0] == 40
+    assert averaged("mlm", 25)  # as the other phase, which does not name it
     with pytest.raises(ValidationError, match="from step 25 on"):
-        averaged(25)
+        averaged("clm", 25)

@@ -25,6 +25,7 @@ from tpulm.config.resolve import (
 )
 from tpulm.config.schema import (
     CORPUS_FORMATS as CORPUS_FORMATS,
+    DEFAULT_OBJECTIVES as DEFAULT_OBJECTIVES,
     OBJECTIVES as OBJECTIVES,
     SCHEDULES as SCHEDULES,
     CheckpointConfig as CheckpointConfig,

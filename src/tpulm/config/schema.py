@@ -191,6 +191,7 @@ Amount = Annotated[int, Field(ge=1, le=MOST_TEXT)]  # of bytes or documents
 BatchSize = Annotated[int, Field(ge=1, le=1_048_576)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
+DEFAULT_OBJECTIVES: Final = {"bert": "mlm", "modernbert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
 SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train.optimizer.register_schedule adds others
 # Those whose rates, up to wsd's decay, do not depend on the number of steps, so that a run may end later than planned.
 OPEN_ENDED: Final = ("rsqrt", "constant", "wsd")
@@ -655,9 +656,9 @@ class RunConfig(Settings):
         stock_class_of({**self.model.model_dump(), "next_sentence": self.data.next_sentence})
         if self.train.checkpoint.average_last is not None:
             first, ended = self.train.checkpoint.averaged_steps(self.train.steps)[0], 0.0
-            for phase in self.phases:
+            for phase, objective in zip(self.phases, self.objectives, strict=False):
                 ended += phase.share * self.train.steps
-                if phase.objective != self.phases[-1].objective and first <= ended:
+                if objective != self.objectives[-1] and first <= ended:
                     yield (
                         f"train.checkpoint.average_last averages from step {first} on, and another objective is learned until "
                         f"step {ended:.0f}: lower average_last or every_steps"
@@ -693,8 +694,13 @@ class RunConfig(Settings):
     @property
     def has_next_sentence_head(self) -> bool:
         """Whether all that the run trains can have one: ELECTRAs and next-token prediction have none."""
-        objectives = {phase.objective or self.train.objective.name for phase in self.phases or (PhaseConfig(),)}
-        return self.model.architecture != "electra" and "clm" not in objectives
+        return self.model.architecture != "electra" and "clm" not in self.objectives
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Of each phase, also where it is the default."""
+        default = self.train.objective.name or DEFAULT_OBJECTIVES[self.model.architecture]
+        return tuple(phase.objective or default for phase in self.phases or (PhaseConfig(),))
 
     def _trainable(self, where: str, objective: str | None) -> None:
         """Raise unless a built-in objective can train the model's parameters; registered objectives check this themselves."""

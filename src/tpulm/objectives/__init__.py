@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tpulm.config import OBJECTIVES, ModelConfig
+from tpulm.config import DEFAULT_OBJECTIVES, OBJECTIVES, ModelConfig
 from tpulm.objectives.clm import CausalLanguageModel
 from tpulm.objectives.interface import Column, Objective, Setup, TrainingObjective
 from tpulm.objectives.mlm import MaskedLanguageModel, NextTokenOfEncoder
 from tpulm.objectives.rtd import ReplacedTokenDetection
 
 __all__ = ["Column", "Objective", "Setup", "TrainingObjective", "make", "register"]
-
-_DEFAULTS = {"bert": "mlm", "modernbert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
 
 
 def _next_token(*, model: ModelConfig, **setup: Any) -> Objective:
@@ -35,4 +33,4 @@ def register(name: str, make: Callable[..., Objective]) -> None:
 
 def make(setup: Setup) -> Objective:
     """The objective of a run. Raises ConfigError where special tokens lie outside the vocabulary."""
-    return _REGISTRY[setup.objective.name or _DEFAULTS[setup.model.architecture]](**vars(setup))
+    return _REGISTRY[setup.objective.name or DEFAULT_OBJECTIVES[setup.model.architecture]](**vars(setup))

@@ -196,8 +196,7 @@ def current_model(workdir: PurePath, *, preferred: Sequence[str], progress: Prog
     from tpulm.convert.huggingface import load_model
 
     config, has_export = open_run(workdir), storage.exists(workdir / "export")
-    exported = read_result(workdir, "export") or {}
-    if has_export and newer_checkpoint(workdir) is None and same_average(config, exported):
+    if has_export and newer_checkpoint(workdir) is None:
         return load_model(workdir / "export", preferred=preferred)
     stages = _trained(config, workdir, ALONE, progress, read_only=True)
     with storage.scratch_folder() as folder:
@@ -537,10 +536,10 @@ class Stages:
         steps = [step for step in self.revisions if step in committed]
         if not steps:
             raise ConfigError(f"{self.workdir} has no checkpoint by words yet: train.checkpoint.keep_at_words asks for them")
-        objectives = {step: phase_at(self.phases, step).config.train.objective.name for step in steps}
-        last = self.phases[-1].config.train.objective.name
-        if before := [self.revisions[step] for step in steps if objectives[step] != last]:
-            self.progress.note(f"{', '.join(before)}: from before the phase of '{last}', for which their heads are untrained")
+        objectives = self.config.objectives
+        of_others = [step for step in steps if objectives[phase_at(self.phases, step).number - 1] != objectives[-1]]
+        if before := ", ".join(self.revisions[step] for step in of_others):
+            self.progress.note(f"{before}: from before the phase of '{objectives[-1]}', for which their heads are untrained")
         self.progress.start("Exporting", len(steps), "checkpoint")
         for step in steps:
             state = self._program(phase_at(self.phases, step)).abstract_state
