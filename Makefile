@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Without what they share and what needs a GPU, without what takes hours (babylm, finetuning_rates, learning, predictions, tasks, vocabulary), and
+# Without what they share, what needs a GPU or other projects' clients, without what takes hours (babylm, finetuning_rates, learning, predictions, tasks, vocabulary), and
 # without prepare.py and train_tokenizer.py, of which one case is enough.
 BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,attention_gpu babylm cloud_clients cloud_stand_in contenders corpora finetuning_rates learning learning_data learning_report learning_torch memory predictions prepare tasks train_tokenizer turns vocabulary),$(wildcard benchmarks/*.py))
 LONG := slow or needs_peer or soak or fuzz or compiles

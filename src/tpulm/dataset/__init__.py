@@ -4,8 +4,7 @@
 `evaluation_batches` read it. `layouts` and `segments` decide which tokens make a row, `store` how rows lie on disk, `order` in
 which order training sees them. A part is what lies in one range of the corpus's hashes. `encode` turns texts into ids,
 `blocks` reads stored rows, `random_streams` generates random numbers; `tfrecord`, `example`, `pretraining_records` and
-`record_ranges` read Google's files for `importing`, which is not imported here, so that workers of `prepare` do not pay for
-it.
+`record_ranges` read Google's files for `importing`. This package does not import that, which would slow workers of `prepare`.
 """
 
 from tpulm.dataset.batches import Batches, evaluation_batches, token_counts, with_columns

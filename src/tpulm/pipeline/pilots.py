@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tpulm import storage
-from tpulm.config import Phase, RunConfig, list_recipes, load, phases_of
+from tpulm.config import Phase, RunConfig, differences, list_recipes, load, phases_of
 from tpulm.config.schema import HardwareConfig, TrackConfig
 from tpulm.errors import ConfigError
 from tpulm.pipeline import PreparedData, Programs, Stages, prepare_data
@@ -23,6 +23,7 @@ from tpulm.plan.scaling import LEAST_PILOTS, ScalingPoint, predict
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import duration
 from tpulm.runtime.hosts import ALONE
+from tpulm.train.health import token_loss
 from tpulm.workfolder import FORECAST, begin, is_of, open_run, read_results
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
@@ -94,7 +95,7 @@ def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, prog
     _check(config)
     folder = storage.check_writable(workdir)
     with storage.held(folder):
-        if storage.committed_steps(folder / "checkpoints") and not is_of(config, open_run(folder).model_dump(mode="json")):
+        if storage.committed_steps(folder / "checkpoints") and differences(open_run(folder), config):
             raise ConfigError(f"{folder} has a run with other settings: forecast this one in a folder of its own")
         begin(config, folder, progress)
         data = prepare_data(config, folder, progress=progress)
@@ -210,7 +211,7 @@ def _train(
         rung.name,
         trained.values["parameters"],
         _tokens(small, data),
-        scores.get("mlm_loss", scores["loss"]),  # of tokens, as the unigrams' is
+        token_loss(scores),  # as the unigrams' is
         scores["unigram_entropy"],
         not scores["at_unigrams"],
         scores["bits_per_character"],

@@ -162,7 +162,7 @@ def _summary(
 def _forecast(config: RunConfig, workdir: PurePath) -> Rows:
     """What the pilots of 'tpulm plan --pilot' said of this very run."""
     forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
-    if not forecast or not is_of(config, forecast["settings"]):
+    if not is_of(config, forecast.get("settings", {})):
         return []
     return [("Loss that pilots forecast", f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})")]
 

@@ -52,7 +52,7 @@ def judge(step: int, scores: Mapping[str, float]) -> list[HealthCheck]:
     """The checks that apply to these held-out scores after `step` steps; the first is that of the token loss."""
     has_detector = "detection_auc" in scores
     of = "generator token loss" if has_detector else "token loss"
-    checks = [HealthCheck(of, _token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
+    checks = [HealthCheck(of, token_loss(scores), -math.inf, scores["unigram_entropy"] - _LEARNED)]
     if has_detector:
         checks += [HealthCheck(label, scores[name], low, math.inf) for name, (label, low) in _DETECTOR.items()]
         if step >= _PUBLISHED_FROM:
@@ -62,7 +62,7 @@ def judge(step: int, scores: Mapping[str, float]) -> list[HealthCheck]:
 
 def is_at_unigrams(scores: Mapping[str, float]) -> bool:
     """Whether, by its held-out scores, a model has learned only how frequent each token is."""
-    return not _token_loss(scores) <= scores["unigram_entropy"] - _LEARNED
+    return not token_loss(scores) <= scores["unigram_entropy"] - _LEARNED
 
 
 def verdict(checks: list[HealthCheck], step: int, *, advice: str = "") -> str:
@@ -91,7 +91,7 @@ def plateau_note(scores: Mapping[str, float], step: int, steps: int, advice: str
     """The note shown during training for a run that is still at its unigrams."""
     whose = "generator's loss" if "detection_loss" in scores else "loss"
     return (
-        f"after {step:,} of {steps:,} steps the {whose} on held-out tokens, {_token_loss(scores):.2f}, is still that of "
+        f"after {step:,} of {steps:,} steps the {whose} on held-out tokens, {token_loss(scores):.2f}, is still that of "
         f"knowing how frequent each token is, {scores['unigram_entropy']:.2f}. {advice}"
     )
 
@@ -171,5 +171,6 @@ def why_losses_differ(config: RunConfig) -> str:
     return "; ".join(reasons)
 
 
-def _token_loss(scores: Mapping[str, float]) -> float:
+def token_loss(scores: Mapping[str, float]) -> float:
+    """The loss of tokens alone, where that of a run sums several."""
     return scores.get("mlm_loss", scores["loss"])
