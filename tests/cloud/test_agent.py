@@ -247,6 +247,8 @@ def test_a_log_of_before_a_reboot_waits_for_the_secrets(google: Google, program:
     agent.upload_log(last=True)
     (log,) = [asked.body for asked in google.asked if "log-0.txt" in asked.path]
     assert log == "training with [redacted]\n"
+    agent.log_path.write_text("a-very-secret-value" + "." * (program.LOG_BYTES - 5))  # what is shown begins within the secret
+    assert agent.log_end() == "cted]" + "." * (program.LOG_BYTES - 5)
 
 
 def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
