@@ -12,8 +12,8 @@ from tpulm.nn.attention import CAUSAL, EVERYTHING, AttentionWindow, attend, atte
 from tpulm.nn.dropout import DropoutSeeds, dropout
 from tpulm.nn.params import TruncatedNormal, initialize
 
-B, H, L, K = 3, 2, 8, 4
-SEGMENTS = jnp.asarray([[0, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, -1, -1, -1]], jnp.int32)
+B, H, L, K = 3, 2, 10, 4
+SEGMENTS = jnp.asarray([10 * [0], [0, 0, 0, 1, 1, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, 0, 0, -1, -1, -1]], jnp.int32)
 ONE_SEGMENT = jnp.zeros((1, 2), jnp.int32)
 
 
@@ -35,7 +35,8 @@ def plain(
         (0.3, EVERYTHING, True),
         (0.3, CAUSAL, True),
         (0.3, EVERYTHING, False),
-        (0.0, AttentionWindow(3, 3), True),  # in one piece
+        (0.0, AttentionWindow(3, 3), True),  # in one piece: ten tokens are no whole blocks of three
+        (0.0, AttentionWindow(2, 0), True),  # in one piece: to one side
         (0.0, AttentionWindow(2, 2), True),  # by blocks of two tokens
         (0.0, AttentionWindow(2, 2), False),
     ],
@@ -93,7 +94,7 @@ def test_large_scores_do_not_overflow():
 
 # -- rotary positions -------------------------------------------------------------------------------------------------------
 
-POSITIONS = jnp.asarray([[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 0, 1, 2, 3, 0], [0, 1, 2, 3, 4, 0, 0, 0]], jnp.int32)
+POSITIONS = jnp.asarray([[*range(10)], [0, 1, 2, 0, 1, 2, 3, 4, 0, 1], [0, 1, 2, 3, 4, 5, 6, 0, 0, 0]], jnp.int32)
 
 
 def test_rotary_positions_have_autodiffs_gradient():

@@ -235,7 +235,7 @@ def banding(threshold: float) -> Banding:
     """The banding whose probability is closest to a step at the threshold, by the area between the two."""
     similarity = (np.arange(2000) + 0.5) / 2000
     is_similar = similarity >= threshold
-    choices = [Banding(bands, rows) for rows in range(1, 33) for bands in range(1, MOST_HASHES // rows + 1)]
+    choices = [Banding(bands, rows) for rows in range(1, MOST_HASHES + 1) for bands in range(1, MOST_HASHES // rows + 1)]
     return min(choices, key=lambda choice: float(np.abs(choice.probability(similarity) - is_similar).sum()))
 
 
