@@ -18,8 +18,10 @@ from command_line import invoke
 from local_server import LocalServer, send
 from toy_runs import Notes, toy_config, write_corpus
 from tpulm import pipeline, report
+from tpulm.cloud.status import speed_of
 from tpulm.config import flattened, load
 from tpulm.errors import ConfigError, Stopped
+from tpulm.readable import duration
 from tpulm.report.history import History
 from tpulm.report.run import Reporter, changed_settings
 from tpulm.train.metrics import START
@@ -88,9 +90,14 @@ def test_hostile_text_stays_text(workdir: Path, tmp_path: Path) -> None:
         report.write(copy)
         return Tags((copy / "report" / "index.html").read_text(encoding="utf-8"))
 
-    assert "Stopped at step 12 of 12;" in page(0.0).text  # what failed before was mended, or the run had not gone on
+    values["train"]["steps"] = 112
+    (copy / "run.json").write_text(json.dumps({**values, "name": EVIL}))
+    speed = speed_of((one.step, one.values) for one in History.read(copy, {}).records if one.kind == "train")
+    assert speed is not None
+    assert re.search(rf"To go, at this speed\W+{re.escape(duration(100 * speed.seconds_per_step))}", page(0.0).text)
+    assert "Stopped at step 12 of 112;" in page(0.0).text  # what failed before was mended, or the run had not gone on
     killed = page(time.time())
-    assert "Stopped at step 12 of 12:" in killed.text and EVIL in killed.text
+    assert "Stopped at step 12 of 112:" in killed.text and EVIL in killed.text
     assert not [tag for tag, _ in (*finished.found, *killed.found) if tag in ("script", "img")]
 
 
