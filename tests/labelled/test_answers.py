@@ -145,12 +145,20 @@ def test_windows_are_those_of_the_tokenizers_library(tokenizer: Tokenization, ma
 
 def test_an_answer_is_made_of_whole_tokens(tokenizer: Tokenization) -> None:
     context = "the film was very good and the plot was bad"
-    answers = [Answer(18, "good"), Answer(19, "ood and"), None, Answer(0, context)]
-    rows = window_rows(tokenizer, ["film"] * 4, [context] * 4, max_length=12, stride=3)
+    answers = [
+        Answer(18, "good"),
+        Answer(19, "ood and"),
+        None,
+        Answer(0, context),
+        Answer(27, "the plot"),
+        Answer(31, "plot was bad"),
+    ]
+    rows = window_rows(tokenizer, ["film"] * 6, [context] * 6, max_length=12, stride=3)
     found = align(answers, rows)
-    assert rows.of is not None and rows.of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # 8 tokens, and from the sixth on
+    assert rows.of is not None and rows.of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]  # 8 tokens, and from the sixth on
     # in the first window good is token 3 + 4; in the second it is not, since that begins with "and"
-    assert found.tolist() == [[7, 7, 0], [0, 0, 0], [7, 8, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 2], [0, 0, 0]]
+    assert found[:8].tolist() == [[7, 7, 0], [0, 0, 0], [7, 8, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 2], [0, 0, 0]]
+    assert found[8:].tolist() == [[9, 10, 0], [4, 5, 0], [0, 0, 0], [5, 7, 0]]  # in both, and in the second alone
 
 
 def test_the_best_answers_are_those_of_all_pairs(tokenizer: Tokenization) -> None:
