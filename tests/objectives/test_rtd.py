@@ -175,12 +175,15 @@ def test_frequencies_are_those_of_the_softmax(temperature: float):
     assert squares + rest < freedom + 4 * np.sqrt(2 * freedom)  # chi-squared: four standard deviations
 
 
-def test_a_token_of_probability_zero_is_never_drawn():
+def test_a_token_of_probability_zero_is_never_drawn(monkeypatch: pytest.MonkeyPatch):
     logits = np.full(WIDE, -1e9)
     logits[[5, 130]] = 0.0
     found = np.bincount(draw(logits), minlength=WIDE)
     assert found[5] + found[130] == DRAWS
     assert abs(found[5] - DRAWS / 2) < 4 * np.sqrt(DRAWS / 4)
+    for uniform, drawn in ((0.0, 5), (np.nextafter(np.float32(1), np.float32(0)), 130)):  # one in eight million is 0
+        monkeypatch.setattr(jax.random, "uniform", lambda _, shape, dtype, value=uniform: jnp.full(shape, value, dtype))
+        assert sample_tokens(jnp.asarray(logits)[None, None], jax.random.split(jax.random.key(0), 1)).item() == drawn
 
 
 def test_a_rows_samples_depend_on_its_key_alone():
