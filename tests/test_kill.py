@@ -21,11 +21,12 @@ STAGES = ["run.json", "corpus", "corpus/manifest.json", "tokenizer/manifest.json
 STAGES += ["dataset/inputs.json", "dataset/train/part-00001", "dataset/manifest.json"]
 STAGES += ["metrics/0001.jsonl", "checkpoints/20", "checkpoints/80", "results/train.json", "results/evaluation.json"]
 
+SYLLABLES = ["ka", "ro", "mi", "su", "te", "no", "la", "vi", "de", "po", "gu", "en"]
 RUN_FILE = """
-corpus = {sources = [{format = "python"}], max_documents = 3_000, holdout_fraction = 0.02}
-tokenizer = {vocab_size = 1_500, lowercase = true}
+corpus = {sources = ["corpus.txt"], holdout_fraction = 0.02}
+tokenizer = {vocab_size = 400, lowercase = true}
 data = {sequence_length = 64, rows = "packed", part_bytes = 100_000}
-model = {num_layers = 2, hidden_size = 128, num_heads = 2, intermediate_size = 512, max_positions = 64}
+model = {num_layers = 1, hidden_size = 64, num_heads = 2, intermediate_size = 128, max_positions = 64}
 [train]
 steps = 120
 batch_size = 16
@@ -40,6 +41,11 @@ checkpoint.every_steps = 20
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("kill")
     (root / "run.toml").write_text(RUN_FILE)
+    draw = random.Random(0)
+    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(2_000)]
+    (root / "corpus.txt").write_text(
+        "".join(" ".join(draw.choices(words, k=draw.randint(4, 60))) + ".\n" for _ in range(3_000))
+    )
     return root
 
 
@@ -69,7 +75,7 @@ def test_killed_in_every_stage_equals_uninterrupted(folder: Path, whole: Any, us
         while not (folder / "killed" / stage).exists() and process.poll() is None:
             time.sleep(0.005)
         try:
-            process.wait(rng.uniform(0.0, 0.8))
+            process.wait(rng.uniform(0.0, 0.4))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)  # the process alone: its workers must notice by themselves
             process.wait()
