@@ -53,11 +53,9 @@ def draw_schedule(seed: int, *, count: int, steps: int) -> list[Event]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("events", "steps"),
-    [pytest.param(4, 150, marks=pytest.mark.slow, id="short"), pytest.param(24, 480, marks=pytest.mark.soak, id="full")],
-)
-def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, tmp_path: Path, events: int, steps: int):
+@pytest.mark.soak
+def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, tmp_path: Path):
+    events, steps = 24, 480
     write_corpus()
     calm = run_of(tmp_path / "calm", gcs, steps)
     calm.complete()
@@ -67,43 +65,48 @@ def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, 
     told = list(suffer(stormy, schedule, gcs))
     print("\n".join(told))
     assert len(told) == events
+    assert_same(stormy, calm)
 
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_and_killed_ends_as_if_nothing_had_happened_and_goes_on_elsewhere(gcs: Emulator, tmp_path: Path):
+    """As on a disk, where nothing happens; and on a single host, where losses differ by rounding, with the same rows in the
+    same order."""
+    steps = 120
+    write_corpus()
+    calm = run_of(tmp_path / "calm", gcs, steps)
+    calm.workdir = tmp_path / "calm" / "w"
+    calm.complete()
+    assert not any("error" in calm.log(index).read_text() for index in range(2))
+
+    stormy, moved = (run_of(tmp_path / name, gcs, steps) for name in ("stormy", "moved"))
+    stop, kill, kill_all = (
+        ("SIGTERM to one host", 10, 0.4, 1),
+        ("kill one host", 40, 0.3, 0),
+        ("kill all in a commit", 70, 0.3, 0),
+    )
+    happening = suffer(stormy, [Event(*event) for event in (stop, kill, kill_all)], gcs)
+    print(next(happening), flush=True)
+    assert 0 < stormy.committed_step() < steps
+    storage.copy_files(stormy.workdir, moved.workdir)
+    print(*happening, sep="\n")
+    assert_same(stormy, calm)
+
+    moved.start(num_hosts=1)
+    assert moved.wait(120) == [0], moved.tails()
+    dataset = [{name: value for name, value in digests(run).items() if name.startswith("dataset/")} for run in (calm, moved)]
+    assert dataset[0] == dataset[1]
+    losses = [[values["loss"] for kind, _, values in read_metrics(run.workdir) if kind == "train"] for run in (calm, moved)]
+    assert len(losses[0]) == steps
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def assert_same(stormy: Cluster, calm: Cluster) -> None:
     assert digests(stormy) == digests(calm)
     assert logged(stormy.workdir) == logged(calm.workdir)
     repeated = repeated_steps(stormy)
     print(f"{stormy.attempts} attempts; steps computed twice, by attempt: {repeated}")
     assert max(repeated, default=0) <= 2 * INTERVAL  # one checkpoint is written while the steps to the next are computed
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_other_hosts_and_devices(gcs: Emulator, tmp_path: Path) -> None:
-    """Begun by two hosts of two devices, ended by one: the same rows in the same order, and losses that differ by rounding."""
-    write_corpus()
-    alone = run_of(tmp_path / "alone", gcs, steps=80)
-    alone.complete(num_hosts=1)
-
-    moved = run_of(tmp_path / "moved", gcs, steps=80)
-    moved.start()
-    wait_for_a_checkpoint(moved)
-    moved.send(signal.SIGTERM, 1)
-    assert moved.wait(60) == [75, 75], moved.tails()
-    moved.start(num_hosts=1)
-    assert moved.wait(120) == [0], moved.tails()
-
-    dataset = [{name: value for name, value in digests(run).items() if name.startswith("dataset/")} for run in (alone, moved)]
-    assert dataset[0] == dataset[1]
-    losses = [[values["loss"] for kind, _, values in read_metrics(run.workdir) if kind == "train"] for run in (alone, moved)]
-    assert len(losses[0]) == 80
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_two_hosts_on_one_disk_part_in_peace(gcs: Emulator, tmp_path: Path) -> None:
-    write_corpus()
-    run = run_of(tmp_path / "disk", gcs, steps=10)
-    run.workdir = tmp_path / "disk" / "w"
-    run.complete()
-    assert not any("error" in run.log(index).read_text() for index in range(2))
 
 
 SHORT_LEASES = """
