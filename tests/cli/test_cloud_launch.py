@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import compiled
 from cloud_emulator import Emulator, EmulatorError, MachineSettings
 from command_line import invoke
 from toy_runs import run_file, write_corpus
@@ -29,6 +30,7 @@ from waiting import is_alive, until
 RUN = run_file("corpus.txt.gz", steps=2000) + "[train.optimizer]\nwarmup_steps = 20\n"
 WHERE = ("--accelerator", "v3-8", "--bucket", "runs", "--zone", "us-central1-a")
 V5P = ("--accelerator", "v5p-8", "--bucket", "runs", "--zone", "europe-west4-b")  # where there are only commitments
+QUICK = {"XLA_FLAGS": compiled.flags()}  # for VMs: what they compute is compared with nothing
 Tpulm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -105,6 +107,7 @@ def test_there_must_be_a_run(gcs: Emulator) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("machines", [MachineSettings(environment=QUICK)], ids=["quick"])
 def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulator, ready: None) -> None:
     """However busy machine and network are: the VM installs nothing, and the process in the background ends by itself."""
     gcs.tpu.set(create_seconds=0.1, delete_seconds=0.05)
@@ -126,7 +129,9 @@ def test_launched_in_the_background_and_launched_again(tpulm: Tpulm, gcs: Emulat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machines", [MachineSettings(python=an_old_python(), internet=False)], ids=["offline"])
+@pytest.mark.parametrize(
+    "machines", [MachineSettings(python=an_old_python(), internet=False, environment=QUICK)], ids=["offline"]
+)
 def test_vms_with_an_old_python_and_no_way_to_a_package_index(
     tpulm: Tpulm, gcs: Emulator, place: Path, tmp_path: Path, fetchable_interpreter: dict[str, str]
 ) -> None:
