@@ -89,6 +89,7 @@ def test_what_cannot_be_launched(place: Path, gcs: Emulator, monkeypatch: pytest
         (("--accelerator", "v3-8"), 2, "--bucket"),
         ((*WHERE[:4], "--zone", "us-east1-d"), 4, "us-east1-d"),
         ((*WHERE, "--workdir", "here"), 2, "here"),
+        ((*WHERE, "--workdir", "gs://runs"), 2, "whole bucket"),
         ((*WHERE, "--prepare-on-tpu"), 2, "corpus.txt.gz"),
         ((*WHERE, "--prepare-on-tpu", "--set", "corpus.sources=hub:a/b"), 2, "hub:a/b"),
         ((*WHERE[:2], "--bucket", "nowhere-to-be-found", *WHERE[4:]), 4, "tpulm cloud setup"),

@@ -69,17 +69,21 @@ FLAT = {(1_328_256, 0.189): 4.159, (1_328_256, 0.319): 3.901, (1_328_256, 0.512)
 FLAT |= {(362_816, 0.319): 4.099, (362_816, 0.512): 3.901, (362_816, 0.819): 3.743, (362_816, 1.28): 3.616}
 
 
-def test_steep_pilots_alone_tell_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     counts = SimpleNamespace(train=SimpleNamespace(counts=SimpleNamespace(tokens=4_000_000)))
     data = cast("Any", SimpleNamespace(datasets=[counts]))
     monkeypatch.setattr(pilots, "_size", lambda *_: pilots._Size(1_328_256, 5e6, 1e12))
     monkeypatch.setattr(pilots, "_of_this_architecture", lambda config: [])
 
-    def predict(losses: dict[tuple[int, float], float], unigrams: float) -> None:
+    def predict(losses: dict[tuple[int, float], float], unigrams: float) -> pilots.Forecast:
         outcomes = [PilotResult("", size, 1e6 * tokens, loss, unigrams, True, 5.0) for (size, tokens), loss in losses.items()]
-        pilots._predicted(load("laptop-lm"), data, outcomes, pilots._Timing((), 1e9))
+        return pilots._predicted(load("laptop-lm"), data, outcomes, pilots._Timing((), 1e9))
 
-    predict(FLAT, 5.519)
+    made = predict(FLAT, 5.519)
+    monkeypatch.setattr(pilots, "forecast", lambda *_, **__: made)
+    told = invoke("plan", "laptop-lm", "--set", "corpus.sources=a", "--pilot", "1m", "--workdir", tmp_path, code=0).stdout
+    for loss in (made.loss, *(loss for _, loss in made.alternatives)):
+        assert f"{loss:.3f}" in told and f" {loss * 5.0 / 3.706:.3f}" in told  # the largest pilot has 5 bits a character
     with pytest.raises(ConfigError, match="steep"):
         predict(STEEP, 7.392)
 
