@@ -14,6 +14,7 @@ import pytest
 from cluster import RUN_FILE, Cluster
 
 from cloud_emulator import Emulator
+from command_line import invoke
 from toy_runs import logged
 from tpulm import storage
 from tpulm.train.metrics import read_metrics
@@ -71,7 +72,7 @@ def test_a_run_that_everything_happens_to_ends_as_if_nothing_had(gcs: Emulator, 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_and_killed_ends_as_if_nothing_had_happened_and_goes_on_elsewhere(gcs: Emulator, tmp_path: Path):
     """As on a disk, where nothing happens; and on a single host, where losses differ by rounding, with the same rows in the
-    same order."""
+    same order. A host alone prepares the same rows, too."""
     steps = 120
     write_corpus()
     calm = run_of(tmp_path / "calm", gcs, steps)
@@ -94,8 +95,12 @@ def test_a_run_that_is_stopped_and_killed_ends_as_if_nothing_had_happened_and_go
 
     moved.start(num_hosts=1)
     assert moved.wait(120) == [0], moved.tails()
-    dataset = [{name: value for name, value in digests(run).items() if name.startswith("dataset/")} for run in (calm, moved)]
-    assert dataset[0] == dataset[1]
+    alone = run_of(tmp_path / "alone", gcs, steps)
+    invoke("dataset", "prepare", alone.run_file, "--workdir", alone.workdir, code=0)
+    of_two, of_one, copied = (
+        {name: value for name, value in digests(run).items() if name.startswith("dataset/")} for run in (calm, alone, moved)
+    )
+    assert of_two == of_one == copied
     losses = [[values["loss"] for kind, _, values in read_metrics(run.workdir) if kind == "train"] for run in (calm, moved)]
     assert len(losses[0]) == steps
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
