@@ -14,17 +14,16 @@ from typing import Any
 
 import pytest
 
-from toy_runs import outcome
+from toy_runs import outcome, write_corpus
 
 # What must exist before each kill, so that every stage is hit; a random delay follows.
 STAGES = ["run.json", "corpus", "corpus/manifest.json", "tokenizer/manifest.json"]
 STAGES += ["dataset/inputs.json", "dataset/train/part-00001", "dataset/manifest.json"]
 STAGES += ["metrics/0001.jsonl", "checkpoints/20", "checkpoints/80", "results/train.json", "results/evaluation.json"]
 
-SYLLABLES = ["ka", "ro", "mi", "su", "te", "no", "la", "vi", "de", "po", "gu", "en"]
 RUN_FILE = """
-corpus = {sources = ["corpus.txt"], holdout_fraction = 0.02}
-tokenizer = {vocab_size = 400, lowercase = true}
+corpus = {sources = ["corpus.txt.gz"], holdout_fraction = 0.02}
+tokenizer = {vocab_size = 60, lowercase = true}
 data = {sequence_length = 64, rows = "packed", part_bytes = 100_000}
 model = {num_layers = 1, hidden_size = 64, num_heads = 2, intermediate_size = 128, max_positions = 64}
 [train]
@@ -41,11 +40,7 @@ checkpoint.every_steps = 20
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("kill")
     (root / "run.toml").write_text(RUN_FILE)
-    draw = random.Random(0)
-    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(2_000)]
-    (root / "corpus.txt").write_text(
-        "".join(" ".join(draw.choices(words, k=draw.randint(4, 60))) + ".\n" for _ in range(3_000))
-    )
+    write_corpus(root / "corpus.txt.gz", documents=6_000)
     return root
 
 
