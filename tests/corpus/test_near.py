@@ -60,6 +60,7 @@ def test_the_step_is_where_datasketch_has_it(threshold: float, bands: int, rows:
     assert banding(threshold) == Banding(bands, rows)
     below, above = banding(threshold).probability(np.array([threshold - 0.15, min(1.0, threshold + 0.1)]))
     assert below < 0.2 and above > 0.8
+    assert Banding(1, 1).probability(np.array([0.25])) == pytest.approx(0.25)
 
 
 def test_case_marks_and_blanks_do_not_count():
