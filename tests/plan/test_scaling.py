@@ -16,10 +16,11 @@ def chinchilla(parameters: float, tokens: float) -> float:
 
 
 def observed(law: Law, noise: float, seed: int) -> list[ScalingPoint]:
-    """Nine pilots of a run of 1.8M parameters and 3.3M tokens, with the noise of seeds."""
+    """Seven pilots of a run of 1.8M parameters and 3.3M tokens, with the noise of seeds; two are narrower, and off the law."""
     random = np.random.default_rng(seed)
-    runs = [(size, share * tokens) for size, tokens in ((1.8e6, 5.5e4), (7e5, 1.1e5), (3e5, 2.2e5)) for share in (1, 2, 4)]
-    return [ScalingPoint(*run, law.loss(*run) * math.exp(noise * random.normal())) for run in runs]
+    runs = [(1.8e6, 3e5 / 2**halves) for halves in range(5)]
+    pilots = [ScalingPoint(*run, law.loss(*run) * math.exp(noise * random.normal())) for run in runs]
+    return pilots + [ScalingPoint(6e5, tokens, law.loss(6e5, tokens) * 1.01) for tokens in (1.5e5, 3e5)]
 
 
 def test_repeated_text_counts_for_less():
@@ -37,12 +38,12 @@ def test_far_from_the_unigrams_the_law_is_that_of_hoffmann():
 
 
 @pytest.mark.parametrize(("alpha", "beta", "gamma"), [(0.3, 0.5, 0.0), (0.45, 0.25, 0.0), (0.3, 0.5, 0.3), (0.45, 0.25, 0.2)])
-def test_fifteen_times_the_largest_pilot_is_near_and_in_the_interval(alpha: float, beta: float, gamma: float):
-    law = Law(2.0, 7.1, 1e12, 2e5, alpha, 4e5, beta, gamma)
+def test_eleven_times_the_largest_pilot_is_near_and_in_the_interval(alpha: float, beta: float, gamma: float):
+    law = Law(2.0, 7.1, 1e12, 2e5, alpha, 5e4, beta, gamma)
     run = (1.8e6, 3.3e6)
     made = [predict(observed(law, 0.003, seed), run, unigrams=7.1, text=1e12) for seed in range(10)]
     errors = [abs(one.loss / law.loss(*run) - 1) for one in made]
-    assert np.median(errors) < 0.015 and max(errors) < 0.03, errors
+    assert np.median(errors) < 0.02 and max(errors) < 0.04, errors
     assert sum(one.low <= law.loss(*run) <= one.high for one in made) >= 9
     assert np.median([one.high / one.low for one in made]) < 1.2
 

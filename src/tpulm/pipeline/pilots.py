@@ -27,14 +27,16 @@ from tpulm.train.health import token_loss
 from tpulm.workfolder import FORECAST, begin, is_of, open_run, read_results
 
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
-# Of the widest pilot: how wide a pilot is, and how many of its steps it has. Narrower pilots run longer: they show at less cost
-# how the loss falls with more text.
-_RUNGS = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 2.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0))
+# Of the widest pilot: how wide a pilot is, and how many of its steps it has. Where the run's own model fits into the time, most
+# are of it; else all are narrower, and the narrowest run longest: they show at less cost how the loss falls with more text.
+_OWN_MODEL = ((1.0, 1 / 16), (1.0, 0.125), (1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0))
+_NARROWER = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 2.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0))
 _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
 _LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
 _TIMED_STEPS = 4
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
 _CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
+_LEAST_GAIN = 0.5  # over the unigrams, of the best pilot's: one that has gained less has not left the plateau
 _LARGER = 4  # times the largest pilot's parameters: of recipes that are compared
 _WIDEST = 1.5  # of an interval that tells something: its upper end over its lower one
 
@@ -232,9 +234,15 @@ def _tokens(config: RunConfig, data: PreparedData) -> float:
     )
 
 
-def _has_three_sizes(config: RunConfig, width: float) -> bool:
-    """Whether pilots of this share of the run's width, of half and of a quarter of that differ in width."""
-    return len({in_small(config, Rung(width * relative, 1, 8)).model.hidden_size for relative, _ in _RUNGS}) == 3
+def _ladder(width: float) -> tuple[tuple[float, float], ...]:
+    """Widths and lengths of the pilots whose widest has this share of the run's width."""
+    return _OWN_MODEL if width == 1 else _NARROWER
+
+
+def _differ(config: RunConfig, width: float) -> bool:
+    """Whether all widths of that ladder differ in this model."""
+    widths = {relative for relative, _ in _ladder(width)}
+    return len({in_small(config, Rung(width * relative, 1, 8)).model.hidden_size for relative in widths}) == len(widths)
 
 
 class _Size(NamedTuple):
@@ -268,26 +276,24 @@ class _Timing(NamedTuple):
         """As an earlier call chose them, for as much time; else by timing a few steps, widest model first. Pilots of other
         settings are removed."""
         path, begun = workdir / _FOLDER / _LADDER, time.monotonic()
-        ladder = storage.read_json(path) if storage.exists(path) else None
-        if ladder is not None and not is_of(config, ladder["settings"]):
+        kept = storage.read_json(path) if storage.exists(path) else None
+        if kept is not None and not is_of(config, kept["settings"]):
             progress.note("the run's settings have changed: its pilots begin again")
             storage.remove(path.parent)
-        elif ladder is not None and ladder["seconds"] == seconds:
-            return cls(tuple(Rung(*rung) for rung in ladder["rungs"]), ladder["flops_per_second"])
+        elif kept is not None and kept["seconds"] == seconds:
+            return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
         enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
         paces = functools.cache(functools.partial(_paces, config, workdir, data))
         batch, step, compiling = config.train.batch_size, 0.0, 0.0
-        widths = [width for width in _WIDTHS if _has_three_sizes(config, width)]
+        widths = [width for width in _WIDTHS if _differ(config, width)]
         if not widths:
-            raise ConfigError(
-                f"a model of model.hidden_size = {config.model.hidden_size} has no pilots of half and a quarter of it"
-            )
+            raise ConfigError(f"a model of model.hidden_size = {config.model.hidden_size} has no pilots of half of it")
         for width in widths:
-            batch, (step, _) = config.train.batch_size, paces(width)
-            compiling = sum(paces(width * relative)[1] for relative, _ in _RUNGS)
-            ladder_of_one_step = sum(paces(width * relative)[0] * length for relative, length in _RUNGS)
+            batch, (step, _), ladder = config.train.batch_size, paces(width), _ladder(width)
+            compiling = sum(paces(width * relative)[1] for relative, _ in ladder)
+            ladder_of_one_step = sum(paces(width * relative)[0] * length for relative, length in ladder)
             left = (seconds - compiling - (time.monotonic() - begun)) * config.train.batch_size
             while (steps := int(left / ladder_of_one_step / batch)) < _LEAST_STEPS and batch > 8:
                 batch //= 2
@@ -301,9 +307,9 @@ class _Timing(NamedTuple):
                 f"largest {step:.2g} s. Give --pilot more time"
             )
         rate = longest.flops / (steps * step * batch / config.train.batch_size)
-        rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _RUNGS)
-        ladder = {"settings": config.model_dump(mode="json"), "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
-        storage.write_json(storage.make_folder(path.parent) / _LADDER, ladder, sealed=True)
+        rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _ladder(width))
+        kept = {"settings": config.model_dump(mode="json"), "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
+        storage.write_json(storage.make_folder(path.parent) / _LADDER, kept, sealed=True)
         return cls(rungs, rate)
 
 
@@ -328,13 +334,14 @@ def _paces(config: RunConfig, workdir: PurePath, data: PreparedData, width: floa
 
 
 def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:
-    learned = [one for one in outcomes if one.learned]
     largest = max(outcomes, key=lambda one: one.parameters * one.tokens)
+    best = max(one.unigrams - one.loss for one in outcomes)
+    learned = [one for one in outcomes if one.learned and one.unigrams - one.loss >= _LEAST_GAIN * best]
     if len(learned) < LEAST_PILOTS or not largest.learned:
         raise ConfigError(
-            f"{len(outcomes) - len(learned)} of {len(outcomes)} pilots have learned no more than how frequent each token is "
-            f"(the largest has a loss of {largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing "
-            "can be predicted. Give --pilot more time"
+            f"{len(outcomes) - len(learned)} of {len(outcomes)} pilots have learned little more than how frequent each token "
+            f"is (the largest has a loss of {largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them "
+            "nothing can be predicted. Give --pilot more time"
         )
     run, text = _size(config, data), data.datasets[-1].train.counts.tokens
     pilots = [ScalingPoint(one.parameters, one.tokens, one.loss) for one in learned]
