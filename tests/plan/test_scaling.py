@@ -43,7 +43,7 @@ def test_eleven_times_the_largest_pilot_is_near_and_in_the_interval(alpha: float
     run = (1.8e6, 3.3e6)
     made = [predict(observed(law, 0.003, seed), run, unigrams=7.1, text=1e12) for seed in range(10)]
     errors = [abs(one.loss / law.loss(*run) - 1) for one in made]
-    assert np.median(errors) < 0.02 and max(errors) < 0.045, errors
+    assert np.median(errors) < 0.025 and max(errors) < 0.05, errors
     assert sum(one.low <= law.loss(*run) <= one.high for one in made) >= 9
     assert np.median([one.high / one.low for one in made]) < 1.2
 
