@@ -307,7 +307,7 @@ class _Timing(NamedTuple):
                 f"largest {step:.2g} s. Give --pilot more time"
             )
         rate = longest.flops / (steps * step * batch / config.train.batch_size)
-        rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in _ladder(width))
+        rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in ladder)
         kept = {"settings": config.model_dump(mode="json"), "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
         storage.write_json(storage.make_folder(path.parent) / _LADDER, kept, sealed=True)
         return cls(rungs, rate)
