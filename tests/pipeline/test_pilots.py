@@ -86,6 +86,9 @@ def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest
         assert f"{loss:.3f}" in told and f" {loss * 5.0 / 3.706:.3f}" in told  # the largest pilot has 5 bits a character
     with pytest.raises(ConfigError, match="4 of 7 pilots"):
         predict(STEEP, 7.392)
+    monkeypatch.setattr(pilots, "_LEAST_GAIN", 0.0)
+    with pytest.raises(ConfigError, match="steep"):
+        predict(STEEP, 7.392)
 
 
 def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
