@@ -1,8 +1,8 @@
 """Does a run end as `tpulm plan --pilot` said? Three languages, a masked and a causal recipe, ten times as long as a pilot.
 
-    python benchmarks/predictions.py forecast --workdir W [--data shared/data] [--case ko-masked …]
+    python benchmarks/predictions.py forecast --workdir W [--data shared/data] --case ko-causal-second …
     git commit benchmarks/predictions.json      # before the runs
-    python benchmarks/predictions.py run --workdir W [--case …]
+    python benchmarks/predictions.py run --workdir W --case …
 
 Forecasts and outcomes are kept in benchmarks/predictions.json, held-out losses in nats a token; a forecast that is there is
 never made again. Both commands print the table; both resume what was stopped.
@@ -27,7 +27,7 @@ from tpulm.pipeline.pilots import forecast
 KEPT = Path(__file__).with_name("predictions.json")
 TEXTS = CORPORA | {"en": "en/words8m.txt.xz"}
 RECIPES = {"masked": "laptop-modern", "causal": "laptop-lm"}
-SMALL = {  # a quarter of an hour of one core
+FIRST = {  # minutes of one core, as all of them
     "tokenizer.vocab_size": 2_000,
     "data.sequence_length": 64,
     "model.hidden_size": 64,
@@ -36,24 +36,35 @@ SMALL = {  # a quarter of an hour of one core
     "model.initializer_range": 0.1,
     "train.batch_size": 16,
     "train.steps": 8_000,
+    "train.seed": 2,
 }
-MINUTES = 3.5  # of a case's pilots
-CASES = [f"{language}-{kind}" for language in ("ko", "ja", "en") for kind in RECIPES]
-SEED = 2
+SECOND = FIRST | {
+    "tokenizer.vocab_size": 3_000,
+    "model.hidden_size": 96,
+    "model.num_heads": 2,
+    "model.intermediate_size": 256,
+    "model.initializer_range": 0.09,
+    "train.seed": 3,
+}
+# Of each series: settings, and minutes of a case's pilots.
+SERIES = {"": (FIRST, 3.5), "-second": (SECOND, 2.5)}
+CASES = [f"{language}-{kind}{series}" for series in SERIES for kind in RECIPES for language in ("ko", "ja", "en")]
 TIMES_AS_LONG = 10  # as the largest pilot, at least
 
 
-def run_of(case: str, data: Path) -> RunConfig:
-    language, kind = case.split("-")
+def run_of(case: str, data: Path) -> tuple[RunConfig, float]:
+    """The run, and the minutes of its pilots."""
+    language, kind, *series = case.split("-")
+    settings, minutes = SERIES["-".join(["", *series])]
     sources = [str((data / TEXTS[language]).resolve())]
-    return load(RECIPES[kind], {"language": language, "corpus.sources": sources, "train.seed": SEED} | SMALL)
+    return load(RECIPES[kind], {"language": language, "corpus.sources": sources} | settings), minutes
 
 
 def forecast_of(case: str, options: argparse.Namespace) -> dict[str, Any]:
-    config = run_of(case, options.data)
+    config, minutes = run_of(case, options.data)
     with drawn_progress() as progress:
         try:
-            made = forecast(config, options.workdir / case, seconds=60 * MINUTES, progress=progress)
+            made = forecast(config, options.workdir / case, seconds=60 * minutes, progress=progress)
         except ConfigError as refused:
             return {"refused": str(refused)}
     largest = max(made.pilots, key=lambda one: one.parameters * one.tokens)
@@ -69,15 +80,16 @@ def main() -> None:
     parser.add_argument("what", choices=["forecast", "run"])
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=data_folder())
-    parser.add_argument("--case", choices=CASES, nargs="+", default=CASES)
+    parser.add_argument("--case", choices=CASES, nargs="+", required=True)
     options = parser.parse_args()
     for case in options.case:
         kept: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
         if options.what == "forecast" and case not in kept:
             new = {"forecast": forecast_of(case, options)}
         elif options.what == "run" and case in kept and "outcome" not in kept[case]:
+            config, _ = run_of(case, options.data)
             with drawn_progress() as progress:
-                new = {"outcome": tpulm.run(run_of(case, options.data), options.workdir / case, progress=progress).eval_loss}
+                new = {"outcome": tpulm.run(config, options.workdir / case, progress=progress).eval_loss}
         else:
             continue
         kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}  # another process may have added its case

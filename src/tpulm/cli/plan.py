@@ -90,6 +90,7 @@ def _seconds(time: str) -> float:
 
 def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
     from tpulm.pipeline.pilots import forecast
+    from tpulm.plan.scaling import REPEATS
     from tpulm.runtime import interrupt
 
     with drawn_progress() as progress, interrupt.handled():
@@ -119,6 +120,8 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
     losses = dict(result.alternatives)
     steps, text = result.loss - losses["twice the steps"], result.loss - losses["twice the text, as many steps"]
     enough = "more steps gain more than more text" if steps > text else "the text is what limits it: find more"
+    if result.epochs > REPEATS:
+        enough += f". After {REPEATS:.0f} readings another teaches little (Muennighoff et al. 2023)"
     show(
         f"\nThe run reads its text {result.epochs:.1f} times; {enough}. The interval is from pilots that were predicted from "
         "smaller ones; what none of them shows, such as a rate that is too high in a long run, is not in it.",

@@ -34,6 +34,7 @@ _NARROWER = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 
 _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
 _LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
 _TIMED_STEPS = 4
+_FASTER = 8  # a wide model's operations than those of the narrowest, at most
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
 _CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
 _LEAST_GAIN = 0.5  # over the unigrams, of the best pilot's: one that has gained less has not left the plateau
@@ -286,11 +287,14 @@ class _Timing(NamedTuple):
         run = _size(config, data)
         enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
         paces = functools.cache(functools.partial(_paces, config, workdir, data))
-        batch, step, compiling = config.train.batch_size, 0.0, 0.0
         widths = [width for width in _WIDTHS if _differ(config, width)]
         if not widths:
             raise ConfigError(f"a model of model.hidden_size = {config.model.hidden_size} has no pilots of half of it")
+        batch, (step, compiling) = config.train.batch_size, paces(widths[-1])
+        hopeless = _FASTER * seconds * _size(in_small(config, Rung(widths[-1], 1, batch)), data).flops / step
         for width in widths:
+            if _size(in_small(config, Rung(width, _LEAST_STEPS, min(batch, 8))), data).flops > hopeless:
+                continue  # timing it could take longer than all pilots
             batch, (step, _), ladder = config.train.batch_size, paces(width), _ladder(width)
             compiling = sum(paces(width * relative)[1] for relative, _ in ladder)
             ladder_of_one_step = sum(paces(width * relative)[0] * length for relative, length in ladder)

@@ -12,6 +12,7 @@ R = 15.39.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ from scipy.optimize import least_squares
 
 REPEATS = 15.387756  # R: Muennighoff et al. 2023, section 6
 _NOISE = 0.005  # of a loss, relative: what a seed changes
-_OTHER_SIZE = 2.0  # so many times more for each factor e in parameters: narrower models are off the law (docs/experiments.md)
+_OTHER_SIZE = 2.0  # so many times more for each factor e in parameters beside the run's own: docs/experiments.md
 # Where the fit begins, for alpha, beta and gamma: alpha as in Hoffmann et al. 2022, section 3.3, the others nearer to what runs
 # of minutes show (docs/experiments.md). Then how far a few pilots may take log E, log N0, alpha, log D0, beta and gamma; N0 and
 # D0 begin at the pilots' means.
-_EXPONENTS = (0.34, 0.5, 0.2)
+_EXPONENTS = (0.34, 0.6, 0.2)
 _SPREAD = (0.5, 4.0, 0.15, 4.0, 0.3, 0.2)
 _SAFETY = 2.0  # deviations to either side
 LEAST_PILOTS = 5
@@ -76,14 +77,16 @@ def effective(tokens: float, text: float) -> float:
 class Fit:
     """The law nearest to some runs in squares of log losses; what they leave open stays near published exponents.
 
-    Smaller models than the largest count for less.
+    Where pilots have the run's own size, `parameters`, those of another count for less.
     """
 
-    def __init__(self, pilots: Sequence[ScalingPoint], *, unigrams: float, text: float):
+    def __init__(self, pilots: Sequence[ScalingPoint], *, unigrams: float, text: float, parameters: float):
         sizes, lengths = np.log([one.parameters for one in pilots]), np.log([effective(one.tokens, text) for one in pilots])
         self._unigrams, self._text, self._means = unigrams, text, (float(sizes.mean()), float(lengths.mean()))
         observed = np.log([one.loss for one in pilots])
-        noise = _NOISE * (1 + _OTHER_SIZE * (sizes.max() - sizes))
+        noise = np.full(len(pilots), _NOISE)
+        if any(one.parameters == parameters for one in pilots):
+            noise *= 1 + _OTHER_SIZE * np.abs(sizes - math.log(parameters))
         begin = np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:]])
 
         def residuals(x: np.ndarray) -> np.ndarray:
@@ -127,12 +130,12 @@ def predict(pilots: Sequence[ScalingPoint], run: tuple[float, float], *, unigram
     The deviation is of what the pilots leave open. Each of the three largest pilots is also predicted from those of at most
     half its compute; where one misses by more than one of its own deviations, the run's grows by that factor.
     """
-    fitted = Fit(pilots, unigrams=unigrams, text=text)
-    ordered, worst = sorted(pilots, key=_compute), 1.0
+    fit = functools.partial(Fit, unigrams=unigrams, text=text, parameters=run[0])
+    fitted, ordered, worst = fit(pilots), sorted(pilots, key=_compute), 1.0
     for one in ordered[-3:]:
         smaller = [other for other in ordered if _compute(other) <= _compute(one) / 2]
         if len(smaller) >= _LEAST_TO_CHECK:
-            before, size = Fit(smaller, unigrams=unigrams, text=text), (one.parameters, one.tokens)
+            before, size = fit(smaller), (one.parameters, one.tokens)
             worst = max(worst, abs(math.log(before.law.loss(*size) / one.loss)) / before.deviation(*size))
     loss, width = fitted.law.loss(*run), math.exp(_SAFETY * worst * fitted.deviation(*run))
     return LossPrediction(loss, loss / width, min(loss * width, unigrams), fitted.law)

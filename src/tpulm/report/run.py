@@ -17,7 +17,7 @@ from tpulm.readable import dollars, duration, utc
 from tpulm.report import finetuning
 from tpulm.report.facts import RunData, changed, gather
 from tpulm.report.history import Chart, History, Point, chart
-from tpulm.train.health import judge, loss_formula, verdict
+from tpulm.train.health import judge, loss_formula, token_loss, verdict
 from tpulm.workfolder import FORECAST, is_of, read_result, write_result
 
 PAGE = PurePath("report/index.html")
@@ -78,7 +78,7 @@ def render(workdir: PurePath, data: RunData, *, with_samples: bool) -> str:
         tone=tone,
         under_way=not done and storage.holder(workdir) is not None,
         written=utc(now),
-        summary=[*_summary(config, history, facts, speed, cost), *_forecast(config, workdir)],
+        summary=[*_summary(config, history, facts, speed, cost), *_forecast(config, workdir, facts)],
         charts=_charts(config, history, job),
         scores=score_rows(facts) if facts else [],
         scored_at=facts.scores.get("step") if facts else None,
@@ -159,12 +159,14 @@ def _summary(
     return rows
 
 
-def _forecast(config: RunConfig, workdir: PurePath) -> Rows:
-    """What the pilots of 'tpulm plan --pilot' said of this very run."""
+def _forecast(config: RunConfig, workdir: PurePath, facts: CardFacts | None) -> Rows:
+    """What the pilots of 'tpulm plan --pilot' said of this very run, and what became of it."""
     forecast = storage.read_json(workdir / FORECAST) if storage.exists(workdir / FORECAST) else {}
     if not is_of(config, forecast.get("settings", {})):
         return []
-    return [("Loss that pilots forecast", f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})")]
+    said = f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})"
+    scores = facts.scores if facts is not None else {}
+    return [("Token loss by pilots", f"{said}; it is {token_loss(scores):.3f}" if scores else said)]
 
 
 def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]:
