@@ -32,7 +32,9 @@ _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
 _OWN_MODEL = ((1.0, 1 / 16), (1.0, 0.125), (1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0))
 _NARROWER = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 2.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0))
 _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
-_LEAST_STEPS, _FEWER_TOKENS = 100, 20  # the longest pilot has so many steps, and 1/20 of the run's tokens a parameter
+_LEAST_STEPS = 100
+# The longest pilot's part of the run's tokens a parameter, at least: narrower models leave the plateau later.
+_FEWER_TOKENS, _FEWER_TOKENS_OF_NARROWER = 40, 20
 _TIMED_STEPS = 4
 _FASTER = 8  # a wide model's operations than those of the narrowest, at most
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
@@ -285,7 +287,6 @@ class _Timing(NamedTuple):
             return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
-        enough = min(20, run.tokens / run.parameters) / _FEWER_TOKENS  # tokens of the longest pilot, for each parameter
         paces = functools.cache(functools.partial(_paces, config, workdir, data))
         widths = [width for width in _WIDTHS if _differ(config, width)]
         if not widths:
@@ -303,6 +304,7 @@ class _Timing(NamedTuple):
                 batch //= 2
             steps = min(steps, config.train.steps // 4)  # the narrowest go four times as far
             longest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
+            enough = min(20, run.tokens / run.parameters) / (_FEWER_TOKENS if width == 1 else _FEWER_TOKENS_OF_NARROWER)
             if steps >= _LEAST_STEPS and longest.tokens / longest.parameters >= enough:
                 break
         else:
