@@ -104,15 +104,15 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(pilots, "_paces", pace)
     config, data = load("laptop-lm", ["train.steps=100_000"]), cast("Any", None)
     outcome = tmp_path / "pilots" / "a-pilot.json"
-    first = pilots._Timing.read(config, tmp_path, data, 600, SILENT)
+    first = pilots._Timing.read(config, tmp_path, data, 600, 0.25, SILENT)
     taken = sum(
         1.0 + rung.steps * (0.1 + 0.02 * rung.width) * rung.batch_size / config.train.batch_size for rung in first.rungs
     )
     assert taken == pytest.approx(600, rel=0.01)
     outcome.write_text("{}")
-    assert pilots._Timing.read(config, tmp_path, data, 600, SILENT) == first and outcome.exists()
+    assert pilots._Timing.read(config, tmp_path, data, 600, 0.25, SILENT) == first and outcome.exists()
     other = load("laptop-lm", ["train.steps=100_000", "train.optimizer.learning_rate=1e-3"])
-    pilots._Timing.read(other, tmp_path, data, 600, SILENT)
+    pilots._Timing.read(other, tmp_path, data, 600, 0.25, SILENT)
     assert not outcome.exists()
     assert sorted(timed) == sorted(set(timed))  # each width once for each of two settings
 

@@ -92,8 +92,12 @@ class Forecast:
         return {**vars(self), "pilots": [one._asdict() for one in self.pilots], "epochs": self.epochs}
 
 
-def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, progress: Progress = SILENT) -> Forecast:
+def forecast(
+    config: RunConfig, workdir: str | PurePath, *, seconds: float, longest: float = 0.25, progress: Progress = SILENT
+) -> Forecast:
     """Prepare the run's data, train pilots for about `seconds`, and predict the run; also in W/pilots/forecast.json.
+
+    The widest pilots have at most the share `longest` of the run's steps; the narrowest may go four times as far.
 
     Raises ConfigError where pilots cannot tell: another objective, too little text or time, nothing learned.
     """
@@ -105,7 +109,7 @@ def forecast(config: RunConfig, workdir: str | PurePath, *, seconds: float, prog
         begin(config, folder, progress)
         data = prepare_data(config, folder, progress=progress)
         _check_text(data)
-        timing = _Timing.read(config, folder, data, seconds, progress)
+        timing = _Timing.read(config, folder, data, seconds, longest, progress)
         outcomes = [_train(config, folder, data, rung, timing, progress) for rung in timing.rungs]
         result = _predicted(config, data, outcomes, timing)
         values = {**result.values(), "settings": config.model_dump(mode="json")}
@@ -275,15 +279,17 @@ class _Timing(NamedTuple):
     flops_per_second: float
 
     @classmethod
-    def read(cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, progress: Progress) -> _Timing:
-        """As an earlier call chose them, for as much time; else by timing a few steps, widest model first. Pilots of other
-        settings are removed."""
+    def read(
+        cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, longest: float, progress: Progress
+    ) -> _Timing:
+        """As an earlier call chose them, for as much time and the same share `longest`; else by timing a few steps, widest model
+        first. Pilots of other settings are removed."""
         path, begun = workdir / _FOLDER / _LADDER, time.monotonic()
         kept = storage.read_json(path) if storage.exists(path) else None
         if kept is not None and not is_of(config, kept["settings"]):
             progress.note("the run's settings have changed: its pilots begin again")
             storage.remove(path.parent)
-        elif kept is not None and kept["seconds"] == seconds:
+        elif kept is not None and (kept["seconds"], kept["longest"]) == (seconds, longest):
             return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
@@ -302,19 +308,20 @@ class _Timing(NamedTuple):
             left = (seconds - compiling - (time.monotonic() - begun)) * config.train.batch_size
             while (steps := int(left / ladder_of_one_step / batch)) < _LEAST_STEPS and batch > 8:
                 batch //= 2
-            steps = min(steps, config.train.steps // 4)  # the narrowest go four times as far
-            longest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
+            steps = min(steps, int(config.train.steps * longest))
+            largest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
             enough = min(20, run.tokens / run.parameters) / (_FEWER_TOKENS if width == 1 else _FEWER_TOKENS_OF_NARROWER)
-            if steps >= _LEAST_STEPS and longest.tokens / longest.parameters >= enough:
+            if steps >= _LEAST_STEPS and largest.tokens / largest.parameters >= enough:
                 break
         else:
             raise ConfigError(
                 f"{duration(seconds)} are too short for pilots: compiling takes {duration(compiling)}, and a step of the "
                 f"largest {step:.2g} s. Give --pilot more time"
             )
-        rate = longest.flops / (steps * step * batch / config.train.batch_size)
+        rate = largest.flops / (steps * step * batch / config.train.batch_size)
         rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in ladder)
-        kept = {"settings": config.model_dump(mode="json"), "seconds": seconds, "rungs": rungs, "flops_per_second": rate}
+        kept = {"settings": config.model_dump(mode="json"), "seconds": seconds, "longest": longest}
+        kept |= {"rungs": rungs, "flops_per_second": rate}
         storage.write_json(storage.make_folder(path.parent) / _LADDER, kept, sealed=True)
         return cls(rungs, rate)
 
