@@ -282,7 +282,7 @@ class _Timing(NamedTuple):
     def read(
         cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, longest: float, progress: Progress
     ) -> _Timing:
-        """As an earlier call chose them, for as much time and the same share `longest`; else by timing a few steps, widest model
+        """As an earlier call chose them, for as much time and the same share; else by timing a few steps, widest model
         first. Pilots of other settings are removed."""
         path, begun = workdir / _FOLDER / _LADDER, time.monotonic()
         kept = storage.read_json(path) if storage.exists(path) else None
