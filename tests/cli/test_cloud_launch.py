@@ -182,11 +182,11 @@ def fetchable_interpreter(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_a_rehearsal_exports_what_a_local_run_does(tpulm: Tpulm, place: Path) -> None:
     steps = ("--set", "train.steps=240")  # a longer run would be shortened to so many
-    done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "3", "--to", "rehearsed", "--json")
+    done = tpulm("cloud", "rehearse", "toy.toml", *steps, "--preempt", "2", "--to", "rehearsed", "--json")
     end = json.loads(done.stdout)
     assert "\nRehearsal\n" in done.stderr, "beside --json"
-    assert (end["status"], end["interruptions"], end["left"]) == ("done", 3, {"nodes": 0, "queued_resources": 0})
-    assert end["endings"][-1] == "done" and end["attempts"] == 4
+    assert (end["status"], end["interruptions"], end["left"]) == ("done", 2, {"nodes": 0, "queued_resources": 0})
+    assert end["endings"][-1] == "done" and end["attempts"] == 3
     first, second, *_ = end["first_steps"]
     assert (first["attempt"], second["attempt"]) == (1, 2) and first["found"] == 0 < first["compiled"]
     # Programs of about half a second, as that of resuming, are kept and counted or not as busy as the machine is.
