@@ -46,7 +46,16 @@ SECOND = FIRST | {
     "train.steps": 9_000,
     "train.seed": 3,
 }
-SERIES = {"": FIRST, "-second": SECOND}
+THIRD = FIRST | {
+    "tokenizer.vocab_size": 2_500,
+    "model.num_layers": 3,
+    "model.hidden_size": 48,
+    "model.intermediate_size": 160,
+    "model.initializer_range": 0.11,
+    "train.steps": 12_000,
+    "train.seed": 4,
+}
+SERIES = {"": FIRST, "-second": SECOND, "-third": THIRD}
 MINUTES, LONGEST = 10.0, 0.1  # of a case's pilots, at most, and the widest's share of the run's steps
 CASES = [f"{language}-{kind}{series}" for series in SERIES for kind in RECIPES for language in ("ko", "ja", "en")]
 

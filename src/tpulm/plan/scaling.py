@@ -27,7 +27,7 @@ _OTHER_SIZE = 2.0  # so many times more for each factor e in parameters beside t
 # Where the fit begins, for alpha, beta and gamma: alpha as in Hoffmann et al. 2022, section 3.3, the others nearer to what runs
 # of minutes show (docs/experiments.md). Then how far a few pilots may take log E, log N0, alpha, log D0, beta and gamma; N0 and
 # D0 begin at the pilots' means.
-_EXPONENTS = (0.34, 0.6, 0.2)
+_EXPONENTS = (0.34, 0.7, 0.2)
 _SPREAD = (0.5, 4.0, 0.15, 4.0, 0.3, 0.2)
 _SAFETY = 2.0  # deviations to either side
 LEAST_PILOTS = 5
