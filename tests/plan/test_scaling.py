@@ -26,11 +26,11 @@ def of_narrower_models(law: Law, noise: float, seed: int) -> list[ScalingPoint]:
 
 
 def of_its_own_model(law: Law, noise: float, seed: int) -> list[ScalingPoint]:
-    """Seven pilots of a run of 1.8M parameters, with the noise of seeds; two are narrower, and off the law."""
+    """Seven pilots of a run of 340k parameters, with the noise of seeds; two are narrower, and off the law."""
     random = np.random.default_rng(seed)
-    runs = [(1.8e6, 3e5 / 2**halves) for halves in range(5)]
+    runs = [(3.4e5, 7e5 / 2**halves) for halves in range(5)]
     pilots = [ScalingPoint(*run, law.loss(*run) * math.exp(noise * random.normal())) for run in runs]
-    return pilots + [ScalingPoint(6e5, tokens, law.loss(6e5, tokens) * 1.01) for tokens in (1.5e5, 3e5)]
+    return pilots + [ScalingPoint(9e4, tokens, law.loss(9e4, tokens) * 1.01) for tokens in (3.5e5, 7e5)]
 
 
 def test_repeated_text_counts_for_less():
@@ -47,24 +47,24 @@ def test_far_from_the_unigrams_the_law_is_that_of_hoffmann():
     assert law.loss(3e9, 6e10) == pytest.approx(chinchilla(3e9, 6e10), rel=0.01)
 
 
-LAWS = pytest.mark.parametrize(
-    ("alpha", "beta", "gamma"), [(0.3, 0.5, 0.0), (0.45, 0.25, 0.0), (0.3, 0.5, 0.3), (0.45, 0.25, 0.2)]
-)
-
-
-@LAWS
+@pytest.mark.parametrize(("alpha", "beta", "gamma"), [(0.3, 0.5, 0.0), (0.45, 0.25, 0.0), (0.3, 0.5, 0.3), (0.45, 0.25, 0.2)])
 def test_fifteen_times_the_largest_of_narrower_pilots_is_near_and_in_the_interval(alpha: float, beta: float, gamma: float):
-    check(Law(2.0, 7.1, 1e12, 2e5, alpha, 4e5, beta, gamma), (4.5e6, 1.32e6), of_narrower_models, median=0.015, worst=0.03)
+    law = Law(2.0, 7.1, 1e12, 2e5, alpha, 4e5, beta, gamma)
+    check(law, (4.5e6, 1.32e6), of_narrower_models, median=0.015, worst=0.03)
 
 
-@LAWS
+@pytest.mark.parametrize(
+    ("alpha", "beta", "gamma"), [(0.3, 0.6, 0.0), (0.33, 0.62, 0.26), (0.35, 0.85, 0.25), (0.33, 1.0, 0.27)]
+)
 def test_eleven_times_the_largest_of_its_own_pilots_is_near_and_in_the_interval(alpha: float, beta: float, gamma: float):
-    check(Law(2.0, 7.1, 1e12, 2e5, alpha, 5e4, beta, gamma), (1.8e6, 3.3e6), of_its_own_model, median=0.025, worst=0.05)
+    """All but the first are laws of real runs (docs/experiments.md, "Pilots of minutes")."""
+    law = Law(1.95, 6.0, 1e12, 1e5, alpha, 6e5, beta, gamma)
+    check(law, (3.4e5, 8e6), of_its_own_model, median=0.025, worst=0.05)
 
 
 def check(law: Law, run: tuple[float, float], pilots: Pilots, *, median: float, worst: float) -> None:
     """Ten forecasts of a run of (parameters, tokens) are no further off than that, relatively, and nine hold its loss."""
-    made = [predict(pilots(law, 0.003, seed), run, unigrams=7.1, text=1e12) for seed in range(10)]
+    made = [predict(pilots(law, 0.003, seed), run, unigrams=law.unigrams, text=1e12) for seed in range(10)]
     errors = [abs(one.loss / law.loss(*run) - 1) for one in made]
     assert np.median(errors) < median and max(errors) < worst, errors
     assert sum(one.low <= law.loss(*run) <= one.high for one in made) >= 9
