@@ -18,7 +18,7 @@ from tpulm.errors import ConfigError
 from tpulm.pipeline import pilots
 from tpulm.pipeline.pilots import PilotResult, Rung, forecast, in_small
 from tpulm.progress import SILENT
-from tpulm.report import write
+from tpulm.report import run as report, write
 
 RUN = """
 extends = "laptop-lm"
@@ -69,6 +69,9 @@ FLAT = {(1_328_256, 0.189): 4.159, (1_328_256, 0.319): 3.901, (1_328_256, 0.512)
 FLAT |= {(362_816, 0.319): 4.099, (362_816, 0.512): 3.901, (362_816, 0.819): 3.743, (362_816, 1.28): 3.616}
 
 
+MADE = {"loss": 4.4, "low": 4.0, "high": 5.0}
+
+
 def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     counts = SimpleNamespace(train=SimpleNamespace(counts=SimpleNamespace(tokens=4_000_000)))
     data = cast("Any", SimpleNamespace(datasets=[counts]))
@@ -115,6 +118,27 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     pilots._Timing.read(other, tmp_path, data, 600, 0.25, SILENT)
     assert not outcome.exists()
     assert sorted(timed) == sorted(set(timed))  # each width once for each of two settings
+
+
+def test_a_model_that_would_take_longer_than_all_pilots_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def size(config: Any, _: Any) -> pilots._Size:  # 256 times the operations for twice the width
+        return pilots._Size(1_000, 1e6, config.model.hidden_size**8 * config.train.steps * config.train.batch_size)
+
+    timed: list[float] = []
+    monkeypatch.setattr(pilots, "_size", size)
+    monkeypatch.setattr(pilots, "_paces", lambda config, workdir, data, width: timed.append(width) or (0.1, 1.0))
+    pilots._Timing.read(load("laptop-lm"), tmp_path, cast("Any", None), 600, 0.25, SILENT)
+    assert sorted(timed) == [0.125, 0.25, 0.5]
+
+
+def test_a_report_shows_the_outcome_beside_the_forecast(tmp_path: Path):
+    run, scores = load("bert-mini"), {"loss": 5.5, "mlm_loss": 4.5}  # with next-sentence prediction
+    storage.write_json(
+        storage.make_folder(tmp_path / "pilots") / "forecast.json", {"settings": run.model_dump(mode="json")} | MADE
+    )
+    [[_, before]] = report._forecast(run, tmp_path, None)
+    [[_, after]] = report._forecast(run, tmp_path, cast("Any", SimpleNamespace(scores=scores)))
+    assert after == f"{before}; it is 4.500"
 
 
 @pytest.mark.slow  # compiles seven programs

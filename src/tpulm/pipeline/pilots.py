@@ -289,7 +289,7 @@ class _Timing(NamedTuple):
         if kept is not None and not is_of(config, kept["settings"]):
             progress.note("the run's settings have changed: its pilots begin again")
             storage.remove(path.parent)
-        elif kept is not None and (kept["seconds"], kept["longest"]) == (seconds, longest):
+        elif kept is not None and (kept["seconds"], kept.get("longest")) == (seconds, longest):
             return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
