@@ -57,13 +57,18 @@ THIRD = FIRST | {
 }
 SERIES = {"": FIRST, "-second": SECOND, "-third": THIRD}
 MINUTES, LONGEST = 10.0, 0.1  # of a case's pilots, at most, and the widest's share of the run's steps
-CASES = [f"{language}-{kind}{series}" for series in SERIES for kind in RECIPES for language in ("ko", "ja", "en")]
+CASES = {
+    f"{language}-{kind}{series}": (language, kind, settings)
+    for series, settings in SERIES.items()
+    for kind in RECIPES
+    for language in ("ko", "ja", "en")
+}
 
 
 def run_of(case: str, data: Path) -> RunConfig:
-    language, kind, *series = case.split("-")
+    language, kind, settings = CASES[case]
     sources = [str((data / TEXTS[language]).resolve())]
-    return load(RECIPES[kind], {"language": language, "corpus.sources": sources} | SERIES["-".join(["", *series])])
+    return load(RECIPES[kind], {"language": language, "corpus.sources": sources} | settings)
 
 
 def forecast_of(case: str, options: argparse.Namespace) -> dict[str, Any]:

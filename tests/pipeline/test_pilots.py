@@ -69,9 +69,6 @@ FLAT = {(1_328_256, 0.189): 4.159, (1_328_256, 0.319): 3.901, (1_328_256, 0.512)
 FLAT |= {(362_816, 0.319): 4.099, (362_816, 0.512): 3.901, (362_816, 0.819): 3.743, (362_816, 1.28): 3.616}
 
 
-MADE = {"loss": 4.4, "low": 4.0, "high": 5.0}
-
-
 def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     counts = SimpleNamespace(train=SimpleNamespace(counts=SimpleNamespace(tokens=4_000_000)))
     data = cast("Any", SimpleNamespace(datasets=[counts]))
@@ -133,9 +130,8 @@ def test_a_model_that_would_take_longer_than_all_pilots_is_not_timed(tmp_path: P
 
 def test_a_report_shows_the_outcome_beside_the_forecast(tmp_path: Path):
     run, scores = load("bert-mini"), {"loss": 5.5, "mlm_loss": 4.5}  # with next-sentence prediction
-    storage.write_json(
-        storage.make_folder(tmp_path / "pilots") / "forecast.json", {"settings": run.model_dump(mode="json")} | MADE
-    )
+    made = {"settings": run.model_dump(mode="json"), "loss": 4.4, "low": 4.0, "high": 5.0}
+    storage.write_json(storage.make_folder(tmp_path / "pilots") / "forecast.json", made)
     [[_, before]] = report._forecast(run, tmp_path, None)
     [[_, after]] = report._forecast(run, tmp_path, cast("Any", SimpleNamespace(scores=scores)))
     assert after == f"{before}; it is 4.500"

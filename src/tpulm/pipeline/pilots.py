@@ -36,7 +36,7 @@ _LEAST_STEPS = 100
 # The longest pilot's part of the run's tokens a parameter, at least: narrower models leave the plateau later.
 _FEWER_TOKENS, _FEWER_TOKENS_OF_NARROWER = 40, 20
 _TIMED_STEPS = 4
-_FASTER = 8  # a wide model's operations than those of the narrowest, at most
+_FASTER = 8  # so many times the FLOP/s of the narrowest model a wider one reaches at most
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
 _CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
 _LEAST_GAIN = 0.5  # over the unigrams, of the best pilot's: one that has gained less has not left the plateau
