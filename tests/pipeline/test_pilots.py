@@ -35,7 +35,7 @@ def test_a_run_in_small():
     run = load("modern-base")
     same = in_small(run, Rung(1.0, run.train.steps // 100, run.train.batch_size))
     assert same.model == run.model and same.train.optimizer.learning_rate == run.train.optimizer.learning_rate
-    assert same.train.optimizer.warmup_steps == 125 and not same.track.to and same.hardware.microbatch_size is None
+    assert same.train.optimizer.warmup_steps == 125 and not same.track.to
     half = in_small(run, Rung(0.5, 1_000, run.train.batch_size // 4))
     assert (half.model.hidden_size, half.model.num_heads, half.model.num_layers) == (384, 6, 11)
     rate = run.train.optimizer.learning_rate * 2**0.5 / 2
@@ -94,14 +94,14 @@ def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest
 def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """And all of them together take the time that was given, also where a narrow model's step takes almost as long."""
 
-    def pace(config: Any, workdir: Path, data: Any, width: float) -> tuple[float, float]:
+    def pace(config: Any, workdir: Path, data: Any, width: float) -> pilots._Pace:
         timed.append((config.train.optimizer.learning_rate, width))
-        return 0.1 + 0.02 * width, 1.0
+        return pilots._Pace(0.1 + 0.02 * width, 1.0)
 
     timed: list[tuple[float, float]] = []
     sizes = pilots._Size(parameters=1_000_000, tokens=1e6, flops=1e12)
     monkeypatch.setattr(pilots, "_size", lambda *_: sizes)
-    monkeypatch.setattr(pilots, "_paces", pace)
+    monkeypatch.setattr(pilots, "_pace", pace)
     config, data = load("laptop-lm", ["train.steps=100_000"]), cast("Any", None)
     outcome = tmp_path / "pilots" / "a-pilot.json"
     first = pilots._Timing.read(config, tmp_path, data, 600, 0.25, SILENT)
@@ -117,15 +117,26 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     assert sorted(timed) == sorted(set(timed))  # each width once for each of two settings
 
 
-def test_a_model_that_would_take_longer_than_all_pilots_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def size(config: Any, _: Any) -> pilots._Size:  # 256 times the operations for twice the width
-        return pilots._Size(1_000, 1e6, config.model.hidden_size**8 * config.train.steps * config.train.batch_size)
+def test_models_wider_than_one_that_does_not_fit_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def pace(config: Any, workdir: Path, data: Any, width: float) -> pilots._Pace:
+        timed.append(width)
+        return pilots._Pace(1_000.0 * width**3, 1.0)
 
     timed: list[float] = []
-    monkeypatch.setattr(pilots, "_size", size)
-    monkeypatch.setattr(pilots, "_paces", lambda config, workdir, data, width: timed.append(width) or (0.1, 1.0))
-    pilots._Timing.read(load("laptop-lm"), tmp_path, cast("Any", None), 600, 0.25, SILENT)
-    assert sorted(timed) == [0.125, 0.25, 0.5]
+    monkeypatch.setattr(pilots, "_pace", pace)
+    monkeypatch.setattr(pilots, "_size", lambda *_: pilots._Size(parameters=1_000, tokens=1e6, flops=1e12))
+    chosen = pilots._Timing.read(load("modern-base"), tmp_path, cast("Any", None), 600, 0.25, SILENT)
+    assert max(rung.width for rung in chosen.rungs) == 0.25 and max(timed) == 0.5
+    assert max(rung.steps for rung in chosen.rungs if rung.width == 0.25) >= pilots._LEAST_STEPS
+    with pytest.raises(ConfigError, match="8.* s are too short"):
+        pilots._Timing.read(load("modern-base"), tmp_path, cast("Any", None), 8, 0.25, SILENT)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("modern-base", 8), ("bert-base", 8), ("laptop-lm", 16)])
+def test_a_pilot_computes_no_more_at_once_than_a_laptop_holds(name: str, rows: int):
+    config = load(name)
+    small = pilots.in_small(config, pilots.Rung(0.5, 100, config.train.batch_size))
+    assert small.hardware.microbatch_size == rows and small.train.batch_size == config.train.batch_size
 
 
 def test_a_report_shows_the_outcome_beside_the_forecast(tmp_path: Path):
@@ -143,7 +154,9 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     limits["_WIDEST"] = float("inf")
     for name, value in limits.items():
         monkeypatch.setattr(pilots, name, value)
-    monkeypatch.setattr(pilots, "_paces", lambda *_: (0.05, 0.0))  # of one step, and of compiling: pilots of some hundred steps
+    monkeypatch.setattr(
+        pilots, "_pace", lambda *_: pilots._Pace(0.05, 0.0)
+    )  # of one step, and of compiling: pilots of some hundred steps
     steps = np.random.default_rng(0).choice([7, 11], (1_000, 20)).cumsum(axis=1)
     lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others

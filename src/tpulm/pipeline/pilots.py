@@ -36,7 +36,7 @@ _LEAST_STEPS = 100
 # The longest pilot's part of the run's tokens a parameter, at least: narrower models leave the plateau later.
 _FEWER_TOKENS, _FEWER_TOKENS_OF_NARROWER = 40, 20
 _TIMED_STEPS = 4
-_FASTER = 8  # so many times the FLOP/s of the narrowest model a wider one reaches at most
+_AT_ONCE = 4_096  # tokens of a step that is timed, and that a pilot computes at once, at most
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
 _CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
 _LEAST_GAIN = 0.5  # over the unigrams, of the best pilot's: one that has gained less has not left the plateau
@@ -183,15 +183,27 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
         )
         for phase in config.phases
     )
-    return config.model_copy(
+    made = config.model_copy(
         update={
             "model": type(model).model_validate({**model.model_dump(), **changes}),
             "train": train.model_copy(update=small),
             "phases": phases,
-            "hardware": HardwareConfig(platform=config.hardware.platform),  # the batch is another one
             "track": TrackConfig(),
         }
     )
+    rows = _at_once(made)
+    if rows < rung.batch_size:
+        rows = math.gcd(rows, *(phase.config.train.batch_size for phase in phases_of(made)))
+    return made.model_copy(update={"hardware": HardwareConfig(platform=config.hardware.platform, microbatch_size=rows)})
+
+
+def _at_once(config: RunConfig) -> int:
+    """Rows of a step, halved (to no fewer than 8) until they have at most _AT_ONCE tokens in all phases."""
+    rows = config.train.batch_size
+    tokens = max(phase.config.train.batch_size * phase.config.data.sequence_length for phase in phases_of(config))
+    while tokens > _AT_ONCE and rows > 8 and rows % 2 == 0:
+        rows, tokens = rows // 2, tokens // 2
+    return rows
 
 
 class _Pilot(Stages):
@@ -282,8 +294,8 @@ class _Timing(NamedTuple):
     def read(
         cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, longest: float, progress: Progress
     ) -> _Timing:
-        """As an earlier call chose them, for as much time and the same share; else by timing a few steps, widest model
-        first. Pilots of other settings are removed."""
+        """As an earlier call chose them, for as much time and the same share; else by timing a few steps, narrowest
+        model first. Pilots of other settings are removed."""
         path, begun = workdir / _FOLDER / _LADDER, time.monotonic()
         kept = storage.read_json(path) if storage.exists(path) else None
         if kept is not None and not is_of(config, kept["settings"]):
@@ -293,44 +305,58 @@ class _Timing(NamedTuple):
             return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
-        paces = functools.cache(functools.partial(_paces, config, workdir, data))
+        paces = functools.cache(functools.partial(_pace, config, workdir, data))
         widths = [width for width in _WIDTHS if _differ(config, width)]
         if not widths:
             raise ConfigError(f"a model of model.hidden_size = {config.model.hidden_size} has no pilots of half of it")
-        batch, (step, compiling) = config.train.batch_size, paces(widths[-1])
-        hopeless = _FASTER * seconds * _size(in_small(config, Rung(widths[-1], 1, batch)), data).flops / step
-        for width in widths:
-            if _size(in_small(config, Rung(width, _LEAST_STEPS, min(batch, 8))), data).flops > hopeless:
-                continue  # timing it could take longer than all pilots
-            batch, (step, _), ladder = config.train.batch_size, paces(width), _ladder(width)
-            compiling = sum(paces(width * relative)[1] for relative, _ in ladder)
-            ladder_of_one_step = sum(paces(width * relative)[0] * length for relative, length in ladder)
+
+        def lengths(width: float) -> tuple[int, int]:
+            """Rows a step and steps of the widest pilot, if all take the time that is left."""
+            step = sum(paces(width * relative).step * length for relative, length in _ladder(width))
+            compiling = sum(paces(width * relative).compiling for relative, _ in _ladder(width))
             left = (seconds - compiling - (time.monotonic() - begun)) * config.train.batch_size
-            while (steps := int(left / ladder_of_one_step / batch)) < _LEAST_STEPS and batch > 8:
+            batch = config.train.batch_size
+            while (steps := int(left / step / batch)) < _LEAST_STEPS and batch > 8:
                 batch //= 2
-            steps = min(steps, int(config.train.steps * longest))
-            largest = _size(in_small(config, Rung(width, max(steps, 1), batch)), data)
-            enough = min(20, run.tokens / run.parameters) / (_FEWER_TOKENS if width == 1 else _FEWER_TOKENS_OF_NARROWER)
-            if steps >= _LEAST_STEPS and largest.tokens / largest.parameters >= enough:
+            return batch, min(steps, int(config.train.steps * longest))
+
+        chosen, width = None, widths[-1]
+        for width in reversed(widths):
+            batch, steps = lengths(width)
+            if steps < _LEAST_STEPS:  # nor has a wider model, which is therefore not timed
                 break
-        else:
+            largest = _size(in_small(config, Rung(width, steps, batch)), data)
+            enough = min(20, run.tokens / run.parameters) / (_FEWER_TOKENS if width == 1 else _FEWER_TOKENS_OF_NARROWER)
+            if largest.tokens / largest.parameters >= enough:
+                chosen = width
+        if chosen is None:
             raise ConfigError(
-                f"{duration(seconds)} are too short for pilots: compiling takes {duration(compiling)}, and a step of the "
-                f"largest {step:.2g} s. Give --pilot more time"
+                f"{duration(seconds)} are too short for pilots: a step of layers {width:g} times as wide and many takes "
+                f"{paces(width).step:.2g} s, and compiling it {duration(paces(width).compiling)}. Give --pilot more time"
             )
-        rate = largest.flops / (steps * step * batch / config.train.batch_size)
-        rungs = tuple(Rung(width * relative, max(1, round(steps * length)), batch) for relative, length in ladder)
+        batch, steps = lengths(chosen)  # timing a wider one has taken time, too
+        steps, one = max(steps, _LEAST_STEPS), in_small(config, Rung(chosen, 1, batch))
+        rate = _size(one, data).flops / (paces(chosen).step * batch / config.train.batch_size)
+        rungs = tuple(Rung(chosen * relative, max(1, round(steps * length)), batch) for relative, length in _ladder(chosen))
         kept = {"settings": config.model_dump(mode="json"), "seconds": seconds, "longest": longest}
         kept |= {"rungs": rungs, "flops_per_second": rate}
         storage.write_json(storage.make_folder(path.parent) / _LADDER, kept, sealed=True)
         return cls(rungs, rate)
 
 
-def _paces(config: RunConfig, workdir: PurePath, data: PreparedData, width: float) -> tuple[float, float]:
-    """Seconds of a step at this width, on average over phases, and of compiling all phases."""
+class _Pace(NamedTuple):
+    """Seconds of a step of the run's rows, on average over phases, and of compiling all phases."""
+
+    step: float
+    compiling: float
+
+
+def _pace(config: RunConfig, workdir: PurePath, data: PreparedData, width: float) -> _Pace:
+    """By some steps of as many rows as are computed at once."""
     import jax
 
-    small = in_small(config, Rung(width, config.train.steps, config.train.batch_size))
+    train = config.train
+    small = in_small(config, Rung(width, train.steps, _at_once(config)))
     stages = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT), {})
     total = compiling = 0.0
     for phase in phases_of(small):
@@ -343,7 +369,7 @@ def _paces(config: RunConfig, workdir: PurePath, data: PreparedData, width: floa
             state = next(steps).state
         jax.block_until_ready(state.params)
         total += (time.monotonic() - begun) / _TIMED_STEPS * (phase.last_step - phase.first_step)
-    return total / small.train.steps, compiling
+    return _Pace(total / train.steps * train.batch_size / small.train.batch_size, compiling)
 
 
 def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:
