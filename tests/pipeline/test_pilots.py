@@ -128,7 +128,7 @@ def test_models_wider_than_one_that_does_not_fit_are_not_timed(tmp_path: Path, m
     chosen = pilots._Timing.read(load("modern-base"), tmp_path, cast("Any", None), 600, 0.25, SILENT)
     assert max(rung.width for rung in chosen.rungs) == 0.25 and max(timed) == 0.5
     assert max(rung.steps for rung in chosen.rungs if rung.width == 0.25) >= pilots._LEAST_STEPS
-    with pytest.raises(ConfigError, match="8.* s are too short"):
+    with pytest.raises(ConfigError, match="8 s are too short"):
         pilots._Timing.read(load("modern-base"), tmp_path, cast("Any", None), 8, 0.25, SILENT)
 
 
