@@ -135,8 +135,12 @@ def test_blank_lines_between_rows_are_counted_and_a_table_may_have_none(read: Ca
 
 
 def parquet(tmp_path: Path, **columns: object) -> bytes:
+    return parquet_of(tmp_path, pa.table(columns))
+
+
+def parquet_of(tmp_path: Path, table: pa.Table) -> bytes:
     path = tmp_path / "made"
-    pq.write_table(pa.table(columns), path, row_group_size=700)
+    pq.write_table(table, path, row_group_size=700)
     return path.read_bytes()
 
 
@@ -169,6 +173,9 @@ def test_a_missing_or_wrong_column(read: Callable, tmp_path: Path):
         read("a.parquet", content, on_error="skip")
     with pytest.raises(DataError, match="int64"):
         read("a.parquet", content, text_field="number")
+    twice = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    with pytest.raises(DataError, match=r"2 .*'text'"):
+        read("a.parquet", parquet_of(tmp_path, twice))
 
 
 def test_a_broken_file(faulty: Callable, tmp_path: Path):
