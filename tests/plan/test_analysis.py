@@ -53,6 +53,14 @@ def of(step: Lowered, accelerator: accelerators.Accelerator = V3) -> analysis.An
     return analysis.analysis_of(step, accelerator, 1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("donated", "outputs"), [((), 8 * 8 * 4), ((0,), 0)])
+def test_outputs_in_the_place_of_arguments_take_no_memory(donated: tuple[int, ...], outputs: int):
+    """A training step's state is donated: it is not in memory twice."""
+    x = jnp.ones((8, 8), jnp.float32)
+    compiled = jax.jit(lambda x: x @ x, donate_argnums=donated).lower(x).compile()
+    assert analysis.examine(compiled, 1, 0.0).memory.outputs == outputs
+
+
 def test_a_program_is_compiled_once(kept: Path):
     step = Lowered()
     first, second = of(step), of(step)
