@@ -10,8 +10,8 @@ import pytest
 from tpulm import accelerators, config
 from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
-from tpulm.plan.analysis import DoesNotFit
-from tpulm.plan.estimate import TEXT_FRACTION, PhasePlan, Plan, fit
+from tpulm.plan.analysis import Buffer, DoesNotFit
+from tpulm.plan.estimate import TEXT_FRACTION, PhasePlan, Plan, dominating, fit
 from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import BatchLayout
 
@@ -67,6 +67,20 @@ def test_what_fits_nowhere_is_told_with_all_that_was_tried(monkeypatch: pytest.M
     Compiler(monkeypatch, per_row={"dots": 100 * GIB, "full": 100 * GIB})
     with pytest.raises(ConfigError, match=r"v3-8(.|\n)*remat full"):
         fit(run_of(), V3, **WORDS)
+
+
+def test_what_takes_the_memory_is_seen_with_fewer_rows_than_did_not_fit(monkeypatch: pytest.MonkeyPatch):
+    def plan(smaller: RunConfig, *_: Any, **__: Any) -> Any:
+        batches.append(smaller.train.batch_size)
+        stack = Buffer("f32[12,4,768]", 100, "attention", stacked=True)
+        return SimpleNamespace(heaviest=SimpleNamespace(analysis=SimpleNamespace(largest=(stack,))))
+
+    batches: list[int] = []
+    monkeypatch.setattr("tpulm.plan.estimate.plan", plan)
+    error = DoesNotFit("too much", 2 * V3.hbm_bytes_per_device)
+    error.phase = cast("Any", SimpleNamespace(config=run_of("hardware.microbatch_size=8")))
+    assert [buffer.bytes for buffer in dominating(run_of(), V3, error, **WORDS)] == [200]  # as with 8 rows
+    assert batches == [8 * 4]  # four rows on each of eight devices
 
 
 @pytest.mark.parametrize(("rows", "fraction"), [("segments", 0.9), ("packed", 1.0)])

@@ -289,7 +289,8 @@ def dominating(
     """
     assert error.phase is not None
     own = error.phase.config
-    share = rows = _share(own, accelerator)
+    share = _share(own, accelerator)
+    did_not_fit = rows = own.hardware.microbatch_size or share
     needed = error.needed
     while (rows := _fewer(rows, needed, accelerator)) is not None:
         smaller = own.model_copy(
@@ -304,7 +305,7 @@ def dominating(
         except DoesNotFit as again:
             needed = again.needed
             continue
-        scale = (own.hardware.microbatch_size or share) / rows
+        scale = did_not_fit / rows
         return [
             buffer._replace(bytes=round(buffer.bytes * scale)) for buffer in planned.heaviest.analysis.largest if buffer.stacked
         ]
