@@ -163,32 +163,24 @@ def test_why_a_node_is_given_up(job: Job, seen: Observation, later: float, why: 
     assert seen.boot in action.detail
 
 
-def test_a_complete_run_has_its_trainer_end_by_itself():
-    """It has yet to close its files, and its worker to send the end of the log."""
-    complete = dataclasses.replace(WORKING, complete=True)
-    job = working()
-    assert decide(job, complete, NOW, POLICY) == AskToStop("done")
-    job = recorded(job, AskToStop("done"), complete, NOW)
-    assert isinstance(decide(job, complete, NOW + 299, POLICY), Wait)
-    for seen, later in (
-        (dataclasses.replace(complete, outcome=Outcome(0, None, "")), 5),
-        (dataclasses.replace(complete, outcome=Outcome(-9, None, "")), 5),
-        (dataclasses.replace(complete, silence=(200.0,)), 5),
-        (complete, 301),
-    ):
-        action = decide(job, seen, NOW + later, POLICY)
-        assert isinstance(action, MarkForDeletion) and action.why == "done", seen
-
-
-def test_a_wish_to_stop_saves_first():
-    job = stopping(working())
-    assert decide(job, WORKING, NOW, POLICY) == AskToStop("stopped")
-    job = recorded(job, AskToStop("stopped"), WORKING, NOW)
-    assert isinstance(decide(job, WORKING, NOW + 299, POLICY), Wait)
-    late = decide(job, WORKING, NOW + 301, POLICY)
-    assert isinstance(late, MarkForDeletion) and late.why == "stopped"
-    saved = dataclasses.replace(WORKING, outcome=dataclasses.replace(SAVED, message="saved at step 30"))
-    assert decide(job, saved, NOW + 20, POLICY) == MarkForDeletion("stopped", "saved at step 30")
+@pytest.mark.parametrize(
+    ("why", "job", "outcome"),
+    [
+        ("done", working(), Outcome(0, None, "")),
+        ("done", working(), Outcome(-9, None, "")),
+        ("stopped", stopping(working()), SAVED),
+    ],
+)
+def test_a_trainer_has_time_to_end_by_itself(why: jobs.Ending, job: Job, outcome: Outcome):
+    """To save; and of a complete run, to close its files, and its worker to send the end of the log."""
+    seen = dataclasses.replace(WORKING, complete=why == "done")
+    assert decide(job, seen, NOW, POLICY) == AskToStop(why)
+    job = recorded(job, AskToStop(why), seen, NOW)
+    assert isinstance(decide(job, seen, NOW + 299, POLICY), Wait)
+    ended, silent = dataclasses.replace(seen, outcome=outcome), dataclasses.replace(seen, silence=(200.0,))
+    for found, later in ((ended, 5), (silent, 5), (seen, 301)):
+        action = decide(job, found, NOW + later, POLICY)
+        assert isinstance(action, MarkForDeletion) and action.why == why, found
 
 
 def test_the_budget_leaves_room_to_save_and_delete():

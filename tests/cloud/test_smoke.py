@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +19,7 @@ from tpulm.cloud import bundle, setup, smoke
 from tpulm.cloud.google_rest import GoogleRest
 from tpulm.cloud.launch import offered
 from tpulm.cloud.provider import NodeStatus, Refused, Request
-from tpulm.cloud.settings import load
+from tpulm.cloud.settings import CloudSettings, load
 from tpulm.cloud.tpu_api import TpuApi
 from tpulm.errors import CloudRefused, ConfigError
 
@@ -47,21 +48,29 @@ def quick(monkeypatch: pytest.MonkeyPatch, packed: Path, gcs: Emulator) -> Emula
     return gcs
 
 
-def lines_of(quick: Emulator, **options: object) -> tuple[dict[str, smoke.SmokeCheck], smoke.Smoke]:
-    api = TpuApi(PROJECT)
-    settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", **{"budget": 2.0, **options})
+Made = tuple[smoke.Smoke, dict[str, smoke.SmokeCheck]]
+
+
+def smoke_of(settings: CloudSettings, api: TpuApi, **options: Any) -> Made:
+    """In a project that is set up, with what will be its lines."""
     setup.apply(setup.steps(setup.examine(settings)))
     lines: dict[str, smoke.SmokeCheck] = {}
     tell = lambda line: lines.update({line.what: line})  # noqa: E731
-    made = smoke.Smoke(offered(settings, api), api, GoogleRest(PROJECT), tell, 0.2, appear_seconds=0.0)
+    return smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, **options), lines
+
+
+def run_of(quick: Emulator, **options: object) -> Made:
+    api = TpuApi(PROJECT)
+    settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", **{"budget": 2.0, **options})
+    made, lines = smoke_of(offered(settings, api), api, pause_seconds=0.2, appear_seconds=0.0)
     made.run()
     assert (quick.tpu.nodes(), quick.tpu.queued_resources()) == ({}, {})
     assert not storage.walk(made.workdir)
-    return lines, made
+    return made, lines
 
 
 def test_every_line_is_as_google_answers(quick: Emulator):
-    lines, made = lines_of(quick)
+    made, lines = run_of(quick)
     assert {what: line.found for what, line in lines.items() if line.ok is not True} == {}
     assert list(lines)[:3] == ["price", "quota", "refusal of a zone"] and list(lines)[-1] == "nothing left"
     assert 0 < made.spent < 0.1
@@ -77,7 +86,7 @@ def test_each_other_answer_fails_its_line(quick: Emulator):
     quick.tpu.answer_next("quota")
     quick.tpu.answer_next("not-found", count=None, requests="GET guest attributes")
     quick.tpu.set(tenant_project=False, force_in_provisioning=True)
-    lines, _ = lines_of(quick)
+    _, lines = run_of(quick)
     wrong = {what for what, line in lines.items() if line.ok is not True}
     assert wrong == {"refusal of a zone", "metadata: project", "guest attributes", "deleting in PROVISIONING"}, lines
 
@@ -121,7 +130,7 @@ class Contrary(TpuApi):
         return super().delete(name, zone)
 
 
-Contraried = Callable[..., tuple[smoke.Smoke, dict[str, smoke.SmokeCheck]]]
+Contraried = Callable[..., Made]
 
 
 @pytest.fixture
@@ -130,15 +139,7 @@ def contraried(quick: Emulator, monkeypatch: pytest.MonkeyPatch) -> Contraried:
     monkeypatch.setattr(Machine, "boot", lambda machine, script: None)
     quick.tpu.set(create_seconds=20, delete_seconds=20)
     settings = load(project=PROJECT, accelerator="v5litepod-1", bucket="runs", zones=ZONES, dollars_per_hour=1.0, budget=0.5)
-    setup.apply(setup.steps(setup.examine(settings)))
-
-    def made(api: TpuApi, wait: Callable[[float], None] = quick.tpu.advance) -> tuple[smoke.Smoke, dict[str, smoke.SmokeCheck]]:
-        lines: dict[str, smoke.SmokeCheck] = {}
-        tell = lambda line: lines.update({line.what: line})  # noqa: E731
-        clock = quick.tpu.clock.now
-        return smoke.Smoke(settings, api, GoogleRest(PROJECT), tell, pause_seconds=20, clock=clock, wait=wait), lines
-
-    return made
+    return partial(smoke_of, settings, pause_seconds=20, clock=quick.tpu.clock.now, wait=quick.tpu.advance)
 
 
 def test_a_vm_that_never_boots_is_gone_before_the_next_is_asked_for(quick: Emulator, contraried: Contraried):
@@ -180,7 +181,7 @@ def test_a_node_that_is_not_shown(quick: Emulator, contraried: Contraried, hidde
         if next(waits) == 0:
             raise KeyboardInterrupt
 
-    made, lines = contraried(api, wait)
+    made, lines = contraried(api, wait=wait)
     with pytest.raises(KeyboardInterrupt):
         made.run()
     assert lines["nothing left"].ok and quick.tpu.nodes() == {}
@@ -220,5 +221,5 @@ def test_a_transcript_without_ids():
 
 def test_a_budget_that_buys_too_little(quick: Emulator):
     with pytest.raises(ConfigError, match=r"--budget \$0\.01"):
-        lines_of(quick, budget=0.01)
+        run_of(quick, budget=0.01)
     assert quick.tpu.nodes() == {}

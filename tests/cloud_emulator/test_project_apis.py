@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,24 +14,21 @@ from rig import Rig
 PROJECT = "tpulm-emulator"
 
 
-class Api:
-    def __init__(self, rig: Rig):
-        self._environment = rig.emulator.environment
-        self.session = AuthorizedSession(AnonymousCredentials())
-
-    def __call__(self, method: str, service: str, path: str, status: int = 200, **content: Any) -> dict[str, Any]:
-        """The JSON of the answer, or of its error."""
-        root = self._environment[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service}"]
-        answer = self.session.request(method, root.rstrip("/") + "/" + path, json=content or None, timeout=20)
-        assert answer.status_code == status, answer.text
-        return answer.json() if status == 200 else answer.json()["error"]
+Api = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def api(rig: Rig) -> Any:
-    made = Api(rig)
-    yield made
-    made.session.close()
+def api(rig: Rig) -> Iterator[Api]:
+    """Asks, and returns the JSON of the answer, or of its error."""
+    with AuthorizedSession(AnonymousCredentials()) as session:
+
+        def ask(method: str, service: str, path: str, status: int = 200, **content: Any) -> dict[str, Any]:
+            root = rig.emulator.environment[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service}"]
+            answer = session.request(method, root.rstrip("/") + "/" + path, json=content or None, timeout=20)
+            assert answer.status_code == status, answer.text
+            return answer.json() if status == 200 else answer.json()["error"]
+
+        yield ask
 
 
 @pytest.mark.parametrize(

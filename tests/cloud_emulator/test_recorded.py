@@ -27,25 +27,20 @@ def told(rig: Rig, **more: object) -> dict[str, object]:
     return {"project": known.name, "number": known.number, "zone": ZONE, "type": "v3-8", "resource": "nodes/run-a1", **more}
 
 
-def asked(rig: Rig, wanted: str) -> Callable[[], Any]:
-    """A request of the kind that an answer is for."""
-    queued = f"{rig.place}/queuedResources/run-q1"
-    return {
+@pytest.mark.parametrize("name", HTTP)
+def test_a_refusal(rig: Rig, name: str):
+    requests_of: dict[str, Callable[[], Any]] = {
         "": lambda: list(rig.client.list_nodes(parent=rig.place)),
         "GET": rig.get,
         "CREATE": rig.begin,
-        "DELETE queued": lambda: rig.client.delete_queued_resource({"name": queued}),
-    }[wanted]
-
-
-@pytest.mark.parametrize("name", HTTP)
-def test_a_refusal(rig: Rig, name: str):
+        "DELETE queued": lambda: rig.client.delete_queued_resource({"name": f"{rig.place}/queuedResources/run-q1"}),
+    }
     wanted = recorded.answer(name).get("requests", "CREATE")
     permission = {"": "tpu.nodes.list", "CREATE": "tpu.nodes.create"}.get(wanted, "")
     resource = {"CREATE": "nodes/run-a1", "GET": "nodes/run-a1"}.get(wanted, "queuedResources/run-q1")
     rig.tpu.answer_next(name, count=None)
     with pytest.raises(refusals.GoogleAPICallError) as caught:
-        asked(rig, wanted)()
+        requests_of[wanted]()
     expected = recorded.answer(name, **told(rig, permission=permission, resource=resource))["http"]
     assert {"grade", "source"} <= recorded.answer(name).keys() and "{" not in expected["body"]["error"]["message"]
     assert caught.value.code == expected["status"] and caught.value.response is not None

@@ -10,16 +10,12 @@ from rig import Rig
 from cloud_emulator.errors import EmulatorError
 from waiting import until
 
-POLITE = """#!/bin/bash
-trap 'echo goodbye; exit 0' TERM
+LASTING = """#!/bin/bash
+trap '{}' TERM
 echo up
 while true; do sleep 0.05; done
 """
-DEAF = """#!/bin/bash
-trap '' TERM
-echo up
-while true; do sleep 0.05; done
-"""
+POLITE, DEAF = LASTING.format("echo goodbye; exit 0"), LASTING.format("")
 
 
 @pytest.mark.parametrize(("script", "grace_seconds", "last"), [(POLITE, 60, "goodbye"), (DEAF, 0.3, "up")])
