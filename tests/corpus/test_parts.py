@@ -62,6 +62,7 @@ def test_weights_copy_training_documents_of_their_source(scattered: Callable, wr
     corpus = scattered(sources, holdout_fraction=0.1)
     plain = scattered([{**source, "weight": 1.0} for source in sources], holdout_fraction=0.1)
     assert corpus.holdout() == plain.holdout()
+    assert sorted(corpus.sample(10**9)) == sorted(plain.train()), "the tokenizer sees each once"
     copies = Counter(corpus.train())
     first = [copies[text] for text in plain.train() if text in TEXTS[:1000]]  # of both sources the first one counts
     second = [copies[text] for text in plain.train() if text not in TEXTS[:1000]]
@@ -72,11 +73,6 @@ def test_weights_copy_training_documents_of_their_source(scattered: Callable, wr
     assert part.added == sum(first) - len(first)
     distinct = len(set(part.train))
     assert len(set(part.train[:distinct])) == distinct  # copies of a document are far apart
-
-
-def test_the_tokenizer_sees_all_training_documents_of_a_small_corpus(scattered: Callable, file: Path):
-    corpus = scattered([{"path": str(file), "weight": 3.0}], part_bytes=10_000)
-    assert sorted(corpus.sample(10**9)) == sorted(set(corpus.train()))
 
 
 def test_the_tokenizer_sees_a_bounded_sample_of_the_whole_corpus(scattered: Callable, file: Path):
