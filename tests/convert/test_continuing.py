@@ -21,7 +21,7 @@ import bundles
 from bundles import BERT_CONFIG as SETTINGS
 from toy_runs import Notes
 from tpulm import config, pipeline, storage, tokenization
-from tpulm.config import ModelConfig, OptimizerConfig, RunConfig
+from tpulm.config import OptimizerConfig, RunConfig
 from tpulm.convert import continuing
 from tpulm.convert.config_json import HeadConfig
 from tpulm.convert.continuing import initial_weights, new_vocabulary, starting_moments, starting_params, starting_point
@@ -30,7 +30,7 @@ from tpulm.convert.huggingface import load_model
 from tpulm.convert.importing import import_model
 from tpulm.convert.tensorbundle import Bundle
 from tpulm.errors import ConfigError, DataError
-from tpulm.models import bert, decoder, electra
+from tpulm.models import bert, electra
 from tpulm.models.classifier import without_head
 from tpulm.nn.params import map_specs, named_leaves
 from tpulm.special_tokens import SpecialTokens
@@ -163,14 +163,6 @@ def test_a_folder_with_a_bare_vocabulary_brings_its_rules(bert_folder: Path):
     assert (found.lowercase, found.strip_accents, found.split_cjk) == (True, True, False)
 
 
-def test_a_causal_model_of_ours_goes_on(tmp_path: Path, make_small: Any):
-    small = make_small(**GPT2)
-    folder = small.save(tmp_path / "export")
-    found = run_of(folder, "lm1b", "train.optimizer.warmup_steps=1")
-    assert found.model == small.config and found.tokenizer.path == str(folder / "tokenizer.json")
-    starting_params(folder, found.model, decoder.spec(found.model, vocab_size=60), tokenization.load(folder / "tokenizer.json"))
-
-
 # -- the weights and the moments --------------------------------------------------------------------------------------------
 
 
@@ -300,14 +292,17 @@ def test_a_vocabulary_that_was_rounded_up_further_is_cut(imported: Imported):
     np.testing.assert_array_equal(begin.params.embeddings.tokens, theirs[:128])
 
 
-def test_of_an_export_the_weights_alone(tmp_path: Path, make_small: Any):
-    small = make_small()
-    small.save(tmp_path / "export")
-    point = starting_point(tmp_path / "export")
+@pytest.mark.parametrize(("recipe", "settings"), [("bert-tiny", {}), ("lm1b", GPT2)])
+def test_of_an_export_the_weights_alone(tmp_path: Path, make_small: Any, recipe: str, settings: dict[str, Any]):
+    """Of a causal model of ours, too."""
+    small = make_small(**settings)
+    folder = small.save(tmp_path / "export")
+    point = starting_point(folder)
     assert (point.moments, point.next_sentence) == (False, False)
-    assert ModelConfig.model_validate(point.model) == small.config
-    spec = bert.spec(small.config, vocab_size=60, next_sentence=False)
-    begin = initial_weights(tmp_path / "export", small.config, spec, small.tokenizer, with_moments=False)
+    found = run_of(folder, recipe, "data.next_sentence=false", "train.optimizer.warmup_steps=1")
+    assert found.model == small.config and found.tokenizer.path == str(folder / "tokenizer.json")
+    spec = spec_of(small.config, "causal" if settings else "masked", vocab_size=60)
+    begin = initial_weights(folder, small.config, spec, tokenization.load(folder / "tokenizer.json"), with_moments=False)
     assert begin.moments is None and begin.summary.endswith("export: weights and a fresh optimizer")
 
 
