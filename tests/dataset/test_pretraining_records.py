@@ -11,8 +11,7 @@ import pytest
 from tfrecords import CLS, LENGTH, MASK, PAD, SEP, UNK, VOCAB_SIZE, Features, Row, bert, electra, random_rows
 
 from tfrecord_files import serialize
-from tpulm.dataset.layouts import SpecialIds, fill
-from tpulm.dataset.pretraining_records import Kind, layout_of, read_rows, shape_of
+from tpulm.dataset.pretraining_records import Kind, read_rows, shape_of
 from tpulm.dataset.tfrecord import Record
 from tpulm.errors import DataError
 from tpulm.objectives.rows import encoder_input
@@ -34,13 +33,6 @@ def test_static_masks_are_undone(new_names: bool) -> None:
     tokens, random_next = read([bert(row, seed, new_names=new_names) for seed, row in enumerate(rows)])
     assert tokens.tolist() == [row.tokens for row in rows]
     assert random_next.tolist() == [row.random_next for row in rows]
-
-
-def test_electras_records_are_rows_as_they_are() -> None:
-    rows = random_rows(50, single=0.3)
-    tokens, random_next = read([electra(row) for row in rows], "electra")
-    assert tokens.tolist() == [row.tokens for row in rows]
-    assert not random_next.any()
 
 
 def test_records_without_next_sentence() -> None:
@@ -68,14 +60,6 @@ def test_other_features_than_those_of_the_first_record_are_not_a_matter_of_the_f
         with pytest.raises(DataError, match=r"input_mask is missing.*cannot be imported: .*masked_lm_positions") as refused:
             read([{"input_ids": ROW.tokens}], kind)
         assert "--format" not in str(refused.value)
-
-
-def test_layouts_give_the_rows_back() -> None:
-    tokens = np.array([row.tokens for row in random_rows(300, single=0.3)], np.uint16)
-    layout = layout_of(tokens, None, SPECIAL)
-    marks = SpecialIds(PAD, CLS, SEP)
-    np.testing.assert_array_equal(fill(layout, 0, len(tokens), tokens.reshape(-1), LENGTH, marks), tokens)
-    np.testing.assert_array_equal(fill(layout, 7, 90, tokens.reshape(-1), LENGTH, marks), tokens[7:90])
 
 
 def test_mask_and_types_are_what_the_objective_derives() -> None:
