@@ -249,13 +249,6 @@ def test_special_tokens_bytes_then_pieces_by_falling_score(trained: dict[str, To
     assert len({piece for piece, _ in vocabulary}) == len(vocabulary)
 
 
-def test_characters_without_a_token_are_written_in_bytes(trained: dict[str, Tokenization]):
-    made = trained["unigram"]
-    ids = made.encode(["the 龘 was"]).ids
-    assert [made.token(index) for index in ids if made.token(index) in BYTES] == ["<0xE9>", "<0xBE>", "<0x98>"]
-    assert made.decode(ids) == "the 龘 was" and made.special.unknown not in ids
-
-
 def test_reserved_names_common_in_the_text_are_no_second_pieces():
     names = [*TOKENS, "<0x41>"]
     words = Counter({SPACE + word: 5 for text in make_texts(500) for word in text.split()})
