@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,8 @@ def test_ids_beyond_the_vocabulary_are_refused(made: Tokenization, index: int):
         made.token(index)
 
 
-def test_described(made: Tokenization):
+def test_pickled_and_described(made: Tokenization):
+    again = pickle.loads(pickle.dumps(made))
+    assert again.fingerprint == made.fingerprint and again.special == made.special
     assert len(made.fingerprint) == 64 and made.fingerprint[:12] in repr(made)
     assert list(made.vocabulary().values()) == list(range(made.vocab_size))
