@@ -82,6 +82,21 @@ def test_a_page_of_whatever_is_in_between(planned: list[tuple[int, Any]]):
     assert (raised.value.status, raised.value.reason) == (503, "UNAVAILABLE")
 
 
+def test_what_is_missing_is_named_in_the_details_or_in_the_message():
+    """Answers of Cloud IAM's ErrorInfo, and of services that have none: https://cloud.google.com/apis/design/errors."""
+    for message, details in (
+        ("Permission 'a.b.get' denied on resource '//c/d' (or it may not exist).", {}),
+        ("Denied.", {"permission": "a.b.get"}),
+        ("Permission 'another' denied on x", {"permission": "a.b.get"}),
+    ):
+        assert GoogleError("tpu", 403, "IAM_PERMISSION_DENIED", message, details).permission == "a.b.get"
+    assert (
+        GoogleError("tpu", 403, "SERVICE_DISABLED", "", {"service": "iam.googleapis.com"}).disabled_api == "iam.googleapis.com"
+    )
+    assert GoogleError("tpu", 403, "SERVICE_DISABLED", "").disabled_api == "tpu.googleapis.com"
+    assert GoogleError("tpu", 403, "PERMISSION_DENIED", "").disabled_api == ""
+
+
 def test_reasons(gcs: Emulator, rest: GoogleRest):
     gcs.tpu.deny("serviceusage.services.get")
     with pytest.raises(GoogleError, match=r"serviceusage\.services\.get") as raised:

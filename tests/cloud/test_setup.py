@@ -121,10 +121,12 @@ def test_somebody_else_changes_the_policy_meanwhile(gcs: Emulator, monkeypatch: 
 
 def test_an_account_that_is_too_new(gcs: Emulator):
     def known_by_now(seconds: float) -> None:
-        assert seconds >= 1
+        waits.append(seconds)
         gcs.tpu.projects.known().accounts[WORKER] = {}
 
+    waits: list[float] = []
     policies.grant(policies.project(GoogleRest(PROJECT)), "roles/tpu.admin", MEMBER, wait=known_by_now)
+    assert len(waits) == 1 and waits[0] >= 1
     assert gcs.tpu.projects.known().policies[""]["bindings"][0]["members"] == [MEMBER]
 
 

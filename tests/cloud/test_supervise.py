@@ -137,6 +137,14 @@ def test_what_a_vm_wrote_and_cannot_be_read(run: Run):
         assert run.outcome(1) == Outcome(1, None, "the VM's report of its end cannot be read"), content
 
 
+def test_what_somebody_changed_while_it_looked_stays(run: Run):
+    """Such as the wish to stop, of 'tpulm cloud stop'."""
+    run.looks = lambda: run.change(lambda job: job.model_copy(update={"wanted": "stopped"}))
+    changed, _ = supervisor(run).step()
+    assert changed.wanted == "running" and changed.node is not None
+    assert run.job().wanted == "stopped" and run.job().node is None
+
+
 def test_silence_is_measured_by_one_clock(run: Run):
     """Whatever the VMs' clocks say."""
     loop, silence = supervisor(run), []
