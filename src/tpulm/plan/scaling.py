@@ -1,13 +1,14 @@
 """The law that predicts a run's held-out loss from small runs on the same text, and the interval that they support.
 
-    L(N, D) = E + (L0 - E) h / (1 + h),   h = (N / N0)^-alpha + (D' / D0 (N / N0)^gamma)^-beta        nats a token
+    L(N, D) = E + (L0 - E) h / (1 + h),   h = (N / N0)^-alpha + ((D' - S) / D0 (N / N0)^gamma)^-beta        nats a token
 
 N: parameters; D: tokens trained on; E: the loss that remains; L0: that of token frequencies alone, measured. For little h and
-no gamma this is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv 2203.15556, equation 2). The bound L0 is for runs so
-short that they are still near the unigrams (as in arXiv 2605.09189), and gamma because a larger model needs fewer tokens for
-the same loss (Kaplan et al. 2020, arXiv 2001.08361, figure 2), by more than its floor is lower. Text that is read again counts
-for less (Muennighoff et al. 2023, arXiv 2305.16264, equation 5): D' = U + U R (1 - exp(-(D / U - 1) / R)) for U tokens of text,
-R = 15.39.
+no gamma or S this is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv 2203.15556, equation 2). The bound L0 is for
+runs so short that they are still near the unigrams (as in arXiv 2605.09189), and gamma because a larger model needs fewer
+tokens for the same loss (Kaplan et al. 2020, arXiv 2001.08361, figure 2), by more than its floor is lower. S are tokens on the
+plateau at the unigrams, from which a run falls faster than any power of D (docs/experiments.md). Text that is read again
+counts for less (Muennighoff et al. 2023, arXiv 2305.16264, equation 5): D' = U + U R (1 - exp(-(D / U - 1) / R)) for U tokens
+of text, R = 15.39.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ REPEATS = 15.387756  # R: Muennighoff et al. 2023, section 6
 _NOISE = 0.005  # of a loss, relative: what a seed changes
 _OTHER_SIZE = 2.0  # so many times more for each factor e in parameters beside the run's own: docs/experiments.md
 # Where the fit begins, for alpha, beta and gamma: alpha as in Hoffmann et al. 2022, section 3.3, the others nearer to what runs
-# of minutes show (docs/experiments.md). Then how far a few pilots may take log E, log N0, alpha, log D0, beta and gamma; N0 and
-# D0 begin at the pilots' means.
-_EXPONENTS = (0.34, 0.7, 0.2)
-_SPREAD = (0.5, 4.0, 0.15, 4.0, 0.3, 0.2)
+# of minutes show (docs/experiments.md). Then how far a few pilots may take log E, log N0, alpha, log D0, beta, gamma and log S;
+# N0 and D0 begin at the pilots' means, and S as a share of the shortest pilot, which it may not exceed.
+_EXPONENTS = (0.34, 0.6, 0.2)
+_PLATEAU, _LONGEST_PLATEAU = 0.7, 0.9
+_SPREAD = (0.5, 4.0, 0.15, 4.0, 0.15, 0.2, 0.5)
 _SAFETY = 2.0  # deviations to either side
 LEAST_PILOTS = 5
 _LEAST_TO_CHECK = 3  # pilots that a held-out one is predicted from
@@ -52,10 +54,13 @@ class Law:
     tokens: float  # D0
     beta: float
     gamma: float
+    plateau: float  # S, tokens
 
     def loss(self, parameters: float, tokens: float, *, text: float | None = None) -> float:
         """Nats a held-out token; `text`: tokens of another amount of text."""
-        size, length = math.log(parameters / self.parameters), math.log(effective(tokens, text or self.text) / self.tokens)
+        worth = effective(tokens, text or self.text)
+        learned = max(worth - self.plateau, (1 - _LONGEST_PLATEAU) * worth)
+        size, length = math.log(parameters / self.parameters), math.log(learned / self.tokens)
         h = math.exp(-self.alpha * size) + math.exp(-self.beta * (length + self.gamma * size))
         return self.floor + (self.unigrams - self.floor) * h / (1 + h)
 
@@ -87,15 +92,17 @@ class Fit:
         noise = np.full(len(pilots), _NOISE)
         if any(one.parameters == parameters for one in pilots):
             noise *= 1 + _OTHER_SIZE * np.abs(sizes - math.log(parameters))
-        begin = np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:]])
+        shortest = float(lengths.min())
+        begin = np.array([math.log(unigrams / 3), 0.0, _EXPONENTS[0], 0.0, *_EXPONENTS[1:], shortest + math.log(_PLATEAU)])
 
         def residuals(x: np.ndarray) -> np.ndarray:
             law = self._law(x)
             predicted = np.log([law.loss(one.parameters, one.tokens) for one in pilots])
             return np.concatenate([(predicted - observed) / noise, (x - begin) / _SPREAD])
 
-        lowest = [-np.inf, -np.inf, 0.02, -np.inf, 0.02, -1.0]
-        highest = [math.log(unigrams * 0.95), np.inf, 2.0, np.inf, 4.0, 2.0]
+        lowest = [-np.inf, -np.inf, 0.02, -np.inf, 0.02, -1.0, -np.inf]
+        longest = shortest + math.log(_LONGEST_PLATEAU)
+        highest = [math.log(unigrams * 0.95), np.inf, 2.0, np.inf, 4.0, 2.0, longest]
         self._x = least_squares(residuals, begin, bounds=(lowest, highest), loss="huber", f_scale=3.0).x
         slopes, misfit = _slopes(residuals, self._x), float(np.sum(residuals(self._x) ** 2)) / len(pilots)
         self._covariance = np.linalg.inv(slopes.T @ slopes) * max(1.0, misfit)
@@ -114,9 +121,11 @@ class Fit:
         return max(_NOISE, math.sqrt(float(slope @ self._covariance @ slope)))
 
     def _law(self, x: np.ndarray) -> Law:
-        floor, size, alpha, length, beta, gamma = x.tolist()
+        floor, size, alpha, length, beta, gamma, plateau = x.tolist()
         size, length = size + self._means[0], length + self._means[1] - gamma * size
-        return Law(math.exp(floor), self._unigrams, self._text, math.exp(size), alpha, math.exp(length), beta, gamma)
+        exponents = {"alpha": alpha, "beta": beta, "gamma": gamma}
+        amounts = {"parameters": math.exp(size), "tokens": math.exp(length), "plateau": math.exp(plateau)}
+        return Law(math.exp(floor), self._unigrams, self._text, **amounts, **exponents)
 
 
 def _slopes(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-5) -> np.ndarray:
