@@ -53,6 +53,13 @@ def size(text_bytes: int) -> str:
     return f"{text_bytes / 1e6:,.1f} MB" if text_bytes >= 100_000 else f"{text_bytes:,} bytes"
 
 
+def amount(count: float) -> str:
+    """ "950", "37k", "4.2M"."""
+    if count < 999.5:
+        return f"{count:.0f}"
+    return f"{count / 1e3:,.0f}k" if count < 999_500 else f"{count / 1e6:,.1f}M"
+
+
 def plural(count: int, noun: str) -> str:
     """ "1 row", "2,000 rows"."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

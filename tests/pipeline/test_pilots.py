@@ -19,6 +19,7 @@ from tpulm.pipeline import pilots
 from tpulm.pipeline.pilots import PilotResult, Rung, forecast, in_small
 from tpulm.progress import SILENT
 from tpulm.report import run as report, write
+from tpulm.special_tokens import SpecialTokens
 
 RUN = """
 extends = "laptop-lm"
@@ -91,7 +92,11 @@ def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest
         predict(STEEP, 7.392)
 
 
-def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def text(fingerprint: str) -> Any:
+    return SimpleNamespace(datasets=[SimpleNamespace(fingerprint=fingerprint)])
+
+
+def test_pilots_of_other_settings_or_text_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """And all of them together take the time that was given, also where a narrow model's step takes almost as long."""
 
     def pace(config: Any, workdir: Path, data: Any, width: float) -> pilots._Pace:
@@ -102,7 +107,7 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     sizes = pilots._Size(parameters=1_000_000, tokens=1e6, flops=1e12)
     monkeypatch.setattr(pilots, "_size", lambda *_: sizes)
     monkeypatch.setattr(pilots, "_pace", pace)
-    config, data = load("laptop-lm", ["train.steps=100_000"]), cast("Any", None)
+    config, data = load("laptop-lm", ["train.steps=100_000"]), text("one")
     outcome = tmp_path / "pilots" / "a-pilot.json"
     first = pilots._Timing.read(config, tmp_path, data, 600, 0.25, SILENT)
     taken = sum(
@@ -114,7 +119,10 @@ def test_pilots_of_other_settings_are_removed(tmp_path: Path, monkeypatch: pytes
     other = load("laptop-lm", ["train.steps=100_000", "train.optimizer.learning_rate=1e-3"])
     pilots._Timing.read(other, tmp_path, data, 600, 0.25, SILENT)
     assert not outcome.exists()
-    assert sorted(timed) == sorted(set(timed))  # each width once for each of two settings
+    outcome.write_text("{}")
+    pilots._Timing.read(other, tmp_path, text("another"), 600, 0.25, SILENT)
+    assert not outcome.exists()
+    assert max(timed.count(one) for one in timed) == 2  # each width once for settings and text
 
 
 def test_models_wider_than_one_that_does_not_fit_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -125,27 +133,64 @@ def test_models_wider_than_one_that_does_not_fit_are_not_timed(tmp_path: Path, m
     timed: list[float] = []
     monkeypatch.setattr(pilots, "_pace", pace)
     monkeypatch.setattr(pilots, "_size", lambda *_: pilots._Size(parameters=1_000, tokens=1e6, flops=1e12))
-    chosen = pilots._Timing.read(load("modern-base"), tmp_path, cast("Any", None), 600, 0.25, SILENT)
+    chosen = pilots._Timing.read(load("modern-base"), tmp_path, text("one"), 600, 0.25, SILENT)
     assert max(rung.width for rung in chosen.rungs) == 0.25 and max(timed) == 0.5
     assert max(rung.steps for rung in chosen.rungs if rung.width == 0.25) >= pilots._LEAST_STEPS
     with pytest.raises(ConfigError, match="8 s are too short"):
-        pilots._Timing.read(load("modern-base"), tmp_path, cast("Any", None), 8, 0.25, SILENT)
+        pilots._Timing.read(load("modern-base"), tmp_path, text("one"), 8, 0.25, SILENT)
 
 
-@pytest.mark.parametrize(("name", "rows"), [("modern-base", 8), ("bert-base", 8), ("laptop-lm", 16)])
-def test_a_pilot_computes_no_more_at_once_than_a_laptop_holds(name: str, rows: int):
-    config = load(name)
-    small = pilots.in_small(config, pilots.Rung(0.5, 100, config.train.batch_size))
-    assert small.hardware.microbatch_size == rows and small.train.batch_size == config.train.batch_size
+PHASES = ["phases=[{share=0.5, batch_size=30}, {share=0.5}]", "train.batch_size=60"]
+WIDE = ["data.sequence_length=512", "model.max_positions=512"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "devices", "divisions", "at_once"),
+    [
+        ("modern-base", [], 1, [1, 2, 4, 8, 16, 32], 4),
+        ("bert-base", [], 1, [1, 2, 4, 8, 16, 32], 8),  # rows of 128, then of 512
+        ("laptop-lm", [], 1, [1, 2], None),
+        ("laptop-lm", [*WIDE, *PHASES], 1, [1, 2, 3, 5, 6], 6),
+        ("laptop-lm", [*WIDE, "train.batch_size=250"], 1, [1, 2, 5, 10, 25], 5),
+        ("laptop-lm", [*WIDE, "train.batch_size=7"], 1, [1], None),
+        ("laptop-lm", [*WIDE, "train.batch_size=48"], 8, [1, 2, 3, 6], 6),
+        ("laptop-lm", [*WIDE, "train.batch_size=40"], 8, [1, 5], 5),
+    ],
+)
+def test_rows_divide_over_phases_and_devices_and_are_few_enough_for_a_laptop(
+    monkeypatch: pytest.MonkeyPatch, name: str, changes: list[str], devices: int, divisions: list[int], at_once: int | None
+):
+    monkeypatch.setattr("jax.device_count", lambda: devices)
+    config = load(name, changes)
+    assert pilots._divisions(config) == divisions
+    assert in_small(config, Rung(0.5, 100, config.train.batch_size)).hardware.microbatch_size == at_once
+    for by in divisions:
+        small = in_small(config, Rung(0.5, 100, config.train.batch_size // by))
+        for phase in phases_of(small):
+            rows, once = phase.config.train.batch_size, small.hardware.microbatch_size
+            assert rows % devices == 0 and (once is None or rows // devices % once == 0)
+
+
+def test_a_run_for_more_devices_than_there_are_has_a_size():
+    counts = SimpleNamespace(train=SimpleNamespace(text_fraction=1.0))
+    data: Any = SimpleNamespace(
+        datasets=[counts], tokenizer=SimpleNamespace(vocab_size=2_000, special=SpecialTokens(0, 1, 2, 3, 4))
+    )
+    run = load("lm-ja-1b")
+    assert run.hardware.fsdp > 1
+    assert pilots._size(run, data).tokens == run.train.steps * run.train.batch_size * run.data.sequence_length
 
 
 def test_a_report_shows_the_outcome_beside_the_forecast(tmp_path: Path):
-    run, scores = load("bert-mini"), {"loss": 5.5, "mlm_loss": 4.5}  # with next-sentence prediction
+    run = load("bert-mini")
+    scores = {"loss": 5.5, "mlm_loss": 4.5, "step": run.train.steps}  # with next-sentence prediction
     made = {"settings": run.model_dump(mode="json"), "loss": 4.4, "low": 4.0, "high": 5.0}
     storage.write_json(storage.make_folder(tmp_path / "pilots") / "forecast.json", made)
     [[_, before]] = report._forecast(run, tmp_path, None)
     [[_, after]] = report._forecast(run, tmp_path, cast("Any", SimpleNamespace(scores=scores)))
     assert after == f"{before}; it is 4.500"
+    [[_, meanwhile]] = report._forecast(run, tmp_path, cast("Any", SimpleNamespace(scores={**scores, "step": 10})))
+    assert meanwhile == before
 
 
 @pytest.mark.slow  # compiles seven programs

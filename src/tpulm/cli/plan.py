@@ -12,7 +12,7 @@ from typer import Exit
 from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, path_option, vocabulary_of
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
-from tpulm.readable import dollars, duration, plural
+from tpulm.readable import amount, dollars, duration, plural
 
 if TYPE_CHECKING:  # they bring JAX, which --help need not wait for
     from tpulm.accelerators import Accelerator
@@ -96,7 +96,7 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
     with drawn_progress() as progress, interrupt.handled():
         result = forecast(config, workdir, seconds=seconds, progress=progress)
     rows = [
-        (f"{one.tokens / 1e6:,.2f}M", f"{one.parameters / 1e6:,.1f}M", f"{one.loss:.3f}", f"{one.bits_per_character:.3f}")
+        (f"{one.tokens / 1e6:,.2f}M", amount(one.parameters), f"{one.loss:.3f}", f"{one.bits_per_character:.3f}")
         for one in sorted(result.pilots, key=lambda one: one.parameters * one.tokens)
     ]
     print_table("Pilots", rows, header=("tokens", "parameters", "held-out loss", "bits a character"))
@@ -106,9 +106,8 @@ def _forecast(config: RunConfig, workdir: PurePath, seconds: float) -> None:
         {
             "held-out loss": f"{result.loss:.3f} nats, {result.low:.3f} to {result.high:.3f}",
             "bits a character": f"{result.loss * result.bits_per_loss:.3f}, {low:.3f} to {high:.3f}",
-            "model": f"{result.parameters / 1e6:,.1f}M parameters",
-            "text": f"{result.tokens / 1e6:,.1f}M tokens, {result.epochs:.1f} times the "
-            f"{result.text_tokens / 1e6:,.1f}M there are",
+            "model": f"{amount(result.parameters)} parameters",
+            "text": f"{amount(result.tokens)} tokens, {result.epochs:.1f} times the {amount(result.text_tokens)} there are",
             "time here": duration(result.seconds),
         },
     )

@@ -36,6 +36,7 @@ _LEAST_STEPS = 100
 # The longest pilot's part of the run's tokens a parameter, at least: narrower models leave the plateau later.
 _FEWER_TOKENS, _FEWER_TOKENS_OF_NARROWER = 40, 20
 _TIMED_STEPS = 4
+_LEAST_ROWS = 8  # of a pilot's step, unless the run's has fewer
 _AT_ONCE = 4_096  # tokens of a step that is timed, and that a pilot computes at once, at most
 _LEAST_HELD_OUT, _LEAST_TEXT = 5_000, 100_000  # tokens
 _CHECKPOINT = {"keep_at_words": (), "average_last": None, "every_steps": None, "every_minutes": 1.0}
@@ -164,15 +165,17 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
             "initializer_range": model.initializer_range / math.sqrt(width),
         }
         rate /= math.sqrt(width) if optimizer.name == "adamw" else 1.0
-    planned = {
+    planned: dict[str, Any] = {
         "learning_rate": optimizer.learning_rate * rate,
         "warmup_steps": max(round(warmup * share), min(warmup, rung.steps // 10)),
-        "decay_steps": None if optimizer.decay_steps is None else max(1, round(optimizer.decay_steps * share)),
     }
+    if optimizer.decay_steps is not None:
+        planned["decay_steps"] = max(1, min(round(optimizer.decay_steps * share), rung.steps - planned["warmup_steps"]))
     small = {
         "steps": rung.steps,
         "batch_size": rung.batch_size,
         "evaluate_every_steps": rung.steps,
+        "evaluation_rows": 1,  # all held-out rows are scored afterwards
         "log_every_steps": min(train.log_every_steps, rung.steps),
         "checkpoint": train.checkpoint.model_copy(update=_CHECKPOINT),
         "optimizer": optimizer.model_copy(update=planned),
@@ -191,19 +194,36 @@ def in_small(config: RunConfig, rung: Rung) -> RunConfig:
             "track": TrackConfig(),
         }
     )
-    rows = _at_once(made)
-    if rows < rung.batch_size:
-        rows = math.gcd(rows, *(phase.config.train.batch_size for phase in phases_of(made)))
-    return made.model_copy(update={"hardware": HardwareConfig(platform=config.hardware.platform, microbatch_size=rows)})
+    hardware = HardwareConfig(platform=config.hardware.platform, microbatch_size=_at_once(made))
+    return made.model_copy(update={"hardware": hardware})
 
 
-def _at_once(config: RunConfig) -> int:
-    """Rows of a step, halved (to no fewer than 8) until they have at most _AT_ONCE tokens in all phases."""
-    rows = config.train.batch_size
-    tokens = max(phase.config.train.batch_size * phase.config.data.sequence_length for phase in phases_of(config))
-    while tokens > _AT_ONCE and rows > 8 and rows % 2 == 0:
-        rows, tokens = rows // 2, tokens // 2
-    return rows
+def _divisions(config: RunConfig) -> list[int]:
+    """By what the rows of a pilot's step may be divided: they divide over the devices in all phases, and are not too few."""
+    import jax
+
+    rows = math.gcd(config.train.batch_size, *(phase.config.train.batch_size for phase in phases_of(config)))
+    shares = [by for by in range(1, rows + 1) if rows % by == 0 and rows // by % jax.device_count() == 0]
+    return [by for by in shares if config.train.batch_size // by >= _LEAST_ROWS] or [1]
+
+
+def _at_once(config: RunConfig) -> int | None:
+    """The most rows of a device that divide all phases' and have at most _AT_ONCE tokens; None if no step has more."""
+    import jax
+
+    phases = [phase.config for phase in phases_of(config)]
+    length = max(phase.data.sequence_length for phase in phases)
+    if max(phase.train.batch_size for phase in phases) * length <= _AT_ONCE:
+        return None
+    share = max(1, math.gcd(*(phase.train.batch_size for phase in phases)) // jax.device_count())
+    return max(rows for rows in range(1, share + 1) if share % rows == 0 and (rows == 1 or rows * length <= _AT_ONCE))
+
+
+class _Pace(NamedTuple):
+    """Seconds of a step, on average over phases, and of compiling all phases and scoring the held-out rows."""
+
+    step: float
+    fixed: float
 
 
 class _Pilot(Stages):
@@ -212,6 +232,32 @@ class _Pilot(Stages):
 
     def _advice(self, phase: Phase) -> str:
         return ""  # the forecast says once what the pilots have not learned
+
+    def pace(self) -> _Pace:
+        """By a few steps of each phase, and by scoring a few held-out rows."""
+        import jax
+
+        from tpulm.train.program import nothing_added_to_cache
+
+        total = fixed = 0.0
+        for phase in self.phases:
+            with nothing_added_to_cache(self.workdir):  # or the next call would time how long reading takes
+                begun = time.monotonic()
+                steps = self.steps_from(phase)
+                state = next(steps).state
+                jax.block_until_ready(state.params)
+            fixed, begun = fixed + time.monotonic() - begun, time.monotonic()
+            for _ in range(_TIMED_STEPS):
+                state = next(steps).state
+            jax.block_until_ready(state.params)
+            total += (time.monotonic() - begun) / _TIMED_STEPS * (phase.last_step - phase.first_step)
+            if phase is self.phases[-1]:
+                rows = self._program(phase).evaluation_batch_size
+                self._score(phase, state.params, rows)
+                begun = time.monotonic()
+                scored = self._score(phase, state.params, rows).rows
+                fixed += (time.monotonic() - begun) * self._dataset(phase).holdout.counts.rows / scored
+        return _Pace(total / self.config.train.steps, fixed)
 
 
 def _train(
@@ -273,12 +319,16 @@ class _Size(NamedTuple):
 
 
 def _size(config: RunConfig, data: PreparedData) -> _Size:
-    """From programs that are not compiled."""
+    """From programs that are not compiled, on one device, since the run's own may be others."""
+    import jax
+
     from tpulm.train.program import PretrainingProgram
 
     parameters, flops = 0, 0.0
-    for phase in phases_of(config):
-        program = PretrainingProgram(phase.config, vocab_size=data.tokenizer.vocab_size, special=data.tokenizer.special)
+    words = {"vocab_size": data.tokenizer.vocab_size, "special": data.tokenizer.special}
+    alone = config.model_copy(update={"hardware": HardwareConfig(platform=config.hardware.platform)})
+    for phase in phases_of(alone):
+        program = PretrainingProgram(phase.config, **words, devices=jax.devices()[:1])
         rows = (phase.last_step - phase.first_step) * phase.config.train.batch_size
         parameters, flops = program.num_parameters, flops + rows * program.objective.flops_per_row
     return _Size(parameters, _tokens(config, data), flops)
@@ -295,81 +345,70 @@ class _Timing(NamedTuple):
         cls, config: RunConfig, workdir: PurePath, data: PreparedData, seconds: float, longest: float, progress: Progress
     ) -> _Timing:
         """As an earlier call chose them, for as much time and the same share; else by timing a few steps, narrowest
-        model first. Pilots of other settings are removed."""
+        model first. Pilots of other settings or text are removed."""
         path, begun = workdir / _FOLDER / _LADDER, time.monotonic()
         kept = storage.read_json(path) if storage.exists(path) else None
-        if kept is not None and not is_of(config, kept["settings"]):
-            progress.note("the run's settings have changed: its pilots begin again")
+        text = data.datasets[-1].fingerprint
+        if kept is not None and not (is_of(config, kept["settings"]) and kept.get("text") == text):
+            progress.note("the run's settings or its text have changed: its pilots begin again")
             storage.remove(path.parent)
         elif kept is not None and (kept["seconds"], kept.get("longest")) == (seconds, longest):
             return cls(tuple(Rung(*rung) for rung in kept["rungs"]), kept["flops_per_second"])
         progress.start("Timing the training step")
         run = _size(config, data)
-        paces = functools.cache(functools.partial(_pace, config, workdir, data))
+        divisions, paces = _divisions(config), functools.cache(functools.partial(_pace, config, workdir, data))
         widths = [width for width in _WIDTHS if _differ(config, width)]
         if not widths:
             raise ConfigError(f"a model of model.hidden_size = {config.model.hidden_size} has no pilots of half of it")
 
+        def fixed(width: float) -> float:
+            return sum(paces(width * relative).fixed for relative, _ in _ladder(width))
+
+        def step(width: float) -> float:
+            return sum(paces(width * relative).step * length for relative, length in _ladder(width))
+
         def lengths(width: float) -> tuple[int, int]:
-            """Rows a step and steps of the widest pilot, if all take the time that is left."""
-            step = sum(paces(width * relative).step * length for relative, length in _ladder(width))
-            compiling = sum(paces(width * relative).compiling for relative, _ in _ladder(width))
-            left = (seconds - compiling - (time.monotonic() - begun)) * config.train.batch_size
-            batch = config.train.batch_size
-            while (steps := int(left / step / batch)) < _LEAST_STEPS and batch > 8:
-                batch //= 2
-            return batch, min(steps, int(config.train.steps * longest))
+            """By what the rows are divided, and steps of the widest pilot, if all take the time that is left."""
+            left = (seconds - fixed(width) - (time.monotonic() - begun)) / step(width)
+            by = next((by for by in divisions if left * by >= _LEAST_STEPS), divisions[-1])
+            return by, min(int(left * by), int(config.train.steps * longest))
 
         chosen, width = None, widths[-1]
         for width in reversed(widths):
-            batch, steps = lengths(width)
+            by, steps = lengths(width)
             if steps < _LEAST_STEPS:  # nor has a wider model, which is therefore not timed
                 break
-            largest = _size(in_small(config, Rung(width, steps, batch)), data)
+            largest = _size(in_small(config, Rung(width, steps, config.train.batch_size // by)), data)
             enough = min(20, run.tokens / run.parameters) / (_FEWER_TOKENS if width == 1 else _FEWER_TOKENS_OF_NARROWER)
             if largest.tokens / largest.parameters >= enough:
                 chosen = width
+            if time.monotonic() - begun > seconds / 2:
+                break
         if chosen is None:
+            least = time.monotonic() - begun + fixed(width) + step(width) * _LEAST_STEPS / divisions[-1]
             raise ConfigError(
-                f"{duration(seconds)} are too short for pilots: a step of layers {width:g} times as wide and many takes "
-                f"{paces(width).step:.2g} s, and compiling it {duration(paces(width).compiling)}. Give --pilot more time"
+                f"{duration(seconds)} are too short for pilots of layers {width:g} times as wide and many: a step of all rows "
+                f"takes {paces(width).step:.2g} s, compiling and scoring {duration(paces(width).fixed)}. Give --pilot "
+                + (f"{duration(least)} at least" if least > seconds else "more time")
             )
-        batch, steps = lengths(chosen)  # timing a wider one has taken time, too
-        steps, one = max(steps, _LEAST_STEPS), in_small(config, Rung(chosen, 1, batch))
-        rate = _size(one, data).flops / (paces(chosen).step * batch / config.train.batch_size)
+        by, steps = lengths(chosen)  # timing a wider one has taken time, too
+        steps, batch = max(steps, _LEAST_STEPS), config.train.batch_size // by
+        rate = _size(in_small(config, Rung(chosen, 1, batch)), data).flops / (paces(chosen).step / by)
         rungs = tuple(Rung(chosen * relative, max(1, round(steps * length)), batch) for relative, length in _ladder(chosen))
         kept = {"settings": config.model_dump(mode="json"), "seconds": seconds, "longest": longest}
-        kept |= {"rungs": rungs, "flops_per_second": rate}
+        kept |= {"text": text, "rungs": rungs, "flops_per_second": rate}
         storage.write_json(storage.make_folder(path.parent) / _LADDER, kept, sealed=True)
         return cls(rungs, rate)
 
 
-class _Pace(NamedTuple):
-    """Seconds of a step of the run's rows, on average over phases, and of compiling all phases."""
-
-    step: float
-    compiling: float
-
-
 def _pace(config: RunConfig, workdir: PurePath, data: PreparedData, width: float) -> _Pace:
-    """By some steps of as many rows as are computed at once."""
-    import jax
-
-    train = config.train
-    small = in_small(config, Rung(width, train.steps, _at_once(config)))
-    stages = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT), {})
-    total = compiling = 0.0
-    for phase in phases_of(small):
-        begun = time.monotonic()
-        steps = stages.steps_from(phase)
-        state = next(steps).state
-        jax.block_until_ready(state.params)
-        compiling, begun = compiling + time.monotonic() - begun, time.monotonic()
-        for _ in range(_TIMED_STEPS):
-            state = next(steps).state
-        jax.block_until_ready(state.params)
-        total += (time.monotonic() - begun) / _TIMED_STEPS * (phase.last_step - phase.first_step)
-    return _Pace(total / train.steps * train.batch_size / small.train.batch_size, compiling)
+    """By as many rows as are computed at once."""
+    train, divisions = config.train, _divisions(config)
+    made = [in_small(config, Rung(width, train.steps, train.batch_size // by)) for by in divisions]
+    small = next((one for one in made if _at_once(one) is None), made[-1])
+    pilot = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT), {})
+    step, fixed = pilot.pace()
+    return _Pace(step * train.batch_size / small.train.batch_size, fixed)
 
 
 def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:

@@ -166,7 +166,8 @@ def _forecast(config: RunConfig, workdir: PurePath, facts: CardFacts | None) -> 
         return []
     said = f"{forecast['loss']:.3f} nats ({forecast['low']:.3f} to {forecast['high']:.3f})"
     scores = facts.scores if facts is not None else {}
-    return [("Token loss that pilots forecast", f"{said}; it is {token_loss(scores):.3f}" if scores else said)]
+    ended = scores.get("step") == config.train.steps
+    return [("Token loss that pilots forecast", f"{said}; it is {token_loss(scores):.3f}" if ended else said)]
 
 
 def _charts(config: RunConfig, history: History, job: Job | None) -> list[Chart]:

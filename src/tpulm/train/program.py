@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import PurePath
@@ -90,6 +90,19 @@ def enable_compilation_cache(workdir: PurePath | None = None) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
     if storage.is_remote(folder):  # XLA's own caches, for GPUs, support local files only
         jax.config.update("jax_persistent_cache_enable_xla_caches", "")
+
+
+@contextlib.contextmanager
+def nothing_added_to_cache(workdir: PurePath | None = None) -> Generator[None]:
+    """Programs compiled meanwhile are not kept for the next process."""
+    enable_compilation_cache(workdir)
+    name = "jax_persistent_cache_min_compile_time_secs"
+    least = jax.config.values[name]
+    jax.config.update(name, float("inf"))
+    try:
+        yield
+    finally:
+        jax.config.update(name, least)
 
 
 def compile_stats() -> CompileStats:
