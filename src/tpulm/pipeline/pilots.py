@@ -373,23 +373,22 @@ class _Timing(NamedTuple):
             by = next((by for by in divisions if left * by >= _LEAST_STEPS), divisions[-1])
             return by, min(int(left * by), int(config.train.steps * longest))
 
-        chosen, width = None, widths[-1]
+        chosen, width, shortest = None, widths[-1], 0.0
         for width in reversed(widths):
             by, steps = lengths(width)
-            if steps < _LEAST_STEPS:  # nor has a wider model, which is therefore not timed
-                break
-            largest = _size(in_small(config, Rung(width, steps, config.train.batch_size // by)), data)
+            largest = _size(in_small(config, Rung(width, max(steps, 1), config.train.batch_size // by)), data)
             enough = min(20, run.tokens / run.parameters) / (_FEWER_TOKENS if width == 1 else _FEWER_TOKENS_OF_NARROWER)
-            if largest.tokens / largest.parameters >= enough:
+            if steps >= _LEAST_STEPS and largest.tokens / largest.parameters >= enough:
                 chosen = width
-            if time.monotonic() - begun > seconds / 2:
+            shortest = step(width) * _LEAST_STEPS / divisions[-1]
+            if max(shortest, 2 * (time.monotonic() - begun)) > seconds:  # a wider model takes longer: it is not timed
                 break
         if chosen is None:
-            least = time.monotonic() - begun + fixed(width) + step(width) * _LEAST_STEPS / divisions[-1]
+            least = 60 * math.ceil((time.monotonic() - begun + fixed(width) + shortest) / 50)
             raise ConfigError(
-                f"{duration(seconds)} are too short for pilots of layers {width:g} times as wide and many: a step of all rows "
-                f"takes {paces(width).step:.2g} s, compiling and scoring {duration(paces(width).fixed)}. Give --pilot "
-                + (f"{duration(least)} at least" if least > seconds else "more time")
+                f"{duration(seconds)} are too short for pilots: of layers {width:g} times as wide and many a step of all rows "
+                f"takes {paces(width).step:.2g} s, compiling and scoring {duration(paces(width).fixed)}. Give --pilot more time"
+                + (f": {duration(least)} at least" if least > seconds else "")
             )
         by, steps = lengths(chosen)  # timing a wider one has taken time, too
         steps, batch = max(steps, _LEAST_STEPS), config.train.batch_size // by
