@@ -48,6 +48,9 @@ def test_a_run_in_small():
     two = in_small(run.model_copy(update={"phases": phases}), Rung(1.0, 10, run.train.batch_size // 4))
     assert [one.config.train.batch_size for one in phases_of(two)] == [run.train.batch_size // 4, 16]
     assert in_small(load("laptop-lm"), Rung(0.5, 100, 16)).train.optimizer.learning_rate == 7e-3  # Muon's: as it is
+    decaying = load("modern-base", ["train.steps=1600", "train.optimizer.warmup_steps=10", "train.optimizer.decay_steps=1590"])
+    brief = in_small(decaying, Rung(1.0, 100, 256)).train.optimizer
+    assert (brief.warmup_steps, brief.decay_steps) == (10, 90)  # no more than its steps
 
 
 def test_where_pilots_cannot_tell(tmp_path: Path):
