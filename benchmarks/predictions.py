@@ -59,7 +59,7 @@ FOURTH = FIRST | {"train.steps": 36_000, "train.seed": 5}  # for masked models, 
 FIFTH = FIRST | {"train.steps": 24_000, "train.seed": 6}
 SIXTH = FIFTH | {"tokenizer.vocab_size": 4_000}  # WordPiece needs 2,438 for Japanese
 SERIES = {"": FIRST, "-second": SECOND, "-third": THIRD, "-fourth": FOURTH, "-fifth": FIFTH, "-sixth": SIXTH}
-MINUTES, LONGEST = 30.0, 0.1  # of a case's pilots, at most, and the widest's share of the run's steps
+MINUTES, LONGEST = 30.0, 0.1  # of a case's pilots, at most (10 in the first three series), and the widest's share of the steps
 CASES = {
     f"{language}-{kind}{series}": (language, kind, settings)
     for series, settings in SERIES.items()

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tpulm.readable import decimals, dollars, duration, pasteable, percent, size, visible
+from tpulm.readable import amount, decimals, dollars, duration, pasteable, percent, size, visible
 
 
 def test_money():
@@ -34,6 +34,10 @@ def test_small_numbers_keep_their_digits():
 
 def test_sizes():
     assert (size(99_999), size(100_000), size(1_234_567_890)) == ("99,999 bytes", "0.1 MB", "1,234.6 MB")
+
+
+def test_amounts():
+    assert [amount(count) for count in (950, 37_024, 999_499, 999_500, 4_200_000)] == ["950", "37k", "999k", "1.0M", "4.2M"]
 
 
 def test_names_that_are_not_utf8_can_be_pasted(tmp_path: Path):

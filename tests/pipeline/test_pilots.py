@@ -202,9 +202,8 @@ def test_pilots_are_kept_and_their_forecast_is_in_the_report(tmp_path: Path, mon
     limits["_WIDEST"] = float("inf")
     for name, value in limits.items():
         monkeypatch.setattr(pilots, name, value)
-    monkeypatch.setattr(
-        pilots, "_pace", lambda *_: pilots._Pace(0.05, 0.0)
-    )  # of one step, and of compiling: pilots of some hundred steps
+    pace = pilots._Pace(step=0.05, fixed=0.0)  # which gives pilots of some hundred steps
+    monkeypatch.setattr(pilots, "_pace", lambda *_: pace)
     steps = np.random.default_rng(0).choice([7, 11], (1_000, 20)).cumsum(axis=1)
     lines = [" ".join(f"w{number % 40}" for number in line) for line in steps]
     (tmp_path / "text.txt").write_text("\n".join(lines))  # after each word come two others

@@ -384,7 +384,7 @@ class _Timing(NamedTuple):
             if max(shortest, 2 * (time.monotonic() - begun)) > seconds:  # a wider model takes longer: it is not timed
                 break
         if chosen is None:
-            least = 60 * math.ceil((time.monotonic() - begun + fixed(width) + shortest) / 50)
+            least = 60 * math.ceil((time.monotonic() - begun + fixed(width) + shortest) / 50)  # whole minutes, a fifth more
             raise ConfigError(
                 f"{duration(seconds)} are too short for pilots: of layers {width:g} times as wide and many a step of all rows "
                 f"takes {paces(width).step:.2g} s, compiling and scoring {duration(paces(width).fixed)}. Give --pilot more time"
@@ -404,7 +404,7 @@ def _pace(config: RunConfig, workdir: PurePath, data: PreparedData, width: float
     """By as many rows as are computed at once."""
     train, divisions = config.train, _divisions(config)
     made = [in_small(config, Rung(width, train.steps, train.batch_size // by)) for by in divisions]
-    small = next((one for one in made if _at_once(one) is None), made[-1])
+    small = next((one for one in made if one.hardware.microbatch_size is None), made[-1])
     pilot = _Pilot(small, workdir / _FOLDER / "timing", ALONE, SILENT, data, Programs(workdir, SILENT), {})
     step, fixed = pilot.pace()
     return _Pace(step * train.batch_size / small.train.batch_size, fixed)

@@ -123,9 +123,8 @@ class Fit:
     def _law(self, x: np.ndarray) -> Law:
         floor, size, alpha, length, beta, gamma, plateau = x.tolist()
         size, length = size + self._means[0], length + self._means[1] - gamma * size
-        exponents = {"alpha": alpha, "beta": beta, "gamma": gamma}
-        amounts = {"parameters": math.exp(size), "tokens": math.exp(length), "plateau": math.exp(plateau)}
-        return Law(math.exp(floor), self._unigrams, self._text, **amounts, **exponents)
+        floor, size, length, plateau = map(math.exp, (floor, size, length, plateau))
+        return Law(floor, self._unigrams, self._text, size, alpha, length, beta, gamma, plateau)
 
 
 def _slopes(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-5) -> np.ndarray:
