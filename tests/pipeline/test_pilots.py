@@ -95,6 +95,22 @@ def test_steep_pilots_alone_tell_nothing_and_others_are_told(monkeypatch: pytest
         predict(STEEP, 7.392)
 
 
+def test_pilots_end_once_too_few_can_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def train(config: Any, workdir: Path, data: Any, rung: pilots.Rung, *_: Any) -> PilotResult:
+        trained.append(rung)
+        return PilotResult(rung.name, 1_000, rung.steps * 1e3, 5.9, 6.0, False, 5.0)
+
+    trained: list[pilots.Rung] = []
+    rungs = tuple(pilots.Rung(width, round(800 * length), 16) for width, length in pilots._OWN_MODEL)
+    monkeypatch.setattr(pilots, "prepare_data", lambda *_, **__: None)
+    monkeypatch.setattr(pilots, "_check_text", lambda data: None)
+    monkeypatch.setattr(pilots._Timing, "read", lambda *_: pilots._Timing(rungs, 1e9))
+    monkeypatch.setattr(pilots, "_train", train)
+    with pytest.raises(ConfigError, match="3 of 7 pilots"):
+        forecast(load("laptop-lm", ["corpus.sources=a"]), tmp_path, seconds=60)
+    assert [rung.steps for rung in trained] == [50, 100, 200]
+
+
 def text(fingerprint: str) -> Any:
     return SimpleNamespace(datasets=[SimpleNamespace(fingerprint=fingerprint)])
 

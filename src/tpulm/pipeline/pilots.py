@@ -29,8 +29,9 @@ from tpulm.workfolder import FORECAST, begin, is_of, open_run, read_results
 _FOLDER, _LADDER = FORECAST.parent, "ladder.json"
 # Of the widest pilot: how wide a pilot is, and how many of its steps it has. Where the run's own model fits into the time, most
 # are of it; else all are narrower, and the narrowest run longest: they show at less cost how the loss falls with more text.
-_OWN_MODEL = ((1.0, 1 / 16), (1.0, 0.125), (1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0))
-_NARROWER = ((1.0, 0.25), (1.0, 0.5), (1.0, 1.0), (0.5, 0.5), (0.5, 1.0), (0.5, 2.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0))
+# Shortest first: where too few can learn, that is known soon.
+_OWN_MODEL = ((1.0, 1 / 16), (1.0, 0.125), (1.0, 0.25), (0.5, 0.5), (1.0, 0.5), (0.5, 1.0), (1.0, 1.0))
+_NARROWER = ((1.0, 0.25), (0.5, 0.5), (1.0, 0.5), (0.25, 1.0), (0.5, 1.0), (1.0, 1.0), (0.25, 2.0), (0.5, 2.0), (0.25, 4.0))
 _WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)  # of the run's
 _LEAST_STEPS = 100
 # The longest pilot's part of the run's tokens a parameter, at least: narrower models leave the plateau later.
@@ -111,7 +112,10 @@ def forecast(
         data = prepare_data(config, folder, progress=progress)
         _check_text(data)
         timing = _Timing.read(config, folder, data, seconds, longest, progress)
-        outcomes = [_train(config, folder, data, rung, timing, progress) for rung in timing.rungs]
+        outcomes: list[PilotResult] = []
+        for rung in timing.rungs:
+            outcomes.append(_train(config, folder, data, rung, timing, progress))
+            _learned(outcomes, of=len(timing.rungs))
         result = _predicted(config, data, outcomes, timing)
         values = {**result.values(), "settings": config.model_dump(mode="json")}
         storage.write_json(folder / FORECAST, values, sealed=True)
@@ -410,16 +414,26 @@ def _pace(config: RunConfig, workdir: PurePath, data: PreparedData, width: float
     return _Pace(step * train.batch_size / small.train.batch_size, fixed)
 
 
-def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:
-    largest = max(outcomes, key=lambda one: one.parameters * one.tokens)
+def _largest(outcomes: Sequence[PilotResult]) -> PilotResult:
+    return max(outcomes, key=lambda one: one.parameters * one.tokens)
+
+
+def _learned(outcomes: Sequence[PilotResult], *, of: int) -> list[PilotResult]:
+    """The pilots that have left the plateau; a ConfigError once too few of all `of` can."""
     best = max(one.unigrams - one.loss for one in outcomes)
     learned = [one for one in outcomes if one.learned and one.unigrams - one.loss >= _LEAST_GAIN * best]
-    if len(learned) < LEAST_PILOTS or not largest.learned:
+    few, largest = len(outcomes) - len(learned), _largest(outcomes)
+    if few > of - LEAST_PILOTS or (len(outcomes) == of and not largest.learned):
         raise ConfigError(
-            f"{len(outcomes) - len(learned)} of {len(outcomes)} pilots have learned little more than how frequent each token "
-            f"is (the largest has a loss of {largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them "
-            "nothing can be predicted. Give --pilot more time"
+            f"{few} of {of} pilots have learned little more than how frequent each token is (the largest so far has a loss of "
+            f"{largest.loss:.2f}, and frequencies alone {largest.unigrams:.2f}): from them nothing can be predicted. Give "
+            "--pilot more time"
         )
+    return learned
+
+
+def _predicted(config: RunConfig, data: PreparedData, outcomes: Sequence[PilotResult], timing: _Timing) -> Forecast:
+    largest, learned = _largest(outcomes), _learned(outcomes, of=len(outcomes))
     run, text = _size(config, data), data.datasets[-1].train.counts.tokens
     pilots = [ScalingPoint(one.parameters, one.tokens, one.loss) for one in learned]
     prediction = predict(pilots, (run.parameters, run.tokens), unigrams=largest.unigrams, text=text)
