@@ -39,21 +39,9 @@ class Control:
     def __init__(self, workdir: str | PurePath):
         self.folder = storage.as_path(workdir) / "cloud"
         self.path = self.folder / "job.json"
-
-    @property
-    def run_file(self) -> PurePath:
-        """What the workers run."""
-        return self.folder / "run.json"
-
-    @property
-    def settings_file(self) -> PurePath:
-        """Where to run, and the bundle's path."""
-        return self.folder / "settings.json"
-
-    @property
-    def memory_file(self) -> PurePath:
-        """What supervisors hand on to each other."""
-        return self.folder / "supervisor.json"
+        self.run_file = self.folder / "run.json"  # what the workers run
+        self.settings_file = self.folder / "settings.json"  # where to run, and the bundle's path
+        self.memory_file = self.folder / "supervisor.json"  # what supervisors hand on to each other
 
     def launched_with(self) -> dict[str, Any]:
         """The settings of the launch and the bundle's path; empty if missing or unreadable."""
@@ -157,15 +145,10 @@ def read_object(path: PurePath) -> dict[str, Any]:
 
 
 def _outcome(record: Mapping[str, Any]) -> Outcome:
-    code, failure = record.get("exit_code"), record.get("failure")
-    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(failure, str | None):
+    code, failure, step = record.get("exit_code"), record.get("failure"), record.get("step")
+    if type(code) is not int or not isinstance(failure, str | None):  # nor a bool
         return Outcome(1, None, "the VM's report of its end cannot be read")
-    return Outcome(code, failure, str(record.get("message", "")), _step(record))
-
-
-def _step(record: Mapping[str, Any]) -> int | None:
-    step = record.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    return Outcome(code, failure, str(record.get("message", "")), step if type(step) is int else None)
 
 
 def _text(job: Job) -> str:
