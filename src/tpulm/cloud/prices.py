@@ -10,14 +10,13 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from tpulm import accelerators, storage
@@ -152,8 +151,7 @@ def _table() -> dict[str, Price]:
 
 def _catalog(service: str, rest: GoogleRest) -> dict[str, Price]:
     """The prices of a Google service, cached for a day. Raises GoogleError and CloudRefused if they cannot be read."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    file = (Path(root) if root else Path.home() / ".cache") / "tpulm" / "prices" / f"{service}.json"
+    file = storage.cache_folder("prices") / f"{service}.json"
     keep = not is_anonymous("cloudbilling")  # an emulator's prices are not Google's
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         cached = json.loads(file.read_text(encoding="utf-8")) if keep else {}
