@@ -177,7 +177,7 @@ def test_what_setup_cannot_mend(gcs: Emulator):
 
 
 def test_a_bucket_of_somebody_else(gcs: Emulator, monkeypatch: pytest.MonkeyPatch):
-    def refuse(look: Any, name: str) -> None:
+    def refuse(look: Any) -> None:
         raise GoogleError("storage", 403, "forbidden", "somebody does not have storage.buckets.get access")
 
     monkeypatch.setattr(setup.Project, "bucket", refuse)

@@ -272,18 +272,17 @@ def identity(rest: GoogleRest) -> str:
     return f"{email}, by {source}" if email else source
 
 
-TPU, STORAGE, IAM = "tpu.googleapis.com", "storage.googleapis.com", "iam.googleapis.com"
-COMPUTE = "compute.googleapis.com"  # the network that TPU VMs are in
-PROJECTS = "cloudresourcemanager.googleapis.com"
-SECRETS = "secretmanager.googleapis.com"
-BILLING, QUOTAS = "cloudbilling.googleapis.com", "cloudquotas.googleapis.com"  # for reading; both are free
+TPU = "tpu.googleapis.com"
+# Compute Engine has the network that TPU VMs are in.
+_NEEDED = (TPU, "compute.googleapis.com", "storage.googleapis.com", "iam.googleapis.com", "cloudresourcemanager.googleapis.com")
+FOR_READING = ("cloudbilling.googleapis.com", "cloudquotas.googleapis.com")  # both are free
 _SECONDS = 600.0  # for which enabling may take
 _SETTLE_SECONDS = 180.0  # until an enabled API answers everywhere
 
 
 def needed_apis(settings: CloudSettings) -> tuple[str, ...]:
     """The APIs that runs in the cloud and their setup need."""
-    return (TPU, COMPUTE, STORAGE, IAM, PROJECTS, *([SECRETS] if settings.secret_names else []))
+    return (*_NEEDED, *(["secretmanager.googleapis.com"] if settings.secret_names else []))
 
 
 def enabled_apis(rest: GoogleRest, apis: Iterable[str]) -> dict[str, bool]:

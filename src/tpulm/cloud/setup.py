@@ -115,8 +115,8 @@ def _table(project: Project) -> Iterator[tuple[str, Callable[[Project], SetupChe
     yield "quota", quota if settings.accelerator else _no_accelerator, "zones"
     yield "network", _network, "project"
     if settings.bucket:
-        yield "bucket", partial(_bucket, name=settings.bucket), "project"
-        yield "bucket: location", partial(_bucket_location, name=settings.bucket), "bucket"
+        yield "bucket", _bucket, "project"
+        yield "bucket: location", _bucket_location, "bucket"
     else:
         yield "bucket", lambda project: SetupCheck(None, "none is named", 'bucket = "NAME" in cloud.toml, or --bucket'), ""
     yield "VM account", _worker_account, "project"
@@ -159,9 +159,7 @@ class Project:
     @cached_property
     def apis(self) -> dict[str, bool]:
         """The APIs that runs need, and those that setup and `prices` read -> whether they are enabled."""
-        return google_rest.enabled_apis(
-            self.rest, (*google_rest.needed_apis(self.settings), google_rest.BILLING, google_rest.QUOTAS)
-        )
+        return google_rest.enabled_apis(self.rest, (*google_rest.needed_apis(self.settings), *google_rest.FOR_READING))
 
     @cached_property
     def known_zones(self) -> tuple[str, ...]:
@@ -174,8 +172,8 @@ class Project:
             return self.settings.zones
         return self.settings.expanded(self.known_zones).zones
 
-    def bucket(self, name: str) -> dict[str, Any] | None:
-        return self.rest.find("storage", f"storage/v1/b/{name}")
+    def bucket(self) -> dict[str, Any] | None:
+        return self.rest.find("storage", f"storage/v1/b/{self.settings.bucket}")
 
 
 def _get_or_default(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
@@ -380,9 +378,10 @@ def _opens(rule: dict[str, Any], network: str, port: int) -> bool:
 # -- buckets ------------------------------------------------------------------------------------------------------------
 
 
-def _bucket(project: Project, name: str) -> SetupCheck:
+def _bucket(project: Project) -> SetupCheck:
+    name = project.settings.bucket
     try:
-        bucket = _get_or_default(partial(project.bucket, name), None)
+        bucket = _get_or_default(project.bucket, None)
     except GoogleError as error:
         if not error.refused:
             raise
@@ -400,7 +399,7 @@ def _bucket(project: Project, name: str) -> SetupCheck:
             )
         region = region_of(project.settings.zones[0])
         what, detail = f"make the bucket gs://{name} in {region}", "private, and nothing kept (or billed) after it is deleted"
-        return SetupCheck(False, missing, SETUP, (SetupStep(what, detail, partial(_make_bucket, project, name, region)),))
+        return SetupCheck(False, missing, SETUP, (SetupStep(what, detail, partial(_make_bucket, project, region)),))
     days = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400
     update = f"gcloud storage buckets update gs://{name}"
     if bucket.get("versioning", {}).get("enabled"):
@@ -412,10 +411,10 @@ def _bucket(project: Project, name: str) -> SetupCheck:
     return SetupCheck(True, f"gs://{name}")
 
 
-def _make_bucket(project: Project, bucket: str, region: str) -> None:
+def _make_bucket(project: Project, region: str) -> None:
     """Create a bucket without versioning and soft delete: deleted checkpoints would be billed for another week."""
     body = {
-        "name": bucket,
+        "name": project.settings.bucket,
         "location": region.upper(),
         "storageClass": "STANDARD",
         "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"},
@@ -423,11 +422,11 @@ def _make_bucket(project: Project, bucket: str, region: str) -> None:
         "lifecycle": {"rule": [{"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": _UPLOAD_DAYS}}]},
     }
     if not _create_once(lambda: project.rest.post("storage", "storage/v1/b", body, project=project.id)):
-        project.bucket(bucket)  # ours from an earlier attempt, else this raises
+        project.bucket()  # ours from an earlier attempt, else this raises
 
 
-def _bucket_location(project: Project, name: str) -> SetupCheck:
-    where, zones = str((project.bucket(name) or {})["location"]), project.zones
+def _bucket_location(project: Project) -> SetupCheck:
+    where, zones = str((project.bucket() or {})["location"]), project.zones
     if not zones:
         return SetupCheck(None, f"{where}; not compared, because no zones are named")
     beside, may_be_far = near(where, zones), project.settings.far_bucket
