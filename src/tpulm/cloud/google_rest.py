@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpulm.cloud.provider import is_rate_limit
 from tpulm.cloud.settings import CloudSettings
-from tpulm.errors import CloudRefused, Unavailable
+from tpulm.errors import CloudRefused
 from tpulm.storage.causes import expired, is_transient, message_of, needing_extra, no_login
 
 if TYPE_CHECKING:
@@ -227,17 +227,6 @@ def _error(service: str, answer: Response) -> GoogleError:
     except (ValueError, KeyError, TypeError, AttributeError):  # such as a proxy's page
         message, reason = f"HTTP status {answer.status_code} from {service}.googleapis.com", ""
     return GoogleError(service, answer.status_code, reason, message)
-
-
-@contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn GoogleError into what commands report: CloudRefused, or Unavailable for a transient error."""
-    try:
-        yield
-    except GoogleError as error:
-        if error.is_final:
-            raise CloudRefused(f"{what} refused: {error}") from error
-        raise Unavailable(f"{what} has failed: {error}; try again later") from error
 
 
 def last_part(path: str) -> str:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpulm.cloud.google_rest import GoogleError, GoogleRest, explained, last_part, moment
+from tpulm.cloud.google_rest import GoogleError, GoogleRest, last_part, moment
 from tpulm.cloud.provider import (
     WORKDIR,
     Creation,
@@ -22,9 +22,21 @@ from tpulm.cloud.provider import (
     refusal_of_http,
     with_advice,
 )
+from tpulm.errors import CloudRefused, Unavailable
 
 _PATIENCE_SECONDS = 180.0  # to keep retrying
 _ENDED = frozenset(["SUSPENDING", "SUSPENDED", "FAILED"])  # states of queued resources
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn GoogleError into what commands report: CloudRefused, or Unavailable for a transient error."""
+    try:
+        yield
+    except GoogleError as error:
+        if error.is_final:
+            raise CloudRefused(f"the TPU API refused: {error}") from error
+        raise Unavailable(f"the TPU API has failed: {error}; try again later") from error
 
 
 class TpuApi:
@@ -34,23 +46,23 @@ class TpuApi:
         self.project = project
         self.rest = rest or GoogleRest(project, patience_seconds=_PATIENCE_SECONDS)
 
+    @_explained()
     def create(self, request: Request) -> str:
         place, node = self._place(request.zone), _node(request)
-        with explained("the TPU API"):
-            try:
-                if not request.queued:
-                    return self.rest.post("tpu", f"{place}/nodes", node, nodeId=request.name)["name"]
-                spec = {"parent": place.removeprefix("v2/"), "nodeId": request.name, "node": node}
-                policy = {"validUntilDuration": f"{round(request.valid_seconds)}s"}
-                queued = {"tpu": {"nodeSpec": [spec]}, "queueingPolicy": policy, **({"spot": {}} if request.spot else {})}
-                return self.rest.post("tpu", f"{place}/queuedResources", queued, queuedResourceId=request.name)["name"]
-            except GoogleError as error:
-                if error.status == 409:
-                    return ""
-                if error.is_transient or error.status == 401:  # the login, not the request, is at fault
-                    raise
-                message = str(error)
-                raise Refused(refusal_of_http(error.status, error.reason, message), with_advice(message)) from error
+        try:
+            if not request.queued:
+                return self.rest.post("tpu", f"{place}/nodes", node, nodeId=request.name)["name"]
+            spec = {"parent": place.removeprefix("v2/"), "nodeId": request.name, "node": node}
+            policy = {"validUntilDuration": f"{round(request.valid_seconds)}s"}
+            queued = {"tpu": {"nodeSpec": [spec]}, "queueingPolicy": policy, **({"spot": {}} if request.spot else {})}
+            return self.rest.post("tpu", f"{place}/queuedResources", queued, queuedResourceId=request.name)["name"]
+        except GoogleError as error:
+            if error.status == 409:
+                return ""
+            if error.is_transient or error.status == 401:  # the login, not the request, is at fault
+                raise
+            message = str(error)
+            raise Refused(refusal_of_http(error.status, error.reason, message), with_advice(message)) from error
 
     def progress(self, operation: str) -> Creation:
         status = self._find(f"v2/{operation}") if operation else None  # Google forgets it after a while
@@ -73,18 +85,18 @@ class TpuApi:
             return NodeStatus(_state(queued), _planned(queued).get("labels", {}), refused=refused)
         return NodeStatus(state, labels) if node else NodeStatus(None)
 
+    @_explained()
     def delete(self, name: str, zone: str) -> str:
         """A node is deleted with the queued resource that created it; either may be gone already."""
         queued = self._queued(name, zone) is not None
         path, query = (f"queuedResources/{name}", {"force": "true"}) if queued else (f"nodes/{name}", {})
-        with explained("the TPU API"):
-            try:
-                self.rest.request("DELETE", "tpu", f"{self._place(zone)}/{path}", query=query)
-            except GoogleError as error:
-                if error.status == 409 or error.reason == "FAILED_PRECONDITION":
-                    return str(error)
-                if not error.missing:
-                    raise
+        try:
+            self.rest.request("DELETE", "tpu", f"{self._place(zone)}/{path}", query=query)
+        except GoogleError as error:
+            if error.status == 409 or error.reason == "FAILED_PRECONDITION":
+                return str(error)
+            if not error.missing:
+                raise
         return ""
 
     def boot_progress(self, name: str, zone: str) -> str:
@@ -117,27 +129,27 @@ class TpuApi:
         """The zones with TPUs that the project may use."""
         return sorted(location["locationId"] for location in self._listed(f"v2/projects/{self.project}/locations", "locations"))
 
+    @_explained()
     def types(self, zone: str) -> set[str]:
         """The accelerator types offered in a zone; empty if the zone does not exist or is closed to the project."""
-        with explained("the TPU API"):
-            try:
-                pages = list(self.rest.pages("tpu", f"{self._place(zone)}/acceleratorTypes"))
-            except GoogleError as error:
-                if error.is_final and refusal_of_http(error.status, error.reason, str(error)) == "zone":
-                    return set()
-                raise
+        try:
+            pages = list(self.rest.pages("tpu", f"{self._place(zone)}/acceleratorTypes"))
+        except GoogleError as error:
+            if error.is_final and refusal_of_http(error.status, error.reason, str(error)) == "zone":
+                return set()
+            raise
         return {kind["type"] for page in pages for kind in page.get("acceleratorTypes", ())}
 
     def _queued(self, name: str, zone: str) -> dict[str, Any] | None:
         return self._find(f"{self._place(zone)}/queuedResources/{name}")
 
+    @_explained()
     def _find(self, path: str) -> dict[str, Any] | None:
-        with explained("the TPU API"):
-            return self.rest.find("tpu", path)
+        return self.rest.find("tpu", path)
 
+    @_explained()
     def _listed(self, path: str, of: str) -> list[dict[str, Any]]:
-        with explained("the TPU API"):
-            return [item for page in self.rest.pages("tpu", path) for item in page.get(of, ())]
+        return [item for page in self.rest.pages("tpu", path) for item in page.get(of, ())]
 
     def _place(self, zone: str) -> str:
         return f"v2/projects/{self.project}/locations/{zone}"
