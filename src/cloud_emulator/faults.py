@@ -63,21 +63,6 @@ def validated(model: type[Any], settings: dict[str, Any]) -> Any:
         raise EmulatorError(f"{name}: {first['msg']}; found {first['input']!r}") from None
 
 
-def decide(settings: FaultSettings, writes: bool, is_download: bool, rolls: list[float]) -> str:
-    """Which fault a request meets, "" for none, given five random numbers in [0, 1); latency is added in any case."""
-    drop, error, drop_after, error_after, truncate = rolls
-    candidates = {
-        "read_only": writes and settings.read_only,
-        "fail_commits": writes and settings.fail_commits,
-        "drop": drop < settings.drop_rate,
-        "error": error < settings.error_rate,
-        "drop_after": drop_after < settings.drop_after_rate,
-        "error_after": error_after < settings.error_after_rate,
-        "truncate": is_download and truncate < settings.truncate_rate,
-    }
-    return next((fault for fault, chosen in candidates.items() if chosen), "")
-
-
 class Fault(NamedTuple):
     """The fault that a request meets: `refusal` in place of the answer, latency in any case."""
 
@@ -125,27 +110,37 @@ class Faults:
         with self._lock:
             return dict(self._injected)
 
-    def choose(self, call: Any, permission: str, writes: bool, is_download: bool) -> Fault:
+    def choose(self, call: Any, permission: str, is_download: bool) -> Fault:
         with self._lock:
             settings = self._current()
             if settings.match and not re.search(settings.match, self._name_of(call)):
                 return Fault()
-            fault = decide(settings, writes, is_download, [self._random.random() for _ in range(5)])
-            if fault:
-                self._injected[fault] += 1
+            drop, error, drop_after, error_after, truncate = (self._random.random() for _ in range(5))
+            failure, commits = unavailable(settings.error_status), writes(permission)
+            candidates: list[tuple[bool, str, ApiError | None]] = [
+                (commits and settings.read_only, "read_only", forbidden(permission)),
+                (commits and settings.fail_commits, "fail_commits", unavailable(503)),
+                (drop < settings.drop_rate, "drop", None),
+                (error < settings.error_rate, "error", failure),
+                (drop_after < settings.drop_after_rate, "drop_after", None),
+                (error_after < settings.error_after_rate, "error_after", failure),
+                (is_download and truncate < settings.truncate_rate, "truncate", None),
+            ]
+            kind, refusal = next(((kind, refusal) for met, kind, refusal in candidates if met), ("", None))
+            if kind:
+                self._injected[kind] += 1
                 self._left = None if self._left is None else self._left - 1
             if settings.latency_seconds:
                 self._injected["latency"] += 1
-            refusal = {
-                "read_only": forbidden(permission),
-                "fail_commits": unavailable(503),
-                "error": unavailable(settings.error_status),
-                "error_after": unavailable(settings.error_status),
-            }
-            return Fault(fault, settings.latency_seconds, refusal.get(fault))
+            return Fault(kind, settings.latency_seconds, refusal)
 
     def is_granted(self, permission: str) -> bool:
-        return not self.settings.read_only or permission.rpartition(".")[2] in ("get", "list", "getIamPolicy")
+        return not (self.settings.read_only and writes(permission))
+
+
+def writes(permission: str) -> bool:
+    """Whether what needs this permission, "" for none, may change something."""
+    return permission.rpartition(".")[2] not in ("get", "list", "getIamPolicy", "")
 
 
 def forbidden(permission: str) -> ApiError:
@@ -157,7 +152,7 @@ def forbidden(permission: str) -> ApiError:
     return storage_error(403, message, "forbidden")
 
 
-def unavailable(status: int = 503) -> ApiError:
+def unavailable(status: int) -> ApiError:
     """The errors that clients should retry."""
     if status == 429:
         message = "The rate of requests to the object exceeded the limit. Please reduce your request rate."

@@ -43,7 +43,6 @@ _SHAPE: dict[str, Any] = _BINDINGS | {
     "policy": _BINDINGS,
     "sourceObjects": [{"objectPreconditions": {}}],
 }
-READING = ("get", "list", "getIamPolicy", "")  # verbs of permissions that change nothing
 
 
 class Json(JSONResponse):
@@ -120,9 +119,10 @@ def _check_shape(content: dict[str, Any], shape: dict[str, Any]) -> None:
 class Endpoint(Route):
     """A route whose `answer(call, **parameters)` runs in a thread and returns a response, or the content of a JSON response.
 
-    Requests are counted under `name`, unless that is ""; `permission` is what the caller needs, and tells reads from writes.
-    `argument` is a required query argument: "upload_id", or "alt=media". `api` selects the faults: "storage", "tpu" (whose
-    errors are converted to the newer format), else none.
+    Requests are counted under `name`, unless that is ""; one that ends with "media" is a download, whose refusals are plain
+    text. `permission` is what the caller needs, and tells reads from writes. `argument` is a required query argument:
+    "upload_id", or "alt=media". `api` selects the faults: "storage", "tpu" (whose errors are converted to the newer format),
+    else none.
     """
 
     def __init__(
@@ -132,16 +132,13 @@ class Endpoint(Route):
         path: str,
         permission: str,
         answer: Callable[..., Any],
-        *,
         argument: str = "",
+        *,
         api: str = "",
-        is_media: bool = False,
     ):
         super().__init__(path, self._respond, methods=[method], name=name)
         self.methods = {method}  # GET does not imply HEAD
-        self.permission = permission
-        self.writes = permission.rpartition(".")[2] not in READING
-        self.is_media = is_media
+        self._permission, self._is_media = permission, name.endswith("media")
         self._answer, self._argument, self._api = answer, argument.partition("="), api
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -163,7 +160,7 @@ class Endpoint(Route):
         faults: Faults | None = state.faults.get(self._api)
         if faults is None:
             return await run_in_threadpool(self._do, call)
-        fault = faults.choose(call, self.permission, self.writes, self.is_media)
+        fault = faults.choose(call, self._permission, self._is_media)
         await asyncio.sleep(fault.latency_seconds)
         if fault.kind == "drop":
             return Dropped()
@@ -190,8 +187,8 @@ class Endpoint(Route):
 
     def _refused(self, error: ApiError, call: Call) -> Response:
         if self._api == "tpu":
-            error = as_rpc_error(error, self.permission, re.split("/v2(?:alpha1)?/", call.url.path, maxsplit=1)[-1])
-        return refused(error, as_text=self.is_media)
+            error = as_rpc_error(error, self._permission, re.split("/v2(?:alpha1)?/", call.url.path, maxsplit=1)[-1])
+        return refused(error, as_text=self._is_media)
 
 
 def refused(error: ApiError, *, as_text: bool = False) -> Response:

@@ -235,10 +235,10 @@ class Emulator:
     def _make_application(self) -> Starlette:
         app = Starlette(
             routes=[
-                Endpoint("", "POST", "/_control/faults", "", self._set_faults, api="control"),
-                Endpoint("", "DELETE", "/_control/faults", "", self._set_faults, api="control"),
-                Endpoint("", "GET", "/_control/status", "", self._status, api="control"),
-                Endpoint("", "GET", "/_control/page", "", lambda call: HTMLResponse(self._page(call)), api="control"),
+                Endpoint("", "POST", "/_control/faults", "", self._set_faults),
+                Endpoint("", "DELETE", "/_control/faults", "", self._set_faults),
+                Endpoint("", "GET", "/_control/status", "", self._status),
+                Endpoint("", "GET", "/_control/page", "", lambda call: HTMLResponse(self._page(call))),
                 Mount("/_control/tpu", Lazy(lambda: self.tpu.routes())),
                 Mount("/v2", Lazy(self._tpu_routes)),
                 Mount("/v2alpha1", Lazy(self._tpu_routes)),  # the same methods; fields of its own are refused

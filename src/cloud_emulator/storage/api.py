@@ -71,8 +71,9 @@ class StorageApi:
             ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
         ]
         path = "/{bucket}/{name:path}"  # every path has this form, so these are last
-        xml = [_endpoint(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
-        return [*(_endpoint(*row) for row in table), batch.Batch("/batch/storage/v1"), *xml]
+        xml = [(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
+        endpoints = [Endpoint(*row, api="storage") for row in (*table, *xml)]
+        return [batch.Batch("/batch/storage/v1"), *endpoints]
 
     def name_of(self, call: Call) -> str:
         """The name of the object that a request is for, wherever it is given; for a listing its prefix."""
@@ -266,11 +267,6 @@ class StorageApi:
         self._store.bucket(bucket)
         granted = [permission for permission in call.query_params.getlist("permissions") if self._is_granted(permission)]
         return {"kind": "storage#testIamPermissionsResponse"} | ({"permissions": granted} if granted else {})
-
-
-def _endpoint(name: str, method: str, path: str, permission: str, answer: Callable[..., Any], argument: str = "") -> Endpoint:
-    is_media = name.endswith("media")
-    return Endpoint(name, method, path, permission, answer, argument=argument, api="storage", is_media=is_media)
 
 
 def _ref(call: Call, bucket: str, name: str) -> ObjectRef:

@@ -20,8 +20,6 @@ from cloud_emulator.tpu.nodes import OVER, Nodes, NodeState, TpuSlice, power_off
 from cloud_emulator.tpu.queue import Queue, Queued
 from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
 MOST_SECONDS = 10**9
 UNLOCKED = ("close", "routes")
 Class = TypeVar("Class", bound=type)
@@ -286,7 +284,7 @@ class Tpu:
             ("DELETE", "/faults", self._set_faults),
             ("POST", "/{action}", self._act),
         ]
-        return [Endpoint("", method, path, "", answer, api="control") for method, path, answer in table]
+        return [Endpoint("", method, path, "", answer) for method, path, answer in table]
 
     def _set_faults(self, call: Call) -> dict[str, Any]:
         self.faults.set(**call.content())
