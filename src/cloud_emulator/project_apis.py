@@ -17,8 +17,7 @@ from cloud_emulator.errors import permission_denied, rpc_error
 from cloud_emulator.http import Call, Endpoint
 from cloud_emulator.projects import SERVICES, Project, Projects, tagged
 
-MANAGER, IAM, COMPUTE = "cloudresourcemanager", "iam", "compute"
-USAGE, BILLING, QUOTAS, SECRETS = "serviceusage", "cloudbilling", "cloudquotas", "secretmanager"
+# The first part of a path is the service's name.
 GLOBAL = "/_compute/compute/v1/projects/{project}/global"
 PROJECT = "/_cloudresourcemanager/v3/projects/{project}"
 ACCOUNTS = "/_iam/v1/projects/{project}/serviceAccounts"
@@ -43,34 +42,36 @@ class ProjectApis:
 
     def routes(self) -> list[BaseRoute]:
         """Answers get the call, the project, whose service and permission are checked, and the path's other parameters."""
-        table: list[tuple[str, str, str, str, str, Callable[..., Any]]] = [
-            *_policies(MANAGER, "project", PROJECT, "resourcemanager.projects", "POST", lambda call, found: ""),
-            (MANAGER, "GET project", "GET", PROJECT, "resourcemanager.projects.get", self.get_project),
-            *_policies(IAM, "account", ACCOUNT, "iam.serviceAccounts", "POST", _account),
-            (IAM, "GET account", "GET", ACCOUNT, "iam.serviceAccounts.get", self.get_account),
-            (IAM, "CREATE account", "POST", ACCOUNTS, "iam.serviceAccounts.create", self.create_account),
-            (IAM, "CREATE role", "POST", ROLES, "iam.roles.create", self.create_role),
-            (IAM, "UNDELETE role", "POST", ROLE + ":undelete", "iam.roles.undelete", self.undelete_role),
-            (IAM, "GET role", "GET", ROLE, "iam.roles.get", lambda call, found, role: tagged(_role(found, role))),
-            (IAM, "PATCH role", "PATCH", ROLE, "iam.roles.update", self.patch_role),
-            (USAGE, "ENABLE services", "POST", SERVICES_OF + ":batchEnable", "serviceusage.services.enable", self.enable),
-            (USAGE, "GET services", "GET", SERVICES_OF + ":batchGet", "serviceusage.services.get", self.get_services),
-            (COMPUTE, "GET network", "GET", GLOBAL + "/networks/{network}", "compute.networks.get", self.get_network),
-            (COMPUTE, "LIST firewalls", "GET", GLOBAL + "/firewalls", "compute.firewalls.list", self.list_firewalls),
-            (BILLING, "GET billing", "GET", INFO, "resourcemanager.projects.get", self.billing),
-            (QUOTAS, "LIST quotas", "GET", INFOS, "cloudquotas.quotas.get", self.list_quotas),
-            (SECRETS, "ACCESS secret", "GET", SECRET_VERSION, "secretmanager.versions.access", self.access),
-            *_policies(SECRETS, "secret", SECRET, "secretmanager.secrets", "GET", _secret),
-            (SECRETS, "GET secret", "GET", SECRET, "secretmanager.secrets.get", self.get_secret),
+        table: list[tuple[str, str, str, str, Callable[..., Any]]] = [
+            *_policies("project", PROJECT, "resourcemanager.projects", "POST", lambda call, found: ""),
+            ("GET project", "GET", PROJECT, "resourcemanager.projects.get", self.get_project),
+            *_policies("account", ACCOUNT, "iam.serviceAccounts", "POST", _account),
+            ("GET account", "GET", ACCOUNT, "iam.serviceAccounts.get", self.get_account),
+            ("CREATE account", "POST", ACCOUNTS, "iam.serviceAccounts.create", self.create_account),
+            ("CREATE role", "POST", ROLES, "iam.roles.create", self.create_role),
+            ("UNDELETE role", "POST", ROLE + ":undelete", "iam.roles.undelete", self.undelete_role),
+            ("GET role", "GET", ROLE, "iam.roles.get", lambda call, found, role: tagged(_role(found, role))),
+            ("PATCH role", "PATCH", ROLE, "iam.roles.update", self.patch_role),
+            ("ENABLE services", "POST", SERVICES_OF + ":batchEnable", "serviceusage.services.enable", self.enable),
+            ("GET services", "GET", SERVICES_OF + ":batchGet", "serviceusage.services.get", self.get_services),
+            ("GET network", "GET", GLOBAL + "/networks/{network}", "compute.networks.get", self.get_network),
+            ("LIST firewalls", "GET", GLOBAL + "/firewalls", "compute.firewalls.list", self.list_firewalls),
+            ("GET billing", "GET", INFO, "resourcemanager.projects.get", self.billing),
+            ("LIST quotas", "GET", INFOS, "cloudquotas.quotas.get", self.list_quotas),
+            ("ACCESS secret", "GET", SECRET_VERSION, "secretmanager.versions.access", self.access),
+            *_policies("secret", SECRET, "secretmanager.secrets", "GET", _secret),
+            ("GET secret", "GET", SECRET, "secretmanager.secrets.get", self.get_secret),
         ]
         return [
             Endpoint("GET predefined role", "GET", "/_iam/v1/roles/{role}", "", self.get_predefined),
             Endpoint("GET enabling", "GET", "/_serviceusage/v1/operations/{operation}", "", self.get_operation),
             Endpoint("LIST prices", "GET", "/_cloudbilling/v1/services/{service}/skus", "", self.list_skus),
-            *(Endpoint(*row[1:5], self._permitted(row[0], row[4], row[5])) for row in table),
+            *(Endpoint(*row[:4], self._permitted(*row[2:])) for row in table),
         ]
 
-    def _permitted(self, service: str, permission: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    def _permitted(self, path: str, permission: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        service = path.split("/")[1].removeprefix("_")
+
         def permitted(call: Call, project: str, **more: str) -> Any:
             if project == "-":  # the project that the account is in
                 project = more["account"].partition("@")[2].removesuffix(".iam.gserviceaccount.com")
@@ -182,7 +183,7 @@ class ProjectApis:
 
     def list_skus(self, call: Call, service: str) -> dict[str, Any]:
         """The rows of recorded/billing.json. Open to every caller; the API must be on in the caller's project."""
-        self._projects.permitted(self._projects.default, f"{BILLING}.googleapis.com")
+        self._projects.permitted(self._projects.default, "cloudbilling.googleapis.com")
         known = recorded.load("billing")["services"]
         if service not in known:
             raise rpc_error(404, f"Service {service} was not found.")
@@ -213,7 +214,7 @@ class ProjectApis:
         return {"name": f"{name}/versions/{number}", "payload": payload}
 
 
-def _policies(service: str, name: str, path: str, permission: str, get: str, key: Callable[..., str]) -> list[tuple[Any, ...]]:
+def _policies(name: str, path: str, permission: str, get: str, key: Callable[..., str]) -> list[tuple[Any, ...]]:
     """Methods on the policy of `key(call, project, …)`, which raises ApiError if there is none; `get` is the verb to read."""
 
     def read(call: Call, project: Project, **more: str) -> dict[str, Any]:
@@ -228,9 +229,9 @@ def _policies(service: str, name: str, path: str, permission: str, get: str, key
         return {"permissions": granted} if granted else {}
 
     return [
-        (service, f"TEST {name}", "POST", f"{path}:testIamPermissions", "", test),
-        (service, f"GET {name} policy", get, f"{path}:getIamPolicy", f"{permission}.getIamPolicy", read),
-        (service, f"SET {name} policy", "POST", f"{path}:setIamPolicy", f"{permission}.setIamPolicy", write),
+        (f"TEST {name}", "POST", f"{path}:testIamPermissions", "", test),
+        (f"GET {name} policy", get, f"{path}:getIamPolicy", f"{permission}.getIamPolicy", read),
+        (f"SET {name} policy", "POST", f"{path}:setIamPolicy", f"{permission}.setIamPolicy", write),
     ]
 
 
