@@ -70,11 +70,7 @@ class Call(Request):
         return str(self.base_url).rstrip("/")
 
     def integer(self, name: str) -> int | None:
-        value = self.query_params.get(name)
-        try:
-            return None if value is None else int(value)
-        except ValueError:
-            raise invalid(f"Invalid value for {name}: '{value}' is not a whole number.") from None
+        return integer(name, self.query_params.get(name))
 
     def flag(self, name: str) -> bool:
         return self.query_params.get(name, "").lower() == "true"
@@ -91,6 +87,13 @@ class Call(Request):
             raise invalid("Request contains an invalid argument: the page size or page token is invalid.")
         end = int(token or 0) + size
         return items[int(token or 0) : end], str(end) if end < len(items) else ""
+
+
+def integer(name: str, value: object) -> int | None:
+    try:
+        return None if value is None else int(str(value))
+    except ValueError:
+        raise invalid(f"Invalid value for {name}: '{value}' is not a whole number.") from None
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from cloud_emulator import batch
 from cloud_emulator.errors import ApiError, invalid, storage_error
-from cloud_emulator.http import Call, Endpoint, json_object
+from cloud_emulator.http import Call, Endpoint, integer, json_object
 from cloud_emulator.storage import listing
 from cloud_emulator.storage.objects import Preconditions, StoredObject, etag, promised_hashes
 from cloud_emulator.storage.store import ObjectRef, Store
@@ -116,15 +116,11 @@ class StorageApi:
 
     def compose(self, call: Call, bucket: str, name: str) -> dict[str, Any]:
         request = call.content()
-        sources = [
-            ObjectRef(
-                bucket,
-                str(part.get("name", "")),
-                Preconditions(_integer(part.get("objectPreconditions", {}).get("ifGenerationMatch"))),
-                _integer(part.get("generation")),
-            )
-            for part in request.get("sourceObjects", [])
-        ]
+        sources = []
+        for part in request.get("sourceObjects", []):
+            condition = integer("ifGenerationMatch", part.get("objectPreconditions", {}).get("ifGenerationMatch"))
+            generation = integer("generation", part.get("generation"))
+            sources.append(ObjectRef(bucket, str(part.get("name", "")), Preconditions(condition), generation))
         fields, consume = request.get("destination", {}), bool(request.get("deleteSourceObjects"))
         return self._store.compose(sources, _ref(call, bucket, name), fields, consume=consume).resource(call.root)
 
@@ -278,13 +274,6 @@ def _conditions(call: Call, infix: str = "") -> Preconditions:
     generation, metageneration = f"if{infix}Generation", f"if{infix}Metageneration"
     fields = (f"{generation}Match", f"{generation}NotMatch", f"{metageneration}Match", f"{metageneration}NotMatch")
     return Preconditions(*map(call.integer, fields))
-
-
-def _integer(value: object) -> int | None:
-    try:
-        return None if value is None else int(str(value))
-    except ValueError:
-        raise invalid(f"Invalid value for ifGenerationMatch: '{value}' is not a whole number.") from None
 
 
 def range_of(header: str, size: int) -> range:
