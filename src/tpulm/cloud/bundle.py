@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tpulm import storage
@@ -30,9 +29,6 @@ from tpulm.errors import TpulmError
 from tpulm.progress import SILENT, Progress
 from tpulm.storage.causes import needing_extra
 from tpulm.storage.paths import bucket_and_name
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 PROGRAMS = ("agent.py", "digest.py", "hang.py", "install.py", "probe.py", "services.py")
 _EXTRAS = ("gcs",)  # of tpulm, on a TPU VM
@@ -104,18 +100,11 @@ def build(folder: Path, *, python: str | None = None, offline: bool = False, ext
 
 
 def pins(extras: Sequence[str] = ()) -> list[str]:
-    """ "name==version" of everything that tpulm and jax[tpu] need on a VM and that is installed here."""
-    from packaging.requirements import Requirement
-
-    needed = _installed([Requirement(f"tpulm[{','.join((*_EXTRAS, *extras))}]"), Requirement("jax[tpu]")])
-    return [f"jax[tpu]=={metadata.version('jax')}", *needed]
-
-
-def _installed(waiting: list[Requirement]) -> list[str]:
-    """ "name==version" of these and their dependencies, without tpulm and JAX themselves."""
+    """ "name==version" of everything that tpulm and jax[tpu] need on a VM and that is installed here, without tpulm itself."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
+    waiting = [Requirement(f"tpulm[{','.join((*_EXTRAS, *extras))}]"), Requirement("jax[tpu]")]
     versions: dict[str, str] = {}
     visited: set[tuple[str, str]] = set()
     while waiting:
@@ -134,7 +123,7 @@ def _installed(waiting: list[Requirement]) -> list[str]:
             needed = [Requirement(text) for text in installed.requires or ()]
             environment = {**MARKERS, "extra": extra}
             waiting += [one for one in needed if one.marker is None or one.marker.evaluate(environment)]
-    return [f"{name}=={version}" for name, version in sorted(versions.items())]
+    return [f"jax[tpu]=={metadata.version('jax')}", *(f"{name}=={version}" for name, version in sorted(versions.items()))]
 
 
 def _source() -> dict[str, bytes]:
