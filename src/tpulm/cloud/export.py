@@ -31,9 +31,8 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime.hosts import DEFAULT_PORT
 
 _GPU = re.compile(r"(nvidia-[a-z0-9-]+)(?::([1-9][0-9]?))?")
-_RESTARTS = (
-    1  # after failures: neither engine can leave out settings, data and permissions; after preemptions there is no limit
-)
+# After failures: neither engine can leave out settings, data and permissions; after preemptions there is no limit.
+_RESTARTS = 1
 _LONGEST_POD = 63
 
 

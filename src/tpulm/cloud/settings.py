@@ -235,7 +235,7 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
     if "accelerator" in merged and "zones" in missing:
         missing.remove("zones")
     if missing:
-        examples = ((name, *_EXAMPLES.get(name, ("…", f"--{name}"))) for name in missing)
+        examples = ((name, *_EXAMPLES[name]) for name in missing)
         where = file or FILE
         raise ConfigError(
             "\n".join(f"{key} is not set: write {key} = {value} in {where}, or give {other}" for key, value, other in examples)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from statistics import median
@@ -43,8 +43,9 @@ class RunStatus:
     def step(self) -> int:
         """The newest step recorded by the running attempt, else that of the checkpoint from which training continues."""
         node, speed = self.job.node, self.speed
-        runs = node is not None and speed is not None and speed.at > node.intended_at
-        return max(self.newest_step, speed.step) if runs and speed is not None else self.newest_step
+        if node is None or speed is None or speed.at <= node.intended_at:
+            return self.newest_step
+        return max(self.newest_step, speed.step)
 
     @property
     def seconds_left(self) -> float | None:
@@ -94,7 +95,7 @@ def last_pass(control: Control) -> float | None:
     return None if info is None else info.modified_ns / 1e9
 
 
-def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None = None) -> RunStatus:
+def read_status(workdir: PurePath, provider: Provider | None, speed: Speed | None) -> RunStatus:
     """Raises ConfigError if the work folder has no job. `unseen` says why the cloud does not answer."""
     control = Control(workdir)
     job = control.job()
@@ -254,7 +255,7 @@ class Tail:
 
     path: PurePath
     _content: bytes = b""
-    _version: tuple[int, int] | None = field(default=None)
+    _version: tuple[int, int] | None = None
 
     def more(self) -> tuple[bytes, bool]:
         """What is new, and whether something before it is missing."""

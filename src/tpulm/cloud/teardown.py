@@ -110,11 +110,11 @@ def listed(api: TpuApi, *, progress: Progress = SILENT) -> Listing:
     return Listing(tuple(resources), reasons, len(zones) - len(silent))
 
 
-def audit(api: TpuApi, *, now: float | None = None, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
+def audit(api: TpuApi, *, rest: GoogleRest | None = None, progress: Progress = SILENT) -> Audit:
     """Judge our resources, with prices if `rest` is given. Raises CloudRefused if nothing can be listed."""
     listing = listed(api, progress=progress)
     labelled = [resource for resource in listing.resources if LABEL in resource.labels]
-    findings = judged(labelled, now=time.time() if now is None else now)
+    findings = judged(labelled, now=time.time())
     if rest is not None:
         findings = list(_priced(findings, rest, progress))
     return Audit(tuple(findings), listing.silent, listing.zones, len(listing.resources) - len(labelled))

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpulm.cloud.google_rest import GoogleError, GoogleRest, last_part, moment
+from tpulm.cloud.google_rest import SCOPE, GoogleError, GoogleRest, last_part, moment
 from tpulm.cloud.provider import (
     WORKDIR,
     Creation,
@@ -168,8 +168,7 @@ def _node(request: Request) -> dict[str, Any]:
     if not request.queued:  # a queued resource has its own `spot`
         node["schedulingConfig"] = {"spot": request.spot}
     if request.service_account is not None:
-        scope = ["https://www.googleapis.com/auth/cloud-platform"]
-        node["serviceAccount"] = {"email": request.service_account, "scope": scope}
+        node["serviceAccount"] = {"email": request.service_account, "scope": [SCOPE]}
     return node
 
 
