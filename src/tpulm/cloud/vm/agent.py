@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hang import HangDetector, stacks
 from install import STEP_SECONDS, environment
-from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, delete, die_with_parent, kill, log, logged
+from services import HOME, PATIENCE_SECONDS, Bucket, Metadata, Unreachable, die_with_parent, kill, log, logged
 
 TPU = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.googleapis.com").rstrip("/")
 SECRETS = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER", "https://secretmanager.googleapis.com").rstrip("/")
@@ -358,8 +358,9 @@ class Agent:
     def delete_self(self):
         """Delete the queued resource of this node's name, if there is one, and the node."""
         project, zone, name = self.metadata.node()
-        place = f"{TPU}/v2/projects/{project}/locations/{zone}"
-        delete(self.metadata, place, f"queuedResources/{name}?force=true", f"nodes/{name}")
+        for path in (f"queuedResources/{name}?force=true", f"nodes/{name}"):
+            status, body = self.metadata.signed(f"{TPU}/v2/projects/{project}/locations/{zone}/{path}", "DELETE")
+            log("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
 
 
 def first_boot_time():

@@ -170,12 +170,5 @@ def logged(*kinds):
         log(f"{type(error).__name__}: {error}")
 
 
-def delete(metadata, place, *paths):
-    """Ask Google to delete each of the paths below `place`, and print the answers."""
-    for path in paths:
-        status, body = metadata.signed(f"{place}/{path}", "DELETE")
-        log("deleting {}: HTTP {} {}".format(path, status, body[:200] if status >= 400 else ""))
-
-
 def log(line):
     print(time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + line, flush=True)
