@@ -156,13 +156,11 @@ def upload(source: Path, target: PurePath, *, last: str) -> None:
     if source.is_file():
         upload_file(source, target)
         return
-    files = sorted(path for path in source.rglob("*") if path.is_file())
-    final = [path for path in files if path.relative_to(source).as_posix() == last]
-    each(lambda path: upload_file(path, target / path.relative_to(source).as_posix()), [p for p in files if p not in final])
-    for path in final:
-        upload_file(path, target / last)
-    written = {path.relative_to(source).as_posix() for path in files}
-    each(remove_file, [target / name for name in walk(target) if name not in written])
+    names = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    each(lambda name: upload_file(source / name, target / name), sorted(names - {last}))
+    if last in names:
+        upload_file(source / last, target / last)
+    each(remove_file, [target / name for name in walk(target) if name not in names])
 
 
 def download(source: PurePath, target: Path) -> None:
@@ -173,9 +171,9 @@ def download(source: PurePath, target: Path) -> None:
 
 def move_folder(source: PurePath, target: PurePath, *, first: str) -> None:
     """Copy all objects, within Cloud Storage, and delete them at the source; the one named `first` goes before any other."""
-    names = list(walk(source))
-    for name in [name for name in names if name == first]:
-        _move_one(source / name, target / name)
+    names = walk(source)
+    if first in names:
+        _move_one(source / first, target / first)
     each(lambda name: _move_one(source / name, target / name), [name for name in names if name != first])
 
 
