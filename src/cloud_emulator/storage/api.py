@@ -71,7 +71,7 @@ class StorageApi:
             ("TEST permissions", "GET", BUCKET + "/iam/testPermissions", "", self.test_permissions),
         ]
         path = "/{bucket}/{name:path}"  # every path has this form, so these are last
-        xml = [(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
+        xml: list[tuple[Any, ...]] = [(f"{verb} media", verb, path, media, self.xml_download) for verb in ("GET", "HEAD")]
         endpoints = [Endpoint(*row, api="storage") for row in (*table, *xml)]
         return [batch.Batch("/batch/storage/v1"), *endpoints]
 

@@ -157,7 +157,6 @@ def _check_project(
     return settings, checks
 
 
-SMALLEST = "v5litepod-1"
 _STYLES = {True: "green", False: "bold red", None: "yellow"}
 
 
@@ -178,7 +177,7 @@ def smoke(
 
     Ends with exit code 4 when a line is not as expected.
     """
-    settings = cloud_settings(cloud_file, where, require=("bucket",), accelerator=SMALLEST, budget=budget)
+    settings = cloud_settings(cloud_file, where, require=("bucket",), accelerator="v5litepod-1", budget=budget)
     api = cloud.tpu_api.TpuApi(settings.project)
     settings = cloud.launch.offered(settings, api)
     if not yes:

@@ -229,11 +229,6 @@ def _error(service: str, answer: Response) -> GoogleError:
     return GoogleError(service, answer.status_code, reason, message)
 
 
-def last_part(path: str) -> str:
-    """ "projects/p/zones/us-central1-a" -> "us-central1-a"."""
-    return path.rpartition("/")[2]
-
-
 def moment(text: str | None) -> float | None:
     """Seconds since 1970 of "2026-11-23T04:05:06.789-08:00"; None if invalid."""
     with contextlib.suppress(ValueError, TypeError):

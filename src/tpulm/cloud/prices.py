@@ -71,7 +71,7 @@ def find_prices(
         return {zone: Price(settings.dollars_per_hour, zone, settings.spot, "cloud.toml", "") for zone in zones}
     rest = rest or GoogleRest(settings.project, patience_seconds=_PATIENCE_SECONDS)
     prices = of_type(settings.kind, zones, spot=settings.spot, rest=rest, note=note)
-    if settings.budget is not None and prices and settings.zones == settings.kind.zones:
+    if settings.budget is not None and prices and settings.has_default_zones:
         if unknown := [zone for zone in zones if zone not in prices]:
             note(f"no price is known in {', '.join(unknown)}: left out, since a budget needs one")
     else:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpulm.cloud.google_rest import SCOPE, GoogleError, GoogleRest, last_part, moment
+from tpulm.cloud.google_rest import SCOPE, GoogleError, GoogleRest, moment
 from tpulm.cloud.provider import (
     WORKDIR,
     Creation,
@@ -122,7 +122,7 @@ class TpuApi:
             yield _resource("queued resource", queued, zone, _state(queued), _planned(queued), "spot" in queued)
         for node in self._listed(f"{self._place(zone)}/nodes", "nodes"):
             scheduling = node.get("schedulingConfig", {})
-            spot = scheduling.get("spot") or scheduling.get("preemptible") or last_part(node["name"]) in spot_ones
+            spot = scheduling.get("spot") or scheduling.get("preemptible") or node["name"].rpartition("/")[2] in spot_ones
             yield _resource("node", node, zone, node.get("state", ""), node, spot)
 
     def zones(self) -> list[str]:
@@ -185,7 +185,7 @@ def _resource(kind: str, item: Mapping[str, Any], zone: str, state: str, node: M
     """`node` is what was found, or what it will become."""
     return Resource(
         kind,
-        last_part(item["name"]),
+        item["name"].rpartition("/")[2],
         zone,
         state,
         node.get("labels", {}),
