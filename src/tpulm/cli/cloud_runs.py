@@ -61,8 +61,7 @@ def cloud_settings(
     file: PurePath | None, where: Mapping[str, Any], *, require: Sequence[str] = (), **defaults: Any
 ) -> cloud.settings.CloudSettings:
     """The settings of the file, with those that are given over them; `defaults` stand in for options that are not."""
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in where.items()}
-    return cloud.settings.load(file, require=require, **{**defaults, **options})
+    return cloud.settings.load(file, require=require, **{**defaults, **where})
 
 
 def is_asked() -> bool:
@@ -116,7 +115,7 @@ def launch(
         with console.status(f"Looking at {settings.project} …"):
             cloud.setup.require(settings)
     control = cloud.control.Control(folder)
-    job = found[0] if (found := control.read()) else None
+    job = control.find()
     if job is not None and job.is_over and cloud.launch.is_done(config, folder):
         _end(job, folder)
     named, settings = settings, cloud.launch.offered(settings, cloud.tpu_api.TpuApi(settings.project), note=say)
@@ -590,9 +589,8 @@ def down(
 def _job_of(workdir: PurePath) -> tuple[cloud.job.Job | None, str]:
     """The job, if there is one; and what is wrong with it, if that is so."""
     try:
-        recorded = cloud.control.Control(workdir).read()
+        return cloud.control.Control(workdir).find(), ""
     except (StorageRefused, StorageUnavailable):
         raise
     except StorageError as error:
         return None, str(error)
-    return (recorded[0] if recorded else None), ""

@@ -55,12 +55,17 @@ class Control:
         """The step of the newest committed checkpoint; 0 if there is none."""
         return max(storage.committed_steps(self.folder.parent / "checkpoints"), default=0)
 
+    def find(self) -> Job | None:
+        """The job; None if the work folder has none."""
+        versioned = self.read()
+        return None if versioned is None else versioned[0]
+
     def job(self) -> Job:
         """The job. Raises ConfigError if the work folder has none."""
-        versioned = self.read()
-        if versioned is None:
+        job = self.find()
+        if job is None:
             raise self.no_run()
-        return versioned[0]
+        return job
 
     def read(self) -> tuple[Job, str] | None:
         """The job and its version; None if the work folder has none."""

@@ -73,9 +73,8 @@ def stage(config: RunConfig, workdir: PurePath, settings: CloudSettings, *, prog
     check_extras(config, settings)
     control = Control(workdir)
     with storage.held(control.folder, note=progress.note):
-        if (versioned := control.read()) is not None and versioned[0].nodes:
-            name = versioned[0].nodes[0].name
-            raise ConfigError(f"{name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
+        if (job := control.find()) is not None and job.nodes:
+            raise ConfigError(f"{job.nodes[0].name} works in {workdir}; end it first: tpulm cloud stop --workdir {workdir}")
         offline, extras = not settings.external_addresses, extras_of(config)
         packed = bundle.stage(control.folder / "bundles", offline=offline, extras=extras, progress=progress)
         storage.write_atomic(control.run_file, canonical_json(config))

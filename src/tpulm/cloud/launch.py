@@ -71,9 +71,8 @@ def launch(
         "project": settings.project,
     }
     with storage.held(control.folder, note=progress.note):
-        if (versioned := control.read()) is not None and versioned[0].nodes:
-            name = versioned[0].nodes[0].name
-            raise ConfigError(f"{name} of this run was recorded meanwhile; 'tpulm cloud supervise' continues it")
+        if (job := control.find()) is not None and job.nodes:
+            raise ConfigError(f"{job.nodes[0].name} of this run was recorded meanwhile; 'tpulm cloud supervise' continues it")
         offline = not settings.external_addresses and python is None
         extras, bundles = extras_of(config), control.folder / "bundles"
         staged = bundle.stage(bundles, python=python, offline=offline, extras=extras, progress=progress)

@@ -225,7 +225,7 @@ def load(path: str | PurePath | None = None, *, require: Sequence[str] = (), **o
             values = storage.parse_toml(storage.read_bytes(file))
         except ValueError as error:
             raise ConfigError(f"{file}: {error}") from error
-    overrides = {name: value for name, value in options.items() if value is not None and value != ()}
+    overrides = {name: value for name, value in options.items() if value not in (None, (), [])}
     if not (values.get("project") or overrides.get("project")):
         values["project"] = default_project()
     if file is not None:

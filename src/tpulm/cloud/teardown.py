@@ -150,10 +150,9 @@ def _job(workdir: str) -> Job | str | None:
     if not storage.is_remote(workdir):
         return f"its work folder {workdir} is on another machine" if workdir else "it does not say which work folder it is of"
     try:
-        versioned = Control(workdir).read()
+        return Control(workdir).find()
     except TpulmError as error:
         return str(error)
-    return None if versioned is None else versioned[0]
 
 
 def _verdict(resource: Resource, job: Job | str | None, now: float) -> tuple[Verdict, str]:
@@ -351,7 +350,7 @@ def locked_for_deletion(workdir: PurePath) -> Iterator[None]:
     control = Control(workdir)
     with storage.held(control.folder):
         with contextlib.suppress(StorageError):  # a damaged job; all zones were looked through
-            if (versioned := control.read()) is not None and not versioned[0].is_over:
+            if (job := control.find()) is not None and not job.is_over:
                 raise ConfigError(f"{workdir} was launched again meanwhile; nothing was deleted")
         if holder := storage.holder(workdir, by_bucket=True):
             raise ConfigError(f"{workdir} is in use by {holder}; stop it first, nothing was deleted")
