@@ -62,7 +62,6 @@ class TpuApi:
             ("LIST operations", "GET", OPERATIONS, operation + "list", _listed("operations", operations)),
             ("CANCEL operation", "POST", OPERATIONS + "/{id}:cancel", operation + "cancel", _named(nodes.cancel)),
             ("GET operation", "GET", OPERATIONS + "/{id}", operation + "get", _named(operations.find)),
-            ("DELETE operation", "DELETE", OPERATIONS + "/{id}", operation + "delete", self.delete_operation),
             ("LIST types", "GET", kinds, "tpu.acceleratortypes.list", self.list_offered),
             ("GET type", "GET", kinds + "/{id}", "tpu.acceleratortypes.get", self.get_offered),
             ("LIST versions", "GET", versions, "tpu.runtimeversions.list", self.list_offered),
@@ -148,10 +147,6 @@ class TpuApi:
 
     def delete_queued(self, call: Call, name: str) -> Any:
         return self._tpu.queue.delete(name, call.flag("force"))
-
-    def delete_operation(self, call: Call, name: str) -> Any:
-        del self._tpu.state.operations[self._tpu.state.operations.find(name).name]
-        return {}
 
     # What is offered where
 
