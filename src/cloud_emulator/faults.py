@@ -10,18 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cloud_emulator.errors import ACCOUNT, ApiError, EmulatorError, storage_error, suggest
-
-
-def _regular_expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"'{text}' is no regular expression for names of objects: {error}") from None
-    return text
-
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
@@ -44,7 +35,7 @@ class FaultSettings(BaseModel):
     latency_seconds: Seconds = 0.0  # added to each request
     read_only: bool = False  # writes are forbidden
     fail_commits: bool = False  # writes are refused as by an overloaded service
-    match: Annotated[str, AfterValidator(_regular_expression)] = ""
+    match: re.Pattern[str] = re.compile("")
     seconds: Seconds | None = None  # how long the faults last; None: until they are cleared
     count: Annotated[int, Field(ge=1)] | None = None  # how many are injected; None: no limit
     seed: int = 0
@@ -113,7 +104,7 @@ class Faults:
     def choose(self, call: Any, permission: str, is_download: bool) -> Fault:
         with self._lock:
             settings = self._current()
-            if settings.match and not re.search(settings.match, self._name_of(call)):
+            if settings.match.pattern and not settings.match.search(self._name_of(call)):
                 return Fault()
             drop, error, drop_after, error_after, truncate = (self._random.random() for _ in range(5))
             failure, commits = unavailable(settings.error_status), writes(permission)

@@ -281,7 +281,7 @@ class Emulator:
                 }
                 for bucket in self._store.buckets()
             }
-        faults = {"faults": self.faults.settings.model_dump(), "injected": self.faults.injected}
+        faults = {"faults": self.faults.settings.model_dump(mode="json"), "injected": self.faults.injected}
         return {**faults, "requests": self.requests, "buckets": buckets}
 
 
