@@ -268,8 +268,7 @@ class Folder:
             except OSError:  # a file system without hard links
                 shutil.copyfile(stored.content, path)
         on_disk = dataclasses.replace(stored, content=path)
-        content = {each.name: getattr(on_disk, each.name) for each in dataclasses.fields(on_disk) if each.name != "content"}
-        _write_whole(self._record(on_disk), content)
+        _write_whole(self._record(on_disk), {name: value for name, value in vars(on_disk).items() if name != "content"})
         return on_disk
 
     def remove(self, stored: StoredObject) -> None:
@@ -287,8 +286,7 @@ class Folder:
     def put_bucket(self, bucket: Bucket) -> None:
         for name in ("objects", "bodies"):
             (self._path / bucket.name / name).mkdir(parents=True, exist_ok=True)
-        content = {each.name: getattr(bucket, each.name) for each in dataclasses.fields(bucket)}
-        del content["objects"], content["names"]
+        content = {name: value for name, value in vars(bucket).items() if name not in ("objects", "names")}
         _write_whole(self._path / bucket.name / "bucket.json", content)
 
     def remove_bucket(self, name: str) -> None:
