@@ -201,11 +201,7 @@ def _create_once(act: Callable[[], object]) -> bool:
 
 
 def _credentials(project: Project) -> SetupCheck:
-    try:
-        return SetupCheck(True, google_rest.identity(project.rest))
-    except CloudRefused as error:
-        what, _, remedy = str(error).partition(". ")
-        return SetupCheck(False, what, remedy)
+    return SetupCheck(True, google_rest.identity(project.rest))
 
 
 def _project(project: Project) -> SetupCheck:

@@ -77,7 +77,7 @@ def cause_in(message: str) -> str | None:
 
 
 LOGIN = (
-    "there are no credentials for Google Cloud. On your machine run 'gcloud auth application-default login', on a VM give it a "
+    "there are no credentials for Google Cloud; on your machine run 'gcloud auth application-default login', on a VM give it a "
     "service account, elsewhere set GOOGLE_APPLICATION_CREDENTIALS to a credentials file"
 )
 
@@ -169,7 +169,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def expired(why: str) -> str:
-    return f"the login has expired or was revoked ({why}); {LOGIN.partition('. ')[2]}"
+    return f"the login has expired or was revoked ({why}); {LOGIN.partition('; ')[2]}"
 
 
 def message_of(error: BaseException) -> str:
