@@ -99,10 +99,9 @@ def info(path: PurePath) -> FileInfo | None:
 
 
 def _find(path: PurePath) -> Blob | None:
-    bucket, name = bucket_and_name(path)
-    if not name:
+    if not bucket_and_name(path)[1]:
         return None
-    blob = _bucket(bucket).blob(name)
+    blob = _blob(path)
     with explain("look at", path):
         try:
             blob.reload(**_patience())
