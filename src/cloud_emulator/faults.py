@@ -107,10 +107,10 @@ class Faults:
             if settings.match.pattern and not settings.match.search(self._name_of(call)):
                 return Fault()
             drop, error, drop_after, error_after, truncate = (self._random.random() for _ in range(5))
-            failure, commits = unavailable(settings.error_status), writes(permission)
+            failure, is_write = unavailable(settings.error_status), writes(permission)
             candidates: list[tuple[bool, str, ApiError | None]] = [
-                (commits and settings.read_only, "read_only", forbidden(permission)),
-                (commits and settings.fail_commits, "fail_commits", unavailable(503)),
+                (is_write and settings.read_only, "read_only", forbidden(permission)),
+                (is_write and settings.fail_commits, "fail_commits", unavailable(503)),
                 (drop < settings.drop_rate, "drop", None),
                 (error < settings.error_rate, "error", failure),
                 (drop_after < settings.drop_after_rate, "drop_after", None),
