@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import PurePath
@@ -18,6 +18,7 @@ from tpulm.errors import ConfigError
 from tpulm.progress import Progress
 
 if TYPE_CHECKING:
+    from cloud_emulator.tpu.control import Tpu
     from tpulm.config import RunConfig
 
 _BUCKET = "rehearsal"
@@ -41,15 +42,53 @@ def rehearse(
     `drawn` begins a display of progress; the exported model is copied to `to`.
     """
     config = _shortened(config, preempt)
+    workdir = storage.as_path(f"gs://{_BUCKET}/{config.name}")
+    timeline: list[tuple[float, str]] = []  # seconds since the launch, and what happened
     source = {"PYTHONPATH": str(cloud.bundle.source_folder().parent)}  # VMs that lack this tpulm would install it
     with Emulator(machines=MachineSettings(environment=source)) as emulator:
+        begun = time.time()
+
+        def note(line: str) -> None:
+            at = time.time() - begun
+            timeline.append((at, line))
+            log(at, line)
+
         os.environ.update(emulator.environment)  # before any client of Google's is imported
         os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
-        outcome = _Rehearsal(config, emulator, accelerator, preempt, log).run(prepare, drawn)
+        tpu = emulator.tpu
+        settings = cloud.settings.load(project=tpu.projects.default, accelerator=accelerator, bucket=_BUCKET)
+        api = cloud.tpu_api.TpuApi(settings.project)
+        settings = cloud.launch.offered(settings, api)
+        cloud.setup.apply(cloud.setup.steps(cloud.setup.examine(settings)), log=lambda step: note(f"setup: {step.what}"))
+        prepare(config, workdir)
+        note("dataset and tokenizer are in the bucket")
+        price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
+        cloud.launch.launch(config, workdir, settings, prices=dict.fromkeys(settings.zones, price))
+        supervisor = cloud.launch.supervisor(workdir, settings, api, log=note, pause_seconds=0.5)
+        with ThreadPoolExecutor(1, "supervisor") as pool:
+            supervised = pool.submit(supervisor.run)
+            with drawn() as progress:
+                progress.start("Training in the emulated cloud", total=config.train.steps, unit="steps")
+                steps = _checkpoints(supervised, workdir, progress.advance)
+                interruptions = _interrupt(tpu, steps, config.train.steps, preempt, note)
+            job = supervised.result()
         if to is not None:
-            storage.copy_files(storage.as_path(outcome["workdir"]) / "export", to)
-        left = {"nodes": len(emulator.tpu.nodes()), "queued_resources": len(emulator.tpu.queued_resources())}
-    return {**outcome, "left": left}
+            storage.copy_files(workdir / "export", to)
+        return {
+            "status": job.status,
+            "message": job.message,
+            "workdir": str(workdir),
+            "interruptions": interruptions,
+            "attempts": len(job.attempts),
+            "endings": [attempt.ending for attempt in job.attempts],
+            "first_steps": _first_steps(job, workdir),
+            "accelerator": job.accelerator,
+            "node_seconds": round(sum(tpu.node_seconds().values()), 1),
+            "dollars": job.dollars(time.time()),
+            "seconds": round(time.time() - begun, 1),
+            "timeline": [[round(at, 1), what] for at, what in timeline],
+            "left": {"nodes": len(tpu.nodes()), "queued_resources": len(tpu.queued_resources())},
+        }
 
 
 def _shortened(config: RunConfig, preempt: int) -> RunConfig:
@@ -72,80 +111,37 @@ def _shortened(config: RunConfig, preempt: int) -> RunConfig:
     return config.model_copy(update={"train": train.model_copy(update=changes)})
 
 
-class _Rehearsal:
-    def __init__(
-        self, config: RunConfig, emulator: Emulator, accelerator: str, preempt: int, log: Callable[[float, str], None]
-    ):
-        self._config, self._emulator, self._preempt, self._report = config, emulator, preempt, log
-        self._workdir = storage.as_path(f"gs://{_BUCKET}/{config.name}")
-        project = emulator.tpu.projects.default
-        self._settings = cloud.settings.load(project=project, accelerator=accelerator, bucket=_BUCKET)
-        self._begun = time.time()
-        self._timeline: list[tuple[float, str]] = []  # seconds since the launch, and what happened
-        self._interruptions = 0
+def _checkpoints(supervised: Future[cloud.job.Job], workdir: PurePath, advance: Callable[[int], None]) -> Iterator[int]:
+    """The step of the newest checkpoint, again and again until the run is over."""
+    newest = 0
+    while not supervised.done():
+        time.sleep(_LOOK_SECONDS)
+        step = cloud.control.Control(workdir).newest_step()
+        advance(max(0, step - newest))
+        newest = max(step, newest)
+        yield newest
 
-    def run(
-        self, prepare: Callable[[RunConfig, PurePath], None], drawn: Callable[[], AbstractContextManager[Progress]]
-    ) -> dict[str, Any]:
-        log, api = self._log, cloud.tpu_api.TpuApi(self._settings.project)
-        settings = cloud.launch.offered(self._settings, api)
-        cloud.setup.apply(cloud.setup.steps(cloud.setup.examine(settings)), log=lambda step: log(f"setup: {step.what}"))
-        prepare(self._config, self._workdir)
-        log("dataset and tokenizer are in the bucket")
-        price = settings.kind.spot_dollars_per_hour or 0.0  # of no region: the zones here are emulated
-        prices = dict.fromkeys(settings.zones, price)
-        cloud.launch.launch(self._config, self._workdir, settings, prices=prices)
-        supervisor = cloud.launch.supervisor(self._workdir, settings, api, log=log, pause_seconds=0.5)
-        with ThreadPoolExecutor(1, "supervisor") as pool:
-            supervised = pool.submit(supervisor.run)
-            with drawn() as progress:
-                progress.start("Training in the emulated cloud", total=self._config.train.steps, unit="steps")
-                self._interrupt(supervised, progress.advance)
-            job = supervised.result()
-        return {
-            "status": job.status,
-            "message": job.message,
-            "workdir": str(self._workdir),
-            "interruptions": self._interruptions,
-            "attempts": len(job.attempts),
-            "endings": [attempt.ending for attempt in job.attempts],
-            "first_steps": _first_steps(job, self._workdir),
-            "accelerator": job.accelerator,
-            "node_seconds": round(sum(self._emulator.tpu.node_seconds().values()), 1),
-            "dollars": job.dollars(time.time()),
-            "seconds": round(time.time() - self._begun, 1),
-            "timeline": [[round(at, 1), what] for at, what in self._timeline],
-        }
 
-    def _interrupt(self, supervised: Future[cloud.job.Job], advance: Callable[[int], None]) -> None:
-        """Take each VM away after its first checkpoint, as often as asked for."""
-        tpu, begun_at = self._emulator.tpu, dict[str, int]()  # node -> the newest step when it came
-        ways = itertools.cycle(
-            [
-                ("preempting with notice", lambda node: tpu.preempt(node, grace_seconds=20)),
-                ("preempting without notice", tpu.kill),
-                ("making vanish", tpu.vanish),
-            ]
-        )
-        newest = 0
-        while not supervised.done():
-            time.sleep(_LOOK_SECONDS)
-            step = cloud.control.Control(self._workdir).newest_step()
-            advance(max(0, step - newest))
-            newest = max(step, newest)
-            node = next((name.rpartition("/")[2] for name, state in tpu.nodes().items() if state == "READY"), "")
-            before = begun_at.setdefault(node, newest)
-            if node and self._interruptions < self._preempt and before < newest < self._config.train.steps:
-                begun_at[node] = self._config.train.steps  # only once, though it stays READY until its time is up
-                what, way = next(ways)
-                self._log(f"{what}: {node}, at step {newest:,}")
-                way(node)
-                self._interruptions += 1
-
-    def _log(self, line: str) -> None:
-        at = time.time() - self._begun
-        self._timeline.append((at, line))
-        self._report(at, line)
+def _interrupt(tpu: Tpu, checkpoints: Iterable[int], steps: int, times: int, note: Callable[[str], None]) -> int:
+    """Take each VM away after its first checkpoint, as often as asked for; returns how often there was time for it."""
+    ways = itertools.cycle(
+        [
+            ("preempting with notice", lambda node: tpu.preempt(node, grace_seconds=20)),
+            ("preempting without notice", tpu.kill),
+            ("making vanish", tpu.vanish),
+        ]
+    )
+    begun_at, interruptions = dict[str, int](), 0  # node -> the newest step when it came
+    for newest in checkpoints:
+        node = next((name.rpartition("/")[2] for name, state in tpu.nodes().items() if state == "READY"), "")
+        before = begun_at.setdefault(node, newest)
+        if node and interruptions < times and before < newest < steps:
+            begun_at[node] = steps  # only once, though it stays READY until its time is up
+            what, way = next(ways)
+            note(f"{what}: {node}, at step {newest:,}")
+            way(node)
+            interruptions += 1
+    return interruptions
 
 
 def _first_steps(job: cloud.job.Job, workdir: PurePath) -> list[dict[str, float]]:
