@@ -59,9 +59,8 @@ def emulator(
     with interrupt.handled():
         try:
             server = Emulator(folder, port, project)
-            for name in bucket or []:
-                if name not in server.bucket_names():
-                    server.create_bucket(name)
+            for name in set(bucket or []) - set(server.bucket_names()):
+                server.create_bucket(name)
             server.start()
         except EmulatorError as error:
             raise ConfigError(str(error)) from None
@@ -301,7 +300,6 @@ def _audit_values(project: str, result: cloud.teardown.Audit) -> dict[str, Any]:
     findings = [
         {
             **vars(item.resource),
-            "labels": dict(item.resource.labels),
             "verdict": item.verdict,
             "why": item.why,
             "age_seconds": item.age(now),
@@ -310,8 +308,7 @@ def _audit_values(project: str, result: cloud.teardown.Audit) -> dict[str, Any]:
         }
         for item in result.findings
     ]
-    silent = dict(result.silent)
-    return {"project": project, "zones": result.zones, "silent": silent, "others": result.others, "findings": findings}
+    return {"project": project, "zones": result.zones, "silent": result.silent, "others": result.others, "findings": findings}
 
 
 export_app = Commands(help="A run for other engines: the same run file, bucket and checkpoints.", no_args_is_help=True)
