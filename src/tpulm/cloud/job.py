@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT = 2
 
-DesiredState = Literal["running", "stopped"]
 Status = Literal["active", "done", "failed", "refused", "stopped"]
 Ending = Literal[
     "done",  # the run is complete
@@ -107,7 +106,7 @@ class Job(_Value):
     prices: dict[Zone, Price] = Field(default_factory=dict)  # dollars per hour of the whole slice; missing: not known
     budget: float | None = None  # dollars; a VM keeps to it by itself, even without a supervisor
     created_at: float
-    wanted: DesiredState = "running"
+    wanted: Literal["running", "stopped"] = "running"
     status: Status = "active"
     message: str = ""
     attempt: int = 0  # the newest one's number

@@ -31,7 +31,6 @@ LEAST_SECONDS = 600.0  # that the budget must buy of each VM
 _VMS = 2  # share the budget: the queued resource may become a second VM
 _QUEUED_SECONDS = 300.0  # for which a queued resource is watched
 _GONE_SECONDS = 600.0  # for which a deletion may take
-_APPEAR_SECONDS = 90.0  # after which a missing node counts as gone: a get right after a create may answer 404
 
 _GROUP = "[0-9a-f]{1,4}"  # of an IPv6 address
 _GROUPS = rf"{_GROUP}(?::{_GROUP})*"
@@ -79,7 +78,7 @@ class Smoke:
     name: str = field(default_factory=lambda: f"tpulm-smoke-{secrets.token_hex(3)}")
     facts: dict[str, Any] = field(default_factory=dict)  # reported by the VM
     spent: float = 0.0  # dollars at most, at the prices found
-    appear_seconds: float = _APPEAR_SECONDS
+    appear_seconds: float = 90.0  # after which a missing node counts as gone: a get right after a create may answer 404
     clock: Callable[[], float] = time.time
     wait: Callable[[float], None] = time.sleep
     _pending: dict[tuple[str, str], _PendingRequest] = field(default_factory=dict)  # by name and zone
