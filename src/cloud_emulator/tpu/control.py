@@ -21,6 +21,8 @@ from cloud_emulator.tpu.queue import Queue, Queued
 from cloud_emulator.tpu.state import STOCK_OUT, Behaviour, Event, Failure, State
 
 MOST_SECONDS = 10**9
+# Events after which a node costs nothing.
+UNPAID = ("creating", "preempted", "terminated", "stopped", "deleted", "failed", "vanished")
 UNLOCKED = ("close", "routes")
 Class = TypeVar("Class", bound=type)
 
@@ -246,8 +248,17 @@ class Tpu:
         return list(self.state.events)
 
     def node_seconds(self) -> dict[str, float]:
-        """Seconds that each node ran, by its full name: from READY until it was stopped, preempted or deleted."""
-        return self.state.node_seconds()
+        """Seconds for which each node was billed, by its full name, over all nodes of that name: from READY until it was
+        stopped, preempted or deleted, or up to now."""
+        spent: dict[str, float] = {}
+        since: dict[str, float] = {}
+        for event in self.state.events:
+            if event.what == "ready":
+                since.setdefault(event.name, event.at)
+            elif event.what in UNPAID and event.name in since:
+                spent[event.name] = spent.get(event.name, 0.0) + event.at - since.pop(event.name)
+        now = self.clock.now()
+        return {name: spent.get(name, 0.0) + now - since.get(name, now) for name in {**spent, **since}}
 
     def status(self) -> dict[str, Any]:
         return {

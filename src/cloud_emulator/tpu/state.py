@@ -25,8 +25,6 @@ from cloud_emulator.projects import Demand, Projects
 
 STOCK_OUT = "stock-out"
 Item = TypeVar("Item")
-# Events after which a node costs nothing.
-UNPAID = ("creating", "preempted", "terminated", "stopped", "deleted", "failed", "vanished")
 
 
 def raw(message: proto.Message) -> Any:
@@ -210,18 +208,6 @@ class State:
 
     def record(self, what: str, name: str, reason: str = "") -> None:
         self.events.append(Event(self.clock.now(), what, name, reason))
-
-    def node_seconds(self) -> dict[str, float]:
-        """Seconds for which each node was billed, by name, over all nodes of that name; running ones up to now."""
-        spent: dict[str, float] = {}
-        since: dict[str, float] = {}
-        for event in self.events:
-            if event.what == "ready":
-                since.setdefault(event.name, event.at)
-            elif event.what in UNPAID and event.name in since:
-                spent[event.name] = spent.get(event.name, 0.0) + event.at - since.pop(event.name)
-        now = self.clock.now()
-        return {name: spent.get(name, 0.0) + now - since.get(name, now) for name in {**spent, **since}}
 
     def check_quota(self, project: str, demands: list[Demand]) -> None:
         """Raises ApiError (429). Preempted nodes and suspended queued resources count."""
