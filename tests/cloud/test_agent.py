@@ -251,6 +251,18 @@ def test_a_log_of_before_a_reboot_waits_for_the_secrets(google: Google, program:
     assert agent.log_end() == "cted]" + "." * (program.LOG_BYTES - 5)
 
 
+def test_the_end_of_a_log_is_written_again_if_that_failed(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
+    agent = program.Agent()
+    agent.secrets = []
+    agent.log_path.write_text("the last words")
+    with monkeypatch.context() as patch:
+        patch.setattr(google, "found", lambda *_: (403, b"{}"))
+        with pytest.raises(program.Unreachable):
+            agent.upload_log()
+    agent.upload_log(last=True)
+    assert [asked.body for asked in google.asked if "log-0.txt" in asked.path] == ["the last words"] * 2
+
+
 def test_a_secret_that_cannot_be_used(google: Google, program: Any, monkeypatch: pytest.MonkeyPatch):
     """It is the user's to mend, so that no other attempt is made."""
     put_job(google)

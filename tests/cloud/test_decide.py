@@ -28,6 +28,7 @@ from tpulm.cloud.decide import (
 )
 from tpulm.cloud.job import Job
 from tpulm.cloud.provider import Refusal
+from tpulm.readable import utc
 
 POLICY = Policy()
 NOW = 1_000_000.0
@@ -74,7 +75,7 @@ def after(exit_code: int, failure: str | None = None, message: str = "", **seen:
         (new(), Observation(complete=True), 0, Close("done", "the run is complete")),
         (new(status="done"), Observation(complete=True), 0, Do.FINISHED),
         (stopping(new()), Observation(), 0, Close("stopped", "stopped on request; launching it again continues")),
-        (new(not_before=NOW + 60), Observation(), 10, Wait("the next attempt is in 50 s")),
+        (new(not_before=NOW + 60), Observation(), 10, Wait(f"the next attempt begins at {utc(NOW + 60)}")),
         (jobs.intended(new(), now=NOW), Observation(), 0, Do.CREATE),
         (jobs.intended(new(), now=NOW), Observation(state="CREATING"), 0, Do.ADOPT),
         (jobs.intended(new(), now=NOW), Observation(silence=(10.0,)), 0, Wait("reviews-a1 is heard, and not seen yet")),

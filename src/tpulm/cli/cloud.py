@@ -181,7 +181,7 @@ def smoke(
     settings = cloud.launch.offered(settings, api)
     if not yes:
         what = f"creates a {'spot ' * settings.spot}{settings.accelerator} in {settings.project}, for at most {dollars(budget)}"
-        typer.confirm(f"This {what}. Go on?", abort=True, err=True)
+        cloud_runs.confirm(f"This {what}. Go on?", declined="nothing was created")
     lines: list[cloud.smoke.SmokeCheck] = []
 
     with drawn_progress() as progress, interrupt.handled():

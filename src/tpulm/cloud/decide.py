@@ -14,7 +14,7 @@ from enum import Enum, auto
 from tpulm.cloud import job as jobs
 from tpulm.cloud.job import FINAL, NO_CAPACITY, Ending, Job, Node, Status
 from tpulm.cloud.provider import Refusal
-from tpulm.readable import dollars, duration
+from tpulm.readable import dollars, duration, utc
 
 
 class Do(Enum):
@@ -292,7 +292,7 @@ def _without_node(job: Job, observed: Observation, now: float, policy: Policy) -
             f"{job.fruitless} attempts in a row ended without a new checkpoint; the last one, {last.node}: {last.detail}",
         )
     if now < job.not_before:
-        return Wait(f"the next attempt is in {job.not_before - now:.0f} s")
+        return Wait(f"the next attempt begins at {utc(job.not_before)}")
     return Do.RECORD_ATTEMPT
 
 

@@ -33,7 +33,7 @@ from tpulm.cloud.decide import (
 from tpulm.cloud.job import Job, Node
 from tpulm.cloud.provider import LABEL, Provider, Refused, Request, deletion_command
 from tpulm.errors import CloudRefused, InUse, StorageError, StorageRefused, TpulmError, Unavailable
-from tpulm.readable import duration
+from tpulm.readable import duration, utc
 from tpulm.runtime import interrupt
 from tpulm.storage.lease import LEASE
 
@@ -108,7 +108,7 @@ class Supervisor:
                     if not worked or waited >= self.policy.login_patience:
                         raise type(error)(f"{error}\n{self._describe_what_may_bill()}") from error
                     self._log(
-                        f"{error}\nRetrying for {duration(self.policy.login_patience - waited)}. Run 'gcloud auth "
+                        f"{error}\nRetrying until {utc(refused_since + self.policy.login_patience)}. Run 'gcloud auth "
                         "application-default login'. The run continues without this process."
                     )
                     storage.forget_clients()

@@ -81,7 +81,7 @@ class TpuApi:
             return NodeStatus(state, labels, workers, created_at=moment(node.get("createTime")))
         queued = self._queued(name, zone)
         if queued is not None and (not node or _state(queued) in _ENDED):
-            refused = _failed(queued["state"].get("failedData", {}).get("error"))
+            refused = _failed(queued.get("state", {}).get("failedData", {}).get("error"))
             return NodeStatus(_state(queued), _planned(queued).get("labels", {}), refused=refused)
         return NodeStatus(state, labels) if node else NodeStatus(None)
 

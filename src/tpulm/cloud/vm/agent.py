@@ -323,8 +323,9 @@ class Agent:
         if size == self._logged[1] or not (soon or time.time() - self._logged[0] > LOG_SECONDS):
             return
         content = self.log_end().encode()
-        self._logged = time.time(), size
+        self._logged = time.time(), self._logged[1]
         self.bucket.put(self.folder + f"log-{self.worker}.txt", content, patience=30)
+        self._logged = time.time(), size  # only now: what could not be written is tried again
 
     def log_end(self):
         """The last LOG_BYTES that the trainer printed, or a little less, without secrets."""
