@@ -126,18 +126,13 @@ def encode_rows(
 
 def _encode(tokenization: Tokenization, texts: list[str], pairs: list[str] | None, max_length: int, offsets: bool) -> Rows:
     encode = tokenization.encode_with_offsets if offsets else tokenization.encode
-    first, second = encode(texts), None if pairs is None else encode(pairs)
-    framing = 2 if second is None else 2 + tokenization.separators
+    encoded = [encode(part) for part in (texts, pairs) if part is not None]
+    lengths = [part.lengths.astype(np.int64) for part in encoded]
+    framing = 2 if pairs is None else 2 + tokenization.separators
     room = max_length - framing
-    a = first.lengths.astype(np.int64)
-    if second is None:
-        b = kept_b = np.zeros_like(a)
-        kept_a = np.minimum(a, room)
-    else:
-        b = second.lengths.astype(np.int64)
-        kept_a, kept_b = truncated_lengths(a, b, room)
-    parts = [(first, _places(a, kept_a))] if second is None else [(first, _places(a, kept_a)), (second, _places(b, kept_b))]
-    return _framed(tokenization, parts, a + b + framing, offsets=offsets)
+    kept = [np.minimum(lengths[0], room)] if pairs is None else truncated_lengths(lengths[0], lengths[1], room)
+    places = map(_places, lengths, kept)
+    return _framed(tokenization, list(zip(encoded, places, strict=True)), np.sum(lengths, axis=0) + framing, offsets=offsets)
 
 
 def _places(lengths: np.ndarray, num_kept: np.ndarray) -> np.ndarray:
