@@ -59,7 +59,7 @@ def test_a_vocabularys_loss_by_parts_is_that_of_the_whole(with_bias: bool):
         return 0.1 * sums.loss, sums
 
     def whole(output: Output):
-        sums = cross_entropy(vocabulary_logits(*output, dtype=jnp.float32, vocab_size=100), labels, weights)
+        sums = cross_entropy(vocabulary_logits(output, dtype=jnp.float32, vocab_size=100), labels, weights)
         return 0.1 * sums.loss, sums
 
     output = Output(x, table, bias if with_bias else None)

@@ -212,7 +212,7 @@ def _embed(params: Embeddings, tokens: EncoderInput, *, config: ModelConfig) -> 
 
 
 class Output(NamedTuple):
-    """What logits over the vocabulary are made of: `vocabulary_logits(*output, …)`."""
+    """What logits over the vocabulary are made of."""
 
     x: Float[Array, "R D"]
     table: Float[Array, "V D"]
@@ -238,25 +238,18 @@ def masked_logits(
 ) -> Float[Array, "*B V"]:
     """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
     output = masked_output(params, hidden, config=config, execution=execution)
-    logits = vocabulary_logits(*output, dtype=execution.dtype, vocab_size=vocab_size)
+    logits = vocabulary_logits(output, dtype=execution.dtype, vocab_size=vocab_size)
     return logits.reshape(*hidden.shape[:-1], -1)
 
 
-def vocabulary_logits(
-    x: Float[Array, "R D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"] | None,
-    *,
-    dtype: DTypeLike,
-    vocab_size: int,
-) -> Float[Array, "R V"]:
+def vocabulary_logits(output: Output, *, dtype: DTypeLike, vocab_size: int) -> Float[Array, "R V"]:
     """Float32 products of hidden states with all token vectors, plus the bias; -1e9 past `vocab_size`."""
     with jax.named_scope("output"):
-        logits = project(x, table, dtype=dtype)
-        real = jnp.arange(table.shape[0]) < vocab_size
-        if bias is None:
+        logits = project(output.x, output.table, dtype=dtype)
+        real = jnp.arange(output.table.shape[0]) < vocab_size
+        if output.bias is None:
             return jnp.where(real[None, :], logits, jnp.float32(-1e9))
-        return add_bias(logits, jnp.where(real, bias, jnp.float32(-1e9)))
+        return add_bias(logits, jnp.where(real, output.bias, jnp.float32(-1e9)))
 
 
 def next_sentence_logits(

@@ -56,7 +56,7 @@ def next_token_logits(
     params: Decoder, hidden: Float[Array, "*B D"], *, execution: Execution, vocab_size: int
 ) -> Float[Array, "*B V"]:
     """Float32 logits over the padded vocabulary; entries past `vocab_size` are -1e9, so that they are never predicted."""
-    logits = vocabulary_logits(*next_token_output(params, hidden), dtype=execution.dtype, vocab_size=vocab_size)
+    logits = vocabulary_logits(next_token_output(params, hidden), dtype=execution.dtype, vocab_size=vocab_size)
     return logits.reshape(*hidden.shape[:-1], -1)
 
 

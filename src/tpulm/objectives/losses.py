@@ -65,7 +65,7 @@ def vocabulary_cross_entropy(
 
 
 def _whole(output: Output, labels: Array, weights: Array, *, dtype: DTypeLike, vocab_size: int) -> WeightedSums:
-    return cross_entropy(vocabulary_logits(*output, dtype=dtype, vocab_size=vocab_size), labels, weights)
+    return cross_entropy(vocabulary_logits(output, dtype=dtype, vocab_size=vocab_size), labels, weights)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
