@@ -191,7 +191,13 @@ def embed(
 ) -> tuple[Float[Array, "R D"], Randomness | None]:
     """The first layer's input, after norm and dropout, and the randomness left for the layers."""
     with jax.named_scope("embed"):
-        x = _embed(params, tokens, config=config)
+        x = jnp.take(params.tokens, tokens.ids.reshape(-1), axis=0, mode="clip")
+        if params.positions is not None:
+            # A gather even for 0, 1, 2, …: the gradient of a broadcast is a sum over rows, which is slower on a CPU.
+            x = x + jnp.take(params.positions, _positions(tokens).reshape(-1), axis=0, mode="clip")
+        if params.types is not None and tokens.types is not None:
+            x = x + jnp.take(params.types, tokens.types.reshape(-1), axis=0, mode="clip")
+        x = x if params.norm is None else normalize(params.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
         if randomness is None:
             return x.astype(execution.dtype), None
         rows, length = tokens.ids.shape
@@ -199,16 +205,6 @@ def embed(
         seeds = seeds_at(site_seeds(here, ()), token_seeds(randomness.rows, length), (rows * length, 1))
         x = dropout(x, rate=config.dropout, seeds=seeds)
         return x.astype(execution.dtype), Randomness(below, randomness.rows)
-
-
-def _embed(params: Embeddings, tokens: EncoderInput, *, config: ModelConfig) -> Float[Array, "R D"]:
-    x = jnp.take(params.tokens, tokens.ids.reshape(-1), axis=0, mode="clip")
-    if params.positions is not None:
-        # A gather even for 0, 1, 2, …: the gradient of a broadcast is a sum over rows, which is slower on a CPU.
-        x = x + jnp.take(params.positions, _positions(tokens).reshape(-1), axis=0, mode="clip")
-    if params.types is not None and tokens.types is not None:
-        x = x + jnp.take(params.types, tokens.types.reshape(-1), axis=0, mode="clip")
-    return x if params.norm is None else normalize(params.norm, x, epsilon=config.norm_epsilon, kind=config.norm)
 
 
 class Output(NamedTuple):
