@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from tpulm.models import bert, decoder
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
-from tpulm.objectives.interface import Column, LossAndSums, Setup
+from tpulm.objectives.interface import Column, LossAndSums, Setup, ratio
 from tpulm.objectives.losses import vocabulary_cross_entropy
 from tpulm.objectives.rows import encoder_input
 
@@ -81,7 +81,6 @@ class CausalLanguageModel(Setup):
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Means over predictions: loss in nats, accuracy as a fraction, perplexity per token of this vocabulary."""
-        predicted = float(sums["predicted"])
-        loss, accuracy = (float(sums[name]) / predicted if predicted else 0.0 for name in ("loss", "correct"))
+        loss = ratio(sums, "loss", "predicted")
         perplexity = math.exp(loss) if loss < 700.0 else math.inf
-        return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity}
+        return {"loss": loss, "accuracy": ratio(sums, "correct", "predicted"), "perplexity": perplexity}

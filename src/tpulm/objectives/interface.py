@@ -73,6 +73,11 @@ class LossAndSums(NamedTuple):
     sums: dict[str, Array]  # float32
 
 
+def ratio(sums: Mapping[str, Any], over: str, under: str) -> float:
+    """The quotient of two sums; 0 if the second one is."""
+    return float(sums[over]) / float(sums[under]) if float(sums[under]) else 0.0
+
+
 class TrainingObjective(Protocol):
     """What a training step needs of an objective, computed on the device from rows of token ids.
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from tpulm.models import bert
 from tpulm.nn.dropout import row_seeds
 from tpulm.nn.transformer import Randomness
-from tpulm.objectives.interface import Column, LossAndSums, Setup
+from tpulm.objectives.interface import Column, LossAndSums, Setup, ratio
 from tpulm.objectives.losses import cross_entropy, vocabulary_cross_entropy
 from tpulm.objectives.masking import MaskedRows, MaskingConfig, mask_rows, masking_config
 from tpulm.objectives.rows import encoder_input
@@ -123,16 +123,14 @@ class MaskedLanguageModel(Setup):
 
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """Mean losses in nats and accuracies as fractions; 0 where there was nothing to predict."""
-
-        def mean(name: str, of: str) -> float:
-            weight = float(sums[f"{of}_weight"])
-            return float(sums[name]) / weight if weight else 0.0
-
-        result = {"mlm_loss": mean("mlm_loss", "mlm"), "mlm_accuracy": mean("mlm_correct", "mlm")}
+        result = {
+            "mlm_loss": ratio(sums, "mlm_loss", "mlm_weight"),
+            "mlm_accuracy": ratio(sums, "mlm_correct", "mlm_weight"),
+        }
         loss = result["mlm_loss"]
         if self.next_sentence:
-            result["next_sentence_loss"] = mean("next_sentence_loss", "next_sentence")
-            result["next_sentence_accuracy"] = mean("next_sentence_correct", "next_sentence")
+            result["next_sentence_loss"] = ratio(sums, "next_sentence_loss", "next_sentence_weight")
+            result["next_sentence_accuracy"] = ratio(sums, "next_sentence_correct", "next_sentence_weight")
             loss += result["next_sentence_loss"]
         return {"loss": loss, **result}
 

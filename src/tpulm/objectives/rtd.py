@@ -28,7 +28,7 @@ from jaxtyping import Float, Int
 
 from tpulm.models import bert, electra
 from tpulm.nn.transformer import Randomness
-from tpulm.objectives.interface import LossAndSums
+from tpulm.objectives.interface import LossAndSums, ratio
 from tpulm.objectives.losses import cross_entropy
 from tpulm.objectives.mlm import MaskedInputs, MaskedLanguageModel
 
@@ -94,17 +94,13 @@ class ReplacedTokenDetection(MaskedLanguageModel):
     def metrics(self, sums: Mapping[str, Any]) -> dict[str, float]:
         """The masked objective's metrics, and detection loss, accuracy, AUC, and precision and recall of "replaced"."""
         masked = super().metrics(sums)
-
-        def ratio(over: str, under: str) -> float:
-            return float(sums[over]) / float(sums[under]) if float(sums[under]) else 0.0
-
         result = {
-            "detection_loss": ratio("detection_loss", "detection_weight"),
-            "detection_accuracy": ratio("detection_correct", "detection_weight"),
+            "detection_loss": ratio(sums, "detection_loss", "detection_weight"),
+            "detection_accuracy": ratio(sums, "detection_correct", "detection_weight"),
             "detection_auc": _area_under_curve(np.asarray(sums["replaced_scores"]), np.asarray(sums["original_scores"])),
-            "detection_precision": ratio("replaced_found", "replaced_called"),
-            "detection_recall": ratio("replaced_found", "replaced"),
-            "replaced_fraction": ratio("replaced", "detection_weight"),
+            "detection_precision": ratio(sums, "replaced_found", "replaced_called"),
+            "detection_recall": ratio(sums, "replaced_found", "replaced"),
+            "replaced_fraction": ratio(sums, "replaced", "detection_weight"),
         }
         weights = self.objective
         loss = weights.generator_weight * masked["mlm_loss"] + weights.discriminator_weight * result["detection_loss"]
