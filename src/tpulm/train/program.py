@@ -15,7 +15,7 @@ import os
 import platform
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, cast
 
@@ -40,8 +40,8 @@ from tpulm.train.optimizer import Moments, learning_rate, make_optimizer, with_m
 from tpulm.train.step import (
     StepOutput,
     TrainState,
-    make_evaluation_step,
-    make_initializer,
+    evaluate_batch,
+    initialize_state,
     make_step,
     state_shardings,
     sum_shapes,
@@ -185,9 +185,8 @@ class BaseProgram:
         self.num_parameters = count(objective.spec)
         self._optimizer = make_optimizer(train.optimizer, train.steps, objective.spec)
         self._sum_shapes = sum_shapes(objective, self._shapes(self.batch_shapes(sequence_length)), train.batch_size)
-        self._initializer = make_initializer(
-            objective, self._optimizer, sums=self._sum_shapes, averages=train.optimizer.average_decay is not None
-        )
+        averages = train.optimizer.average_decay is not None
+        self._initializer = partial(initialize_state, objective, self._optimizer, sums=self._sum_shapes, averages=averages)
         abstract = jax.eval_shape(self._initializer, self._scalar_shape)
         self._shardings = state_shardings(objective, self._optimizer, self.mesh, abstract)
         self.abstract_state: TrainState = with_shardings(abstract, self._shardings)  # the restore target
@@ -441,8 +440,7 @@ class PretrainingProgram(BaseProgram):
     def evaluation_step(self) -> Callable[..., Any]:
         """(params, sums so far, batch, number of its first row) -> sums; the sums are donated."""
         objective, length = self._objective(evaluation=True), self._config.data.sequence_length
-        step = make_evaluation_step(objective, self.evaluation_batch_size)
-        options = reproducible(self.mesh)
+        step, options = partial(evaluate_batch, objective), reproducible(self.mesh)
         jitted = jax.jit(step, donate_argnums=1, out_shardings=replicated(self.mesh), compiler_options=options)
         batch = self._shapes(self.batch_shapes(length, rows=self.evaluation_batch_size, objective=objective))
         return jitted.lower(self.abstract_state.params, self._sums_shape, batch, self._scalar_shape).compile()

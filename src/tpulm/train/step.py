@@ -70,27 +70,24 @@ def sum_shapes(objective: TrainingObjective, batch: Any, rows: int) -> dict[str,
     return {name: shapes_of_sums[name].shape for name in sorted(shapes_of_sums)}
 
 
-def make_initializer(
+def initialize_state(
     objective: TrainingObjective,
     optimizer: optax.GradientTransformation,
+    seed: jax.Array,
     *,
     sums: Mapping[str, tuple[int, ...]],
-    averages: bool = False,
-) -> Callable[[jax.Array], TrainState]:
-    """A pure function from a seed to the state at step 0; `sums` are the shapes of the objective's sums."""
-
-    def initial_state(seed: jax.Array) -> TrainState:
-        params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
-        return TrainState(
-            step=jnp.zeros((), jnp.int32),
-            params=params,
-            optimizer=optimizer.init(params),
-            window={name: jnp.zeros(shape, jnp.float32) for name, shape in {**sums, **OWN_SUMS}.items()},
-            bad_step=jnp.full((), -1, jnp.int32),
-            average=jax.tree.map(jnp.copy, params) if averages else None,
-        )
-
-    return initial_state
+    averages: bool,
+) -> TrainState:
+    """The state at step 0; `sums` are the shapes of the objective's sums."""
+    params = initialize(objective.spec, jax.random.key(seed, impl="threefry2x32"))
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        optimizer=optimizer.init(params),
+        window={name: jnp.zeros(shape, jnp.float32) for name, shape in {**sums, **OWN_SUMS}.items()},
+        bad_step=jnp.full((), -1, jnp.int32),
+        average=jax.tree.map(jnp.copy, params) if averages else None,
+    )
 
 
 def state_shardings(
@@ -192,24 +189,20 @@ def _micro_batches(inputs: Any, layout: BatchLayout) -> Any:
     return jax.tree.map(cut, inputs)
 
 
-def make_evaluation_step(objective: Objective, batch_size: int) -> Callable[[Any, Any, Batch, jax.Array], Any]:
-    """(params, (sums, label counts) so far, batch, number of its first row) -> (sums, label counts) with the batch added.
+EVALUATION_SEED = 20_181_011  # fixed, so that every run is scored on the same masked positions
+
+
+def evaluate_batch(objective: Objective, params: Any, so_far: Any, batch: Batch, first_row: jax.Array) -> Any:
+    """(sums, label counts) `so_far` with those of the batch added; `first_row` is the number of its first row.
 
     A row's masks depend only on its number in the holdout, so evaluations are comparable across steps, runs and batch sizes.
     """
-
-    def step(params: Any, so_far: Any, batch: Batch, first_row: jax.Array) -> Any:
-        base = jax.random.key(EVALUATION_SEED, impl="threefry2x32")
-        rows = first_row.astype(jnp.uint32) + jnp.arange(batch_size, dtype=jnp.uint32)
-        inputs = objective.make_inputs(batch, jax.vmap(lambda row: jax.random.fold_in(base, row))(rows))
-        _, fresh = objective.loss(params, inputs, objective.totals(inputs), dropout_key=None)
-        sums, labels = so_far
-        return jax.tree.map(jnp.add, sums, fresh), labels + objective.label_counts(inputs)
-
-    return step
-
-
-EVALUATION_SEED = 20_181_011  # fixed, so that every run is scored on the same masked positions
+    base = jax.random.key(EVALUATION_SEED, impl="threefry2x32")
+    rows = first_row.astype(jnp.uint32) + jnp.arange(len(batch["tokens"]), dtype=jnp.uint32)
+    inputs = objective.make_inputs(batch, jax.vmap(lambda row: jax.random.fold_in(base, row))(rows))
+    _, fresh = objective.loss(params, inputs, objective.totals(inputs), dropout_key=None)
+    sums, labels = so_far
+    return jax.tree.map(jnp.add, sums, fresh), labels + objective.label_counts(inputs)
 
 
 def with_shardings(abstract: Any, shardings: Any) -> Any:
