@@ -384,8 +384,22 @@ def _bad_rows(run: Run, state: TrainState, step: int, lowest: float, cursors: di
 
 
 def _rolled_back(run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, skipped: tuple[tuple[int, int], ...]) -> _Start:
-    """The newest good checkpoint, to go on from without the bad rows. Raises as `_check_skipping`."""
-    _check_skipping(run, bad, checkpoints, skipped)
+    """The newest good checkpoint, to go on from without the bad rows.
+
+    Raises TrainingDiverged unless `on_nan` allows skipping them and the skip limit is not reached.
+    """
+    if run.config.on_nan != "skip" or len(skipped) >= _MAX_SKIPS:
+        rows = run.stream.row_indices(bad.first)
+        shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
+        advice = (
+            f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
+            if run.config.on_nan == "skip"
+            else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
+            'or set train.on_nan = "skip" to continue without these rows'
+        )
+        if run.selection is not None:
+            advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"
+        raise TrainingDiverged(f"{bad.what}, dataset rows {shown}. The last good state is {_name(checkpoints)}. {advice}")
     watchdog.report("restore")
     checkpoints.wait()
     start = _restore(run, checkpoints)
@@ -396,25 +410,6 @@ def _rolled_back(run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, 
         f"{bad.what}: going back to {_name(checkpoints)}, leaving out rows {window[0]:,} to {window[1] - 1:,} of the run"
     )
     return start._replace(skipped=(*skipped, window))
-
-
-def _check_skipping(
-    run: Run, bad: _Bad, checkpoints: Checkpoints | NoCheckpoints, skipped: tuple[tuple[int, int], ...]
-) -> None:
-    """Raise TrainingDiverged unless `on_nan` allows skipping these rows and the skip limit is not reached."""
-    if run.config.on_nan == "skip" and len(skipped) < _MAX_SKIPS:
-        return
-    rows = run.stream.row_indices(bad.first)
-    shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
-    advice = (
-        f"{len(skipped)} windows were already left out; lower train.optimizer.learning_rate"
-        if run.config.on_nan == "skip"
-        else "lower train.optimizer.learning_rate or lengthen its warmup_steps in a new work folder, "
-        'or set train.on_nan = "skip" to continue without these rows'
-    )
-    if run.selection is not None:
-        advice = "Lower learning_rate, or lengthen its warm-up (warmup_fraction)"
-    raise TrainingDiverged(f"{bad.what}, dataset rows {shown}. The last good state is {_name(checkpoints)}. {advice}")
 
 
 def _name(checkpoints: Checkpoints | NoCheckpoints) -> str:
