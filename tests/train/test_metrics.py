@@ -122,7 +122,7 @@ def test_what_is_damaged_is_left_out_and_mended_with_one_note(tmp_path: Path) ->
     log.started(lambda: {"device": "1 x cpu"})
     for step in (1, 2, 3):
         log.write("train", step, {"loss": 1.0})
-    log.close()
+    log.__exit__(None, None, None)
     path, start = (tmp_path / "metrics" / f"0001.{suffix}" for suffix in ("jsonl", "start.json"))
     path.write_bytes(whole := path.read_bytes() + b'{"kind": "tr')
     assert [record.step for record in read_metrics(tmp_path)] == [1, 2, 3]

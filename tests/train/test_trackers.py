@@ -61,7 +61,7 @@ def test_what_a_killed_attempt_did_not_send_is_sent_by_the_next(tmp_path: Path, 
     [told] = remembering.runs.values()
     del told[1:2]  # lost on the way, although a later one has arrived
     del told[2:]
-    first.close()
+    first.__exit__(None, None, None)
     with MetricsLog(tmp_path, first_step=2, tracking=tracking()) as second:
         for step in (3, 4, 5):
             second.write("train", step, {"loss": 1.0 / step})

@@ -123,9 +123,6 @@ class MetricsLog:
             self._trackers.close()
         self._mirror.__exit__(*error)
 
-    def close(self) -> None:
-        self.__exit__(None, None, None)
-
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         record, sent = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}, _sent(kind, values)
         with storage.explain("write", self._path):
