@@ -150,9 +150,6 @@ class StoredTensor:
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return self.read()
 
-    def __repr__(self) -> str:
-        return f"StoredTensor({self.name!r}, {list(self.shape)}, {self.dtype or 'no numbers'})"
-
     @property
     def dtype(self) -> np.dtype | None:
         """None for a tensor without numbers, such as strings."""
