@@ -58,7 +58,7 @@ def test_value_and_gradients_are_those_of_the_formula(rate: float, window: Atten
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_token_sees_its_own_segment_alone(causal: bool):
-    params = initialize(attention_spec(H * K, H, TruncatedNormal(0.5)), jax.random.key(0))
+    params = initialize(attention_spec(H * K, H, TruncatedNormal(0.5), TruncatedNormal(0.5)), jax.random.key(0))
     x = normal(1, B * L, H * K)
 
     window = CAUSAL if causal else EVERYTHING

@@ -102,9 +102,9 @@ class Attention:
 
 
 def attention_spec(
-    hidden_size: int, num_heads: int, init: Initializer, init_output: Initializer | None = None, *, bias: bool = True
+    hidden_size: int, num_heads: int, init: Initializer, init_output: Initializer, *, bias: bool = True
 ) -> Attention:
-    """The tree of `ParamSpec`; `init_output` initializes the output projection (None: `init`)."""
+    """The tree of `ParamSpec`; `init_output` initializes the output projection."""
     head_size = hidden_size // num_heads
 
     def heads() -> Heads:
@@ -118,7 +118,7 @@ def attention_spec(
         key=heads(),
         value=heads(),
         output=Merge(
-            kernel=param((num_heads, head_size, hidden_size), ("heads", "head_size", "embed"), init_output or init),
+            kernel=param((num_heads, head_size, hidden_size), ("heads", "head_size", "embed"), init_output),
             bias=param((hidden_size,), ("embed",), zeros, decay=False) if bias else None,
         ),
     )
