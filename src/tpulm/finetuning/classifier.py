@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -94,7 +95,6 @@ class Classifier:
         self.fitted: Fitted | None = None
         self.cut = 0  # texts that `predict` truncated so far, as they exceeded max_length
         self._params: SequenceClassifier | None = None  # numpy
-        self._outputs: Outputs | None = None
         self._placed: Any = None
         self._tuning: tuple[tuple[Any, ...], FinetuningProgram] | None = None
         if labels is not None:
@@ -146,7 +146,7 @@ class Classifier:
     ) -> Classifier:
         """`fit` on results of `encode`; `evaluated` is called after each epoch. Several hosts all call it alike."""
         seed = self.config.seed if seed is None else seed
-        outputs, tuning, config = self._ready_outputs(), self._beginning(data, seed, folder), self.config
+        outputs, tuning, config = self._outputs, self._beginning(data, seed, folder), self.config
         unit = tuning.unit
         self._remember_columns(data)
 
@@ -253,8 +253,7 @@ class Classifier:
 
     def scores_before(self, data: Labelled, seed: int, training: Labelled | None = None) -> dict[str, float]:
         """The scores of the initial parameters of training with this seed."""
-        outputs = self._ready_outputs()
-        logits = outputs.of(outputs.place(self.first_params(seed, training)), data.rows)
+        logits = self._outputs.of(self._outputs.place(self.first_params(seed, training)), data.rows)
         return self.task.scores(logits, data, self.head_config.names)
 
     def outputs(self, data: Labelled) -> np.ndarray:
@@ -301,13 +300,11 @@ class Classifier:
     @property
     def head_config(self) -> HeadConfig:
         """What the outputs mean. Raises ConfigError until the labels are known."""
-        classes = self._classes()
-        return self.task.head_config(classes)
+        return self.task.head_config(self._classes())
 
-    def _ready_outputs(self) -> Outputs:
-        if self._outputs is None:
-            self._outputs = Outputs(self._objective(self.config), self.config.hardware, self.model.tokenization)
-        return self._outputs
+    @cached_property
+    def _outputs(self) -> Outputs:
+        return Outputs(self._objective(self.config), self.config.hardware, self.model.tokenization)
 
     def _objective(self, config: FinetuneConfig) -> Classification:
         """The task's objective, for rows that may hold several texts."""
@@ -333,16 +330,15 @@ class Classifier:
         return self.task.rows(self.model.tokenization, examples, max_length=self.config.max_length)
 
     def _outputs_of(self, rows: Any, params: Any = None) -> np.ndarray:
-        outputs = self._ready_outputs()
         if params is not None:
-            return outputs.of(params, rows)
+            return self._outputs.of(params, rows)
         if self._placed is None:
-            self._placed = outputs.place(self.params)
-        return outputs.of(self._placed, rows)
+            self._placed = self._outputs.place(self.params)
+        return self._outputs.of(self._placed, rows)
 
     def first_params(self, seed: int, training: Labelled | None = None) -> FineTuned:
         """The initial parameters for this seed; a new head of a regression is on the scale of the `training` labels."""
-        spec = self._ready_outputs().objective.spec
+        spec = self._outputs.objective.spec
         known = None if self.model.head_config is None else self.model.head_config._replace(null=self.task.null)
         again = self.model.head == self.task.head and known == self.head_config and not self.config.from_scratch
         if self.config.from_scratch:
