@@ -24,7 +24,7 @@ from tpulm import config, pipeline, storage, tokenization
 from tpulm.config import OptimizerConfig, RunConfig
 from tpulm.convert import continuing
 from tpulm.convert.config_json import HeadConfig
-from tpulm.convert.continuing import initial_weights, new_vocabulary, starting_moments, starting_params, starting_point
+from tpulm.convert.continuing import initial_weights, new_vocabulary, starting_moments, starting_point
 from tpulm.convert.heads import spec_of
 from tpulm.convert.huggingface import load_model
 from tpulm.convert.importing import import_model
@@ -239,7 +239,7 @@ def test_a_head_that_is_missing_is_an_error(imported: Imported):
         run_of(folder)
     spec = bert.spec(load_model(folder).config, vocab_size=60, next_sentence=True)
     with pytest.raises(ConfigError, match=r"data\.next_sentence=false"):
-        starting_params(folder, load_model(folder).config, spec, tokenization.load(folder))
+        initial_weights(folder, load_model(folder).config, spec, tokenization.load(folder), with_moments=False)
 
 
 def test_moments_that_are_damaged_or_of_another_model_are_refused(bert_folder: Path):

@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -18,7 +18,16 @@ from tpulm import storage
 from tpulm.config import ModelConfig
 from tpulm.config.resolve import FREE, OPTIMIZER_FILE, Start
 from tpulm.convert.heads import Head, Model
-from tpulm.convert.huggingface import CONFIG, REPORT, LoadedModel, load_model, model_folder, read_tensors, vocabulary_settings
+from tpulm.convert.huggingface import (
+    CONFIG,
+    HALVES,
+    REPORT,
+    LoadedModel,
+    load_model,
+    model_folder,
+    read_tensors,
+    vocabulary_settings,
+)
 from tpulm.errors import ConfigError, DataError, TpulmError, some_of
 from tpulm.models.bert import Bert
 from tpulm.models.classifier import (
@@ -57,77 +66,55 @@ def initial_weights(
     with_moments: bool,
     other_vocabulary: bool = False,
 ) -> InitialWeights:
-    """The weights of a model and, if asked for, the optimizer's moments.
+    """The weights of a Hugging Face folder or a work folder's export and, if asked for, the optimizer's moments.
 
     A next-sentence head that the run does not train is left out; a masked head that the model lacks begins at random. Raises
-    ConfigError for moments of another vocabulary, and like `starting_params` and `starting_moments`.
+    ConfigError naming every parameter that does not fit or, unless the run may have an `other_vocabulary`, the tokenizer to
+    use; for moments of another vocabulary; and like `starting_moments`.
     """
-    params = starting_params(path, config, spec, tokenization, other_vocabulary=other_vocabulary)
-    if with_moments and params.vocabulary is not None:
-        raise ConfigError(
-            f"train.start_optimizer is true, but the moments of {path} are of another vocabulary than this run: set it to false"
-        )
-    moments = starting_moments(path, spec) if with_moments else None
+    model = _electra_model(path, spec) if config.architecture == "electra" else load_model(path)
+    check_trainable(path, model.tokenization)
+    is_classifier, expected = isinstance(model.params, SequenceClassifier | TokenClassifier), named_leaves(spec)
+    arrays = named_leaves(without_head(model.params) if is_classifier else model.params)
     step = _step_of(storage.as_path(path))
     weights = "weights" if step is None else f"weights of step {step:,}"
-    optimizer = "a fresh optimizer" if moments is None else "the optimizer's moments"
-    summary = f"starting from {path}: {weights} and {optimizer}"
-    if params.left_out:
-        summary += "; its next-sentence head is left out, as data.next_sentence is false"
-    if params.fresh:
-        summary += f"; {some_of(params.fresh)} begins at random, as the model has none"
-    if params.vocabulary is not None:
-        summary += f"; {params.vocabulary}"
-    return InitialWeights(params.tree, moments, summary)
-
-
-class Params(NamedTuple):
-    tree: Any
-    left_out: tuple[str, ...]  # paths of parameters that the run does not train
-    vocabulary: NewVocabulary | None = None  # if the model had another one
-    fresh: tuple[str, ...] = ()  # heads that the model lacks
-
-
-def starting_params(
-    path: str | PurePath, config: ModelConfig, spec: Any, tokenization: Tokenization, *, other_vocabulary: bool = False
-) -> Params:
-    """The float32 parameters for `spec`, from a Hugging Face folder or a work folder's export.
-
-    Raises ConfigError naming every parameter that does not fit or, unless the run may have an `other_vocabulary`, the tokenizer
-    to use.
-    """
-    if config.architecture == "electra":
-        folder = model_folder(path).parent
-        halves: list[Any] = [load_model(folder / half) for half in ("generator", "discriminator")]
-        generator, discriminator = (half.params for half in halves)
-        difference = None
-        if spec.difference is not None:
-            difference = jax.tree.map(np.subtract, discriminator.embeddings, generator.embeddings)
-            discriminator = replace(discriminator, embeddings=None)
-        shared = {name: None for name in ("embeddings", "projection", "layers") if getattr(spec.generator, name) is None}
-        params: Any = Electra(replace(generator, **shared), discriminator, difference)
-        loaded = halves[1]
-    else:
-        loaded = load_model(path)
-        params = loaded.params
-        params = without_head(params) if isinstance(params, SequenceClassifier | TokenClassifier) else params
-    check_trainable(path, loaded.tokenization)
-    arrays, vocabulary = named_leaves(params), None
-    if loaded.tokenization.vocabulary() != tokenization.vocabulary():
+    optimizer = "the optimizer's moments" if with_moments else "a fresh optimizer"
+    notes = [f"starting from {path}: {weights} and {optimizer}"]
+    if left_out := {name for name in arrays if _is_unwanted_head(name, spec)}:
+        notes.append("its next-sentence head is left out, as data.next_sentence is false")
+    heads = {name: name.partition("_head/")[0] + "_head" for name in expected if "_head/" in name}
+    if fresh := sorted({head for head in heads.values() if not any(name.startswith(f"{head}/") for name in arrays)}):
+        notes.append(f"{some_of(fresh)} begins at random, as the model has none")
+    if model.tokenization.vocabulary() != tokenization.vocabulary():
         if not other_vocabulary:
             source = model_folder(path) / TOKENIZER
             raise ConfigError(f"the model of {path} has another vocabulary than this run; set tokenizer.path = '{source}'")
-        vocabulary = new_vocabulary(loaded.tokenization, tokenization)
-        for name, leaf in named_leaves(spec).items():
+        if with_moments:
+            raise ConfigError(
+                f"train.start_optimizer is true, but the moments of {path} are of another vocabulary than this run: set it to "
+                "false"
+            )
+        vocabulary = new_vocabulary(model.tokenization, tokenization)
+        for name, leaf in expected.items():
             if leaf.axes[0] == "vocab" and name in arrays:
                 arrays[name] = vocabulary.rows(arrays[name], leaf.shape[0])
-    left_out = tuple(name for name in arrays if _is_unwanted_head(name, spec))
-    heads = {name: name.partition("_head/")[0] + "_head" for name in named_leaves(spec) if "_head/" in name}
-    fresh = tuple(sorted({head for head in heads.values() if not any(name.startswith(f"{head}/") for name in arrays)}))
-    drawn = {name: leaf for name, leaf in named_leaves(spec).items() if heads.get(name) in fresh}
+        notes.append(str(vocabulary))
+    drawn = {name: leaf for name, leaf in expected.items() if heads.get(name) in fresh}
     arrays |= jax.device_get(initialize(drawn, jax.random.key(_HEAD_SEED, impl="threefry2x32")))
     tree = _fitted({name: leaf for name, leaf in arrays.items() if name not in left_out}, spec, path)
-    return Params(tree, left_out, vocabulary, fresh)
+    return InitialWeights(tree, starting_moments(path, spec) if with_moments else None, "; ".join(notes))
+
+
+def _electra_model(path: str | PurePath, spec: Any) -> LoadedModel:
+    """The discriminator of an export, but with the parameters of both halves in a training tree like `spec`."""
+    folder = model_folder(path).parent
+    small, large = load_model(folder / "generator"), load_model(folder / "discriminator")
+    generator, discriminator, difference = cast("Any", small.params), cast("Any", large.params), None
+    if spec.difference is not None:
+        difference = jax.tree.map(np.subtract, discriminator.embeddings, generator.embeddings)
+        discriminator = replace(discriminator, embeddings=None)
+    shared = {name: None for name in ("embeddings", "projection", "layers") if getattr(spec.generator, name) is None}
+    return large._replace(params=cast("Any", Electra(replace(generator, **shared), discriminator, difference)))
 
 
 def starting_moments(path: str | PurePath, spec: Any) -> Moments:
@@ -233,9 +220,6 @@ def _head(model: SequenceClassifier | TokenClassifier) -> ClassificationHead | T
     return model.token_head if isinstance(model, TokenClassifier) else model.classification_head
 
 
-HALVES = ("generator", "discriminator")
-
-
 def starting_point(path: str | os.PathLike[str]) -> Start:
     """What a run inherits from an import, an export, a Hugging Face folder or a work folder with an export.
 
@@ -274,8 +258,10 @@ def _electra(source: PurePath) -> tuple[PurePath, LoadedModel, ModelConfig]:
     root = model_folder(source).parent
     missing = [half for half in HALVES if not storage.exists(root / half / CONFIG)]
     if missing:
-        raise ConfigError(f"{source}: training an ELECTRA needs both halves, {' and '.join(HALVES)}; {missing[0]} is not there")
-    small, large = (load_model(root / half) for half in HALVES)
+        raise ConfigError(
+            f"{source}: training an ELECTRA needs both halves, generator and discriminator; {missing[0]} is not there"
+        )
+    large, small = (load_model(root / half) for half in HALVES)
     if small.tokenization.vocabulary() != large.tokenization.vocabulary():
         raise ConfigError(f"{source}: generator and discriminator have different vocabularies; they are not of one ELECTRA")
     own_layers = not (_same(small, large, "layers") and _same(small, large, "projection"))
