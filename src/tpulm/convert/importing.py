@@ -163,8 +163,8 @@ def _from_hugging_face(base: PurePath, parts: tuple[str, ...], target: Path) -> 
 
 def _unusable_tokenizer(folder: PurePath) -> str | None:
     """Why tpulm cannot use the tokenizer of a foreign model type; None if it can."""
-    values = storage.read_given_object(folder / CONFIG) if storage.exists(folder / CONFIG) else None
-    model_type = values.get("model_type") if isinstance(values, dict) else None
+    values = storage.read_given_object(folder / CONFIG) if storage.exists(folder / CONFIG) else {}
+    model_type = values.get("model_type")
     if model_type not in FOREIGN_TYPES:
         return None
     if model_type not in FOREIGN_ENCODERS and any(storage.exists(folder / name) for name in TOKENIZERS):

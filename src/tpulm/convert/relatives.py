@@ -56,7 +56,7 @@ _OF_DISTILBERT = {  # keys of config.json
 }
 
 
-def as_bert_config(values: Any, *, origin: str) -> Any:
+def as_bert_config(values: Mapping[str, Any], *, origin: str) -> Mapping[str, Any]:
     """The config.json of the BERT that computes the same; of any other model, the values as they are. Raises DataError."""
     model_type = _relative(values)
     if model_type is None:
@@ -74,9 +74,9 @@ def as_bert_config(values: Any, *, origin: str) -> Any:
     return {**values, **changed, "max_position_embeddings": positions - begin}
 
 
-def _relative(values: Any) -> str | None:
+def _relative(values: Mapping[str, Any]) -> str | None:
     """The model type of these values of config.json, if it is one that is read as a BERT."""
-    model_type = values.get("model_type") if isinstance(values, Mapping) else None
+    model_type = values.get("model_type")
     return model_type if isinstance(model_type, str) and model_type in _PREFIXES else None
 
 

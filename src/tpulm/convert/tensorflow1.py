@@ -187,8 +187,6 @@ def _heads(settings: Mapping[str, Any], size: int, bundle: Bundle) -> dict[str, 
 
 def _described(kind: Kind, values: Mapping[str, Any], origin: str) -> Described:
     """Google's keys are Hugging Face's, except for the meaning of "gelu" and constants in their code."""
-    if not isinstance(values, Mapping):
-        raise DataError(f"expected a JSON object, found {type(values).__name__}", location=origin)
     activation = values.get("hidden_act", "gelu")
     if kind == "bert" and activation == "gelu" and "model_type" not in values:
         activation = "gelu_new"
