@@ -26,7 +26,7 @@ from tpulm.convert.config_json import (
     to_config_json,
 )
 from tpulm.convert.heads import FINE_TUNED, Head, Model, head_of, spec_of
-from tpulm.convert.model_card import CardFacts, is_hub_name, write_card
+from tpulm.convert.model_card import CARD, CardFacts, is_hub_name, render
 from tpulm.convert.names import fuse, head_in, names, tidy, ungrouped, without_heads
 from tpulm.convert.relatives import as_bert_config, as_bert_tensors
 from tpulm.convert.sentence_transformers import embedder_files, read_embedder, text_length
@@ -138,7 +138,7 @@ def save_model(
         storage.write_json(temporary / CONFIG, description)
         storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
-            write_card(temporary, card)
+            storage.write_atomic(temporary / CARD, render(card))
     return folder
 
 

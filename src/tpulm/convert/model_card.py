@@ -116,11 +116,6 @@ class CardFacts:
         return bool(self.datasets) and "imported" in self.datasets[0].corpus
 
 
-def write_card(folder: str | PurePath, facts: CardFacts) -> None:
-    """Write README.md into a model's folder."""
-    storage.write_atomic(storage.as_path(folder) / CARD, render(facts))
-
-
 def render(facts: CardFacts) -> str:
     """The text of README.md."""
     count = num_parameters(spec_of(facts.model, facts.head, vocab_size=facts.vocab_size), facts.model, facts.vocab_size)
