@@ -126,10 +126,9 @@ def _mean(hidden: Float[Array, "B L D"], real: Bool[Array, "B L"]) -> Float[Arra
 
 def token_spec(config: ModelConfig, *, vocab_size: int, num_outputs: int) -> TokenClassifier:
     """The tree of `ParamSpec` of a token classifier; `num_outputs` is C."""
-    whole, modern = spec(config, vocab_size=vocab_size, num_outputs=num_outputs), config.architecture == "modernbert"
-    head = whole.classification_head
+    head, modern = head_spec(config, num_outputs=num_outputs), config.architecture == "modernbert"
     own = TokenHead(head.dense if modern else None, head.norm, head.output)
-    return TokenClassifier(whole.embeddings, whole.projection, whole.layers, whole.final_norm, own)
+    return TokenClassifier(**vars(encoder_spec(config, vocab_size=vocab_size)), token_head=own)
 
 
 def token_logits(
