@@ -150,9 +150,8 @@ def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
         return save_model(folder, **rest, tokenization_folder=tokenizer_folder, tokenizer=model.tokenization)
 
 
-def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head | None = None) -> bytes:
+def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head) -> bytes:
     """The bytes of model.safetensors. Raises TpulmError if a parameter is not finite, ConfigError like `save_model`."""
-    head = head or head_of(params)
     model_type = model_type_of(config, head)
     params = jax.device_get(params)
     if broken := [name for name, leaf in named_leaves(params).items() if not np.isfinite(leaf).all()]:

@@ -43,7 +43,7 @@ class FinetuningProgram(BaseProgram):
 
     def __init__(self, objective: Classification, config: FinetuneConfig, *, num_rows: int, group: int | None = None):
         self.config = config.model_copy(update={"max_length": objective.sequence_length})  # a row may hold several texts
-        self.num_rows, self.group, self.unit, self._pad = num_rows, group, objective.unit, objective.special.pad
+        self.group, self.unit, self._pad = group, objective.unit, objective.special.pad
         batch_size = _batch_size(config, num_rows, jax.devices())
         self.steps_per_epoch = -(-num_rows // config.batch_size)
         steps = self.steps_per_epoch * config.epochs
