@@ -257,22 +257,18 @@ def settings(config: RunConfig, *, imported: bool = False) -> list[Row]:
     Settings for making rows are left out if the rows were `imported`.
     """
     path, own = config.tokenizer.path, config.tokenizer.model_dump(mode="json", exclude={"path", "allow_unknown"})
-    groups = {
+    of_texts = {
         "corpus": config.corpus.model_dump(mode="json", exclude={"sources"}),
         "tokenizer": own if path is None else {"path": Path(path).name},
-        "data": config.data.model_dump(mode="json", exclude={"part_bytes", "block_rows"}),
+    }
+    of_rows = {"sequence_length", "rows", "next_sentence"} if imported else None
+    phases = {str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, 1)}
+    groups = {
+        **({} if imported else of_texts),
+        "data": config.data.model_dump(mode="json", include=of_rows, exclude={"part_bytes", "block_rows"}),
         "model": config.model.model_dump(mode="json"),
         "train": config.train.model_dump(mode="json", include={"steps", "batch_size", "seed", "optimizer", "objective"}),
-    }
-    if imported:
-        of_rows = {"sequence_length", "rows", "next_sentence"}
-        groups = {
-            "data": config.data.model_dump(mode="json", include=of_rows),
-            "model": groups["model"],
-            "train": groups["train"],
-        }
-    groups["phases"] = {
-        str(number): phase.model_dump(mode="json", exclude_none=True) for number, phase in enumerate(config.phases, start=1)
+        "phases": phases,
     }
     return [(name, json.dumps(value, ensure_ascii=False)) for name, value in flatten(groups) if value is not None]
 
