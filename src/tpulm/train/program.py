@@ -477,6 +477,5 @@ class PretrainingProgram(BaseProgram):
 
     def columns_of(self, tokenization: Tokenization, *, evaluation: bool = False) -> dict[str, np.ndarray]:
         """The objective's columns that follow from token ids, as tables by id: [V] each."""
-        columns = self.columns(evaluation=evaluation)
-        dtypes = {name: column.of_tokens and column.of_tokens(tokenization) for name, column in columns.items()}
-        return {name: table.astype(columns[name].dtype) for name, table in dtypes.items() if table is not None}
+        columns = self.columns(evaluation=evaluation).items()
+        return {name: one.of_tokens(tokenization).astype(one.dtype) for name, one in columns if one.of_tokens is not None}
