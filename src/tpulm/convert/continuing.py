@@ -345,8 +345,9 @@ class _Pieces:
     """The ids with which a tokenizer writes a token in its context: after a space, or within a word."""
 
     def __init__(self, tokenization: Tokenization):
-        self._encode, self._forms = tokenization.encode, forms(tokenization)
-        texts = (form.text for form in self._forms.values() if isinstance(form.text, str))
+        self._encode, of_tokens = tokenization.encode, forms(tokenization)
+        self._beginning_words = {index for index, form in of_tokens.items() if form.begins_word}
+        texts = (form.text for form in of_tokens.values() if isinstance(form.text, str))
         letters = dict.fromkeys(text for text in texts if len(text) == 1 and text.isalpha())
         heads = ((letter, self._ids(letter)) for letter in letters)
         self._heads = list(islice((head for head in heads if tokenization.special.unknown not in head[1]), _MOST_LETTERS))
@@ -358,12 +359,9 @@ class _Pieces:
             ids = self._ids(f"{letter}{space}{form.text}")
             rest = ids[len(head) :]
             # Else a token lies across the letter and the text, or the text is a word of its own.
-            if rest and ids[: len(head)] == head and (form.begins_word or not self._begins_word(rest[0])):
+            if rest and ids[: len(head)] == head and (form.begins_word or rest[0] not in self._beginning_words):
                 return rest
         return self._ids(str(form.text))
-
-    def _begins_word(self, index: int) -> bool:
-        return index in self._forms and self._forms[index].begins_word
 
     def _ids(self, text: str) -> list[int]:
         return self._encode([text]).ids.tolist()
