@@ -18,6 +18,7 @@ from tpulm.finetuning.summary import card_text
 from tpulm.finetuning.tasks import find_task, label_warnings, model_warnings, part_vocabulary_warnings, text_warnings
 from tpulm.labelled import Examples, LabelSet, label_set_scores
 from tpulm.labelled.entities import shown_label
+from tpulm.labelled.labels import NO_CLASSES
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.tokenization import load
 from tpulm.train.finetuning_program import Epochs, Labelled
@@ -167,13 +168,13 @@ def test_no_answer_is_one_where_some_questions_have_none() -> None:
     task = find_task(FinetuneConfig(task="qa"))
     found = task.scores(outputs, data, ())
     assert {found[name] for name in ("f1", "exact_match", "has_answer_f1", "no_answer_f1")} == {1.0}
-    assert "SQuAD 2.0" in task.notes(data, None)[1]
+    assert "SQuAD 2.0" in task.notes(data, NO_CLASSES)[1]
     answerable = Labelled(rows, data.labels, Examples(examples.texts, examples.pairs, labels[1:] * 2, [""] * 2))
     assert task.scores(outputs, answerable, ())["f1"] == 1.0 and task.mistakes(examples, data, outputs, ()) == []
     unlabelled = Examples(examples.texts, examples.pairs, None, [""] * 2)
     for threshold, answers in ((None, ["rain", "rain"]), (0.0, ["", "rain"]), (4.5, ["rain", "rain"])):
         task = find_task(FinetuneConfig(task="qa", null_score_diff_threshold=threshold))
-        assert [one["answer"] for one in task.predictions(outputs, rows, unlabelled, None)] == answers
+        assert [one["answer"] for one in task.predictions(outputs, rows, unlabelled, NO_CLASSES)] == answers
 
 
 @pytest.mark.needs_peer

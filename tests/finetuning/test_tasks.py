@@ -21,6 +21,7 @@ from tpulm.finetuning import Task, register_task
 from tpulm.finetuning.multilabel import LabelSets
 from tpulm.finetuning.tasks import TextClassification, find_task, read_for
 from tpulm.labelled import Columns, Examples, LabelSet
+from tpulm.labelled.labels import NO_CLASSES
 from tpulm.labelled.rows import Rows
 from tpulm.train.finetuning_program import Labelled
 
@@ -199,8 +200,8 @@ def test_unanswerable_questions_of_the_hub_are_counted() -> None:
     made = tpulm.load_model(built("bert")).tokenization
     answers: list[Any] = [{"text": ["film"], "answer_start": [4]}, {"text": [], "answer_start": []}]
     examples = task.take([("was it", "the film", answer) for answer in answers])
-    data = task.encode(examples, None, made, max_length=32, learn=True)
-    assert "1 have no answer" in task.notes(data, None)[0]
+    data = task.encode(examples, NO_CLASSES, made, max_length=32, learn=True)
+    assert "1 have no answer" in task.notes(data, NO_CLASSES)[0]
 
 
 class Feeling(Task):
@@ -214,13 +215,13 @@ class Feeling(Task):
     def learn(self, examples: Examples) -> LabelSet:
         return LabelSet.from_names(["-1", "1"])
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         return (np.array(examples.labels) > 0).astype(np.int32)
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         return {"agreement": float(np.mean(outputs.argmax(axis=1) == data.labels)), "distance": 0.0}
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[int]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[int]:
         return [2 * int(row.argmax()) - 1 for row in outputs]
 
 

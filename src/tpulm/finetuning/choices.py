@@ -73,7 +73,7 @@ class ChoiceOfAnswers(Task):
             return "no_label", f"the label is {show(values['label'])}; expected is {right}."
         return None
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         return np.array([_number(label) for label in labels_of(examples)], np.int32)
 
     def rows(self, tokenization: Tokenization, examples: Examples, *, max_length: int) -> Rows:
@@ -85,7 +85,7 @@ class ChoiceOfAnswers(Task):
         rows = encode_rows(tokenization, questions, flat, max_length=max_length)
         return Rows(rows.ids, rows.starts, rows.whole_lengths, of=of)
 
-    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+    def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
         counts = np.unique(np.diff(Groups.from_rows(data.rows).starts), return_counts=True)
         return [f"{count:,} questions have {choices} choices" for choices, count in zip(*counts, strict=True)]
 
@@ -95,9 +95,7 @@ class ChoiceOfAnswers(Task):
         chosen = chances[np.arange(len(chances)), data.labels]
         return {"accuracy": float(np.mean(chances.argmax(axis=1) == data.labels)), "loss": float(-chosen.mean())}
 
-    def predictions(
-        self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
-    ) -> list[dict[str, Any]]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[dict[str, Any]]:
         result = list[dict[str, Any]]()
         for choices, row in zip(examples.pairs or [], np.exp(_chances(outputs, rows)), strict=True):
             scores, best = row[: len(choices)].tolist(), int(row.argmax())

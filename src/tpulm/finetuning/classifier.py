@@ -21,6 +21,7 @@ from tpulm.corpus.readers.jsonl import show
 from tpulm.errors import ConfigError, DataError, some_of
 from tpulm.finetuning.tasks import find_task, read_for, task_of, transformed
 from tpulm.labelled import Columns, Examples, LabelSet, examples_of, hold_out
+from tpulm.labelled.labels import NO_CLASSES
 from tpulm.labelled.rows import Groups, Rows
 from tpulm.models.classifier import SequenceClassifier
 from tpulm.nn.params import initialize
@@ -277,10 +278,10 @@ class Classifier:
             return read_for(self.task, data, Columns())
         return self.task.take(data)
 
-    def _classes(self, learn_from: Examples | None = None) -> LabelSet | None:
-        """The known labels, or those of `learn_from` if none are known yet; None for a task without classes."""
+    def _classes(self, learn_from: Examples | None = None) -> LabelSet:
+        """The known labels, or those of `learn_from` if none are known yet; empty for a task without classes."""
         if not self.task.has_classes:
-            return None
+            return NO_CLASSES
         if self.labels is None and learn_from is not None:
             self._take_labels(self.task.learn(learn_from))
         if self.labels is None:

@@ -53,10 +53,10 @@ class _Embedding(Task):
         texts = (examples.texts, examples.pairs, examples.labels)[: self.objective.texts]
         return joined([encode_rows(tokenization, part, None, max_length=max_length) for part in texts if part is not None])
 
-    def head_config(self, classes: LabelSet | None) -> HeadConfig:
+    def head_config(self, classes: LabelSet) -> HeadConfig:
         return HeadConfig((), pooling=self.config.pooling or "mean")
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[Any]:
         """A vector for each text; for pairs of texts their cosine."""
         return list(outputs[:, 0]) if examples.pairs is None else _cosines(outputs).tolist()
 
@@ -75,7 +75,7 @@ class ScoredSimilarity(_Embedding):
     def label_fault(self, label: Any) -> Fault:
         return number_fault(label, "embed")
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         if examples.pairs is None:
             raise DataError("embed takes pairs of texts with a score: (text, pair, score), or --pair-column for a file's.")
         labels = numbers(examples)
@@ -118,7 +118,7 @@ class Retrieval(_Embedding):
         roles = {"text": "text", "pair": "second text", "negative": "negative text", "label": "text beside it"}
         return next((fault for role in values if (fault := text_fault(values[role], roles[role])) is not None), None)
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         """int32 [N, 3]: the ids of the texts, -1 for none."""
         if examples.pairs is None:
             raise DataError("retrieve takes pairs of texts that belong together; name the second one with --pair-column.")

@@ -36,15 +36,14 @@ class LabelSets(Task):
             raise DataError(f"none of the {len(examples):,} examples has a label; to learn labels takes some of at least two")
         return LabelSet.of(flat)
 
-    def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray:
+    def strata(self, examples: Examples, classes: LabelSet) -> np.ndarray:
         """The rarest label of each example; -1 if it has none."""
         sets = self.labels(examples, classes, learn=False) > 0
         counts = np.where(sets, sets.sum(axis=0), len(sets) + 1)
         return np.where(sets.any(axis=1), counts.argmin(axis=1), -1)
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         """float32 [N, C] of 0 and 1."""
-        assert classes is not None
         result = np.zeros((len(examples), len(classes)), np.float32)
         rows = np.repeat(np.arange(len(examples)), [len(labels) for labels in labels_of(examples)])
         result[rows, classes.encode(_flat(examples))] = 1.0
@@ -56,14 +55,13 @@ class LabelSets(Task):
     def classes_of(self, examples: Examples) -> Iterable[Iterable[str]]:
         return ({label_name(label) for label in labels} for labels in labels_of(examples))
 
-    def head_config(self, classes: LabelSet | None) -> HeadConfig:
+    def head_config(self, classes: LabelSet) -> HeadConfig:
         return super().head_config(classes)._replace(several=True)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         return logistic(outputs)
 
-    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
-        assert classes is not None
+    def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
         counts, empty = data.labels.sum(axis=0).astype(int), int((~data.labels.any(axis=1)).sum())
         order = np.argsort(-counts, kind="stable")
         listed = ", ".join(f"{classes.names[index]} {counts[index]:,}" for index in order[:_MOST_SHOWN])
@@ -76,8 +74,7 @@ class LabelSets(Task):
         entropy = np.logaddexp(0.0, wide) - wide * data.labels
         return {**label_set_scores(data.labels > 0, outputs > 0)._asdict(), "loss": float(entropy.mean())}
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[list[Any]]:
-        assert classes is not None
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[list[Any]]:
         return [[classes.values[index] for index in np.flatnonzero(row > 0)] for row in outputs]
 
     def by_class(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, list[int]]:

@@ -68,7 +68,7 @@ class QuestionAnswering(Task):
         return 2 * whole + 3 if whole <= MOST_OF_A_QUESTION else None
 
     def encode(
-        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
+        self, examples: Examples, classes: LabelSet, tokenization: Tokenization, *, max_length: int, learn: bool
     ) -> Labelled:
         first = [next(iter(answers_of(label)), None) for label in labels_of(examples)]
         if learn and not any(first):
@@ -77,7 +77,7 @@ class QuestionAnswering(Task):
         rows = self.rows(tokenization, examples, max_length=max_length)
         return Labelled(rows, align(first, rows), examples)
 
-    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+    def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
         assert data.examples is not None
         none, state = sum(not answers_of(label) for label in labels_of(data.examples)), Counter(data.labels[:, 2].tolist())
         count = max(1, len(data.examples) - none)
@@ -110,9 +110,7 @@ class QuestionAnswering(Task):
             "loss": float(-chosen.mean()),
         }
 
-    def predictions(
-        self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
-    ) -> list[dict[str, Any]]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[dict[str, Any]]:
         return [answer._asdict() for answer in self._answers(outputs, rows, examples)]
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:

@@ -38,6 +38,7 @@ from tpulm.finetuning.tasks import (
     text_warnings,
 )
 from tpulm.labelled import Columns, Examples, summarize
+from tpulm.labelled.labels import NO_CLASSES
 from tpulm.labelled.records import OnError, RowFormat
 from tpulm.nn.params import named_leaves
 from tpulm.notebook import shown
@@ -252,7 +253,7 @@ class _Finetuning:
         rows: dict[str, Labelled] = {}
         for name, part in examples.items():
             rows[name] = self._classifier.encode(part, learn=name == "train")
-            for note in self._task.notes(rows[name], self._classifier.labels):
+            for note in self._task.notes(rows[name], self._classifier.labels or NO_CLASSES):
                 self._progress.note(f"{name}: {note}")
             self._progress.advance(len(part))
             interrupt.check(_UNTRAINED)

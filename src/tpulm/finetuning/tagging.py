@@ -85,9 +85,8 @@ class EntityTagging(Task):
         return encode_rows(tokenization, examples.texts, None, max_length=max_length, offsets=True)
 
     def encode(
-        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
+        self, examples: Examples, classes: LabelSet, tokenization: Tokenization, *, max_length: int, learn: bool
     ) -> Labelled:
-        assert classes is not None
         scheme, rows = TagScheme(classes.names), self.rows(tokenization, examples, max_length=max_length)
         assert rows.spans is not None
         labels = np.full((len(examples), max_length + len(scheme.names)), NO_CLASS, np.int32)
@@ -97,8 +96,7 @@ class EntityTagging(Task):
             labels[number, : len(own)] = own
         return Labelled(rows, labels, examples)
 
-    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
-        assert classes is not None
+    def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
         empty = np.full(self._of_tokens(data.labels, classes.names).shape, classes.names.index(OUTSIDE))
         share = entity_scores(TagScheme(classes.names), data.labels, empty).unaligned
         why = "they were cut off, or begin or end inside of a token"
@@ -117,10 +115,8 @@ class EntityTagging(Task):
         of_entities = {f"entity_{name}": value for name, value in result._asdict().items()}
         return {**of_entities, **of_characters._asdict(), "loss": float(-chosen.mean())}
 
-    def predictions(
-        self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None
-    ) -> list[list[list[Any]]]:
-        assert classes is not None and rows.spans is not None
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[list[list[Any]]]:
+        assert rows.spans is not None
         scheme, best = TagScheme(classes.names), outputs.argmax(axis=-1)
         places = zip(best, rows.starts[:-1], rows.starts[1:], strict=True)
         return [scheme.decode(row[: end - begin], rows.spans[begin:end]) for row, begin, end in places]

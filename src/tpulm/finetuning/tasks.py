@@ -115,7 +115,7 @@ class Task(ABC):
         """The classes of training examples. Raises DataError for labels that are not classes."""
         return LabelSet.of(examples)
 
-    def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray | None:
+    def strata(self, examples: Examples, classes: LabelSet) -> np.ndarray | None:
         """int [N]: the strata, of each of which a fraction is held out as dev; None: of all examples together."""
         return None
 
@@ -123,7 +123,7 @@ class Task(ABC):
         """What is compared when dev is held out: examples that are equal in it stay on one side."""
         return examples
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         """The objective's labels [N, *label_shape]. Raises DataError for unknown labels and, with `learn`, nothing to learn."""
         raise NotImplementedError  # unused if a task overrides `encode`
 
@@ -131,7 +131,7 @@ class Task(ABC):
         return encode_rows(tokenization, examples.texts, examples.pairs, max_length=max_length)
 
     def encode(
-        self, examples: Examples, classes: LabelSet | None, tokenization: Tokenization, *, max_length: int, learn: bool
+        self, examples: Examples, classes: LabelSet, tokenization: Tokenization, *, max_length: int, learn: bool
     ) -> Labelled:
         """Rows of token ids with their labels. A task with labels per token overrides this, since they depend on the tokens."""
         rows = self.rows(tokenization, examples, max_length=max_length)
@@ -150,19 +150,19 @@ class Task(ABC):
         """Every metric that the task was registered with, and possibly others."""
 
     @abstractmethod
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[Any]:
         """A prediction for each text, in the form of the training labels."""
 
-    def head_config(self, classes: LabelSet | None) -> HeadConfig:
+    def head_config(self, classes: LabelSet) -> HeadConfig:
         """What the outputs mean, for config.json."""
         pooling = "mean" if self.config.pooling == "mean" else None
-        return HeadConfig(() if classes is None else classes.names, pooling=pooling, null=self.null)
+        return HeadConfig(classes.names, pooling=pooling, null=self.null)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """float64 [N, C], for a task with classes."""
         return np.exp(log_probabilities(outputs))
 
-    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
+    def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
         """Notes on the labels of a part, in words."""
         return []
 
@@ -203,12 +203,10 @@ class TextClassification(Task):
     def classes_of(self, examples: Examples) -> Iterable[Iterable[str]]:
         return ([label_name(label)] for label in labels_of(examples))
 
-    def strata(self, examples: Examples, classes: LabelSet | None) -> np.ndarray:
-        assert classes is not None
+    def strata(self, examples: Examples, classes: LabelSet) -> np.ndarray:
         return classes.encode(examples)
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
-        assert classes is not None
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         labels = classes.encode(examples)
         if learn and len(np.unique(labels)) < 2:
             only = classes.names[int(labels[0])]
@@ -218,8 +216,7 @@ class TextClassification(Task):
             )
         return labels
 
-    def notes(self, data: Labelled, classes: LabelSet | None) -> list[str]:
-        assert classes is not None
+    def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
         if data.examples is None or not classes.are_ids(data.examples):
             return []
         listed = ", ".join(f"{index} {name}" for index, name in enumerate(classes.names))
@@ -238,8 +235,7 @@ class TextClassification(Task):
             "loss": float(-chosen.mean()),
         }
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
-        assert classes is not None
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[Any]:
         return [classes.values[index] for index in outputs.argmax(axis=1)]
 
     def confusion(self, outputs: np.ndarray, data: Labelled) -> list[list[int]]:
@@ -293,7 +289,7 @@ class TextRegression(Task):
     def label_fault(self, label: Any) -> Fault:
         return number_fault(label)
 
-    def labels(self, examples: Examples, classes: LabelSet | None, *, learn: bool) -> np.ndarray:
+    def labels(self, examples: Examples, classes: LabelSet, *, learn: bool) -> np.ndarray:
         labels = numbers(examples)
         if learn and np.all(labels == labels[0]):
             raise DataError(f"all {len(examples):,} examples are labelled {labels[0]:g}; there is nothing to learn")
@@ -318,7 +314,7 @@ class TextRegression(Task):
             result["f1"] = label_set_scores(data.labels[:, None] >= threshold, outputs >= threshold).micro_f1
         return result
 
-    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet | None) -> list[Any]:
+    def predictions(self, outputs: np.ndarray, rows: Rows, examples: Examples, classes: LabelSet) -> list[Any]:
         return outputs[:, 0].tolist()
 
     def mistakes(self, examples: Examples, data: Labelled, outputs: np.ndarray, names: tuple[str, ...]) -> list[Mistake]:

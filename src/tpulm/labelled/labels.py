@@ -120,6 +120,9 @@ class LabelSet:
         return f"its label '{names[0]}' is none of the classes: {known}.{advice}{ids}{more}"
 
 
+NO_CLASSES: Final = LabelSet((), ())  # of a task without classes
+
+
 def number_fault(label: Any, task: str = "a regression") -> Fault:
     """Why a value is not a finite number; `task` names what needs one."""
     if (fault := label_fault(label)) is not None or as_number(label_name(label)) is not None:
