@@ -11,6 +11,7 @@ import numpy as np
 
 import tpulm
 from encoders import built, reviews
+from tpulm.labelled import Examples
 from tpulm.labelled.rows import Rows
 from tpulm.nn.params import named_leaves
 
@@ -24,6 +25,7 @@ FIELDS: dict[str, tuple[str, ...]] = {  # of the rows of files
 
 
 NO_ROWS = Rows(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int64))
+NO_EXAMPLES = Examples([], None, None, [])
 
 
 def examples_of(task: str, count: int, *, seed: int = 0) -> list[Any]:

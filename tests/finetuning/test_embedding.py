@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from task_examples import NO_ROWS, examples_of, untrained, write_jsonl
+from task_examples import NO_EXAMPLES, NO_ROWS, examples_of, untrained, write_jsonl
 
 import tpulm
 from command_line import invoke
@@ -82,14 +82,14 @@ def test_ranks_are_those_of_sentence_transformers(torch: ModuleType, tmp_path: P
         evaluator = evaluation.InformationRetrievalEvaluator(dict.fromkeys(relevant, ""), corpus, relevant)
         cosines = [{one: float(table[int(query)] @ table[int(one)]) for one in corpus} for query in evaluator.queries_ids]
         theirs = evaluator.compute_metrics([[{"corpus_id": k, "score": v} for k, v in of.items()] for of in cosines])
-        found = Retrieval().scores(outputs, Labelled(NO_ROWS, labels.astype(np.int32)), ())
+        found = Retrieval().scores(outputs, Labelled(NO_ROWS, labels.astype(np.int32), NO_EXAMPLES), ())
         assert found["mrr_at_10"] == pytest.approx(theirs["mrr@k"][10], abs=1e-9)
         assert [found[f"recall_at_{k}"] for k in (1, 10)] == pytest.approx([theirs["recall@k"][k] for k in (1, 10)], abs=1e-9)
 
 
 def test_ranks_of_equal_vectors_are_the_last() -> None:
     labels = np.stack([np.arange(20), 100 + np.arange(20), np.full(20, -1)], 1).astype(np.int32)
-    found = Retrieval().scores(np.ones((20, 3, 1), np.float32), Labelled(NO_ROWS, labels), ())
+    found = Retrieval().scores(np.ones((20, 3, 1), np.float32), Labelled(NO_ROWS, labels, NO_EXAMPLES), ())
     assert found == {"mrr_at_10": 0.0, "recall_at_1": 0.0, "recall_at_10": 0.0}
 
 

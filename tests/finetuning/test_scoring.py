@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from task_examples import NO_ROWS
+from task_examples import NO_EXAMPLES, NO_ROWS
 
 from tpulm.config import FinetuneConfig
 from tpulm.finetuning import FinetuneSummary, SeedResult
@@ -30,7 +30,7 @@ ALIKE = np.full((8, 2, 4), 0.5) + np.arange(64).reshape(8, 2, 4) * 1e-5
 
 def doubts(task: str, outputs: Any, labels: Any, *, before: float, **settings: Any) -> list[str]:
     found = find_task(FinetuneConfig.model_validate({"task": task, **settings}))
-    data = Labelled(NO_ROWS, np.array(labels, np.int64 if task == "classification" else np.float32))
+    data = Labelled(NO_ROWS, np.array(labels, np.int64 if task == "classification" else np.float32), NO_EXAMPLES)
     said = np.array(outputs, np.float32)
     return model_warnings(said, data, training=data, before=before, task=found, names=("neg", "pos"))
 
@@ -96,7 +96,7 @@ def test_f1_of_numbers_from_a_threshold_on_is_klues() -> None:
     for high in (5.0, 3.2, 2.0):
         labels, outputs = np.random.default_rng(0).uniform(0, high, (2, 50)).round(1).astype(np.float32)
         expected = metrics.f1_score(labels >= 3, outputs >= 3, zero_division=0)
-        assert task.scores(outputs[:, None], Labelled(NO_ROWS, labels), ())["f1"] == pytest.approx(expected)
+        assert task.scores(outputs[:, None], Labelled(NO_ROWS, labels, NO_EXAMPLES), ())["f1"] == pytest.approx(expected)
 
 
 def test_ids_in_place_of_names_are_noted() -> None:
@@ -117,7 +117,7 @@ def test_scores_of_several_labels_are_those_of_scikit_learn() -> None:
         expected = [metrics.f1_score(true, said, average=kind, zero_division=0) for kind in ("micro", "macro")]
         expected.append(metrics.accuracy_score(true, said))
         np.testing.assert_allclose(label_set_scores(true, said), expected, rtol=0, atol=1e-12)
-        counts = task.by_class(np.where(said, 1.0, -1.0), Labelled(NO_ROWS, true), tuple("abcdef"[: shape[1]]))
+        counts = task.by_class(np.where(said, 1.0, -1.0), Labelled(NO_ROWS, true, NO_EXAMPLES), tuple("abcdef"[: shape[1]]))
         result = SeedResult(0, 1, 1, {}, None, None, [], None, by_class=counts)
         found = [[of[one] for of in result.scores_by_class().values()] for one in ("precision", "recall", "f1", "count")]
         np.testing.assert_allclose(found, metrics.precision_recall_fscore_support(true, said, zero_division=0))
@@ -183,7 +183,7 @@ def test_balanced_class_weights_are_those_of_scikit_learn() -> None:
     labels = np.array([0] * 97 + [2] * 2 + [3], np.int32)
     rows = Rows(np.arange(100, dtype=np.int32), np.arange(101), np.ones(100, np.int64))
     config = FinetuneConfig(max_length=8, batch_size=32, class_weights="balanced")
-    batches = Epochs(Labelled(rows, labels), config, 0, batch_size=32, pad=0).iterate(0)
+    batches = Epochs(Labelled(rows, labels, NO_EXAMPLES), config, 0, batch_size=32, pad=0).iterate(0)
     expected, found = dict(zip([0, 2, 3], compute("balanced", classes=np.array([0, 2, 3]), y=labels), strict=True)), []
     for _, batch in islice(batches, 4):
         found += [both for both in zip(batch["labels"], batch["weights"], strict=True) if both[1]]  # without padding
@@ -197,7 +197,7 @@ def test_a_doubtful_class_imbalance_and_amounts_as_classes_are_told() -> None:
     task = find_task(FinetuneConfig())
     (doubt,) = label_warnings(task, examples)
     assert doubt.startswith("1 of 3 classes") and "'pso' (line 99) Did you mean 'pos'?" in doubt
-    data, outputs = Labelled(NO_ROWS, np.array([0] * 97 + [1] * 3)), np.tile([1.0, 0.0], (100, 1))
+    data, outputs = Labelled(NO_ROWS, np.array([0] * 97 + [1] * 3), NO_EXAMPLES), np.tile([1.0, 0.0], (100, 1))
     said = task.warnings(outputs, data, training=data, names=("pos", "neg"))
     assert '97% of the training labels are pos: class_weights = "balanced" and metric = "macro_f1" may help' in said
     labels = ["0.0"] * 60 + ["5.0"] * 39 + ["2.4"]
@@ -206,7 +206,9 @@ def test_a_doubtful_class_imbalance_and_amounts_as_classes_are_told() -> None:
 
 
 def test_small_distances_are_no_zeros() -> None:
-    data = Labelled(Rows(np.zeros(0, np.int32), np.zeros(3, np.int64), np.zeros(2, np.int64)), np.array([0, 1e-7], np.float32))
+    data = Labelled(
+        Rows(np.zeros(0, np.int32), np.zeros(3, np.int64), np.zeros(2, np.int64)), np.array([0, 1e-7], np.float32), NO_EXAMPLES
+    )
     outputs = np.array([[2.5e-7], [0.0]], np.float32)
     found = find_task(FinetuneConfig(task="regression")).mistakes(Examples(["a", "b"], None, None, ["", ""]), data, outputs, ())
     assert [(one.text, one.confidence) for one in found] == [("a", 2.5e-7), ("b", 1e-7)]

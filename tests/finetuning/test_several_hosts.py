@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from task_examples import same
+from task_examples import NO_EXAMPLES, same
 
 import compiled
 from encoders import reviews, write_tsv
@@ -33,7 +33,7 @@ DEV, TEST = 61, 37  # examples: no multiples of anything
 def test_the_slices_of_all_hosts_make_the_batch() -> None:
     lengths = np.arange(3, 24)
     rows = Rows(np.arange(lengths.sum(), dtype=np.int32), np.concatenate([[0], np.cumsum(lengths)]), lengths)
-    data = Labelled(rows, np.arange(21, dtype=np.int32))
+    data = Labelled(rows, np.arange(21, dtype=np.int32), NO_EXAMPLES)
     config = FinetuneConfig(batch_size=8, max_length=24)
 
     def batches(hosts: Hosts) -> list[dict[str, np.ndarray]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from task_examples import NO_ROWS, examples_of, same, untrained, write_jsonl
+from task_examples import NO_EXAMPLES, NO_ROWS, examples_of, same, untrained, write_jsonl
 
 import tpulm
 from encoders import built
@@ -263,7 +263,7 @@ def registered() -> Iterator[None]:
     ],
 )
 def test_a_constant_answer_is_scored_by_the_tasks_own_metric(registered: None, task: str, labels: Any, outputs: Any) -> None:
-    data = Labelled(NO_ROWS, np.array(labels))
+    data = Labelled(NO_ROWS, np.array(labels), NO_EXAMPLES)
     found = find_task(FinetuneConfig(task=task)).warnings(np.array(outputs), data, training=data, names=("a", "b", "c"))
     assert "nearness" in found[-1] and "no better" in found[-1]
 

@@ -198,9 +198,8 @@ class Classifier:
         return tuning.beginning(seed, _with_unit(self.first_params(seed, data), 1 / tuning.unit))
 
     def _remember_columns(self, data: Labelled) -> None:
-        if data.examples is not None:
-            paired = {} if data.examples.pairs is None else {"pair": "pair"}
-            self.columns = {"text": "text", **paired, **data.examples.columns}
+        paired = {} if data.examples.pairs is None else {"pair": "pair"}
+        self.columns = {"text": "text", **paired, **data.examples.columns}
 
     def encode(self, examples: Any, *, learn: bool = False) -> Labelled:
         """Rows of token ids with their labels; with `learn` the classes are taken from the examples, if none were given.
@@ -322,8 +321,8 @@ class Classifier:
         self._check_paired(examples)
         return examples
 
-    def _check_paired(self, examples: Examples | None) -> None:
-        if examples is not None and self.task.head != "embedding":  # single texts have vectors, too
+    def _check_paired(self, examples: Examples) -> None:
+        if self.task.head != "embedding":  # single texts have vectors, too
             check_paired(self.columns, examples.pairs is not None)
 
     def _rows(self, examples: Examples) -> Rows:

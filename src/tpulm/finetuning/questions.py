@@ -78,7 +78,6 @@ class QuestionAnswering(Task):
         return Labelled(rows, align(first, rows), examples)
 
     def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
-        assert data.examples is not None
         none, state = sum(not answers_of(label) for label in labels_of(data.examples)), Counter(data.labels[:, 2].tolist())
         count = max(1, len(data.examples) - none)
         messages = [
@@ -96,7 +95,6 @@ class QuestionAnswering(Task):
 
     def scores(self, outputs: np.ndarray, data: Labelled, names: tuple[str, ...]) -> dict[str, float]:
         """As `answer_metric` says; loss in nats per position; `unaligned`: fraction of answers that tokens cannot express."""
-        assert data.examples is not None
         each, true = self._scored(self._answers(outputs, data.rows, data.examples), data), self._true(data)
         past = np.arange(outputs.shape[1]) >= data.rows.lengths[:, None]
         chances = log_probabilities(np.where(past[:, None], -np.inf, outputs.transpose(0, 2, 1)))
@@ -122,7 +120,6 @@ class QuestionAnswering(Task):
         return ordered_mistakes(examples, wrong, expected, predicted, np.array([one.score for one in answers]))
 
     def warnings(self, outputs: np.ndarray, data: Labelled, *, training: Labelled, names: tuple[str, ...]) -> list[str]:
-        assert data.examples is not None
         true, warnings = self._true(data), list[str]()
         answers = self._answers(outputs, data.rows, data.examples)
         only, count = Counter(one.answer for one in answers).most_common(1)[0]
@@ -159,5 +156,4 @@ class QuestionAnswering(Task):
 
     @staticmethod
     def _true(data: Labelled) -> list[list[str]]:
-        assert data.examples is not None
         return [[answer.text for answer in answers_of(label)] for label in labels_of(data.examples)]

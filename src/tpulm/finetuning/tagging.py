@@ -106,7 +106,7 @@ class EntityTagging(Task):
         """F1 of whole entities, KLUE's two, and the loss in nats per token; `entity_unaligned` is the fraction out of reach."""
         labels = data.labels
         scheme, best, rows = TagScheme(names), outputs.argmax(axis=-1), data.rows
-        assert rows.spans is not None and data.examples is not None
+        assert rows.spans is not None
         result = entity_scores(scheme, labels, best)
         of_characters = character_scores(scheme, data.examples.texts, _spans(data.examples), best, rows.starts, rows.spans)
         of_tokens = self._of_tokens(labels, names)

@@ -217,7 +217,7 @@ class TextClassification(Task):
         return labels
 
     def notes(self, data: Labelled, classes: LabelSet) -> list[str]:
-        if data.examples is None or not classes.are_ids(data.examples):
+        if not classes.are_ids(data.examples):
             return []
         listed = ", ".join(f"{index} {name}" for index, name in enumerate(classes.names))
         return [f"labels are ids of the classes: {shorten(listed, 200, quoted=False)}"]

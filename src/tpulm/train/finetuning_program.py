@@ -23,14 +23,12 @@ from tpulm.train.program import BaseProgram, BatchShapes
 
 
 class Labelled(NamedTuple):
-    """Rows and their labels: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them.
-
-    `examples` are what the rows were made from, for tasks that score texts.
-    """
+    """Rows, their labels: class numbers (int32 [N]), numbers (float32 [N]), or as the task encodes them; and what the rows were
+    made from, for tasks that score texts."""
 
     rows: Rows
     labels: np.ndarray
-    examples: Examples | None = None
+    examples: Examples
 
 
 class FinetuningProgram(BaseProgram):
