@@ -160,8 +160,9 @@ def read_columns(
         )
     if not sentences:
         raise DataError("no sentence with tags is in it: a word, a tab and its tag a line", location=os.fspath(path))
-    words: list[Any] = [one.words for one in sentences]
-    return joined(Examples(words, None, [one.tags for one in sentences], [one.place for one in sentences], faults.skipped))
+    words: list[Any] = [[row[0] for row in one.rows] for one in sentences]
+    tags = [[row[-1] for row in one.rows] for one in sentences]
+    return joined(Examples(words, None, tags, [one.place for one in sentences], faults.skipped))
 
 
 class _Line(NamedTuple):
@@ -171,10 +172,10 @@ class _Line(NamedTuple):
 
 
 class _Sentence(NamedTuple):
-    words: list[str]
-    tags: list[str]
     place: str
-    rows: list[list[str]]  # all columns; without multiword tokens and empty nodes, if the first column may be ids
+    rows: list[
+        list[str]
+    ]  # the word, other columns, the tag; without multiword tokens and empty nodes, if the first column may be ids
     every_row: list[list[str]]
 
 
@@ -273,12 +274,11 @@ def _sentence(lines: list[_Line], faults: Faults) -> _Sentence | None:
     counted = [row for row in every_row if not _NO_WORD.fullmatch(row[0]) or len(row) < 3]
     are_ids = _first_id([row[0] for row in counted]) is not None
     rows = counted if are_ids else every_row
-    words, tags = [row[0] for row in rows], [row[-1] for row in rows]
     line_faults = ((fault, one.number) for one in lines if (fault := _line_fault(one.cells, one.text, are_ids)))
     fault, number = next(line_faults, (None, lines[0].number))
-    if fault := fault or words_fault(words, tags):
+    if fault := fault or words_fault([row[0] for row in rows], [row[-1] for row in rows]):
         return faults.add(*fault, f"line {number}")
-    return _Sentence(words, tags, f"{faults.name}, line {number}", rows, every_row)
+    return _Sentence(f"{faults.name}, line {number}", rows, every_row)
 
 
 def _first_id(words: list[str]) -> int | None:
@@ -292,10 +292,10 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
     """With the second column as words, if the first one counts them in every sentence. Raises DataError if there is none."""
     last = 0
     for one in sentences:
-        first = _first_id(one.words)
+        first = _first_id([row[0] for row in one.rows])
         if first is None or first not in (0, 1, last + 1):
             return [_whole(one) for one in sentences]
-        last = first + len(one.words) - 1
+        last = first + len(one.rows) - 1
     rows = [row for one in sentences for row in one.rows]
     if len(rows) < 2:
         return sentences
@@ -306,7 +306,7 @@ def _without_ids(sentences: list[_Sentence]) -> list[_Sentence]:
             "its last two columns are both tags, and one is learnt; keep one of them (GermEval's outer entities: cut -f 1-3)",
             location=sentences[0].place,
         )
-    return [one._replace(words=[row[1] for row in one.rows]) for one in sentences]
+    return [one._replace(rows=[row[1:] for row in one.rows]) for one in sentences]
 
 
 def _whole(sentence: _Sentence) -> _Sentence:
@@ -314,7 +314,7 @@ def _whole(sentence: _Sentence) -> _Sentence:
     for row in sentence.every_row:
         if not _tag(row[-1]):
             raise DataError(f"the tag of {show(row[0])} is {show(row[-1])}; {_TAGS}", location=sentence.place)
-    return sentence._replace(words=[row[0] for row in sentence.every_row], tags=[row[-1] for row in sentence.every_row])
+    return sentence._replace(rows=sentence.every_row)
 
 
 _WORDS: Final = ("word", "words", "token", "tokens", "form", "text")  # usual names of columns, of several the first
