@@ -80,13 +80,13 @@ class Classifier:
             settings.setdefault("task", task_of(self.model))
         config = finetune_settings(config, settings)
         of_model, length = self.model.config, self.model.max_length
-        if length is None and head_config is not None and find_task(config).head == self.model.head and config.task != "qa":
+        goes_on = head_config is not None and find_task(config).head == self.model.head
+        if length is None and goes_on and config.task != "qa":
             length = of_model.max_positions  # what transformers reads then; its pipeline of questions reads windows of 384
         self.config = config.for_model(of_model, classifier_length=length, pretrained_here=self.model.pretrained_here)
-        self.task = find_task(self.config)
-        if self.config.pooling is None and head_config is not None and self.task.head == self.model.head:
+        if self.config.pooling is None and head_config is not None and goes_on:
             self.config = self.config.model_copy(update={"pooling": head_config.pooling})
-            self.task = find_task(self.config)
+        self.task = find_task(self.config)
         model_type_of(of_model, self.task.head)
         self.task.null = head_config is not None and head_config.null
         if not self.task.has_classes and labels is not None:
@@ -290,11 +290,7 @@ class Classifier:
     def _take_labels(self, labels: LabelSet | None) -> None:
         """Set the labels, and with them the number of outputs; a classifier with the same labels can be used at once."""
         self.labels = labels
-        if (
-            self.model.head_config is not None
-            and self.model.head_config == self.head_config
-            and self.task.head == self.model.head
-        ):
+        if self.task.head == self.model.head and self.model.head_config == self.head_config:
             self.params = self.model.params
 
     @property
