@@ -153,9 +153,8 @@ def _finetune_at_rates(
 
 @dataclasses.dataclass
 class _Data:
-    """The parts, as examples and as rows."""
+    """The parts, by name."""
 
-    examples: dict[str, Examples]
     rows: dict[str, Labelled]
     skipped: dict[str, int]
     doubts: list[str]
@@ -195,10 +194,7 @@ class _Finetuning:
             storage.make_folder(self._work)
         with interrupt.handled(), held(self._work, _STAGE, self._hosts, self._progress):
             data = self._read()
-            names = self._classifier.head_config.names
-            inputs = _describe_inputs(
-                self._classifier.model, {name: data.examples.get(name) for name in self._paths}, self._config, names
-            )
+            inputs = self._describe_inputs(data)
             _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts, overwrite=self._overwrite)
             seeds = self._seeds()
             done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
@@ -216,8 +212,8 @@ class _Finetuning:
                 model=self._model,
                 output=str(self._output),
                 task=self._config.task,
-                labels=names,
-                examples={name: len(part) for name, part in data.examples.items()},
+                labels=self._classifier.head_config.names,
+                examples={name: len(part.examples) for name, part in data.rows.items()},
                 skipped=data.skipped,
                 cut=sum(part.rows.cut for part in data.rows.values()),
                 settings=self._config,
@@ -278,7 +274,19 @@ class _Finetuning:
             warnings += part_vocabulary_warnings(self._classifier.model.tokenization, name, part)
         for doubt in warnings:
             self._progress.note(doubt)
-        return _Data(examples, rows, dict(skipped), warnings)
+        return _Data(rows, dict(skipped), warnings)
+
+    def _describe_inputs(self, data: _Data) -> dict[str, Any]:
+        """JSON: the settings, and SHA-256 of the weights, the tokenizer and each part's examples."""
+        model = self._classifier.model
+        parts = {name: _fingerprint(data.rows[name].examples) if name in data.rows else None for name in self._paths}
+        return {
+            "model": model_fingerprint(model),
+            "tokenizer": model.tokenization.fingerprint,
+            **{f"{name} examples": value for name, value in parts.items()},
+            "labels": list(self._classifier.head_config.names),
+            "settings": self._config.model_dump(mode="json", exclude=OPERATIONAL),
+        }
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
@@ -330,11 +338,12 @@ class _Finetuning:
 
     def _keep(self, result: SeedResult, data: _Data, outputs: np.ndarray, *, best: bool) -> None:
         """Save the result and, for the best seed so far, its model and its mistakes."""
-        folder, names = self._work / f"seed-{result.seed}", self._classifier.head_config.names
+        folder = self._work / f"seed-{result.seed}"
         if best:
             storage.write_json(self._work / _KEPT, {"seed": None})  # until all of it is there
             self._classifier.save_pretrained(self._work / "best")
-            wrong = self._task.mistakes(data.examples["dev"], data.rows["dev"], outputs, names)
+            dev = data.rows["dev"]
+            wrong = self._task.mistakes(dev.examples, dev, outputs, self._classifier.head_config.names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
             storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
             storage.write_json(self._work / _KEPT, {"seed": result.seed})
@@ -418,20 +427,6 @@ def read_results(output: str | PurePath) -> tuple[SeedResult, ...]:
 def _texts_of(examples: Examples) -> list[str]:
     """The texts with what is paired with them."""
     return [json.dumps(both, default=str) for both in zip(examples.texts, examples.pairs or examples.texts, strict=True)]
-
-
-def _describe_inputs(
-    model: LoadedModel, parts: dict[str, Examples | None], config: FinetuneConfig, labels: tuple[str, ...]
-) -> dict[str, Any]:
-    """JSON: the settings, and SHA-256 of the weights, the tokenizer and each part's examples."""
-    examples = {name: None if part is None else _fingerprint(part) for name, part in parts.items()}
-    return {
-        "model": model_fingerprint(model),
-        "tokenizer": model.tokenization.fingerprint,
-        **{f"{name} examples": value for name, value in examples.items()},
-        "labels": list(labels),
-        "settings": config.model_dump(mode="json", exclude=OPERATIONAL),
-    }
 
 
 def _check_inputs(folder: PurePath, inputs: dict[str, Any], *, output: PurePath, hosts: Hosts, overwrite: bool) -> None:
