@@ -110,7 +110,9 @@ def finetune(
         joined(storage.as_path(output) / WORK, member, run=run, stage=_STAGE, progress=reporter) as hosts,
     ):
         initialize(hosts)
-        return _Finetuning(model, paths, output, reading, by_file, config, hosts, reporter, overwrite=overwrite).run()
+        return _Finetuning(
+            str(model), paths, storage.as_path(output), reading, by_file, config, hosts, reporter, overwrite
+        ).run()
 
 
 def compare_rates(results: Mapping[float, Sequence[SeedResult]], config: FinetuneConfig) -> tuple[float, dict[str, float]]:
@@ -160,163 +162,157 @@ class _Data:
     doubts: list[str]
 
 
+@dataclasses.dataclass
 class _Finetuning:
-    def __init__(
-        self,
-        model: str | PurePath,
-        paths: dict[str, str | PurePath | Examples | None],
-        output: str | PurePath,
-        reading: dict[str, Any],
-        columns: Mapping[str, Columns],
-        config: FinetuneConfig,
-        hosts: Hosts,
-        progress: Progress,
-        *,
-        overwrite: bool,
-    ):
-        self._hosts = hosts
-        self._model, self._paths, self._reading, self._progress = str(model), paths, reading, progress
-        self._columns, self._overwrite = columns, overwrite
-        self._output = storage.as_path(output)
-        self._work = self._output / WORK
-        if hosts.is_first:
-            _check_output(self._output)
-            check_trackers(config.track)
-            storage.check_writable(self._output)
+    model: str
+    paths: dict[str, str | PurePath | Examples | None]
+    output: PurePath
+    reading: dict[str, Any]
+    columns: Mapping[str, Columns]
+    config: FinetuneConfig
+    hosts: Hosts
+    progress: Progress
+    overwrite: bool
+
+    def __post_init__(self) -> None:
+        self.work = self.output / WORK
+        if self.hosts.is_first:
+            _check_output(self.output)
+            check_trackers(self.config.track)
+            storage.check_writable(self.output)
         enable_compilation_cache()
-        self._classifier = Classifier(load_model(model, preferred=READS), config=config)
-        self._config = self._classifier.config
-        self._task = self._classifier.task
-        self._report = Reporter(self._output, progress)
+        self.classifier = Classifier(load_model(self.model, preferred=READS), config=self.config)
+        self.config, self.task = self.classifier.config, self.classifier.task
+        self.report = Reporter(self.output, self.progress)
 
     def run(self) -> FinetuneSummary:
-        if self._hosts.is_first:
-            storage.make_folder(self._work)
-        with interrupt.handled(), held(self._work, _STAGE, self._hosts, self._progress):
+        if self.hosts.is_first:
+            storage.make_folder(self.work)
+        with interrupt.handled(), held(self.work, _STAGE, self.hosts, self.progress):
             data = self._read()
             inputs = self._describe_inputs(data)
-            _check_inputs(self._work, inputs, output=self._output, hosts=self._hosts, overwrite=self._overwrite)
+            _check_inputs(self.work, inputs, output=self.output, hosts=self.hosts, overwrite=self.overwrite)
             seeds = self._seeds()
             done = {seed: result for seed in seeds if (result := self._result(seed)) is not None}
             complete = len(done) == len(seeds) and self._summarized() == seeds and self._kept() == self._best(done)
-            self._hosts.barrier("what is done")
+            self.hosts.barrier("what is done")
             for seed in seeds:
                 if seed not in done:
                     done[seed] = self._train(seed, data, inputs, done)
-            self._hosts.barrier("what was trained")
+            self.hosts.barrier("what was trained")
             best = self._best(done)
             if self._kept() != best:  # a seed that counts no longer was killed between its model and its result
                 done[best] = self._train(best, data, inputs, {})
             results = tuple(done[seed] for seed in seeds)
             summary = FinetuneSummary(
-                model=self._model,
-                output=str(self._output),
-                task=self._config.task,
-                labels=self._classifier.head_config.names,
+                model=self.model,
+                output=str(self.output),
+                task=self.config.task,
+                labels=self.classifier.head_config.names,
                 examples={name: len(part.examples) for name, part in data.rows.items()},
                 skipped=data.skipped,
                 cut=sum(part.rows.cut for part in data.rows.values()),
-                settings=self._config,
+                settings=self.config,
                 seeds=results,
                 best=seeds.index(best),
                 doubts=tuple(data.doubts),
                 nothing_to_do=complete,
             )
-            if not complete and self._hosts.is_first:
-                _publish(summary, self._work)
-                self._report(last=True)
-            self._hosts.barrier("end")
+            if not complete and self.hosts.is_first:
+                _publish(summary, self.work)
+                self.report(last=True)
+            self.hosts.barrier("end")
             return summary
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
     def _read(self) -> _Data:
-        self._progress.start("Reading labelled text")
+        self.progress.start("Reading labelled text")
         examples: dict[str, Examples] = {}
         skipped: Counter[str] = Counter()
-        for name, path in self._paths.items():
+        for name, path in self.paths.items():
             if isinstance(path, Examples):
-                examples[name] = self._task.take(path)
+                examples[name] = self.task.take(path)
             elif path is not None:
-                columns = self._columns.get(name) or self._columns.get("train") or Columns()
-                examples[name] = read_for(self._task, path, columns, **self._reading)
+                columns = self.columns.get(name) or self.columns.get("train") or Columns()
+                examples[name] = read_for(self.task, path, columns, **self.reading)
                 interrupt.check(_UNTRAINED)
                 skipped += examples[name].skipped
         if "dev" not in examples:
-            examples["train"], examples["dev"] = self._classifier.split(examples["train"])
-        examples = {name: examples[name] for name in self._paths if name in examples}
-        self._progress.start("Encoding", sum(len(part) for part in examples.values()), "text")
+            examples["train"], examples["dev"] = self.classifier.split(examples["train"])
+        examples = {name: examples[name] for name in self.paths if name in examples}
+        self.progress.start("Encoding", sum(len(part) for part in examples.values()), "text")
         rows: dict[str, Labelled] = {}
         for name, part in examples.items():
-            rows[name] = self._classifier.encode(part, learn=name == "train")
-            for note in self._task.notes(rows[name], self._classifier.labels or NO_CLASSES):
-                self._progress.note(f"{name}: {note}")
-            self._progress.advance(len(part))
+            rows[name] = self.classifier.encode(part, learn=name == "train")
+            for note in self.task.notes(rows[name], self.classifier.labels or NO_CLASSES):
+                self.progress.note(f"{name}: {note}")
+            self.progress.advance(len(part))
             interrupt.check(_UNTRAINED)
         if skipped:
             left_out = ", ".join(f"{reason} {count:,}" for reason, count in skipped.most_common())
-            self._progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
-        warnings, trained_on = label_warnings(self._task, examples["train"]), set(_texts_of(examples["train"]))
+            self.progress.note(f"{sum(skipped.values()):,} rows were left out: {left_out}")
+        warnings, trained_on = label_warnings(self.task, examples["train"]), set(_texts_of(examples["train"]))
         for name in [name for name in examples if name != "train"]:
             if again := sum(text in trained_on for text in _texts_of(examples[name])):
                 overlap = f"{again:,} of the {len(examples[name]):,} texts of {name} are in train, too"
                 if again >= _MANY_KNOWN * len(examples[name]):
                     warnings.append(f"{overlap}: scores on them say little")
                 else:
-                    self._progress.note(overlap)
+                    self.progress.note(overlap)
         warnings += text_warnings(
-            self._task,
+            self.task,
             rows["train"].rows,
-            max_positions=self._classifier.model.config.max_positions,
-            special=self._classifier.model.tokenization.special,
+            max_positions=self.classifier.model.config.max_positions,
+            special=self.classifier.model.tokenization.special,
         )
         for name, part in examples.items():
-            warnings += part_vocabulary_warnings(self._classifier.model.tokenization, name, part)
+            warnings += part_vocabulary_warnings(self.classifier.model.tokenization, name, part)
         for doubt in warnings:
-            self._progress.note(doubt)
+            self.progress.note(doubt)
         return _Data(rows, dict(skipped), warnings)
 
     def _describe_inputs(self, data: _Data) -> dict[str, Any]:
         """JSON: the settings, and SHA-256 of the weights, the tokenizer and each part's examples."""
-        model = self._classifier.model
-        parts = {name: _fingerprint(data.rows[name].examples) if name in data.rows else None for name in self._paths}
+        model = self.classifier.model
+        parts = {name: _fingerprint(data.rows[name].examples) if name in data.rows else None for name in self.paths}
         return {
             "model": model_fingerprint(model),
             "tokenizer": model.tokenization.fingerprint,
             **{f"{name} examples": value for name, value in parts.items()},
-            "labels": list(self._classifier.head_config.names),
-            "settings": self._config.model_dump(mode="json", exclude=OPERATIONAL),
+            "labels": list(self.classifier.head_config.names),
+            "settings": self.config.model_dump(mode="json", exclude=OPERATIONAL),
         }
 
     # -- one seed -------------------------------------------------------------------------------------------------------
 
     def _train(self, seed: int, data: _Data, inputs: dict[str, Any], done: dict[int, SeedResult]) -> SeedResult:
-        folder, config = self._work / f"seed-{seed}", self._config
+        folder, config = self.work / f"seed-{seed}", self.config
         number = f", seed {seed - config.seed + 1} of {config.seeds}" if config.seeds > 1 else ""
-        self._classifier.fit_encoded(
+        self.classifier.fit_encoded(
             data.rows["train"],
             data.rows["dev"],
             seed=seed,
             folder=folder,
             identity={"seed": seed, "inputs": inputs},
-            progress=self._progress,
+            progress=self.progress,
             title=f"Fine-tuning{number}",
-            evaluated=self._report,
-            tracking=Tracking(config.track, f"{self._output.name}-seed-{seed}", flattened(config), self._progress),
-            hosts=self._hosts,
+            evaluated=self.report,
+            tracking=Tracking(config.track, f"{self.output.name}-seed-{seed}", flattened(config), self.progress),
+            hosts=self.hosts,
         )
-        fitted = self._classifier.fitted
+        fitted = self.classifier.fitted
         assert fitted is not None
-        outputs = {name: self._classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
-        names = self._classifier.head_config.names
-        scores = {name: self._task.scores(logits, data.rows[name], names) for name, logits in outputs.items()}
+        outputs = {name: self.classifier.outputs(data.rows[name]) for name in ("dev", "test") if name in data.rows}
+        names = self.classifier.head_config.names
+        scores = {name: self.task.scores(logits, data.rows[name], names) for name, logits in outputs.items()}
         last = "test" if "test" in outputs else "dev"
         warnings = model_warnings(
             outputs["dev"],
             data.rows["dev"],
             training=data.rows["train"],
-            before=self._classifier.scores_before(data.rows["dev"], seed, data.rows["train"])[config.chosen_by],
-            task=self._task,
+            before=self.classifier.scores_before(data.rows["dev"], seed, data.rows["train"])[config.chosen_by],
+            task=self.task,
             names=names,
         )
         result = SeedResult(
@@ -325,58 +321,58 @@ class _Finetuning:
             epochs=len(fitted.history),
             dev=scores["dev"],
             test=scores.get("test"),
-            confusion=self._task.confusion(outputs[last], data.rows[last]),
-            by_class=self._task.by_class(outputs[last], data.rows[last], names),
+            confusion=self.task.confusion(outputs[last], data.rows[last]),
+            by_class=self.task.by_class(outputs[last], data.rows[last], names),
             history=[dict(epoch) for epoch in fitted.history],
             rows_per_second=None if fitted.rows_per_second is None else round(fitted.rows_per_second, 1),
             doubts=warnings,
         )
-        self._hosts.barrier(f"scores of seed {seed}")  # no host uses its checkpoints any more
-        if self._hosts.is_first:
+        self.hosts.barrier(f"scores of seed {seed}")  # no host uses its checkpoints any more
+        if self.hosts.is_first:
             self._keep(result, data, outputs["dev"], best=self._best({**done, seed: result}) == seed)
         return result
 
     def _keep(self, result: SeedResult, data: _Data, outputs: np.ndarray, *, best: bool) -> None:
         """Save the result and, for the best seed so far, its model and its mistakes."""
-        folder = self._work / f"seed-{result.seed}"
+        folder = self.work / f"seed-{result.seed}"
         if best:
-            storage.write_json(self._work / _KEPT, {"seed": None})  # until all of it is there
-            self._classifier.save_pretrained(self._work / "best")
+            storage.write_json(self.work / _KEPT, {"seed": None})  # until all of it is there
+            self.classifier.save_pretrained(self.work / "best")
             dev = data.rows["dev"]
-            wrong = self._task.mistakes(dev.examples, dev, outputs, self._classifier.head_config.names)
+            wrong = self.task.mistakes(dev.examples, dev, outputs, self.classifier.head_config.names)
             lines = (json.dumps(mistake._asdict(), ensure_ascii=False) for mistake in wrong)
-            storage.write_atomic(self._work / MISTAKES, "".join(f"{line}\n" for line in lines))
-            storage.write_json(self._work / _KEPT, {"seed": result.seed})
+            storage.write_atomic(self.work / MISTAKES, "".join(f"{line}\n" for line in lines))
+            storage.write_json(self.work / _KEPT, {"seed": result.seed})
         storage.write_json(folder / "result.json", dataclasses.asdict(result))
         storage.remove(folder / "checkpoints")
 
     def _seeds(self) -> list[int]:
         """The requested seeds, and later ones that were trained here before, which count, too."""
-        first, count = self._config.seed, self._config.seeds
+        first, count = self.config.seed, self.config.seeds
         while self._result(first + count) is not None:
             count += 1
-        if count > self._config.seeds:
-            self._progress.note(f"{count} seeds were trained here before; all of them count")
+        if count > self.config.seeds:
+            self.progress.note(f"{count} seeds were trained here before; all of them count")
         return list(range(first, first + count))
 
     def _kept(self) -> int | None:
         """The seed whose model is in best/. An earlier version recorded it only in the summary."""
-        recorded, summary = self._work / _KEPT, self._output / SUMMARY
+        recorded, summary = self.work / _KEPT, self.output / SUMMARY
         if storage.exists(recorded):
             return storage.read_json(recorded)["seed"]
         return storage.read_json(summary)["best_seed"] if storage.exists(summary) else None
 
     def _summarized(self) -> list[int] | None:
-        path = self._output / SUMMARY
+        path = self.output / SUMMARY
         return storage.read_json(path)["seeds"] if storage.exists(path) else None
 
     def _result(self, seed: int) -> SeedResult | None:
-        path = self._work / f"seed-{seed}" / "result.json"
+        path = self.work / f"seed-{seed}" / "result.json"
         return SeedResult(**storage.read_json(path)) if storage.exists(path) else None
 
     def _best(self, results: dict[int, SeedResult]) -> int:
         """The seed that is best on dev."""
-        return self._config.best_of({seed: results[seed].dev[self._config.chosen_by] for seed in sorted(results)})
+        return self.config.best_of({seed: results[seed].dev[self.config.chosen_by] for seed in sorted(results)})
 
 
 # -- the folder -----------------------------------------------------------------------------------------------------------
