@@ -47,12 +47,11 @@ def seeds_at(site: UInt32[Array, "2"], tokens: UInt32[Array, "*B 2"], shape: tup
     return DropoutSeeds(first.reshape(shape), second.reshape(shape))
 
 
-def mix(x: Array, between: Array | None = None) -> Array:
+def mix(x: Array, between: Array) -> Array:
     """A low-bias bijection of 32-bit words, "lowbias32" of C. Wellons' hash-prospector; `between` is XORed in halfway."""
     x = x ^ (x >> jnp.uint32(16))
     x = x * jnp.uint32(0x7FEB352D)
-    if between is not None:
-        x = x ^ between
+    x = x ^ between
     x = x ^ (x >> jnp.uint32(15))
     x = x * jnp.uint32(0x846CA68B)
     return x ^ (x >> jnp.uint32(16))
