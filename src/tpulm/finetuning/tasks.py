@@ -37,7 +37,7 @@ from tpulm.labelled import (
     read_examples,
     regression_scores,
 )
-from tpulm.labelled.labels import are_amounts, labels_of
+from tpulm.labelled.labels import FEW_EXAMPLES, are_amounts, labels_of
 from tpulm.labelled.rows import Rows, encode_rows
 from tpulm.objectives.classification import Classification
 from tpulm.predict.classify import log_probabilities
@@ -49,7 +49,6 @@ NEARLY_ALL = 0.99  # fraction of predictions from which on they count as constan
 _HARDLY_ANY = 0.05  # of the labels' deviation, below which a regression's predictions count as constant
 _MANY_CUT = 0.1  # of the texts
 _IMBALANCED = 0.75  # of the training labels are one class
-_FEW_EXAMPLES = 20  # of which each may have a class of its own
 _DEFAULT_COLUMNS = vars(Columns())
 _OF_OWN_FILES = ("tag", "qa", "choice")  # tasks whose files look like no others
 
@@ -428,7 +427,7 @@ def label_warnings(task: Task, examples: Examples) -> list[str]:
             places[name].append(place)
     lines = {name: at[0].rpartition(", ")[2] for name, at in places.items() if len(at) == 1}
     alone = [f"'{name}' ({line}){suggest(name, places.keys() - {name})}" for name, line in lines.items()]
-    if not alone or len(examples) < _FEW_EXAMPLES:
+    if not alone or len(examples) < FEW_EXAMPLES:
         return []
     if are_amounts(places):
         return [

@@ -16,7 +16,7 @@ from tpulm.errors import ConfigError, DataError, shorten, suggest
 from tpulm.labelled.examples import Examples, label_fault, label_text
 
 _MOST_CLASSES: Final = 1_000  # more are probably a mistake
-_FEW_EXAMPLES: Final = 20  # with so few, each may have a class of its own
+FEW_EXAMPLES: Final = 20  # with so few, each may have a class of its own
 
 
 def label_name(value: Any) -> str:
@@ -176,7 +176,7 @@ def _check_number(by_name: dict[str, Any], examples: Examples) -> None:
             f"all {count} examples have the label '{next(iter(by_name))}'; to tell classes apart takes at least two.",
             location=_file_of(examples),
         )
-    if len(by_name) > _MOST_CLASSES or (count > _FEW_EXAMPLES and len(by_name) > count / 2):
+    if len(by_name) > _MOST_CLASSES or (count > FEW_EXAMPLES and len(by_name) > count / 2):
         some = ", ".join(shorten(name, 30) for name in list(by_name)[:3])
         fix = "If they are measurements, train with --regression; else name the column of the classes with --label-column."
         raise DataError(
