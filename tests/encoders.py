@@ -54,7 +54,8 @@ def built(kind: str) -> Path:
     config, vocab_size = ModelConfig.model_validate(SIZES | settings), tokenizer.vocab_size
     params = jax.device_get(initialize(spec_of(config, head, vocab_size=vocab_size), jax.random.key(1)))
     given: dict[str, Any] = {"tokenization_folder": tokenizer_folder, "tokenizer": tokenizer}
-    return save_model(folder / kind, params, config, vocab_size=vocab_size, **given)
+    save_model(folder / kind, params, config, vocab_size=vocab_size, **given)
+    return folder / kind
 
 
 def hub_of(repository: Path, cache: Path) -> Callable[..., str]:

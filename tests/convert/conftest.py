@@ -48,7 +48,8 @@ class Small(NamedTuple):
 
     def save(self, folder: Path, **more: Any) -> Path:
         """The folder, as `save_model` writes it."""
-        return save_model(folder, self.params, self.config, **self.arguments, **more)
+        save_model(folder, self.params, self.config, **self.arguments, **more)
+        return folder
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,8 @@ def trained(request: pytest.FixtureRequest, make_small: Any, tmp_path_factory: p
     small = make_small(**{"architecture": "electra", "activation": "gelu", **SETTINGS[request.param]})
     params = random_params(electra.spec(small.config, vocab_size=60), vocab_size=60, seed=5)
     card = CardFacts(RunConfig(name="small", model=small.config, data=DataConfig(sequence_length=16)), 60, "[MASK]", steps=7)
-    export = save_parts(tmp_path_factory.mktemp("electra") / "export", params, small.config, **small.arguments, card=card)
+    export = tmp_path_factory.mktemp("electra") / "export"
+    save_parts(export, params, small.config, **small.arguments, card=card)
     return small._replace(params=params), export
 
 

@@ -102,7 +102,8 @@ def test_onnxruntime_computes_the_same(case: Case, onnxruntime: Any, tmp_path: P
 @pytest.mark.parametrize("token_types", [1, 2])
 def test_the_graph_takes_what_tokenizers_give(transformers: Any, onnxruntime: Any, token_types: int, tmp_path: Path) -> None:
     model = with_head(load_model(build_encoder("bert", tmp_path)), "masked", None, token_types=token_types)
-    folder = save_loaded(tmp_path / "saved", model)
+    folder = tmp_path / "saved"
+    save_loaded(folder, model)
     export_onnx(model, folder / "model.onnx")
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     given = transformers.AutoTokenizer.from_pretrained(folder)(["good film"], return_tensors="np")

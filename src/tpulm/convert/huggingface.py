@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -58,9 +58,6 @@ REPORT = "import.json"  # of an imported model
 COLUMNS, PRETRAINED = "tpulm_columns", "tpulm_pretrained"
 
 
-Folder = TypeVar("Folder", bound="str | PurePath")
-
-
 class LoadedModel(NamedTuple):
     """A model read from a folder: float32 parameters (numpy), with the vocabulary padded as in `convert.heads.spec_of`.
 
@@ -100,7 +97,7 @@ class Weights(NamedTuple):
 
 
 def save_model(
-    folder: Folder,
+    folder: str | PurePath,
     params: Model,
     config: ModelConfig,
     *,
@@ -113,7 +110,7 @@ def save_model(
     columns: Mapping[str, str] | None = None,
     pretrained_here: bool = False,
     max_length: int | None = None,
-) -> Folder:
+) -> None:
     """Write the folder under a temporary name and move it into place; an existing folder is replaced.
 
     `params` may be on devices; `head` is needed for a head with the parameters of another; `vocab_size` is the tokenizer's, to
@@ -139,15 +136,14 @@ def save_model(
         storage.write_atomic(temporary / WEIGHTS, weights)
         if card is not None:
             storage.write_atomic(temporary / CARD, render(card))
-    return folder
 
 
-def save_loaded(folder: Folder, model: LoadedModel) -> Folder:
+def save_loaded(folder: str | PurePath, model: LoadedModel) -> None:
     """Like `save_model`, for a model with the tokenizer it was loaded with."""
     with storage.scratch_folder() as tokenizer_folder:
         tokenization.save(model.tokenization, tokenizer_folder)
         rest = {name: value for name, value in model._asdict().items() if name not in ("tokenization", "dropped")}
-        return save_model(folder, **rest, tokenization_folder=tokenizer_folder, tokenizer=model.tokenization)
+        save_model(folder, **rest, tokenization_folder=tokenizer_folder, tokenizer=model.tokenization)
 
 
 def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head: Head) -> bytes:
@@ -166,20 +162,19 @@ def encode_weights(params: Model, config: ModelConfig, *, vocab_size: int, head:
 
 
 def save_parts(
-    folder: Folder, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
-) -> Folder:
+    folder: str | PurePath, params: Model | Electra, config: ModelConfig, *, card: CardFacts | None = None, **arguments: Any
+) -> None:
     """Like `save_model`, for the result of training: ELECTRA becomes two models, in `discriminator` and `generator`."""
     target = storage.as_path(folder)
     if not isinstance(params, Electra):
         save_model(target, params, config, card=card, **arguments)
-        return folder
+        return
     both = halves(params)
     parts = ((both.discriminator, config), (both.generator, generator_config(config)))
     with storage.built_aside(target, last=CONFIG) as temporary:
         for half, (model, its_config) in zip(HALVES, parts, strict=True):
             facts = None if card is None else replace(card, half=half)
             save_model(temporary / half, model, its_config, card=facts, **arguments)
-    return folder
 
 
 def load_model(path: str | PurePath, *, preferred: Sequence[str] = FILLS_MASKS) -> LoadedModel:
