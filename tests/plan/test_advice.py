@@ -7,7 +7,6 @@ import pytest
 from tpulm import accelerators, config
 from tpulm.plan import advice
 from tpulm.plan.advice import Advice, advise
-from tpulm.special_tokens import SpecialTokens
 
 HERE = 150e9  # FLOP/s of a laptop's two cores
 
@@ -18,8 +17,8 @@ def fast_disk(monkeypatch: pytest.MonkeyPatch):
 
 
 def advice_for(recipe: str, *changes: str, here: float | None = HERE, accelerator: str = "v3-8") -> Advice:
-    words = {"vocab_size": 1000, "special": SpecialTokens(0, 1, 2, 3, 4)}
-    return advise(config.load(recipe, ("phases=[]", *changes)), accelerators.find(accelerator), here=here, **words)
+    run = config.load(recipe, ("phases=[]", "tokenizer.vocab_size=1000", *changes))
+    return advise(run, accelerators.find(accelerator), here=here)
 
 
 def good(found: Advice) -> dict[str, bool]:

@@ -12,12 +12,10 @@ from tpulm.config import RunConfig
 from tpulm.errors import ConfigError
 from tpulm.plan.analysis import Buffer, DoesNotFit
 from tpulm.plan.estimate import TEXT_FRACTION, PhasePlan, Plan, dominating, fit
-from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import BatchLayout
 
 GIB = 2**30
 V3 = accelerators.find("v3-8")
-WORDS: dict[str, Any] = {"vocab_size": 1000, "special": SpecialTokens(0, 1, 2, 3, 4)}
 
 
 class Compiler:
@@ -43,7 +41,7 @@ def run_of(*changes: str) -> RunConfig:
 
 def test_a_smaller_micro_batch_comes_first(monkeypatch: pytest.MonkeyPatch):
     compiler = Compiler(monkeypatch, per_row={"dots": 0.5 * GIB})
-    found = fit(run_of(), V3, **WORDS)
+    found = fit(run_of(), V3)
     assert found.changes == {"hardware.microbatch_size": 32}
     assert found.config.train.batch_size == 1024
     assert compiler.tried == [(1, "dots", 128), (1, "dots", 32)]  # what is needed tells how few rows to try
@@ -52,12 +50,12 @@ def test_a_smaller_micro_batch_comes_first(monkeypatch: pytest.MonkeyPatch):
 
 def test_before_fewer_than_eight_rows_more_is_computed_again(monkeypatch: pytest.MonkeyPatch):
     Compiler(monkeypatch, per_row={"dots": 4 * GIB, "full": 0.5 * GIB})
-    assert fit(run_of(), V3, **WORDS).changes == {"hardware.remat": "full", "hardware.microbatch_size": 32}
+    assert fit(run_of(), V3).changes == {"hardware.remat": "full", "hardware.microbatch_size": 32}
 
 
 def test_state_that_does_not_fit_is_split(monkeypatch: pytest.MonkeyPatch):
     compiler = Compiler(monkeypatch, per_row={"dots": 0.01 * GIB}, parameters=2_000_000_000)
-    found = fit(run_of(), V3, **WORDS)
+    found = fit(run_of(), V3)
     assert found.changes == {"hardware.fsdp": 4}  # 32 GB of parameters, moments and gradients: 8 on each of four
     assert compiler.tried == [(4, "dots", 128)]  # nothing is compiled that cannot fit
     assert "29.8 GiB of parameters" in found.tried[0]
@@ -66,7 +64,7 @@ def test_state_that_does_not_fit_is_split(monkeypatch: pytest.MonkeyPatch):
 def test_what_fits_nowhere_is_told_with_all_that_was_tried(monkeypatch: pytest.MonkeyPatch):
     Compiler(monkeypatch, per_row={"dots": 100 * GIB, "full": 100 * GIB})
     with pytest.raises(ConfigError, match=r"v3-8(.|\n)*remat full"):
-        fit(run_of(), V3, **WORDS)
+        fit(run_of(), V3)
 
 
 def test_what_takes_the_memory_is_seen_with_fewer_rows_than_did_not_fit(monkeypatch: pytest.MonkeyPatch):
@@ -79,7 +77,7 @@ def test_what_takes_the_memory_is_seen_with_fewer_rows_than_did_not_fit(monkeypa
     monkeypatch.setattr("tpulm.plan.estimate.plan", plan)
     error = DoesNotFit("too much", 2 * V3.hbm_bytes_per_device)
     error.phase = cast("Any", SimpleNamespace(config=run_of("hardware.microbatch_size=8")))
-    assert [buffer.bytes for buffer in dominating(run_of(), V3, error, **WORDS)] == [200]  # as with 8 rows
+    assert [buffer.bytes for buffer in dominating(V3, error)] == [200]  # as with 8 rows
     assert batches == [8 * 4]  # four rows on each of eight devices
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tpulm import accelerators, config, tokenization
+from tpulm import accelerators, config
 from tpulm.plan import analysis
 from tpulm.plan.estimate import Plan, plan
 
@@ -27,8 +27,7 @@ PLANNED = tuple(name for name in config.list_recipes() if " h on a v" in config.
 
 
 def planned(name: str, accelerator: str, *changes: str) -> Plan:
-    run = config.load(name, changes)
-    return plan(run, accelerators.find(accelerator), **tokenization.expected(run.tokenizer)._asdict())
+    return plan(config.load(name, changes), accelerators.find(accelerator))
 
 
 def accelerator_of(name: str) -> str:

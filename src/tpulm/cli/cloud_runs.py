@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpulm import cloud, storage
-from tpulm.cli.options import FieldOptions, RunOptions, SetOptions, WorkDir, option, path_option, vocabulary_of
+from tpulm.cli.options import FieldOptions, RunOptions, SetOptions, WorkDir, option, path_option
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say, show
 from tpulm.errors import (
     EXIT_STOPPED,
@@ -190,7 +190,7 @@ def _planned(config: RunConfig, settings: cloud.settings.CloudSettings, per_hour
 
     try:
         with drawn_progress() as progress:
-            planned = plan(config, settings.kind, **vocabulary_of(config), progress=progress)
+            planned = plan(config, settings.kind, progress=progress)
     except DoesNotFit as error:
         raise ConfigError(
             f"{config.name} does not fit {settings.kind.name}: {error}\n"

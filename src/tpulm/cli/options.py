@@ -279,10 +279,3 @@ def rates_of(text: str | None) -> list[float]:
         if not 0.0 < rates[-1] < 1.0:
             raise ConfigError(f"--learning-rates {rate}: give numbers between 0 and 1, such as 5e-5,1e-4")
     return rates
-
-
-def vocabulary_of(config: RunConfig) -> dict[str, Any]:
-    """The size of the tokenizer that the run has or will train, and its special tokens."""
-    from tpulm import tokenization
-
-    return tokenization.expected(config.tokenizer)._asdict()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit
 
-from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, path_option, vocabulary_of
+from tpulm.cli.options import Overrides, RunFile, RunOptions, argument, option, path_option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, show
 from tpulm.errors import ConfigError
 from tpulm.readable import amount, dollars, duration, plural
@@ -133,14 +133,13 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
     from tpulm.plan.analysis import DoesNotFit
     from tpulm.plan.estimate import dominating, fit, plan
 
-    words = vocabulary_of(config)
     try:
         with drawn_progress() as progress:
-            result = plan(config, accelerator, **words, progress=progress)
+            result = plan(config, accelerator, progress=progress)
     except DoesNotFit as error:
         if search:
             with drawn_progress() as progress:
-                fitting = fit(config, accelerator, **words, progress=progress)
+                fitting = fit(config, accelerator, progress=progress)
             _show(config, fitting.plan)
             print_table("\nTried", [(line,) for line in fitting.tried])
             show("\nThis fits; for the run file:\n")
@@ -149,7 +148,7 @@ def _plan(config: RunConfig, accelerator: Accelerator, search: bool) -> None:
             return
         with drawn_progress() as progress:
             progress.start("Compiling a smaller batch, to see what takes the room")
-            largest = dominating(config, accelerator, error, **words)
+            largest = dominating(accelerator, error)
         show(f" {error}", lead=f"{config.name} does not fit {accelerator.name}:", style="bold red", fold=True)
         if largest:
             _show_buffers(largest, "What would take the room, on each device (scaled from a smaller batch)")
@@ -164,11 +163,11 @@ def _compare(config: RunConfig, accelerators: list[Accelerator]) -> None:
     from tpulm.plan.analysis import DoesNotFit
     from tpulm.plan.estimate import plan
 
-    words, rows, values = vocabulary_of(config), [], []
+    rows, values = [], []
     for accelerator in accelerators:
         try:
             with drawn_progress() as progress:
-                result = plan(config, accelerator, **words, progress=progress)
+                result = plan(config, accelerator, progress=progress)
         except DoesNotFit as error:
             rows.append((accelerator.name, "does not fit", "", "", "", "", "", ""))
             values.append(_too_large(accelerator, error, []))
@@ -304,7 +303,7 @@ def devices(
         from tpulm.plan.advice import advise
 
         here = machine["matmul_flops"]["bfloat16" if machine["platform"] != "cpu" else "float32"]
-        advice = advise(config, kind, here=here, **vocabulary_of(config))
+        advice = advise(config, kind, here=here)
         rows = [("ok" if finding.good else "!", finding.what, finding.message) for finding in advice.findings]
         print_table(f"\n{config.name} on a TPU", rows)
         show(advice.verdict, style="bold green" if advice.use_tpu else "bold yellow", fold=True)

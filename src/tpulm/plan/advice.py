@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import jax
 
-from tpulm import storage
+from tpulm import storage, tokenization
 from tpulm.accelerators import Accelerator
 from tpulm.config import RunConfig, phases_of
 from tpulm.dataset import Batches, write_random_rows
 from tpulm.readable import duration
-from tpulm.special_tokens import SpecialTokens
 from tpulm.train.program import PretrainingProgram
 
 _UNITS, _SUBLANES = {"v6e": 256, "tpu7x": 256}, 8  # side of the units by generation, else 128
@@ -48,12 +47,11 @@ class Advice:
     verdict: str
 
 
-def advise(
-    config: RunConfig, accelerator: Accelerator, *, here: float | None, vocab_size: int, special: SpecialTokens
-) -> Advice:
+def advise(config: RunConfig, accelerator: Accelerator, *, here: float | None) -> Advice:
     """`here`: FLOP/s that this machine reaches in products, on all devices together; None if it could not be measured."""
     phases, one = phases_of(config), jax.devices()[:1]
-    programs = (PretrainingProgram(phase.config, vocab_size=vocab_size, special=special, devices=one) for phase in phases)
+    vocabulary = tokenization.expected(config.tokenizer)._asdict()
+    programs = (PretrainingProgram(phase.config, **vocabulary, devices=one) for phase in phases)
     per_row = [program.objective.flops_per_row for program in programs]
     flops = sum(
         per * phase.config.train.batch_size * (phase.last_step - phase.first_step)

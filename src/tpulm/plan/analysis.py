@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from pydantic import TypeAdapter
 
-from tpulm import storage
+from tpulm import storage, tokenization
 from tpulm.accelerators import Accelerator
 from tpulm.errors import MissingExtra, StorageError, installing
 from tpulm.plan import costs, hlo
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
 
     from tpulm.config import Phase, RunConfig
-    from tpulm.special_tokens import SpecialTokens
 
 
 def devices_of(accelerator: Accelerator) -> Sequence[Any]:
@@ -160,12 +159,10 @@ class DoesNotFit(Exception):
         self.phase: Phase | None = None
 
 
-def analyse(
-    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens
-) -> tuple[PretrainingProgram, Analysis]:
+def analyse(config: RunConfig, accelerator: Accelerator) -> tuple[PretrainingProgram, Analysis]:
     """The step that training would run there. Raises ConfigError if the run does not divide over the devices, and DoesNotFit if
     the compiler finds no place for it. Analyses are cached."""
-    program = program_for(config, accelerator, vocab_size=vocab_size, special=special)
+    program = program_for(config, accelerator)
     analysis = analysis_of(program.lowered_step, accelerator, program.mesh.devices.size)
     usable, total = accelerator.hbm_bytes_per_device - _RESERVED, analysis.memory.total
     if total > usable:  # the compiler itself compares the temporaries alone
@@ -175,9 +172,11 @@ def analyse(
     return program, analysis
 
 
-def program_for(config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens) -> PretrainingProgram:
-    """The run laid out on the slice, not compiled. Raises ConfigError if it does not divide."""
-    return PretrainingProgram(config, vocab_size=vocab_size, special=special, devices=devices_of(accelerator))
+def program_for(config: RunConfig, accelerator: Accelerator) -> PretrainingProgram:
+    """The run laid out on the slice, not compiled, for the vocabulary that it has or will train. Raises ConfigError if it does
+    not divide."""
+    vocabulary = tokenization.expected(config.tokenizer)
+    return PretrainingProgram(config, **vocabulary._asdict(), devices=devices_of(accelerator))
 
 
 def compiler() -> str:

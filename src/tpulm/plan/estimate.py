@@ -20,7 +20,6 @@ from tpulm.errors import ConfigError
 from tpulm.plan.analysis import Analysis, Buffer, DoesNotFit, analyse, program_for
 from tpulm.plan.costs import Collective
 from tpulm.progress import SILENT, Progress
-from tpulm.special_tokens import SpecialTokens
 from tpulm.train.mesh import BatchLayout
 
 # Row slots assumed to hold text; `tpulm run` reports the real fraction. Measured at 128 tokens: segments 0.91 with petitions
@@ -141,9 +140,7 @@ def _phase_values(phase: PhasePlan) -> dict[str, Any]:
     }
 
 
-def plan(
-    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens, progress: Progress = SILENT
-) -> Plan:
+def plan(config: RunConfig, accelerator: Accelerator, *, progress: Progress = SILENT) -> Plan:
     """Compile every phase for the slice. Raises `DoesNotFit`, with `phase` set, if one does not fit, and ConfigError."""
     phases = phases_of(config)
     plans: list[PhasePlan] = []
@@ -152,7 +149,7 @@ def plan(
         of = f" phase {phase.number} of {len(phases)}" if len(phases) > 1 else ""
         progress.start(f"Compiling{of} for {accelerator.name}")
         try:
-            program, analysis = analyse(phase.config, accelerator, vocab_size=vocab_size, special=special)
+            program, analysis = analyse(phase.config, accelerator)
         except DoesNotFit as error:
             error.phase = phase
             raise
@@ -245,16 +242,14 @@ class Fitting:
         )
 
 
-def fit(
-    config: RunConfig, accelerator: Accelerator, *, vocab_size: int, special: SpecialTokens, progress: Progress = SILENT
-) -> Fitting:
+def fit(config: RunConfig, accelerator: Accelerator, *, progress: Progress = SILENT) -> Fitting:
     """The first of these that fits: smaller micro-batches, rematerialization in the backward pass, state sharded further.
 
     The batch size, and so the result, stays the same. Raises ConfigError if nothing fits, and what `plan` raises for settings
     that do not divide.
     """
     tried: list[str] = []
-    parameters = program_for(config, accelerator, vocab_size=vocab_size, special=special).num_parameters
+    parameters = program_for(config, accelerator).num_parameters
     for hardware in _candidates(config, accelerator):
         if (state := state_bytes(parameters, hardware)) > _STATE_SHARE * accelerator.hbm_bytes_per_device:
             tried.append(f"fsdp {hardware.fsdp}: {state / 2**30:.1f} GiB of parameters, moments and gradients on each device")
@@ -265,7 +260,7 @@ def fit(
             edits = ", ".join(f"{name.split('.')[1]} {value}" for name, value in changes(config, attempt, accelerator).items())
             progress.note(f"Trying {edits or 'the settings as they are'}")
             try:
-                fitting = plan(attempt, accelerator, vocab_size=vocab_size, special=special, progress=progress)
+                fitting = plan(attempt, accelerator, progress=progress)
             except DoesNotFit as error:
                 tried.append(f"{edits or 'as it is'}: {error}")
                 rows = _fewer(rows, error.needed, accelerator)
@@ -280,9 +275,7 @@ def fit(
     )
 
 
-def dominating(
-    config: RunConfig, accelerator: Accelerator, error: DoesNotFit, *, vocab_size: int, special: SpecialTokens
-) -> list[Buffer]:
+def dominating(accelerator: Accelerator, error: DoesNotFit) -> list[Buffer]:
     """What takes the memory in a run that does not fit: the arrays of the same step with fewer rows, scaled to all rows.
 
     Empty if even few rows do not fit, that is, if the state alone does not.
@@ -301,7 +294,7 @@ def dominating(
             }
         )
         try:
-            planned = plan(smaller, accelerator, vocab_size=vocab_size, special=special)
+            planned = plan(smaller, accelerator)
         except DoesNotFit as again:
             needed = again.needed
             continue
