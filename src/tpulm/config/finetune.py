@@ -19,7 +19,6 @@ from tpulm.config.schema import (
     OptimizerConfig,
     Positive,
     PositiveFloat,
-    Seed,
     Settings,
     TrackConfig,
     TrainConfig,
@@ -69,12 +68,12 @@ class FinetuneConfig(Settings):
     max_answer_length: Positive | None = None  # qa: tokens; None: 30
     # qa: how far "no answer" must outscore the best answer, if some questions have none; a number: also where none of those
     # that the model learnt had none; None: 0
-    null_score_diff_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    null_score_diff_threshold: float | None = None
     # qa: the benchmark whose scoring script to follow; None: korquad for Hangul, jsquad for Chinese characters and kana, else
     # squad
     answer_metric: Literal["squad", "jsquad", "korquad", "klue"] | None = None
     # regression: also reports the F1 of labels and predictions that are not below it
-    f1_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    f1_threshold: float | None = None
     # classification: balanced weighs the loss of each example by examples / (classes * examples of its class), as scikit-learn
     class_weights: Literal["balanced"] | None = None
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 3  # number of epochs, at most: see patience
@@ -86,7 +85,7 @@ class FinetuneConfig(Settings):
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     warmup_fraction: Fraction = 0.1  # of all steps
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     clip_norm: PositiveFloat | None = 1.0  # of the global gradient norm; None: no clipping
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None  # in layers and attention; None: the model's
     group_by_length: bool = True  # batches have rows of similar length: less padding
@@ -94,7 +93,7 @@ class FinetuneConfig(Settings):
     # selects the best epoch, on dev; None: the task's default, such as accuracy, pearson or entity_f1
     metric: Annotated[str, AfterValidator(METRIC_NAMES.check), METRIC_NAMES] | None = None
     patience: Positive | None = 3  # early stopping: epochs without a better dev metric; None: never stop early
-    seed: Seed = 0  # of the head's initial weights, row order and dropout; of several seeds, the first
+    seed: NonNegative = 0  # of the head's initial weights, row order and dropout; of several seeds, the first
     seeds: Annotated[int, Field(ge=1, le=100)] = 1  # number of runs: seed, seed + 1, …
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: as in pretraining; on a CPU, scores are in float32
     log_every_steps: Positive = 50

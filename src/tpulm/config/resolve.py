@@ -22,7 +22,6 @@ from tpulm.readable import pasteable
 
 # Settings of [model] that change neither the parameters nor what they compute: a run that starts from a model may change them.
 FREE = frozenset({"dropout", "attention_dropout", "initializer_range"})
-_FREE_OF_TOKENIZER = "allow_unknown"
 OPTIMIZER_FILE = "optimizer.safetensors"  # in a model's folder: the optimizer's moments
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FRACTIONS_OF_STEPS = ("warmup_steps", "decay_steps")  # settings of [train.optimizer]
@@ -399,7 +398,7 @@ def _apply_start(values: Mapping[str, Any], stated: Mapping[str, Any], start: St
     model, train, data = (_group(stated, name) for name in ("model", "train", "data"))
     wrong = _contradictions("model", model, start.model)
     tokenizer = {**_group(stated, "tokenizer")}
-    allowed = {name: tokenizer.pop(name) for name in (_FREE_OF_TOKENIZER,) if name in tokenizer}
+    allowed = {"allow_unknown": tokenizer.pop("allow_unknown")} if "allow_unknown" in tokenizer else {}
     other_vocabulary = tokenizer.get("path") not in (None, start.tokenizer["path"])
     if not other_vocabulary:
         wrong += _contradictions("tokenizer", tokenizer, start.tokenizer)

@@ -186,10 +186,9 @@ MOST: Final = 2**31 - 1  # of a whole number without another bound
 MOST_TEXT: Final = 2**50
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 NonNegative = Annotated[int, Field(ge=0, le=MOST)]
-Seed = NonNegative
 Amount = Annotated[int, Field(ge=1, le=MOST_TEXT)]  # of bytes or documents
 BatchSize = Annotated[int, Field(ge=1, le=1_048_576)]
-PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
 OBJECTIVES = Names("mlm", "rtd", "clm")  # tpulm.objectives.register adds others
 DEFAULT_OBJECTIVES: Final = {"bert": "mlm", "modernbert": "mlm", "electra": "rtd", "decoder": "clm"}  # by model.architecture
 SCHEDULES = Names("linear", "cosine", "rsqrt", "constant", "wsd")  # tpulm.train.optimizer.register_schedule adds others
@@ -348,6 +347,7 @@ class RotaryScaling(Settings):
             yield f"low_freq_factor {self.low_freq_factor} is not below high_freq_factor {self.high_freq_factor}"
 
 
+# Warner et al. 2024 (arXiv 2412.13663), and the defaults of transformers' ModernBertConfig.
 _MODERNBERT: dict[str, Any] = {
     "token_types": 0,
     "dropout": 0.0,
@@ -385,11 +385,11 @@ class ModelConfig(Settings):
     feed_forward: Literal["plain", "gated"] = "plain"  # gated: activation(gate) * up, as in SwiGLU (Shazeer 2020)
     positions: Literal["learned", "rotary"] = "learned"  # rotary: RoPE on queries and keys (Su et al. 2021)
     # set by import. RoPE base: the longest wavelength / 2 pi
-    rotary_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0
+    rotary_theta: Annotated[float, Field(gt=1.0)] = 10_000.0
     rotary_scaling: RotaryScaling | None = None  # set by import. Of global layers; None: RoPE as it is
     global_every: Positive = 1  # modernbert only: attention is global in every n-th layer, from the first on, else local
     local_window: Annotated[int, Field(ge=2, le=MOST, multiple_of=2)] = 128  # set by import. Tokens that local attention spans
-    local_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] = 10_000.0  # set by import. RoPE base of local layers
+    local_theta: Annotated[float, Field(gt=1.0)] = 10_000.0  # set by import. RoPE base of local layers
     tied_output: bool = True  # output weights are the token embeddings; false: separate weights
     # set by import. bert only; plain: logits directly from the last layer
     masked_head: Literal["transform", "plain"] = "transform"
@@ -400,14 +400,11 @@ class ModelConfig(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _modernbert_as_published(cls, values: Any) -> Any:
-        """Warner et al. 2024 (arXiv 2412.13663), and the defaults of transformers' ModernBertConfig."""
-        return {**_MODERNBERT, **values} if is_table(values) and values.get("architecture") == "modernbert" else values
-
-    @model_validator(mode="before")
-    @classmethod
-    def _electra_has_a_generator(cls, values: Any) -> Any:
-        if is_table(values) and values.get("architecture") == "electra" and values.get("generator") in (None, "none"):
+    def _defaults_of_architecture(cls, values: Any) -> Any:
+        architecture = values.get("architecture") if is_table(values) else None
+        if architecture == "modernbert":
+            return {**_MODERNBERT, **values}
+        if architecture == "electra" and values.get("generator") in (None, "none"):
             return {**values, "generator": {}}
         return values
 
@@ -500,7 +497,7 @@ class OptimizerConfig(Settings):
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999
     epsilon: PositiveFloat = 1e-6
-    weight_decay: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     bias_correction: bool = True  # false: as in the original BERT and ELECTRA; early updates are up to 6 times as large
     clip_norm: PositiveFloat | None = 1.0  # of the global gradient norm; None: no clipping
     # of an exponential moving average of the weights, (1 + step) / (10 + step) at first, which is what evaluations score and
@@ -544,7 +541,7 @@ class CheckpointConfig(Settings):
 class TrainConfig(Settings):
     steps: Positive = 1_000_000  # optimizer updates
     batch_size: BatchSize = 256  # rows per step, over all devices
-    seed: Seed = 0
+    seed: NonNegative = 0
     start_from: FilePath | None = None  # a model folder or work folder to load initial weights from
     start_optimizer: bool = False  # also load the optimizer's moments from there; false: a fresh optimizer
     optimizer: OptimizerConfig = OptimizerConfig()
