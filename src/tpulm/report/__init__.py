@@ -11,9 +11,9 @@ from pathlib import PurePath
 from tpulm import storage
 from tpulm.report import comparison
 from tpulm.report.finetuning import is_finetuning
-from tpulm.report.run import PAGE, Reporter, page_of, write
+from tpulm.report.run import Reporter, page_of, write
 
-__all__ = ["PAGE", "Report", "Reporter", "comparison", "is_finetuning", "write"]
+__all__ = ["Report", "Reporter", "comparison", "is_finetuning", "write"]
 
 
 class Report:
