@@ -65,12 +65,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def visible(text: str | bytes) -> str:
-    """Displayable text: bytes in hexadecimal unless all are visible ASCII, invisible characters as pictures or by number."""
-    if isinstance(text, bytes):
-        if all(0x20 < byte < 0x7F for byte in text):
-            return text.decode()
-        return f"⟨{text.hex(' ').upper()}⟩"
+def visible(text: str) -> str:
+    """Displayable text: invisible characters as pictures or by number."""
     return "".join(map(_visible, text))
 
 
