@@ -111,8 +111,7 @@ def _run(config: RunConfig, workdir: PurePath, hosts: Hosts, progress: Progress)
     programs, states, results = Programs(workdir, progress), dict[str, str](), read_results(workdir)
     is_trained = "train" in results
     if not is_trained:  # better now than after hours of preparing
-        _check_platform(config)
-        check_trackers(config.track)
+        _check_surroundings(config)
         if not storage.exists(workdir / "corpus" / "manifest.json") and not is_imported(workdir):
             check_named_inputs(config)
             programs.check_settings(phases_of(config))
@@ -277,10 +276,12 @@ def _initialize(hosts: Hosts) -> None:
         initialize(hosts)
 
 
-def _check_platform(config: RunConfig) -> None:
+def _check_surroundings(config: RunConfig) -> None:
+    """Raise ConfigError or DeviceError without the devices or the trackers that the run asks for."""
     from tpulm.train.platforms import check_platform
 
     check_platform(config.hardware.platform)
+    check_trackers(config.track)
 
 
 def newest_step(workdir: PurePath, results: Mapping[str, Mapping[str, Any]]) -> int | None:
@@ -328,12 +329,13 @@ class Stages:
     def train(self) -> StageResult:
         if (done := self.results.get("train")) is not None:
             return StageResult(done, "skipped", None)
+        import jax
+
         from tpulm.train.metrics import read_metrics, repair
 
         if self.hosts.is_first:
             repair(self.workdir, self.progress)
-        _check_platform(self.config)
-        check_trackers(self.config.track)
+        _check_surroundings(self.config)
         newest = newest_step(self.workdir, self.results) or 0
         result = self._train(phase_at(self.phases, newest - 1))  # a phase's last step may not be scored yet
         step, resumed_at = result.steps, result.resumed_at
@@ -345,16 +347,19 @@ class Stages:
         if not rate.per_second:  # trained by an attempt that was killed before it wrote this, or whose result was damaged
             logged = [one.values for one in read_metrics(self.workdir) if one.kind == "train"]
             speed |= {name: logged[-1][name] for name in speed if logged and name in logged[-1]}
+        program, device = self._program(self.phases[-1]), jax.devices()[0]
         values = {
             "steps": step,
-            "parameters": self._program(self.phases[-1]).num_parameters,
+            "parameters": program.num_parameters,
             "train_loss": result.train_loss,
             "scores": result.train_values,
             **speed,
             "skipped_rows": [list(window) for window in result.skipped],
             "attempts": result.attempt,
-            "compute_dtype": self._program(self.phases[-1]).compute_dtype,
-            **self._machine(),
+            "compute_dtype": program.compute_dtype,
+            "devices": jax.device_count(),
+            "device_kind": device.device_kind,
+            "platform": device.platform,
         }
         self._save_result("train", values)
         return StageResult(values, "resumed" if resumed_at else "done", self._final(Model(step, result.state.weights)))
@@ -506,18 +511,21 @@ class Stages:
             and (done.get("pairs", {}) == pairs or not storage.committed_steps(self.workdir / "checkpoints"))
         ):
             return Exported(folder, "skipped")
+        from tpulm.pipeline.samples import samples
         from tpulm.report.facts import gather
         from tpulm.report.history import History
         from tpulm.train.metrics import repair
 
         watchdog.report("export")
         step, params = model or self.newest_model()
-        params = self._program(phase_at(self.phases, step)).gathered(params)
+        phase = phase_at(self.phases, step)
+        params = self._program(phase).gathered(params)
         self.hosts.barrier("export begun")
         if self.hosts.is_first:
             self.progress.start("Exporting")
             if not self.hosts.are_several:  # what one host computes alone would wait for the others
-                self._save_result("samples", self._samples(step, params))
+                holdout, tokenizer = self._dataset(phase).holdout, self.data.tokenizer
+                self._save_result("samples", samples(params, self.config.model, tokenizer, holdout, step=step))
             history = History.read(self.workdir, self.results, repair(self.workdir, self.progress))
             self.save(folder, params, card=gather(self._known, history, step=step))
         values = {"step": step, **named, **averaging(self.config), "samples": not self.hosts.are_several, "pairs": pairs}
@@ -584,13 +592,6 @@ class Stages:
             pretrained_here=start is None or is_pretrained_here(start),
             card=card,
         )
-
-    def _samples(self, step: int, params: Any) -> dict[str, Any]:
-        from tpulm.pipeline.samples import samples
-
-        tokenizer = self.data.tokenizer
-        holdout = self._dataset(phase_at(self.phases, step)).holdout
-        return samples(params, self.config.model, tokenizer, holdout, step=step)
 
     def which(self, step: int) -> str:
         """The checkpoint of this step, in words."""
@@ -724,12 +725,6 @@ class Stages:
         self.results[name] = values
         if self.hosts.is_first and not self.read_only:
             write_result(self.workdir, name, values, product=product)
-
-    def _machine(self) -> dict[str, Any]:
-        import jax
-
-        device = jax.devices()[0]
-        return {"devices": jax.device_count(), "device_kind": device.device_kind, "platform": device.platform}
 
 
 def _in_parts(texts: Iterable[list[str]], part_bytes: int) -> Iterator[list[str]]:
