@@ -18,7 +18,6 @@ from tpulm.config.resolve import (
     flattened as flattened,
     from_json as from_json,
     list_recipes as list_recipes,
-    listed as listed,
     load as load,
     load_finetune as load_finetune,
     recipe_text as recipe_text,
@@ -48,3 +47,4 @@ from tpulm.config.schema import (
     phase_at as phase_at,
     phases_of as phases_of,
 )
+from tpulm.config.validation import listed as listed

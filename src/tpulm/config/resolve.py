@@ -145,7 +145,6 @@ _FREE = (
     "train.on_nan",
     "train.spike_factor",
 )
-_MOST_LISTED = 10
 _LONG = 60  # characters of a value
 
 
@@ -203,12 +202,6 @@ def flattened(config: BaseModel) -> dict[str, Any]:
     """All settings that are not None, by dotted name, except the corpus's sources."""
     values = flatten(config.model_dump(mode="json"))
     return {name: value for name, value in values if value is not None and name != "corpus.sources"}
-
-
-def listed(lines: Sequence[object]) -> str:
-    """The lines of a message about changes, indented, and truncated if there are many."""
-    more = [f"and {len(lines) - _MOST_LISTED} more"] if len(lines) > _MOST_LISTED else []
-    return "\n".join(f"  {line}" for line in [*lines[:_MOST_LISTED], *more])
 
 
 def _are_tables(value: Any) -> TypeGuard[list[dict[str, Any]]]:

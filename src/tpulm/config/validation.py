@@ -12,7 +12,7 @@ from tpulm.config.schema import settings_class
 from tpulm.errors import ConfigError, DataError, StorageError, brief, some_of, suggest
 
 _Config = TypeVar("_Config", bound=BaseModel)
-_SHOWN = 10  # mistakes per file
+_MOST_LISTED = 10
 _PLAIN = {  # in place of pydantic's messages, which use Python's words
     "model_type": "Input should be a group of settings",
     "dict_type": "Input should be a table of names and values",
@@ -34,8 +34,13 @@ def validated(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _C
             mistake, _, known = line.partition(_KNOWN)
             lines[number] = mistake if known in shown else line
             shown.add(known)
-        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        raise ConfigError(f"{origin}:\n" + "\n".join(f"  {line}" for line in lines)) from error
+        raise ConfigError(f"{origin}:\n{listed(lines)}") from error
+
+
+def listed(lines: Sequence[object]) -> str:
+    """The lines of a message, indented, and truncated if there are many."""
+    more = [f"and {len(lines) - _MOST_LISTED} more"] if len(lines) > _MOST_LISTED else []
+    return "\n".join(f"  {line}" for line in [*lines[:_MOST_LISTED], *more])
 
 
 def validate_foreign(kind: type[_Config], values: Mapping[str, Any], origin: str) -> _Config:
