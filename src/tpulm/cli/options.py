@@ -125,7 +125,8 @@ def _with_options(function: Callable[..., None], *, as_json: bool) -> Callable[.
         parameters += members
         groups[one.name] = (make, [member.name for member in members])
     if as_json:
-        parameters.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson))
+        kind = Annotated[bool, option("Print the result as one JSON object on stdout.", "--json")]
+        parameters.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind))
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
@@ -155,7 +156,6 @@ def path_argument(help: str, metavar: str) -> Any:
     return argument(help, metavar, parser=as_path)
 
 
-AsJson = Annotated[bool, option("Print the result as one JSON object on stdout.", "--json")]
 RunFile = Annotated[str, argument("A run file (.toml), or a recipe's name such as bert-mini ('tpulm recipes').", "RUN")]
 WorkDir = Annotated[
     PurePath,
@@ -187,21 +187,6 @@ StripAccents = Annotated[
         show_default=False,
     ),
 ]
-Init = Annotated[
-    PurePath | None,
-    path_option(
-        "Continue training the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, and "
-        "the optimizer's moments if present. Give it to every command of the run.",
-        metavar="DIR",
-    ),
-]
-AllowCpu = Annotated[
-    bool,
-    option(
-        "Use whatever devices JAX finds, even without the TPU or GPU that the run asks for or this machine has.",
-        "--allow-cpu",
-    ),
-]
 Track = Annotated[
     list[str] | None,
     option(
@@ -216,23 +201,36 @@ Track = Annotated[
 class RunOptions:
     reference: RunFile
     overrides: Overrides = None
-    init: Init = None
+    init: Annotated[
+        PurePath | None,
+        path_option(
+            "Continue training the model in DIR (an import, an export or a work folder): its settings, tokenizer and weights, "
+            "and the optimizer's moments if present. Give it to every command of the run.",
+            metavar="DIR",
+        ),
+    ] = None
 
     def load(self, *more: str) -> RunConfig:
         """The run's settings, with `more` NAME=VALUE overrides."""
         from tpulm.config import load
 
-        settings = [*(self.overrides or []), *more]
-        if self.init is None:
-            return load(self.reference, settings, note=terminal.say_note)
-        from tpulm.convert.continuing import starting_point
+        start = None
+        if self.init is not None:
+            from tpulm.convert.continuing import starting_point
 
-        return load(self.reference, settings, start=starting_point(self.init), note=terminal.say_note)
+            start = starting_point(self.init)
+        return load(self.reference, [*(self.overrides or []), *more], start=start, note=terminal.say_note)
 
 
 @dataclass(frozen=True)
 class TrainingOptions(RunOptions):
-    allow_cpu: AllowCpu = False
+    allow_cpu: Annotated[
+        bool,
+        option(
+            "Use whatever devices JAX finds, even without the TPU or GPU that the run asks for or this machine has.",
+            "--allow-cpu",
+        ),
+    ] = False
     track: Track = None
 
     def load(self, *more: str) -> RunConfig:

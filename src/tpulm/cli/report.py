@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated
 
 from tpulm.cli.options import argument, option, path_argument, path_option
 from tpulm.cli.terminal import console, drawn_progress, print_json, print_table, say_note, show
@@ -68,13 +68,10 @@ def push(
     """
     from tpulm.report.publishing import check_health, publications, push as send
 
-    chosen: dict[str, Any] = {
-        "anyway": anyway or dry_run,
-        "include": include or (),
-        "revisions": revisions,
-        "with_samples": with_samples,
-    }
-    found, addresses = publications(model, repository, **chosen), list[str]()
+    found = publications(
+        model, repository, anyway=anyway or dry_run, include=include or (), revisions=revisions, with_samples=with_samples
+    )
+    addresses = list[str]()
     for publication in found:
         rows = {file.name: size(file.size) for file in publication.files}
         title = f"{publication.name} ({'public' if public else 'private'} if it is new)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tpulm.cli.options import Lowercase, StripAccents, argument, option, path_argument, path_option
 from tpulm.cli.terminal import drawn_progress, print_json, print_table, say, say_note, write
+from tpulm.errors import some_of
 from tpulm.storage import exists
 
 if TYPE_CHECKING:
@@ -159,8 +160,7 @@ def import_(
     if imported.source == "tf1":
         rows["optimizer"] = "moments in optimizer.safetensors" if imported.moments else "no moments"
     if imported.dropped:
-        more = f" and {len(imported.dropped) - 4} more" if len(imported.dropped) > 4 else ""
-        rows["left out"] = ", ".join(imported.dropped[:4]) + more
+        rows["left out"] = some_of(imported.dropped, 4)
     print_table("Imported", rows)
     for note in imported.notes:
         say(f"note: {note}")
