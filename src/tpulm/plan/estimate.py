@@ -39,7 +39,7 @@ class PhasePlan:
     analysis: Analysis
     seconds: float  # of a step, estimated
     seconds_at_least: float
-    parts: dict[str, float]  # seconds of a step by cause: "compute", "memory", "communication"
+    parts: dict[str, float]  # that add up to the estimate, by cause: "compute", "memory", "communication"
     text_fraction: float  # fraction of row slots assumed to hold text
 
     @property
@@ -142,7 +142,7 @@ def _phase_values(phase: PhasePlan) -> dict[str, Any]:
 
 def plan(config: RunConfig, accelerator: Accelerator, *, progress: Progress = SILENT) -> Plan:
     """Compile every phase for the slice. Raises `DoesNotFit`, with `phase` set, if one does not fit, and ConfigError."""
-    phases = phases_of(config)
+    phases, bandwidth = phases_of(config), accelerator.hbm_bytes_per_second / accelerator.devices
     plans: list[PhasePlan] = []
     parameters = 0
     for phase in phases:
@@ -154,44 +154,28 @@ def plan(config: RunConfig, accelerator: Accelerator, *, progress: Progress = SI
             error.phase = phase
             raise
         parameters = program.num_parameters
-        parts = seconds_by_part(analysis, accelerator)
-        batch_size = phase.config.train.batch_size
+        communication = _communication_seconds(analysis.collectives, accelerator)
+        parts = {
+            "compute": analysis.cycles / accelerator.clock_hertz,
+            "memory": analysis.unestimated_bytes / bandwidth,
+            "communication": communication,
+        }
+        at_least = max(analysis.flops / accelerator.peak_flops_per_device, analysis.bytes / bandwidth, communication)
         plans.append(
             PhasePlan(
                 number=phase.number,
                 steps=phase.last_step - phase.first_step,
                 layout=program.layout,
                 sequence_length=phase.config.data.sequence_length,
-                model_flops=program.objective.flops_per_row * batch_size,
+                model_flops=program.objective.flops_per_row * phase.config.train.batch_size,
                 analysis=analysis,
-                seconds=max(sum(parts.values()), seconds_at_least(analysis, accelerator)),
-                seconds_at_least=seconds_at_least(analysis, accelerator),
+                seconds=max(sum(parts.values()), at_least),
+                seconds_at_least=at_least,
                 parts=parts,
                 text_fraction=TEXT_FRACTION[phase.config.data.rows],
             )
         )
     return Plan(accelerator, tuple(plans), parameters)
-
-
-def seconds_by_part(analysis: Analysis, accelerator: Accelerator) -> dict[str, float]:
-    """The estimate in seconds, in parts that add up."""
-    return {
-        "compute": analysis.cycles / accelerator.clock_hertz,
-        "memory": analysis.unestimated_bytes / _bandwidth(accelerator),
-        "communication": _communication_seconds(analysis.collectives, accelerator),
-    }
-
-
-def seconds_at_least(analysis: Analysis, accelerator: Accelerator) -> float:
-    return max(
-        analysis.flops / accelerator.peak_flops_per_device,
-        analysis.bytes / _bandwidth(accelerator),
-        _communication_seconds(analysis.collectives, accelerator),
-    )
-
-
-def _bandwidth(accelerator: Accelerator) -> float:
-    return accelerator.hbm_bytes_per_second / accelerator.devices
 
 
 def _communication_seconds(collectives: Sequence[Collective], accelerator: Accelerator) -> float:
@@ -251,13 +235,15 @@ def fit(config: RunConfig, accelerator: Accelerator, *, progress: Progress = SIL
     tried: list[str] = []
     parameters = program_for(config, accelerator).num_parameters
     for hardware in _candidates(config, accelerator):
-        if (state := state_bytes(parameters, hardware)) > _STATE_SHARE * accelerator.hbm_bytes_per_device:
+        # float32 parameters, two moments and the gradient
+        if (state := 16 * parameters // (hardware.fsdp * hardware.tensor)) > _STATE_SHARE * accelerator.hbm_bytes_per_device:
             tried.append(f"fsdp {hardware.fsdp}: {state / 2**30:.1f} GiB of parameters, moments and gradients on each device")
             continue
         rows: int | None = hardware.microbatch_size or _share(config, accelerator)
         while rows:
             attempt = config.model_copy(update={"hardware": hardware.model_copy(update={"microbatch_size": rows})})
-            edits = ", ".join(f"{name.split('.')[1]} {value}" for name, value in changes(config, attempt, accelerator).items())
+            changed = changes(config, attempt, accelerator)
+            edits = ", ".join(f"{name.split('.')[1]} {value}" for name, value in changed.items())
             progress.note(f"Trying {edits or 'the settings as they are'}")
             try:
                 fitting = plan(attempt, accelerator, progress=progress)
@@ -267,7 +253,7 @@ def fit(config: RunConfig, accelerator: Accelerator, *, progress: Progress = SIL
                 if rows and rows < _FILLS_THE_UNIT and hardware.remat != "full":
                     break  # recomputing costs less than so few rows
                 continue
-            return Fitting(attempt, fitting, changes(config, attempt, accelerator), tuple(tried))
+            return Fitting(attempt, fitting, changed, tuple(tried))
     listed = "\n".join(f"  {line}" for line in tried)
     raise ConfigError(
         f"no settings of microbatch_size, remat and fsdp fit {accelerator.name}; tried:\n{listed}\n"
@@ -303,11 +289,6 @@ def dominating(accelerator: Accelerator, error: DoesNotFit) -> list[Buffer]:
             buffer._replace(bytes=round(buffer.bytes * scale)) for buffer in planned.heaviest.analysis.largest if buffer.stacked
         ]
     return []
-
-
-def state_bytes(parameters: int, hardware: HardwareConfig) -> int:
-    """Bytes on one device: float32 parameters, two moments and the gradient."""
-    return 16 * parameters // (hardware.fsdp * hardware.tensor)
 
 
 def changes(before: RunConfig, after: RunConfig, accelerator: Accelerator) -> dict[str, Any]:
