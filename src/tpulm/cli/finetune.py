@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import PurePath
@@ -370,8 +373,7 @@ def _classify(
                 yield {"predicted": float(f"{answer.score:.7g}")}
 
     rows, skipped = _rows_of(options, model, columns)
-    taken = ("predicted", "score")
-    counted = _write_answers(rows, answered, options, output, title="Classifying", header=columns.header, taken=taken)
+    counted = _write_answers(rows, answered, options, output, title="Classifying", taken=("predicted", "score"))
     _show_written("classified", counted, _left_out(classifier.cut, classifier.max_length, skipped), output)
 
 
@@ -461,7 +463,6 @@ def _write_answers(
     output: PurePath | None,
     *,
     title: str,
-    header: bool = True,
     taken: Sequence[str] = (),
     what: str = "answer",
 ) -> int:
@@ -469,12 +470,9 @@ def _write_answers(
 
     Raises ConfigError for a row that has a column of such a name, or of those that are `taken`.
     """
-    import sys
-    from contextlib import nullcontext
-
     from tpulm.labelled.records import RowWriter, writing_rows
 
-    how: dict[str, Any] = {"header": header, "like": options.input, "encoding": options.encoding}
+    how: dict[str, Any] = {"header": not options.no_header, "like": options.input, "encoding": options.encoding}
     with nullcontext(RowWriter(sys.stdout, ".jsonl")) if output is None else writing_rows(output, **how) as writer:
 
         def write(chunk: list[TextRow]) -> None:
@@ -531,8 +529,6 @@ def embed(
         raise ConfigError("the vectors of a file go into --output, a .npy or .jsonl; --json is for texts")
     if output is not None and not output.name.endswith((".npy", ".jsonl", ".jsonl.gz")):
         raise ConfigError(f"--output {output}: vectors are written as .npy or .jsonl; give the file such a name")
-    import io
-
     import numpy as np
 
     from tpulm import storage
