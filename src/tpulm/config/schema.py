@@ -419,23 +419,20 @@ class ModelConfig(Settings):
             yield "modernbert drops no attention weights: set attention_dropout = 0.0 (dropout is of the branches)"
         if self.architecture != "electra" and self.generator is not None:
             yield f"{self.architecture} has no generator: leave model.generator out, or set architecture = 'electra'"
-        if self.generator is not None:
-            self._check_electra(self.generator)
+        if (generator := self.generator) is not None:
+            if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
+                yield "generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0"
+            width, heads, _ = self.generator_sizes
+            if width % heads:
+                yield (
+                    f"generator.width {generator.width} of hidden_size {self.hidden_size} is {width}, which does not divide "
+                    f"into {heads} heads; choose a width that makes it a multiple of 64"
+                )
         if self.positions == "learned" and self.rotary_scaling is not None:
             yield "rotary_scaling scales rotary positions: leave it out, or set positions = 'rotary' (here they are 'learned')"
         if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
             yield (
                 f"rotary positions turn pairs: hidden_size / num_heads is {self.hidden_size // self.num_heads}, an odd number"
-            )
-
-    def _check_electra(self, generator: GeneratorConfig) -> None:
-        if not generator.own_layers and (generator.width, generator.depth) != (1.0, 1.0):
-            raise ValueError("generator.own_layers = false needs generator.width = 1.0 and generator.depth = 1.0")
-        width, heads, _ = self.generator_sizes
-        if width % heads:
-            raise ValueError(
-                f"generator.width {generator.width} of hidden_size {self.hidden_size} is {width}, which does not divide into "
-                f"{heads} heads; choose a width that makes it a multiple of 64"
             )
 
     def identity(self) -> dict[str, Any]:
@@ -631,9 +628,14 @@ class RunConfig(Settings):
                     f"phase {number} has sequence_length {phase.sequence_length}, which exceeds model.max_positions "
                     f"{self.model.max_positions}; raise the latter"
                 )
-            self._trainable(f"phase {number} has objective", phase.objective)
-        self._trainable("train.objective.name is", self.train.objective.name)
-
+        fitting = {"decoder": ("clm",), "electra": ("rtd",)}.get(self.model.architecture, ("mlm", "clm"))
+        named = {f"phase {number} has objective": phase.objective for number, phase in enumerate(self.phases, start=1)}
+        for where, objective in {**named, "train.objective.name is": self.train.objective.name}.items():
+            if objective in ("mlm", "rtd", "clm") and objective not in fitting:  # registered ones check this themselves
+                yield (
+                    f"{where} '{objective}', which cannot train model.architecture = '{self.model.architecture}'; "
+                    f"use {' or '.join(fitting)}, or leave it out"
+                )
         length, positions = self.data.sequence_length, self.model.max_positions
         if length > positions:
             yield f"data.sequence_length {length} exceeds model.max_positions {positions}; raise the latter"
@@ -698,15 +700,6 @@ class RunConfig(Settings):
         """Of each phase, also where it is the default."""
         default = self.train.objective.name or DEFAULT_OBJECTIVES[self.model.architecture]
         return tuple(phase.objective or default for phase in self.phases or (PhaseConfig(),))
-
-    def _trainable(self, where: str, objective: str | None) -> None:
-        """Raise unless a built-in objective can train the model's parameters; registered objectives check this themselves."""
-        fitting = {"decoder": ("clm",), "electra": ("rtd",)}.get(self.model.architecture, ("mlm", "clm"))
-        if objective in ("mlm", "rtd", "clm") and objective not in fitting:
-            raise ValueError(
-                f"{where} '{objective}', which cannot train model.architecture = '{self.model.architecture}'; "
-                f"use {' or '.join(fitting)}, or leave it out"
-            )
 
 
 class Phase(NamedTuple):
