@@ -16,7 +16,6 @@ import tpulm
 from encoders import built, reviews
 from tpulm import accelerators, storage
 from tpulm.config import FinetuneConfig, ModelConfig
-from tpulm.config.finetune import usual_learning_rate
 from tpulm.convert.importing import import_model
 from tpulm.errors import ConfigError, DataError
 from tpulm.nn.params import named_leaves
@@ -59,7 +58,7 @@ def test_the_usual_learning_rate_is_that_of_a_model_of_this_width(encoder: Path,
     assert tpulm.load_model(tmp_path / "out").pretrained_here
     for architecture, width, rate in (("electra", 256, 1e-3), ("bert", 512, 5e-5), ("electra", 512, 1e-4)):
         model = ModelConfig.model_validate({"architecture": architecture, "hidden_size": width, "num_heads": 4})
-        assert usual_learning_rate(model, pretrained_here=True) == rate
+        assert FinetuneConfig().for_model(model, pretrained_here=True).learning_rate == rate
 
 
 def test_a_length_that_says_nothing_is_not_used(fitted: tpulm.Classifier, encoder: Path, tmp_path: Path) -> None:

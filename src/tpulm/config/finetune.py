@@ -142,7 +142,9 @@ class FinetuneConfig(Settings):
         if self.pooling is not None and self.task not in ("embed", "retrieve") and architecture != "modernbert":
             raise ConfigError(f"pooling is of embed, retrieve and ModernBERT, and the task is {self.task}; leave it out")
         filled = {
-            "learning_rate": self.learning_rate or usual_learning_rate(model, pretrained_here=pretrained_here),
+            "learning_rate": self.learning_rate
+            or narrow_learning_rate(model, pretrained_here=pretrained_here)
+            or (1e-4 if architecture == "electra" else 5e-5),  # ELECTRA's authors', and BERT's from its authors' range
             "layer_decay": self.layer_decay or (0.8 if architecture == "electra" else 1.0),
             "max_length": self.max_length or classifier_length or min(384 if self.task == "qa" else 128, max_positions),
         }
@@ -176,15 +178,7 @@ class FinetuneConfig(Settings):
         )
 
 
-def usual_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float:
-    """The peak learning rate of fine-tuning by default.
-
-    Published: ELECTRA's authors', and BERT's from its authors' range.
-    """
-    return narrow_learning_rate(model, pretrained_here=pretrained_here) or (1e-4 if model.architecture == "electra" else 5e-5)
-
-
 def narrow_learning_rate(model: ModelConfig, *, pretrained_here: bool) -> float | None:
-    """That of a narrow model which was pretrained for minutes or hours (benchmarks/finetuning_rates.py, docs/experiments.md);
-    None for others, which published rates suit."""
+    """The peak learning rate for a narrow model which was pretrained for minutes or hours (benchmarks/finetuning_rates.py,
+    docs/experiments.md); None for others, which published rates suit."""
     return 1e-3 if pretrained_here and model.hidden_size <= _NARROW else None
