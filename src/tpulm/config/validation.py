@@ -71,10 +71,11 @@ def _explain(item: Any, kind: type[BaseModel]) -> str:
     location = [str(part) for part in item["loc"]]
     name = ".".join(location)
     if item["type"] == "extra_forbidden":
-        group = _group(kind, location[:-1])
-        known = list(group.model_fields) if group else []
-        hint = suggest(location[-1], known, within="".join(f"{part}." for part in location[:-1]))
-        if not hint and (elsewhere := [one for one in _names(kind) if one.endswith(f".{location[-1]}")]):
+        *path, last = location
+        names, above = list(_names(kind)), "".join(f"{part}." for part in path if not part.isdigit())
+        known = [one.removeprefix(above) for one in names if one.rpartition(".")[0] == above.rstrip(".")]
+        hint = suggest(last, known, within="".join(f"{part}." for part in path))
+        if not hint and (elsewhere := [one for one in names if one.endswith(f".{last}")]):
             hint = f" Did you mean '{elsewhere[0]}'?"
         hint = hint or (f"{_KNOWN}{', '.join(known)}." if known else "")
         return f"unknown setting '{name}'.{hint}"
@@ -91,16 +92,3 @@ def _names(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         if (group := settings_class(field.annotation)) is not None:
             yield from _names(group, f"{prefix}{name}.")
-
-
-def _group(kind: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The settings class at a dotted path; None if there is none."""
-    group: type[BaseModel] | None = kind
-    for name in path:
-        if group is None:
-            return None
-        if name.isdigit():
-            continue
-        field = group.model_fields.get(name)
-        group = None if field is None else settings_class(field.annotation)
-    return group
