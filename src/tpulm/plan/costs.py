@@ -157,10 +157,10 @@ class _Walk:
             return 0
         whole, part = _hbm(operand.shapes), 0
         for user in _through_bitcasts(parameter.name, fused):
-            inplace = user.opcode == "dynamic-update-slice" and fused.source(user.operands[0], _BITCAST) == parameter.name
-            if user.opcode in _SLICING and fused.source(user.operands[0], _BITCAST) == parameter.name:
+            is_first = fused.source(user.operands[0], _BITCAST) == parameter.name
+            if is_first and user.opcode in _SLICING:
                 part += sum(array.bytes for array in user.shapes)
-            elif not inplace:
+            elif not (is_first and user.opcode == "dynamic-update-slice"):  # which is in place
                 return whole
         return min(whole, part)
 
