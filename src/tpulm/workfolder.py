@@ -105,10 +105,8 @@ def _drop_stale_results(config: RunConfig, folder: PurePath, progress: Progress)
             results |= {} if (result := read_result(folder, name)) is None else {name: result}
         except Damaged:
             forget(name, f"{_result_path(folder, name)} is damaged")
-    if (
-        "train" in results and results["train"]["steps"] != config.train.steps
-    ):  # training continues, and later stages are redone
-        storage.remove(folder / "results")
+    if "train" in results and results["train"]["steps"] != config.train.steps:
+        storage.remove(folder / "results")  # training continues, and later stages are redone
         return
     for name in ("export", "report"):
         for file, wrong in storage.differences(folder / name, results.get(name, {}).get("files", {})):
@@ -255,12 +253,8 @@ def joined(
 def importing_into(workdir: str | PurePath) -> Iterator[PurePath]:
     """Hold a folder for importing a dataset into it. Raises WorkFolderMismatch if it holds the results of other work."""
     folder = storage.check_writable(workdir)
-    if not is_imported(folder):
-        existing = _existing_stages(folder)
-        if existing:
-            raise WorkFolderMismatch(
-                f"{folder} holds {', '.join(existing)}, and no imported dataset; import into an empty folder"
-            )
+    if not is_imported(folder) and (existing := _existing_stages(folder)):
+        raise WorkFolderMismatch(f"{folder} holds {', '.join(existing)}, and no imported dataset; import into an empty folder")
     with interrupt.handled(), held(folder, "import"):
         yield folder
 

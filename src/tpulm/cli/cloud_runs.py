@@ -409,7 +409,7 @@ def _total(attempts: Sequence[cloud.status.Spent]) -> str:
     return "at least " * (len(known) < len(attempts)) + dollars(sum(known))
 
 
-def _moment(at: float | None, *, after: float | None = None) -> str:
+def _moment(at: float | None, *, after: float | None) -> str:
     """In local time; without the day where that is the day of `after`."""
     if at is None:
         return "-"

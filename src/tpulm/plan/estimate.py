@@ -306,12 +306,12 @@ def changes(before: RunConfig, after: RunConfig, accelerator: Accelerator) -> di
 def _candidates(config: RunConfig, accelerator: Accelerator) -> Iterator[HardwareConfig]:
     """Nearest first: for each possible sharding of the state, each way of keeping less for the backward pass."""
     hardware = config.hardware
-    stages = ("dots", "full") if hardware.remat == "auto" else ("none", "dots", "full")
-    strategy = stages[0] if hardware.remat == "auto" else hardware.remat
+    strategies = ("none", "dots", "full")
+    first = strategies.index("dots" if hardware.remat == "auto" else hardware.remat)
     fsdp = hardware.fsdp
     while fsdp <= accelerator.devices:
         if accelerator.devices % (fsdp * hardware.tensor) == 0 and config.model.hidden_size % fsdp == 0:
-            for remat in stages[stages.index(strategy) :]:
+            for remat in strategies[first:]:
                 yield hardware.model_copy(update={"fsdp": fsdp, "remat": remat, "data": "auto"})
         fsdp *= 2
 
