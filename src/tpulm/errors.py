@@ -8,7 +8,7 @@
     ├── CloudRefused                4   permission, quota or budget
     ├── Unavailable                 1   a service kept failing for minutes; it may work later
     ├── StorageError                1   a file or object could not be read or written (disk full, read-only, …)
-    │   ├── Damaged             1   a file that tpulm wrote is not as it was written
+    │   ├── Damaged                 1   a file that tpulm wrote is not as it was written
     │   ├── StorageRefused          4   no credentials for Cloud Storage, or no permission
     │   ├── StorageUnavailable      1   Cloud Storage kept failing; also an Unavailable
     │   └── InUse                   1   another process works in the folder

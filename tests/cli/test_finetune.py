@@ -223,10 +223,10 @@ def test_small_numbers_are_written_with_their_digits(tmp_path: Path) -> None:
     regression = tpulm.Classifier(built("bert"), task="regression", max_length=16)
     regression.params = transformed(regression.first_params(0), 1e-7)
     regression.save_pretrained(tmp_path / "out")
-    (tmp_path / "new.tsv").write_text("text\nthe film was good\n")
-    done = invoke("classify", str(tmp_path / "out"), "--input", str(tmp_path / "new.tsv"))
+    (tmp_path / "new.tsv").write_text("text\tscore\nthe film was good\t4.5\n")  # its own score, as in files of STS
+    row = json.loads(invoke("classify", str(tmp_path / "out"), "--input", str(tmp_path / "new.tsv")).stdout)
     [expected] = regression.predict(["the film was good"])
-    assert json.loads(done.stdout)["predicted"] == pytest.approx(expected, rel=1e-6, abs=0) and expected != 0
+    assert row["predicted"] == pytest.approx(expected, rel=1e-6, abs=0) and expected != 0 and row["score"] == "4.5"
 
 
 @pytest.mark.slow

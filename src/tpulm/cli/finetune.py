@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -373,7 +373,7 @@ def _classify(
                 yield {"predicted": float(f"{answer.score:.7g}")}
 
     rows, skipped = _rows_of(options, model, columns)
-    counted = _write_answers(rows, answered, options, output, title="Classifying", taken=("predicted", "score"))
+    counted = _write_answers(rows, answered, options, output, title="Classifying")
     _show_written("classified", counted, _left_out(classifier.cut, classifier.max_length, skipped), output)
 
 
@@ -463,12 +463,11 @@ def _write_answers(
     output: PurePath | None,
     *,
     title: str,
-    taken: Sequence[str] = (),
     what: str = "answer",
 ) -> int:
     """Write each row with the columns that answer it, to stdout where there is no output; how many rows there were.
 
-    Raises ConfigError for a row that has a column of such a name, or of those that are `taken`.
+    Raises ConfigError for a row that has a column of such a name.
     """
     from tpulm.labelled.records import RowWriter, writing_rows
 
@@ -477,7 +476,7 @@ def _write_answers(
 
         def write(chunk: list[TextRow]) -> None:
             for row, added in zip(chunk, answered(chunk), strict=True):
-                if (clash := next((name for name in taken or added if name in row.record.values), None)) is not None:
+                if (clash := next((name for name in added if name in row.record.values), None)) is not None:
                     raise ConfigError(f"{options.input} has a column '{clash}' already, where the {what} would go; rename it")
                 writer.write({**row.record.values, **added}, row.record.place)
 
