@@ -14,9 +14,9 @@ from pydantic import RootModel
 from tpulm import storage
 from tpulm.config import CorpusConfig, RunConfig, differences, listed
 from tpulm.config.validation import validate_own
-from tpulm.corpus.documents import SamplesByReason
+from tpulm.corpus.documents import Faults, SamplesByReason
 from tpulm.corpus.readers import READERS
-from tpulm.corpus.readers.lines import InputFile
+from tpulm.corpus.readers.lines import ByteStream, InputFile
 from tpulm.corpus.sources import find_files
 from tpulm.corpus.spill import SortedRun
 from tpulm.errors import WorkFolderMismatch
@@ -228,14 +228,6 @@ def is_unchanged(record: InputRecord, file: InputFile) -> bool:
     read_in_full = record.read_bytes == record.bytes
     if (file.bytes != record.bytes) if read_in_full else (file.bytes < record.read_bytes):
         return False
-    return _hash_beginning(file.path, file.offset, record.read_bytes) == record.sha256
-
-
-def _hash_beginning(path: str, offset: int, size: int) -> str:
-    digest = hashlib.sha256()
-    with storage.open_read(path) as stream, storage.explain("read", path):
-        stream.seek(offset)
-        while size and (data := stream.read(min(size, 1 << 20))):
-            digest.update(data)
-            size -= len(data)
-    return digest.hexdigest()
+    beginning = ByteStream(file.path, None, Faults("stop"), offset=file.offset, length=record.read_bytes)
+    beginning.exhaust()
+    return beginning.sha256() == record.sha256
