@@ -17,6 +17,7 @@ from tpulm.corpus.readers.lines import ByteStream
 from tpulm.corpus.sources import find_files
 from tpulm.errors import DataError
 from tpulm.progress import Silent
+from tpulm.runtime.workers import Runner, run_here
 
 
 class Read(NamedTuple):
@@ -91,12 +92,12 @@ def scattered(tmp_path: Path) -> Callable[..., Scattered]:
     made = 0
 
     def scattered(
-        sources: Any, *, part_bytes: int = 16_000_000, workdir: Path | None = None, workers: int = 1, **given: Any
+        sources: Any, *, part_bytes: int = 16_000_000, workdir: Path | None = None, runner: Runner = run_here, **given: Any
     ) -> Scattered:
         nonlocal made
         made += 1
         folder, progress = workdir or tmp_path / f"work{made}", given.pop("progress", Silent())
         config = CorpusConfig.model_validate({"sources": str(sources) if isinstance(sources, Path) else sources, **given})
-        return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, workers=workers, progress=progress))
+        return Scattered(folder, scatter(config, folder, part_bytes=part_bytes, runner=runner, progress=progress))
 
     return scattered

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tpulm.config import CORPUS_FORMATS, SourceConfig
 from tpulm.corpus import readers
 from tpulm.corpus.readers import Batcher, DocumentBatch, Input, OpenDocument
 from tpulm.errors import DataError, WorkFolderMismatch
+from tpulm.runtime.workers import run_tasks
 
 
 def read_fasta(opened: Input) -> Iterator[DocumentBatch]:
@@ -47,7 +49,7 @@ def test_a_format_of_ones_own_is_read_by_every_worker(
     for number in range(3):
         write(f"in/{number}.fasta", f">a{number}\nACGT\nTTA\n>b{number}\nCC\n")
     sources = [{"path": str(tmp_path / "in"), "text_field": " "}]
-    corpus = scattered(sources, workers=2)
+    corpus = scattered(sources, runner=partial(run_tasks, workers=2))
     assert corpus.documents() == ["a0 ACGT TTA", "a1 ACGT TTA", "a2 ACGT TTA", "b0 CC", "b1 CC", "b2 CC"]
     with pytest.raises(WorkFolderMismatch, match=r"text_field:   -> \+"):
         scattered([{**sources[0], "text_field": "+"}], workdir=corpus.workdir)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from tpulm.corpus import load_manifest, load_removed, read_part, remove_spill, s
 from tpulm.errors import DataError, Stopped, StorageError
 from tpulm.progress import Silent
 from tpulm.runtime.hosts import Hosts
+from tpulm.runtime.workers import run_here, run_tasks
 
 SCATTER = sys.modules["tpulm.corpus.scatter"]
 
@@ -37,7 +39,7 @@ def dying(function):
         return function(*arguments, **named)
     return wrapped
 storage.publish, storage.write_json, os.fsync = map(dying, (storage.publish, storage.write_json, os.fsync))
-scatter(CorpusConfig(sources=tuple(sys.argv[3:])), sys.argv[2], part_bytes=10_000, workers=1)
+scatter(CorpusConfig(sources=tuple(sys.argv[3:])), sys.argv[2], part_bytes=10_000)
 """
 
 
@@ -302,12 +304,13 @@ class Together:
 def test_hosts_share_the_pieces_and_the_result_is_the_same(sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SCATTER, "_WORTH_A_POOL_BYTES", 0)
     config = CorpusConfig.model_validate({"sources": sources, "cleaning": {"remove": ["9 of"]}})
-    alone = scatter(config, tmp_path / "alone", part_bytes=10_000, workers=1)
+    alone = scatter(config, tmp_path / "alone", part_bytes=10_000, runner=run_here)
     channel, heard = Together(), [Heard(), Heard()]
 
     def host(index: int):
         several = Hosts(index, 2, channel=cast("Any", channel))
-        return scatter(config, tmp_path / "w", part_bytes=10_000, workers=2, hosts=several, progress=heard[index])
+        runner = partial(run_tasks, workers=2)
+        return scatter(config, tmp_path / "w", part_bytes=10_000, runner=runner, hosts=several, progress=heard[index])
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(host, range(2))) == [alone, alone]

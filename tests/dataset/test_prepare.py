@@ -68,7 +68,7 @@ def scattered_at(workdir: Path, documents: list[str]) -> Scattered:
     text.parent.mkdir(parents=True, exist_ok=True)
     text.write_text("\n".join(documents) + "\n", encoding="utf-8")
     config = CorpusConfig(sources=str(text), holdout_fraction=0.1)  # pyright: ignore[reportArgumentType]
-    manifest = corpus.scatter(config, workdir, part_bytes=CONFIG.part_bytes, workers=1)
+    manifest = corpus.scatter(config, workdir, part_bytes=CONFIG.part_bytes)
     trained = tokenization.train([[TEXT + "."] * 3], TokenizerConfig(vocab_size=60))
     tokenization.save(trained, workdir / "tokenizer")
     return Scattered(workdir, manifest, documents)

@@ -441,7 +441,7 @@ def _work_folders(folder: Path) -> Iterator[Seed]:
     texts = _written(folder / "a.txt", "\n".join(f"{line} {number}" for number, line in enumerate(LINES)))
     import_tfrecords([str(records)], workdir, kind="electra", tokenizer=vocabulary, holdout_fraction=0.3)
     sources = CorpusConfig.model_validate({"sources": [str(texts)], "holdout_fraction": 0.3})
-    corpus.scatter(sources, workdir, part_bytes=10_000, workers=1)
+    corpus.scatter(sources, workdir, part_bytes=10_000)
     config = RunConfig.model_validate({"data": {"sequence_length": LENGTH}, "train": {"steps": 10}})
     storage.write_atomic(workdir / "run.json", canonical_json(config))
     workfolder.write_result(workdir, "export", {"step": 10})

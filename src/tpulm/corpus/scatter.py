@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -64,7 +63,6 @@ def scatter(
     workdir: str | os.PathLike[str],
     *,
     part_bytes: int,
-    workers: int | None = None,
     runner: Runner | None = None,
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
@@ -73,8 +71,7 @@ def scatter(
 
     A complete corpus is not read again if `remove_spill` has deleted its documents, since the dataset has them. Raises
     ConfigError for missing sources, DataError for unusable input or an empty corpus, and WorkFolderMismatch if the folder holds
-    another corpus. `workers`, `runner` (by default a pool of `workers` processes) and `hosts`, which share the pieces, do not
-    change the result.
+    another corpus. `runner` (by default a pool of processes) and `hosts`, which share the pieces, do not change the result.
     """
     manifest = load_manifest(workdir)
     if manifest is not None:
@@ -85,7 +82,7 @@ def scatter(
     Cleaner(config.cleaning)  # raises errors in the settings early
     pieces = cut_into_pieces(files, config, os.fspath(workdir))
     stage.sweep(pieces, hosts, also=[near_folder(workdir)])
-    runner = _runner(pieces, workers, runner)
+    runner = _runner(pieces, runner)
     limits = Limits(config.max_documents, config.max_bytes)
     if limits == Limits():
         records = stage.run(pieces, "Reading the corpus", "B", runner=runner, hosts=hosts, progress=progress)
@@ -102,15 +99,15 @@ def scatter(
     return manifest
 
 
-def _runner(pieces: Sequence[Piece], workers: int | None, runner: Runner | None) -> Runner:
+def _runner(pieces: Sequence[Piece], runner: Runner | None) -> Runner:
     """By default a pool of processes, or this one if a pool is not worth it."""
     if runner is None or isinstance(runner, WorkerPool):
-        workers = min(runner.workers if runner else workers or count_cores(), len(pieces))
+        workers = min(runner.workers if runner else count_cores(), len(pieces))
         if runner is not None:
             runner.warm_up()  # for later stages, if not for this one
         if workers <= 1 or sum(piece.text_bytes for piece in pieces) <= _WORTH_A_POOL_BYTES:
             return run_here
-    return runner or partial(run_tasks, workers=workers)
+    return runner or run_tasks
 
 
 def _read_up_to(limits: Limits, pieces: Sequence[Piece], hosts: Hosts, progress: Progress) -> list[PieceRecord]:

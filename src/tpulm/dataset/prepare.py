@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ from tpulm.errors import ConfigError, DataError, MissingExtra, WorkFolderMismatc
 from tpulm.progress import SILENT, Progress
 from tpulm.readable import plural
 from tpulm.runtime.hosts import ALONE, Hosts
-from tpulm.runtime.workers import Runner, WorkerPool, report, run_tasks
+from tpulm.runtime.workers import Runner, WorkerPool, report
 from tpulm.special_tokens import SpecialTokens
 from tpulm.tokenization import Tokenization, analysers
 from tpulm.tokenization.encode import ENGINE, LIBRARY
@@ -61,8 +61,7 @@ def prepare(
     tokenization_path: str | PurePath,
     corpus_manifest: CorpusManifest,
     corpus_workdir: str | PurePath | None = None,
-    workers: int | None = None,
-    runner: Runner | None = None,
+    runner: Runner,
     hosts: Hosts = ALONE,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
@@ -100,7 +99,7 @@ def prepare(
         corpus_manifest.num_parts,
         total=corpus_manifest.counts.bytes,
         unit="B",
-        runner=runner or partial(run_tasks, workers=workers),
+        runner=runner,
         hosts=hosts,
         progress=progress,
     )
