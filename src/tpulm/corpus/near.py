@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Final, NamedTuple
@@ -90,9 +90,9 @@ class _Band(NamedTuple):
         parts = []
         for number in range(ranges):
             first, last = number * RANGE // ranges, (number + 1) * RANGE // ranges
-            entries = [_entries(piece, self.number, first, last) for piece in self.pieces]
-            hashes = np.concatenate([entry.hashes for entry in entries])
-            keys = joined([entry.keys for entry in entries])
+            entries = [entry for piece in self.pieces for entry in _entries(piece, self.number, first, last)]
+            hashes = np.concatenate([np.zeros(0, np.uint64), *(some for some, _ in entries)])
+            keys = joined(some for _, some in entries)
             order = np.argsort(hashes, kind="stable")
             hashes, keys = hashes[order], keys.take(order)
             new = np.ones(len(hashes), bool)
@@ -134,7 +134,7 @@ def mark_near_duplicates(
     hosts.barrier("near-duplicates")
 
 
-def keys_between(workdir: str | os.PathLike[str], low: int = 0, high: int = RANGE) -> Keys:
+def keys_between(workdir: str | os.PathLike[str], low: int, high: int) -> Keys:
     """The keys of near-duplicates with low <= first half < high, ascending."""
     return _keys_between(_union_path(workdir), low, high)
 
@@ -154,22 +154,15 @@ def _union_path(workdir: str | os.PathLike[str]) -> PurePath:
     return near_folder(workdir) / "duplicates.keys"
 
 
-class _Entries(NamedTuple):
-    hashes: np.ndarray  # uint64 [N]
-    keys: Keys
-
-
-def _entries(piece: _SpilledPiece, band: int, first: int, last: int) -> _Entries:
-    """The hashes of one band in [first, last), and the keys of their documents, in the piece's order."""
-    ranges = storage.open_ranges(piece.files[0])
-    entries, before = [_Entries(np.zeros(0, np.uint64), joined([]))], 0
+def _entries(piece: _SpilledPiece, band: int, first: int, last: int) -> Iterator[tuple[np.ndarray, Keys]]:
+    """For each run: the hashes of one band in [first, last), uint64 [N], and the keys of their documents."""
+    ranges, before = storage.open_ranges(piece.files[0]), 0
     for run, item in zip(piece.runs, SpillReader(piece.spill, piece.runs).slices(), strict=True):
         start = 8 * (piece.bands.bands * before + band * run.documents)
         hashes = np.frombuffer(ranges.read(start, start + 8 * run.documents), "<u8")
         chosen = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last - 1))
-        entries.append(_Entries(hashes[chosen], item.keys.take(chosen)))
+        yield hashes[chosen], item.keys.take(chosen)
         before += run.documents
-    return _Entries(np.concatenate([entry.hashes for entry in entries]), joined([entry.keys for entry in entries]))
 
 
 def _unite(band_files: Sequence[PurePath], path: PurePath) -> None:
@@ -200,13 +193,12 @@ def _keys_between(path: PurePath, low: int, high: int) -> Keys:
     size = 0 if info is None else info.size // _PAIR.itemsize
     ranges = storage.open_ranges(path)
 
-    def highs(first: int, last: int) -> np.ndarray:
-        pairs = ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize)
-        return np.ascontiguousarray(np.frombuffer(pairs, _PAIR)["high"])
+    def read(first: int, last: int) -> Keys:
+        pairs = np.frombuffer(ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize), _PAIR)
+        return Keys(np.ascontiguousarray(pairs["high"]), np.ascontiguousarray(pairs["low"]))
 
-    first, last = place_of(low, size, highs), place_of(high, size, highs)
-    pairs = np.frombuffer(ranges.read(first * _PAIR.itemsize, last * _PAIR.itemsize), _PAIR)
-    return Keys(np.ascontiguousarray(pairs["high"]), np.ascontiguousarray(pairs["low"]))
+    first, last = (place_of(key, size, lambda first, last: read(first, last).high) for key in (low, high))
+    return read(first, last)
 
 
 SHINGLE_WORDS: Final = 5  # as in FineWeb (Penedo et al. 2024, section 3.4)
