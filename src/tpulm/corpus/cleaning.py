@@ -86,7 +86,6 @@ class Cleaner:
     def __init__(self, config: CleaningConfig):
         self._config = config
         repeats = config.max_repeats
-        self._keep = repeats or 0
         if config.languages:
             _check_languages(config.languages)
         self.counts = defaultdict[str, Counter[str]](Counter)  # in all batches, by the fields of manifest.Counts
@@ -106,8 +105,8 @@ class Cleaner:
             text = _collapse(text, separator)
         if self._config.replace:
             text = replaced(text, self._config.replace, self.counts["replaced"], self.samples)
-        if self._keep:
-            text = self._repeats[separator].sub(lambda run: run[1] * self._keep, text)
+        if repeats := self._config.max_repeats:
+            text = self._repeats[separator].sub(lambda run: run[1] * repeats, text)
         for name, markup in MARKUP.items():
             if markup.pattern.search(text):
                 self.counts["markup"].update(name for one in text.split(separator) if markup.pattern.search(one))
