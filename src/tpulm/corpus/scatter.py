@@ -136,8 +136,7 @@ def _write_manifest(
     config: CorpusConfig, workdir: str | os.PathLike[str], part_bytes: int, records: Sequence[PieceRecord], progress: Progress
 ) -> None:
     counts = sum((record.counts for record in records), Counts())
-    _report(counts, progress)
-    _report_aozora(config, counts, progress)
+    _report(config, counts, progress)
     if not counts.documents:
         raise DataError(_empty(config, counts))
     inputs = tuple(file for record in records for file in record.inputs)
@@ -149,8 +148,8 @@ def _write_manifest(
         num_parts=_number_of_parts(counts.bytes, part_bytes),
         holdout_below=holdout_threshold(
             config.holdout_fraction,
-            min((record.smallest_draw for record in records), default=RANGE - 1),
-            max((record.largest_draw for record in records), default=0),
+            min(record.smallest_draw for record in records),
+            max(record.largest_draw for record in records),
         ),
         limit_reached=any(record.limit_reached for record in records),
         pieces=tuple(PieceSpill(source=record.source, runs=record.runs) for record in records),
@@ -179,15 +178,7 @@ def remove_spill(workdir: str | os.PathLike[str]) -> None:
     storage.remove(pieces_folder(workdir))
 
 
-def _report_aozora(config: CorpusConfig, counts: Counts, progress: Progress) -> None:
-    if counts.removed_matches.get(PATTERNS["aozora"][0]) and any(one.documents != "file" for one in config.sources):
-        progress.note(
-            "the lines of dashes are deleted, but headers and footers of Aozora's files only where a document is a file: other "
-            'documents keep them. Give the source documents = "file", or for a single book delete both from the file'
-        )
-
-
-def _report(counts: Counts, progress: Progress) -> None:
+def _report(config: CorpusConfig, counts: Counts, progress: Progress) -> None:
     if counts.skipped:
         reasons = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.skipped.items())
         progress.note(f"{plural(counts.documents, 'document')} kept; left out: {reasons}")
@@ -205,6 +196,11 @@ def _report(counts: Counts, progress: Progress) -> None:
         progress.note(
             f"taken out of sentences: {sum(counts.removed_templates.values()):,} templates and formulas, most often "
             f"{', '.join(name for name, _ in commonest)}"
+        )
+    if counts.removed_matches.get(PATTERNS["aozora"][0]) and any(one.documents != "file" for one in config.sources):
+        progress.note(
+            "the lines of dashes are deleted, but headers and footers of Aozora's files only where a document is a file: other "
+            'documents keep them. Give the source documents = "file", or for a single book delete both from the file'
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from tpulm import storage, tokenization
 from tpulm.config import DataConfig
 from tpulm.config.validation import validate_own
-from tpulm.corpus.identity import HASH, RANGE, HashPurpose, below, draw, holdout_threshold
+from tpulm.corpus.identity import HASH, HashPurpose, below, draw, holdout_threshold
 from tpulm.dataset.batches import evaluation_batches
 from tpulm.dataset.layouts import EMPTY, RowLayout
 from tpulm.dataset.manifest import (
@@ -41,7 +41,7 @@ from tpulm.dataset.tfrecord import Survey, read_records, survey
 from tpulm.errors import ConfigError, DataError
 from tpulm.progress import SILENT, Progress
 from tpulm.runtime import interrupt, stage
-from tpulm.runtime.workers import Runner, WorkerPool, run_here
+from tpulm.runtime.workers import WorkerPool, run_here
 from tpulm.tokenization import Tokenization, Vocabulary
 
 RANGE_BYTES: Final = 64 << 20  # of TFRecord, a few seconds' work
@@ -86,14 +86,17 @@ def import_tfrecords(
     num_records = sum(file.records for file in files)
     size = sum(task.span.bytes for task in tasks)
     with WorkerPool(workers) if workers != 1 and size > _WORTH_A_POOL_BYTES else nullcontext(run_here) as runner:
-        threshold = _read(tasks, holdout_fraction, runner, progress)
+        stage.sweep(tasks)
+        records = stage.gather(tasks, stage.run(tasks, "Reading the records", "B", runner=runner, progress=progress))
+        smallest, largest = min(record.smallest_draw for record in records), max(record.largest_draw for record in records)
+        holdout_below = 0 if held else holdout_threshold(holdout_fraction, smallest, largest)
         path = storage.as_path(workdir) / "tokenizer"
         tokenization.save(tokenizer, path, inputs={"imported": kind})
         splits = build_splits(
             workdir,
             inputs,
             rows,
-            RecordSource(str(pieces), str(path), tokenizer.fingerprint, digest(inputs), 0 if held else threshold),
+            RecordSource(str(pieces), str(path), tokenizer.fingerprint, digest(inputs), holdout_below),
             tasks[0].num_parts,
             total=num_records,
             unit="row",
@@ -193,11 +196,7 @@ def _peek(paths: Sequence[str], kind: Kind, tokenizer: Tokenization) -> tuple[Ro
 
 def _survey(paths: Sequence[str], progress: Progress) -> list[Survey]:
     """All files, sorted by fingerprint, so that a piece's number does not depend on file names."""
-    sizes = 0
-    for path in paths:
-        info = storage.info(path)
-        sizes += info.size if info else 0
-    progress.start("Looking through the records", sizes, "B")
+    progress.start("Looking through the records", sum(info.size for info in map(storage.info, paths) if info), "B")
     files = []
     for path in paths:
         files.append(survey(path, range_bytes=RANGE_BYTES, advance=progress.advance))
@@ -257,17 +256,6 @@ def _range_tasks(
         )
         for number, (file, span) in enumerate(ranges)
     ]
-
-
-def _read(tasks: Sequence[RangeTask], holdout_fraction: float, runner: Runner, progress: Progress) -> int:
-    """Write all ranges as pieces; return the threshold of holdout draws."""
-    stage.sweep(tasks)
-    records = stage.gather(tasks, stage.run(tasks, "Reading the records", "B", runner=runner, progress=progress))
-    return holdout_threshold(
-        holdout_fraction,
-        min((record.smallest_draw for record in records), default=RANGE - 1),
-        max((record.largest_draw for record in records), default=0),
-    )
 
 
 def _refuse_empty(train: SplitManifest, holdout: SplitManifest, held: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpulm import storage
-from tpulm.corpus.identity import RANGE, HashPurpose, Keys, draw, keys_of, part_range
+from tpulm.corpus.identity import HashPurpose, Keys, draw, keys_of, part_range
 from tpulm.dataset.manifest import FORMAT_VERSION, RowFormat
 from tpulm.dataset.pretraining_records import Shape, read_rows
 from tpulm.dataset.tfrecord import RecordRange, read_records
@@ -78,15 +78,15 @@ class RangeTask(NamedTuple):
         with storage.stream_aside(self.piece) as stream:
             np.save(stream, rows)
             size = stream.tell()
-        draws = list(map(int, draw(keys_in(rows), HashPurpose.HOLDOUT)))
+        draws = draw(keys_in(rows), HashPurpose.HOLDOUT)
         firsts = [np.uint64(part_range(part, self.num_parts)[0]) for part in range(1, self.num_parts)]
         record = ImportedRange(
             identity=self.identity,
             held_out=self.held_out,
             bytes=size,
             part_ends=(*(int(np.searchsorted(rows["high"], first)) for first in firsts), len(rows)),
-            smallest_draw=min(draws, default=RANGE - 1),
-            largest_draw=max(draws, default=0),
+            smallest_draw=int(draws.min()),
+            largest_draw=int(draws.max()),
         )
         record.write(self.files[1])
         return record
