@@ -6,7 +6,7 @@ The message is that of TensorFlow's core/example/example.proto and feature.proto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from google.protobuf.message import DecodeError
 
@@ -21,24 +21,15 @@ class NotAnExample(ValueError):
 
 
 def parse(data: bytes) -> Mapping[str, Any]:
-    """The features by name, for `integers` and `floats`. Raises NotAnExample."""
+    """The features by name, for `values`. Raises NotAnExample."""
     try:
         return Example.FromString(data).features.feature
     except DecodeError as error:
         raise NotAnExample(str(error)) from error
 
 
-def integers(feature: Any) -> Sequence[int]:
-    """The int64s of a feature. Raises NotAnExample if it holds something else."""
-    return _values(feature, "int64_list")
-
-
-def floats(feature: Any) -> Sequence[float]:
-    """The floats of a feature. Raises NotAnExample if it holds something else."""
-    return _values(feature, "float_list")
-
-
-def _values(feature: Any, kind: str) -> Sequence[Any]:
+def values(feature: Any, kind: Literal["int64_list", "float_list"]) -> Sequence[Any]:
+    """The int64s or floats of a feature. Raises NotAnExample if it holds something else."""
     value_kind = feature.WhichOneof("kind")
     if value_kind != kind:
         raise NotAnExample(f"holds {_KINDS[value_kind]}, not {_KINDS[kind]}")
@@ -47,14 +38,12 @@ def _values(feature: Any, kind: str) -> Sequence[Any]:
 
 def _message_class() -> Any:
     file = new_file(_PACKAGE)
-    for name, value in (("BytesList", KIND.TYPE_BYTES), ("FloatList", KIND.TYPE_FLOAT), ("Int64List", KIND.TYPE_INT64)):
-        file.message_type.add(name=name).field.append(field("value", 1, value, many=True))
     feature = file.message_type.add(name="Feature")
-    kinds = (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List"))
-    feature.field.extend(
-        field(name, number, kind, package=_PACKAGE, oneof=True) for number, (name, kind) in enumerate(kinds, 1)
-    )
     feature.oneof_decl.add(name="kind")
+    kinds = (("bytes_list", KIND.TYPE_BYTES), ("float_list", KIND.TYPE_FLOAT), ("int64_list", KIND.TYPE_INT64))
+    for number, (name, value) in enumerate(kinds, 1):
+        file.message_type.add(name=name).field.append(field("value", 1, value, many=True))
+        feature.field.append(field(name, number, name, package=_PACKAGE, oneof=True))
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True

@@ -51,7 +51,7 @@ class _Example(NamedTuple):
     def error(self, message: str) -> DataError:
         return DataError(message, location=self.place)
 
-    def values(self, names: Sequence[str], read: Callable[[Any], Any] = example.integers, *, first: str | None = None) -> Any:
+    def values(self, names: Sequence[str], *, floats: bool = False, first: str | None = None) -> Any:
         """The values of the feature that has one of these names. `first`: where the record is that all others must be like."""
         features = self.features
         name = next((name for name in names if name in features), None)  # indexing a protobuf map would add the name to it
@@ -62,7 +62,7 @@ class _Example(NamedTuple):
                 raise self.error(f"{missing}. Such records cannot be imported: {_READ}")
             raise self.error(f"{missing}. The first record, {first}, has it; import those with other features apart")
         try:
-            return read(features[name])
+            return example.values(features[name], "float_list" if floats else "int64_list")
         except example.NotAnExample as error:
             raise self.error(f"the feature {name} {error}; write it anew") from error
 
@@ -139,7 +139,7 @@ def _gather(records: Sequence[Record], path: str, shape: Shape) -> _Batch:
         if shape.kind == "electra":
             continue
         where, what = (one.values(names, first=shape.first) for names in (_POSITIONS, _ORIGINALS))
-        weights = one.values(_WEIGHTS, example.floats, first=shape.first)
+        weights = one.values(_WEIGHTS, floats=True, first=shape.first)
         if not len(where) == len(what) == len(weights):
             lengths = f"{len(where)}, {len(what)} and {len(weights)}"
             raise one.error(f"masked_lm_positions, _ids and _weights have {lengths} values, not equally many; write it anew")
