@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tpulm.dataset.layouts import SMALLEST_CUT, RowLayout, SpecialIds, TokenizedDocuments, fill, lay_causal, lay_packed, reorder
+from tpulm.dataset.layouts import SMALLEST_CUT, RowLayout, TokenizedDocuments, fill, lay_causal, lay_packed, reorder
 from tpulm.dataset.random_streams import RandomStream, StreamPurpose
 from tpulm.dataset.segments import lay_segments
+from tpulm.special_tokens import SpecialTokens
 
-MARKS = SpecialIds(pad=0, cls=1, sep=2)
+MARKS = SpecialTokens(pad=0, unknown=3, cls=1, sep=2, mask=4)
 FIRST_ID = 3
 
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpulm.special_tokens import SpecialTokens
+
 SMALLEST_CUT = 8
 _SLOTS_AT_ONCE = 1 << 20  # bounds the index arrays below, so that they fit the processor's cache
 
@@ -41,14 +43,6 @@ class RowLayout(NamedTuple):
 EMPTY = RowLayout(0, *(np.empty(0, np.int64) for _ in range(4)), opens=np.empty(0, bool), closes=np.empty(0, bool))
 
 
-class SpecialIds(NamedTuple):
-    """The ids of the special tokens that rows add to the text."""
-
-    pad: int
-    cls: int
-    sep: int
-
-
 def shuffle(documents: TokenizedDocuments, order: np.ndarray) -> TokenizedDocuments:
     """The documents in this order (int64 [D]); each counts as one sentence."""
     ends = documents.document_ends
@@ -70,7 +64,9 @@ def reorder(layout: RowLayout, order: np.ndarray) -> RowLayout:
     return RowLayout(layout.num_rows, row[sort], *(field[sort] for field in layout[2:7]), random_next=random_next)
 
 
-def fill(layout: RowLayout, first: int, last: int, tokens: np.ndarray, sequence_length: int, special: SpecialIds) -> np.ndarray:
+def fill(
+    layout: RowLayout, first: int, last: int, tokens: np.ndarray, sequence_length: int, special: SpecialTokens
+) -> np.ndarray:
     """Rows [first, last) of the layout as an array [last - first, L] of the tokens' dtype."""
     rows = np.full((last - first, sequence_length), special.pad, tokens.dtype)
     step = max(1, _SLOTS_AT_ONCE // sequence_length)

@@ -20,7 +20,7 @@ import numpy as np
 from tpulm import storage
 from tpulm.config import changes, listed
 from tpulm.dataset import store
-from tpulm.dataset.layouts import RowLayout, SpecialIds, fill
+from tpulm.dataset.layouts import RowLayout, fill
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -43,9 +43,10 @@ from tpulm.progress import SILENT, Progress
 from tpulm.runtime import stage
 from tpulm.runtime.hosts import ALONE, Hosts
 from tpulm.runtime.workers import Runner
+from tpulm.special_tokens import SpecialTokens
 
 _RECORD = "part.json"
-_NO_WORDS = SpecialIds(pad=0, cls=0, sep=0)  # the values of [PAD], [CLS] and [SEP] in "word_start"
+_NO_WORDS = SpecialTokens(pad=0, unknown=0, cls=0, sep=0, mask=0)  # their values in "word_start"
 
 
 class Version(NamedTuple):
@@ -237,12 +238,11 @@ def _write_column(path: PurePath, column: str, version: Version, rows: RowFormat
     """Write the array; return the checksums of its rows (`PartRecord.checksums`)."""
     layout, tokens, word_start = version
     dtype, step = rows.column_dtype(column), rows.read_rows
-    special = SpecialIds(rows.special.pad, rows.special.cls, rows.special.sep)
     sums = [google_crc32c.Checksum() for _ in range(0, layout.num_rows, step)]
 
     def values(first: int, last: int) -> np.ndarray:
         if column == "tokens":
-            return fill(layout, first, last, tokens, rows.sequence_length, special)
+            return fill(layout, first, last, tokens, rows.sequence_length, rows.special)
         if column == WORD_START:
             assert word_start is not None
             return fill(layout, first, last, word_start, rows.sequence_length, _NO_WORDS)
