@@ -90,8 +90,14 @@ class PartTask(NamedTuple):
 
     def finished(self) -> dict[str, PartRecord] | None:
         """The records by split, if both exist, are complete by their sizes, and made from these inputs."""
-        records = {split: _read_record(folder, self.inputs) for split, folder in zip(SPLITS, self.files, strict=True)}
-        return {split: record for split, record in records.items() if record} if all(records.values()) else None
+        records: dict[str, PartRecord] = {}
+        for split, folder in zip(SPLITS, self.files, strict=True):
+            record = stage.read_record(PartRecord, folder / _RECORD, format_version=FORMAT_VERSION, inputs=self.inputs)
+            sizes = {name: info.size for name, info in storage.walk(folder).items()} if record else {}
+            if record is None or not {name: info.bytes for name, info in record.objects.items()}.items() <= sizes.items():
+                return None
+            records[split] = record
+        return records
 
     def build(self) -> dict[str, PartRecord]:
         with _without_cycle_search():
@@ -188,14 +194,6 @@ def _without_cycle_search() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _read_record(folder: PurePath, inputs: str) -> PartRecord | None:
-    """The record of a part that exists, complete by its sizes, and made from these inputs; else None."""
-    record = stage.read_record(PartRecord, folder / _RECORD, format_version=FORMAT_VERSION, inputs=inputs)
-    files = storage.walk(folder) if record else {}
-    sizes = {name: info.size for name, info in files.items()}
-    return record if record and {name: info.bytes for name, info in record.objects.items()}.items() <= sizes.items() else None
 
 
 def _claim(folder: PurePath, inputs: dict[str, Any], progress: Progress) -> None:
