@@ -409,9 +409,9 @@ def test_a_dataset_says_where_words_begin(tmp_path: Path, monkeypatch: pytest.Mo
     assert not batch["word_start"][special].any() and 0.1 < batch["word_start"][~special].mean() < 0.9
 
     # Every run of tokens in a row lies in one of the documents, with the same beginnings of words.
-    encoded = WordEncoder(made, "mecab").encode(documents)
-    ends = np.cumsum(encoded.encoded.lengths)[:-1]
-    split = zip(np.split(encoded.encoded.ids, ends), np.split(encoded.starts, ends), strict=True)
+    encoded, begins = WordEncoder(made, "mecab").encode(documents)
+    ends = np.cumsum(encoded.lengths)[:-1]
+    split = zip(np.split(encoded.ids, ends), np.split(begins, ends), strict=True)
     texts = [written(*document) for document in split]
     found = 0
     for tokens, starts in zip(batch["tokens"], batch["word_start"], strict=True):

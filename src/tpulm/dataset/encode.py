@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from tokenizers import Encoding
@@ -56,7 +56,8 @@ def encode_documents(
     num_bytes = blanks = 0
     unknown_characters = 0.0
     for some in slices(documents, at_once or _CHARACTERS_AT_ONCE):
-        texts, counts = _in_sentences(some, splitter) if splitter else (some, np.ones(len(some), np.int64))
+        split = list(map(splitter, some)) if splitter else [[document] for document in some]
+        texts = list(chain.from_iterable(split))
         if words is None:
             encoded = tokenization.encode(texts)
         else:
@@ -64,7 +65,7 @@ def encode_documents(
             word_start.append(starts)
         ids.append(encoded.ids.astype(dtype))
         lengths.append(encoded.lengths.astype(np.int64))
-        sentence_counts.append(counts)
+        sentence_counts.append(np.fromiter(map(len, split), np.int64, len(split)))
         sizes, each = hidden_characters(tokenization, texts, encoded, _MEASURED)
         unknown_characters += each * sizes.sum()
         data = "".join(some).encode()
@@ -93,12 +94,6 @@ def encode_documents(
     return tokens, counted
 
 
-def _in_sentences(documents: list[str], splitter: Callable[[str], list[str]]) -> tuple[list[str], np.ndarray]:
-    """The sentences of all documents, and how many each document has; int64 [N]."""
-    split = list(map(splitter, documents))
-    return list(chain.from_iterable(split)), np.fromiter(map(len, split), np.int64, len(split))
-
-
 def _sentences(document: str) -> list[str]:
     """The sentences, each with the white space before it: some tokenizers distinguish " word" and "word"."""
     stripped = split_sentences(document)
@@ -118,11 +113,6 @@ def _rising(ends: np.ndarray) -> np.ndarray:
     return ends[np.flatnonzero(np.diff(ends, prepend=0))]
 
 
-class EncodedWords(NamedTuple):
-    encoded: Encoded
-    starts: np.ndarray  # int8 [T], 1 where a token begins a word
-
-
 class WordEncoder:
     """Encodes like `Tokenization.encode`, but slower, and finds where words begin."""
 
@@ -130,8 +120,11 @@ class WordEncoder:
         self._tokenizer = tokenization.plain()
         self._analyser = analysers.load(analyser)
 
-    def encode(self, texts: list[str]) -> EncodedWords:
-        """Ids and word starts. The first token of a text always begins a word. A lone surrogate counts as U+FFFD."""
+    def encode(self, texts: list[str]) -> tuple[Encoded, np.ndarray]:
+        """Ids, and word starts: int8 [T], 1 where a token begins a word, as the first token of a text always does.
+
+        A lone surrogate counts as U+FFFD.
+        """
         parts, starts = [NOTHING], [np.zeros(0, np.int8)]
         for some in slices(texts, _WORD_CHARACTERS_AT_ONCE):
             some = list(map(without_surrogates, some))
@@ -140,7 +133,7 @@ class WordEncoder:
             parts.append(Encoded(np.concatenate(ids), np.array(list(map(len, ids)), np.int32)))
             for text, encoding, words in zip(some, encodings, analysers.word_offsets(some, self._analyser), strict=True):
                 starts.append(first_of_words(_places(text, encoding), words))
-        return EncodedWords(joined(parts), np.concatenate(starts))
+        return joined(parts), np.concatenate(starts)
 
 
 def first_of_words(places: np.ndarray, words: np.ndarray) -> np.ndarray:
