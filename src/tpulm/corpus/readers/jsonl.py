@@ -155,11 +155,8 @@ def show(value: Any) -> str:
 def _around_rows(record: dict[str, Any]) -> str:
     """What to do with a record that has a list of objects, which may be the rows; "" without one."""
     for key, value in record.items():
-        match value:
-            case [{}, *_]:
-                return f"If '{key}' has the rows: {_without_object(key)}"
-            case _:
-                pass
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return f"If '{key}' has the rows: {_without_object(key)}"
     return ""
 
 
