@@ -79,11 +79,17 @@ def word_offsets(texts: Sequence[str], analyser: Analyser) -> Iterator[np.ndarra
 
     The texts have no lone surrogates.
     """
-    pieces = [cut(text) for text in texts]
-    morphemes = analyser.morphemes([piece.text for some in pieces for piece in some])
-    for text, some in zip(texts, pieces, strict=True):
-        starts = {0, *(piece.offset + morpheme.offset for piece in some for morpheme in next(morphemes))}
+    for text, morphemes in zip(texts, morphemes_of(texts, analyser), strict=True):
+        starts = {0, *(morpheme.offset for morpheme in morphemes)}
         yield np.array(sorted(start for start in starts if not _is_inside(text, start)), np.int64)
+
+
+def morphemes_of(texts: Sequence[str], analyser: Analyser) -> Iterator[list[TextSpan]]:
+    """The morphemes of each text, which is analysed in pieces (`cut`)."""
+    pieces = [cut(text) for text in texts]
+    found = analyser.morphemes([piece.text for some in pieces for piece in some])
+    for some in pieces:
+        yield [TextSpan(piece.offset + one.offset, one.text) for piece in some for one in next(found)]
 
 
 def cut(text: str) -> list[TextSpan]:

@@ -67,7 +67,10 @@ class Segmenter(NamedTuple):
 
     def _joined(self, texts: list[str]) -> list[str]:
         analyser = analysers.load(self.analyser)
-        words = _surfaces(texts, analyser) if self.analyser == "mecab" else _between_words(texts, analyser)
+        if self.analyser == "mecab":
+            words = ([one.text for one in morphemes] for morphemes in analysers.morphemes_of(texts, analyser))
+        else:
+            words = _between_words(texts, analyser)
         # Split again: some white space of Python, at which transformers splits, is a symbol to MeCab.
         return [" ".join(" ".join(some).split()) for some in words]
 
@@ -116,13 +119,6 @@ def _around(text: Derived, names: Sequence[str]) -> list[Derived]:
     longest_first = sorted(names, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text.text) if names else [text.text]
     return [Derived(text.text[a:b], text.spans[a:b]) for a, b in pairwise([0, *accumulate(map(len, parts))])]
-
-
-def _surfaces(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
-    pieces = [analysers.cut(text) for text in texts]
-    morphemes = analyser.morphemes([piece.text for some in pieces for piece in some])
-    for some in pieces:
-        yield [morpheme.text for _ in some for morpheme in next(morphemes)]
 
 
 def _between_words(texts: list[str], analyser: analysers.Analyser) -> Iterator[list[str]]:
