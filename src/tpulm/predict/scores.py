@@ -100,7 +100,7 @@ def _encode(model: LoadedModel, sentences: list[str]) -> list[_Encoded]:
             for text, one in zip(sentences, encodings, strict=True)
         ]
     starts, several = tokenization.word_starts(), tokenization.encode(sentences)
-    ids = np.split(several.ids, np.cumsum(several.lengths)[:-1])
+    ids = several.split()
     encoded = [_Encoded(tuple(one.tolist()), tuple(np.cumsum(starts[one]).tolist())) for one in ids]
     if tokenization.segmenter is None:
         encoded = [_Encoded(one.ids, _words(*_spelled(tokenization, one))) for one in encoded]

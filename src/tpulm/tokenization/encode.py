@@ -78,6 +78,10 @@ class Encoded(NamedTuple):
     ids: np.ndarray
     lengths: np.ndarray
 
+    def split(self) -> list[np.ndarray]:
+        """The ids of each text."""
+        return np.split(self.ids, np.cumsum(self.lengths, dtype=np.int64)[:-1])
+
 
 NOTHING: Final = Encoded(np.zeros(0, np.uint32), np.zeros(0, np.int32))
 
@@ -182,7 +186,7 @@ class Encoder:
         assert self.engine is not None
         fast = self.engine.encode([text for text, slow in zip(texts, is_slow, strict=True) if not slow])
         slow = _by_library(self._library, [text for text, slow in zip(texts, is_slow, strict=True) if slow])
-        parts = {False: iter(_split(fast)), True: iter(_split(slow))}
+        parts = {False: iter(fast.split()), True: iter(slow.split())}
         ids = [next(parts[by_library]) for by_library in is_slow.tolist()]
         return Encoded(np.concatenate(ids), np.fromiter(map(len, ids), np.int32, len(ids)))
 
@@ -198,7 +202,7 @@ class Encoder:
         ours, reference = self.engine.encode(texts), _by_library(self._library, texts)
         self._agreement[points] = _AGREES
         if not same(ours, reference):
-            pairs = zip(owners.tolist(), _split(ours), _split(reference), strict=True)
+            pairs = zip(owners.tolist(), ours.split(), reference.split(), strict=True)
             self._agreement[[point for point, one, other in pairs if not np.array_equal(one, other)]] = _DIFFERS
         if self._is_bpe:
             self._agreement[[ord(one) for one in characters if _is_of_a_word(one)]] = _DIFFERS
@@ -337,8 +341,3 @@ def same(one: Encoded, other: Encoded) -> bool:
 def _by_library(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
     ids = list(ids_of(tokenizer, texts))
     return Encoded(np.concatenate([NOTHING.ids, *ids]), np.fromiter(map(len, ids), np.int32, len(ids)))
-
-
-def _split(encoded: Encoded) -> list[np.ndarray]:
-    """The ids of each text."""
-    return np.split(encoded.ids, np.cumsum(encoded.lengths, dtype=np.int64)[:-1])

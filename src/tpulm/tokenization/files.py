@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 from tokenizers import Tokenizer, normalizers
 
 from tpulm import storage
@@ -234,8 +233,7 @@ def normalization_warnings(loaded: Tokenization, origin: PurePath, advice: str =
     texts = [loaded.decode([index]).strip() for index in tokens]
     words = [text for text in texts if any(map(str.isalpha, text)) and "\ufffd" not in text]
     capitals = list(map(str.capitalize, words))
-    encoded = loaded.encode([*words, *capitals])
-    ids_of_texts = np.split(encoded.ids, np.cumsum(encoded.lengths))  # and nothing at the end
+    ids_of_texts = loaded.encode([*words, *capitals]).split()
     lost: dict[str, str] = {}
     for word, ids in zip(words, ids_of_texts, strict=False):
         if len(ids) != 1 or loaded.token(ids[0]).strip(SPACE) != word:
