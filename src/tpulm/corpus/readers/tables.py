@@ -7,7 +7,9 @@ registration: a line is a row, a tab ends a field, and quotes are ordinary chara
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, Literal
 
 from tpulm.corpus.documents import MAX_DOCUMENT_BYTES, Batcher, DocumentBatch, Faults, Wording
@@ -103,7 +105,7 @@ class _RowLines:
     """Iterates over lines with their ends; raises csv.Error if a row is larger than a document may be."""
 
     def __init__(self, chunks: Iterable[Lines]):
-        self._lines = _with_ends(chunks)
+        self._lines = chain.from_iterable(io.StringIO(lines.text, newline="\n") for lines in chunks)
         self.characters = 0  # of the current row
 
     def __iter__(self) -> Iterator[str]:
@@ -115,15 +117,6 @@ class _RowLines:
         if self.characters > MAX_DOCUMENT_BYTES or (len(line) > _MOST_CELLS and line.count(",") > 5 * _MOST_CELLS):
             raise csv.Error(f"row larger than field limit ({MAX_DOCUMENT_BYTES})")
         return line
-
-
-def _with_ends(chunks: Iterable[Lines]) -> Iterator[str]:
-    for lines in chunks:
-        *whole, last = lines.text.split("\n")
-        for line in whole:
-            yield f"{line}\n"
-        if last:
-            yield last
 
 
 def _tsv_rows(chunks: Iterable[Lines]) -> Iterator[tuple[int, list[str]]]:
