@@ -21,7 +21,7 @@ from tpulm.config import DataConfig
 from tpulm.config.validation import validate_own
 from tpulm.corpus.identity import HASH, HashPurpose, below, draw, holdout_threshold
 from tpulm.dataset.batches import evaluation_batches
-from tpulm.dataset.layouts import EMPTY, RowLayout
+from tpulm.dataset.layouts import RowLayout
 from tpulm.dataset.manifest import (
     FORMAT_VERSION,
     SPLITS,
@@ -144,16 +144,11 @@ class RecordSource(NamedTuple):
         for split, chosen, left_out in zip(SPLITS, (~held_out, held_out), (duplicates, 0), strict=True):
             some = matrix[chosen]
             tokens = np.ascontiguousarray(some["tokens"])
-            layout = _layout(tokens, some["random_next"], rows)
+            random_next = some["random_next"].astype(bool) if "next_sentence" in rows.columns else None
+            layout = layout_of(tokens, random_next, rows.special)
             counts = _count(tokens.reshape(-1), layout, loaded_tokenization(self.tokenization_path, self.tokenizer))
             counts = counts.model_copy(update={"duplicates": left_out})
             yield SplitRows(split, [Version(layout, tokens.reshape(-1))], counts)
-
-
-def _layout(tokens: np.ndarray, random_next: np.ndarray, rows: RowFormat) -> RowLayout:
-    if not len(tokens):
-        return EMPTY
-    return layout_of(tokens, random_next.astype(bool) if "next_sentence" in rows.columns else None, rows.special)
 
 
 def _count(tokens: np.ndarray, layout: RowLayout, tokenizer: Tokenization) -> Counts:
