@@ -16,7 +16,7 @@ PAD, UNKNOWN, CLS, SEP, MASK = TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[M
 # Of all vocabularies trained here: a model can be compiled before its vocabulary exists.
 TRAINED = SpecialTokens(pad=0, unknown=1, cls=2, sep=3, mask=4)
 
-# role -> its usual names, and its key in Hugging Face's tokenizer_config.json
+# role -> its usual names, ours first, and its key in Hugging Face's tokenizer_config.json
 _NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "unknown": ("[UNK]", "<unk>"),
@@ -35,9 +35,7 @@ def is_slot(token: str) -> bool:
 
 def absent(vocabulary: Collection[str]) -> list[str]:
     """Our names for the roles that have no usual name in the vocabulary."""
-    return [
-        token for token, names in zip(TOKENS, _NAMES.values(), strict=True) if not any(name in vocabulary for name in names)
-    ]
+    return [names[0] for names in _NAMES.values() if not any(name in vocabulary for name in names)]
 
 
 def locate(vocabulary: Mapping[str, int], origin: str, declared: Mapping[str, str] | None = None) -> SpecialTokens:
