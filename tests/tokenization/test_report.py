@@ -43,16 +43,16 @@ def test_counts_by_hand(trained: dict[str, Tokenization]):
     assert found.tokens_per_word == found.tokens / 8 and found.tokens_per_character == found.tokens / 21
     latin, han, marks = found.scripts
     assert (latin.script, latin.characters, latin.whole) == ("Latin", 15, 15)
-    assert (han.script, han.characters, han.unknown, han.coverage) == ("Han", 3, 3, 0.0)
+    assert (han.script, han.characters, han.unknown, han.whole) == ("Han", 3, 3, 0)
     assert (marks.script, marks.characters) == ("punctuation", 3)
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_characters_in_bytes_are_split_and_nothing_is_unknown(trained: dict[str, Tokenization], algorithm: str):
     found = report(trained[algorithm], [["the 龘 was 龘龘", "the"]])
-    han = by_script(found)["Han"]
+    han, latin = by_script(found)["Han"], by_script(found)["Latin"]
     assert (han.characters, han.split, han.whole, han.unknown) == (3, 3, 0, 0)
-    assert (by_script(found)["Latin"].coverage, found.unknown_rate) == (1.0, 0.0)
+    assert latin.whole == latin.characters and found.unknown_rate == 0.0
 
 
 def test_the_worst_documents(trained: dict[str, Tokenization]):

@@ -37,10 +37,6 @@ class ScriptCoverage:
     split: int
     unknown: int
 
-    @property
-    def coverage(self) -> float:
-        return self.whole / self.characters
-
 
 @dataclass(frozen=True)
 class DocumentReport:
