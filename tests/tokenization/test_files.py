@@ -77,7 +77,7 @@ class TestVocabulary:
         path.write_text(load(vocabulary).canonical_json)
         with pytest.raises(ConfigError, match=rf"tokenizer\.{min(settings)}"):
             load(path, config)
-        assert tokenization.load_vocabulary(path, note=print)[1] is False
+        assert tokenization.load_vocabulary(path, note=print).lowers_case is False
 
     def test_words_that_no_text_gives(self, tmp_path: Path):
         """As transformers reads the same folder: the words that do not come back as themselves."""

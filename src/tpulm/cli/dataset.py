@@ -118,7 +118,7 @@ def import_tfrecord(
     with drawn_progress() as progress:
         if missing := missing_shards(names, "*"):
             progress.note(f"an incomplete set is imported, without {some_of(missing, 5)}")
-        tokenizer, _ = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
+        tokenizer = tokenization.load_vocabulary(vocab, lowercase, strip_accents, **vocabulary, note=progress.note)
         with workfolder.importing_into(to) as folder:
             options = {"kind": kind, "tokenizer": tokenizer, "holdout_fraction": holdout_fraction, "hold_out": hold_out}
             result = import_tfrecords(list(paths.values()), folder, progress=progress, **options)

@@ -230,7 +230,7 @@ def _from_tensorflow1(
     original = None if config_path is None else GivenConfig(storage.read_given_object(config_path), str(config_path))
     loaded = load_checkpoint(prefix, config=original, kind=kind)
     notes: list[str] = []
-    tokenizer, lowercase = tokenization.load_vocabulary(vocab_path, *normalization, note=notes.append)
+    tokenizer = tokenization.load_vocabulary(vocab_path, *normalization, note=notes.append)
     _check_vocabulary(tokenizer.vocab_size, loaded.vocab_size, vocab_path, prefix, notes)
     for half, part in loaded.parts.items():
         save_loaded(target / half, LoadedModel(part.params, part.config, loaded.vocab_size, tokenizer, head_of(part.params)))
@@ -245,7 +245,7 @@ def _from_tensorflow1(
         tuple(loaded.parts),
         sum(num_parameters(part.params, part.config, loaded.vocab_size) for part in loaded.parts.values()),
         loaded.vocab_size,
-        lowercase,
+        tokenizer.lowers_case,
         loaded.step,
         bool(loaded.moments),
         loaded.dropped,

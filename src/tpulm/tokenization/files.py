@@ -161,8 +161,8 @@ def load_vocabulary(
     *,
     split_cjk: bool = True,
     note: Callable[[str], object],
-) -> tuple[Tokenization, bool]:
-    """The tokenizer of a vocab.txt, and whether it lower-cases text: as asked, else if there are no upper-case letters in it.
+) -> Tokenization:
+    """The tokenizer of a vocab.txt, which lower-cases text as asked, or else if there are no upper-case letters in it.
 
     What was decided is `note`d, with the options that say otherwise. Of a file that says itself how, nothing is decided.
     """
@@ -171,7 +171,7 @@ def load_vocabulary(
         loaded = load(path, config)
         for one in normalization_warnings(loaded, path):
             note(one)
-        return loaded, loaded.lowers_case
+        return loaded
     if lowercase is None:
         tokens = load(path).vocabulary()
         lowercase = not any(token != token.lower() for token in tokens if not token.startswith("["))
@@ -189,7 +189,7 @@ def load_vocabulary(
     kept_note = "accents are kept, as many words of the vocabulary have them; --strip-accents says otherwise"
     for one in [kept_note] if keeps_accents else warnings[0]:
         note(one)
-    return tokenizers[keeps_accents], lowercase
+    return tokenizers[keeps_accents]
 
 
 def _load(source: PurePath, config: TokenizerConfig) -> Tokenization:
