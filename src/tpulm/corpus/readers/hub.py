@@ -47,11 +47,6 @@ _SPLITS: Final = {
 _SHARD: Final = re.compile(r"data/([^/]+)-[0-9]{5}-of-[0-9]{5}[^/]*\.[^/]*")
 
 
-def is_folder(path: str) -> bool:
-    """Whether "hub:…" names a local folder rather than a dataset on the Hub."""
-    return path.removeprefix("hub:").startswith((".", "/", "~"))
-
-
 def find_data_files(source: SourceConfig, index: int, download: bool) -> list[InputFile]:
     """The files of the source's split, in the dataset's order; with `download` they are downloaded unless streamed.
 
@@ -241,9 +236,11 @@ def _name(source: SourceConfig) -> str:
 
 
 def _folder(source: SourceConfig) -> Path | None:
-    if not is_folder(source.path):
+    """The local folder that "hub:…" names, or None if it names a dataset on the Hub."""
+    name = source.path.removeprefix("hub:")
+    if not name.startswith((".", "/", "~")):
         return None
-    folder = Path(source.path.removeprefix("hub:")).expanduser().resolve()
+    folder = Path(name).expanduser().resolve()
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; 'hub:…' names a folder with the files of a dataset, or one on the Hub")
     if (folder / "state.json").is_file():
