@@ -309,7 +309,7 @@ def _from_folder(folder: PurePath, config: TokenizerConfig) -> Tokenization:
     if source is None:
         raise StorageError(f"{folder} holds no tokenizer: neither {TOKENIZER} nor {VOCABULARY} is there{convert_hint(folder)}")
     if source.name == VOCABULARY:
-        segmenter = _segmenter_of(source)
+        segmenter = declared_segmenter(read_settings(folder, [TOKENIZER_CONFIG]), str(folder / TOKENIZER_CONFIG))
         if segmenter is not None:
             config = TokenizerConfig(lowercase=segmenter.lowercase, morphemes=segmenter.analyser)
         return _from_vocabulary(source, config, segmenter)
@@ -406,11 +406,6 @@ def _specials(tokenizer: Tokenizer, path: PurePath) -> SpecialTokens:
     if one != [sep] and (one != [cls, sep] or pair not in ([cls, sep, sep], [cls, sep, sep, sep])):
         pipelines.frame(tokenizer, tokens)
     return tokens
-
-
-def _segmenter_of(path: PurePath) -> Segmenter | None:
-    """The segmenter declared in the tokenizer_config.json beside a tokenizer, if any."""
-    return declared_segmenter(read_settings(path.parent, [TOKENIZER_CONFIG]), str(path.parent / TOKENIZER_CONFIG))
 
 
 def _specification_of(content: bytes, path: PurePath) -> dict[str, Any]:
