@@ -311,15 +311,6 @@ def _known(specification: Mapping[str, Any]) -> tuple[dict[str, Any] | None, boo
     return None
 
 
-def ids_of(tokenizer: Tokenizer, strings: list[str]) -> Iterator[np.ndarray]:
-    """The ids of each string by the library, uint32."""
-    for some in slices(strings, _BY_LIBRARY_AT_ONCE):
-        with watched(tokenizer, some):
-            encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
-        for encoding in encodings:
-            yield np.array(encoding.ids, np.uint32)
-
-
 def slices(texts: list[str], characters: int) -> Iterator[list[str]]:
     """The texts in order, in lists of about this many characters."""
     ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
@@ -339,5 +330,9 @@ def same(one: Encoded, other: Encoded) -> bool:
 
 
 def _by_library(tokenizer: Tokenizer, texts: list[str]) -> Encoded:
-    ids = list(ids_of(tokenizer, texts))
+    ids: list[np.ndarray] = []
+    for some in slices(texts, _BY_LIBRARY_AT_ONCE):
+        with watched(tokenizer, some):
+            encodings = tokenizer.encode_batch_fast(some, add_special_tokens=False)
+        ids += [np.array(encoding.ids, np.uint32) for encoding in encodings]
     return Encoded(np.concatenate([NOTHING.ids, *ids]), np.fromiter(map(len, ids), np.int32, len(ids)))
