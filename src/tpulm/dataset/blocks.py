@@ -138,19 +138,15 @@ class BlockReader:
         return self._folder / part.name / array_path(column, version)
 
     def _damaged(self, source: int, error: StorageError) -> StorageError:
-        return damaged(self._folder / self._sources[source][0].name, str(error))
-
-
-def damaged(part_folder: PurePath, what: str) -> StorageError:
-    """The error for a damaged part, saying how to recover."""
-    dataset = part_folder.parent.parent
-    again = f"and {dataset.parent / 'corpus'} and run the same command again: the same corpus gives"
-    if is_imported(dataset.parent):
-        again = (
-            f"and {dataset.parent / 'tokenizer'}, import the records into an empty folder and move the two from there: "
-            "the same records give"
+        """The error for a damaged part, saying how to recover."""
+        dataset = self._folder.parent
+        again = f"and {dataset.parent / 'corpus'} and run the same command again: the same corpus gives"
+        if is_imported(dataset.parent):
+            again = (
+                f"and {dataset.parent / 'tokenizer'}, import the records into an empty folder and move the two from there: "
+                "the same records give"
+            )
+        return StorageError(
+            f"part {self._folder / self._sources[source][0].name} of the dataset is damaged: {error}. Put the part's files "
+            f"back from a copy, or delete {dataset} {again} the same rows, and training goes on from its checkpoint"
         )
-    return StorageError(
-        f"part {part_folder} of the dataset is damaged: {what}. Put the part's files back from a copy, or delete "
-        f"{storage.as_path(dataset)} {again} the same rows, and training goes on from its checkpoint"
-    )
