@@ -54,8 +54,6 @@ _INDEPENDENT: Final = 0.2  # of a text's n-grams also occur elsewhere, in any la
 _ROWS_AT_ONCE: Final = 4096
 _GRAMS: Final = 4 << 20  # compared per split, at most
 
-HoldOut = Literal["files", "rows"]
-
 
 def import_tfrecords(
     paths: Sequence[str],
@@ -64,7 +62,7 @@ def import_tfrecords(
     kind: Kind,
     tokenizer: Tokenization,
     holdout_fraction: float = 0.01,
-    hold_out: HoldOut = "files",
+    hold_out: Literal["files", "rows"] = "files",
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> DatasetManifest:
