@@ -62,9 +62,6 @@ class LineConnection:
         poll.register(self._connection, getattr(select, "POLLRDHUP", 0))
         return bool(poll.poll(0))
 
-    def set_timeout(self, seconds: float | None) -> None:
-        self._connection.settimeout(seconds)
-
     def close(self) -> None:
         """Hang up; a thread waiting in `receive` gets None."""
         with contextlib.suppress(OSError):
@@ -200,7 +197,6 @@ def greet(line: LineConnection, index: int, count: int, run: str) -> None:
         raise peer_lost(0, None)
     if answer.startswith("refused "):
         raise ConfigError(answer.removeprefix("refused "))
-    line.set_timeout(None)
 
 
 def has_line(connection: socket.socket) -> bool:
@@ -240,6 +236,5 @@ def read_greeting(line: LineConnection, count: int, run: str, known: set[int], n
         line.send(f"refused {reason}")
         line.discard()
         return None
-    line.set_timeout(None)
     line.send("welcome")
     return index

@@ -150,6 +150,7 @@ def _gather(address: tuple[str, int], member: Membership, run: str, progress: Pr
                     line = LineConnection(connection)
                     index = read_greeting(line, member.count, run, set(lines), progress.note)
                     if index is not None:
+                        connection.settimeout(None)
                         lines[index] = line
                 elif time.monotonic() > deadline:
                     del silent[connection]
@@ -197,6 +198,7 @@ def _connect(address: tuple[str, int], member: Membership, run: str) -> LineConn
         except TpulmError:
             line.discard()
             raise
+        connection.settimeout(None)
         return line
 
 
