@@ -90,9 +90,18 @@ class Batches:
         """
         import grain  # here, because it imports JAX: 1.6 s, which only training should pay
 
+        windows = _windows(skipped, start_cursor)
+
+        def at_step(step: int) -> tuple[int, dict[str, np.ndarray]]:
+            cursor = start_cursor + step * self.batch_size
+            for first, last in windows:
+                if cursor >= first:
+                    cursor += last - first
+            self.read_ahead(cursor)
+            return cursor, self.batch(cursor)
+
         options = grain.ReadOptions(num_threads=_READ_THREADS, prefetch_buffer_size=_PREFETCHED_BATCHES)
-        steps = _Steps(self, start_cursor, _windows(skipped, start_cursor))
-        iterator = iter(grain.MapDataset.source(steps).to_iter_dataset(options))
+        iterator = iter(grain.MapDataset.range(_FOREVER).map(at_step).to_iter_dataset(options))
         try:
             yield from iterator
         finally:
@@ -107,29 +116,6 @@ class Batches:
 def with_columns(rows: dict[str, np.ndarray], of_tokens: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The rows, with missing columns [B, L] looked up by token id in the tables [V] of `of_tokens`."""
     return {name: table[rows["tokens"]] for name, table in of_tokens.items() if name not in rows} | rows
-
-
-class _Steps:
-    """A Grain data source whose elements are this host's batches, one per step."""
-
-    def __init__(self, batches: Batches, start_cursor: int, windows: list[tuple[int, int]]):
-        self._batches = batches
-        self._start_cursor = start_cursor
-        self._windows = windows
-
-    def __len__(self) -> int:
-        return _FOREVER
-
-    def __getitem__(self, index: int) -> tuple[int, dict[str, np.ndarray]]:
-        cursor = self._start_cursor + int(index) * self._batches.batch_size
-        for first, last in self._windows:
-            if cursor >= first:
-                cursor += last - first
-        self._batches.read_ahead(cursor)
-        return cursor, self._batches.batch(cursor)
-
-    def __repr__(self) -> str:
-        return f"_Steps(start_cursor={self._start_cursor})"
 
 
 def _windows(skipped: Sequence[tuple[int, int]], start_cursor: int) -> list[tuple[int, int]]:
