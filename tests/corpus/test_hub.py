@@ -141,7 +141,7 @@ LAYOUTS: dict[str, tuple[list[str], str]] = {
     "no splits": (["a.txt", "b/c.txt", ".hidden/d.txt", "__e__/f.txt"], ""),
     "several formats": (["a.parquet", "b.parquet", "c.csv", "LICENSE", "README.md"], ""),
     "equally many": (["a.parquet", "c.csv"], ""),
-    "compressed": (["train.jsonl.gz", "test.jsonl.zst"], ""),
+    "compressed": (["train.jsonl.gz", "test.jsonl.zst", "validation.jsonl.zstd"], ""),
     "a folder of the card": (
         ["en/train.csv", "en/test.csv", "ko/train.csv"],
         "- {config_name: ko, data_dir: ko, default: true}\n- {config_name: en}",

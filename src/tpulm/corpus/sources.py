@@ -22,12 +22,11 @@ from tpulm.corpus.cleaning import Cleaner
 from tpulm.corpus.documents import CORPUS, OPTIONS, Faults, Wording
 from tpulm.corpus.paths import find_paths, missing_shards, name_within
 from tpulm.corpus.readers import FORMATS, READERS, read_documents
-from tpulm.corpus.readers.lines import Compression, InputFile, find_codec, open_file
+from tpulm.corpus.readers.lines import COMPRESSIONS, Compression, InputFile, find_codec, open_file
 from tpulm.corpus.readers.wikipedia import stream_offsets
 from tpulm.errors import ConfigError, Unavailable, some_of
 from tpulm.storage.paths import printable
 
-_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 _RANGE_BYTES: Final = 64 << 20  # of a compressed dump: about a minute of one core
 _UNREAD: Final = {
     **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), "is an archive; unpack it (tar -xf {}) and name the files in it"),
@@ -129,7 +128,7 @@ def _reached_twice(first: InputFile, second: InputFile, sources: Sequence[Source
 def suffixes(path: str) -> tuple[str, Compression | None]:
     """A file's suffix and compression, by name: "reviews.TSV.gz" -> (".tsv", "gzip")."""
     name = PurePath(path)
-    compression = _COMPRESSIONS.get(name.suffix.lower())
+    compression = COMPRESSIONS.get(name.suffix.lower())
     return (name.with_suffix("") if compression else name).suffix.lower(), compression
 
 

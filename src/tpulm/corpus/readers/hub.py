@@ -20,7 +20,7 @@ from tpulm.config import SourceConfig
 from tpulm.corpus.documents import DocumentBatch
 from tpulm.corpus.paths import all_paths
 from tpulm.corpus.readers.jsonl import read_jsonl
-from tpulm.corpus.readers.lines import ByteStream, Compression, Input, InputFile
+from tpulm.corpus.readers.lines import COMPRESSIONS, ByteStream, Compression, Input, InputFile
 from tpulm.corpus.readers.parquet import read_parquet
 from tpulm.corpus.readers.tables import read_table
 from tpulm.corpus.readers.text import read_text
@@ -35,7 +35,6 @@ _KINDS: Final = {
     ".txt": "text", ".text": "text",
 }  # fmt: skip
 _READERS: Final = {"parquet": read_parquet, "jsonl": read_jsonl, "csv": read_table, "tsv": read_table, "text": read_text}
-_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 _CONVERTED: Final = "refs/convert/parquet"  # a branch of the Hub's own, with CONFIG/SPLIT/0000.parquet
 _CONVERTED_NAME: Final = re.compile(r"[^/]+/[^/]+/[0-9]{4}\.parquet")
 _PARTIAL: Final = "partial-"  # before SPLIT: of a large one that branch has the first 5 GB
@@ -187,7 +186,7 @@ def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
 def _kind(name: str) -> tuple[str, Compression | None] | None:
     """The format and compression of a data file by its name; None: it is none, or hidden."""
     path = PurePosixPath(name)
-    compression = _COMPRESSIONS.get(path.suffix.lower())
+    compression = COMPRESSIONS.get(path.suffix.lower())
     kind = _KINDS.get((path.with_suffix("") if compression else path).suffix.lower())
     hidden = any(part.startswith((".", "__")) for part in path.parts)
     return None if kind is None or hidden else (kind, compression)

@@ -26,6 +26,7 @@ from tpulm.errors import ConfigError, DataError, suggest
 from tpulm.storage.paths import printable
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
+COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 
 _RAW_BYTES: Final = 64 << 10  # read at a time
 _PIECE_BYTES: Final = 1 << 20  # uncompressed, yielded at a time
