@@ -14,7 +14,6 @@ from tpulm.nn.params import TruncatedNormal, initialize
 
 B, H, L, K = 3, 2, 10, 4
 SEGMENTS = jnp.asarray([10 * [0], [0, 0, 0, 1, 1, 1, 1, 1, 2, 2], [0, 0, 0, 0, 0, 0, 0, -1, -1, -1]], jnp.int32)
-ONE_SEGMENT = jnp.zeros((1, 2), jnp.int32)
 
 
 def plain(
@@ -81,15 +80,9 @@ def test_softmax_is_float32_in_bfloat16():
     query = jnp.full((1, 1, 2, 4), 8.0, jnp.bfloat16)
     key = jnp.asarray([[[[10.0] * 4, [10.0, 10.0, 10.0, 10.125]]]], jnp.bfloat16)
     value = jnp.asarray([[[[1.0] * 4, [0.0] * 4]]], jnp.bfloat16)
-    mixed = attention(query, key, value, ONE_SEGMENT, seeds=None, dropout_rate=0.0)
+    mixed = attention(query, key, value, jnp.zeros((1, 2), jnp.int32), seeds=None, dropout_rate=0.0)
     assert mixed.dtype == jnp.bfloat16
     np.testing.assert_allclose(mixed.astype(jnp.float32), 1.0 / (1.0 + np.exp(0.5)), rtol=0.01)
-
-
-def test_large_scores_do_not_overflow():
-    query = jnp.full((1, 1, 2, 4), 1e4)
-    mixed, pull = jax.vjp(lambda q: attention(q, query, query, ONE_SEGMENT, seeds=None, dropout_rate=0.0), query)
-    assert np.isfinite(mixed).all() and np.isfinite(pull(mixed)[0]).all()
 
 
 # -- rotary positions -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kernels import normal
 
-from tpulm.nn.layers import Activation, Dense, Norm, activation, affine, column_sums, dense, normalize, project
+from tpulm.nn.layers import Activation, Dense, Norm, activation, affine, dense, normalize, project
 
 
 def test_norm_of_bfloat16_is_computed_in_float32():
@@ -35,12 +35,12 @@ def test_affine_gradients_are_those_of_the_formula(rows: int, has_bias: bool):
 
 def test_gradients_of_parameters_are_float32_in_bfloat16():
     params = Dense(kernel=normal(1, 6, 4), bias=normal(2, 4))
-    x = normal(0, 128, 6).astype(jnp.bfloat16)
+    x = normal(0, 1001, 6).astype(jnp.bfloat16)
     loss = lambda params: jnp.sum(dense(params, x, dtype=jnp.bfloat16).astype(jnp.float32))  # noqa: E731
     assert dense(params, x, dtype=jnp.bfloat16).dtype == jnp.bfloat16
     grads = jax.grad(loss)(params)
     assert grads.kernel.dtype == grads.bias.dtype == jnp.float32
-    np.testing.assert_allclose(grads.bias, np.full(4, 128.0))
+    assert grads.bias.tolist() == [1001.0] * 4  # bfloat16 cannot count beyond 256
 
 
 def projected_loss(x: jax.Array, table: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -89,8 +89,3 @@ def test_activations_and_their_slopes(name: Activation):
     numeric = [(formula(v + 1e-3 + 1e-6) - formula(v + 1e-3 - 1e-6)) / 2e-6 for v in x]
     np.testing.assert_allclose(slopes, numeric, atol=1e-5)
     assert function(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
-
-
-def test_column_sums_of_bfloat16_do_not_lose_small_terms():
-    x = jnp.ones((1000, 3), jnp.bfloat16)  # bfloat16 cannot count beyond 256
-    assert column_sums(x).tolist() == [1000.0] * 3

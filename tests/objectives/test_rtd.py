@@ -184,10 +184,3 @@ def test_a_token_of_probability_zero_is_never_drawn(monkeypatch: pytest.MonkeyPa
     for uniform, drawn in ((0.0, 5), (np.nextafter(np.float32(1), np.float32(0)), 130)):  # one in eight million is 0
         monkeypatch.setattr(jax.random, "uniform", lambda _, shape, dtype, value=uniform: jnp.full(shape, value, dtype))
         assert sample_tokens(jnp.asarray(logits)[None, None], jax.random.split(jax.random.key(0), 1)).item() == drawn
-
-
-def test_a_rows_samples_depend_on_its_key_alone():
-    logits = jax.random.normal(jax.random.key(1), (4, 7, WIDE))
-    keys = jax.random.split(jax.random.key(2), 4)
-    whole, alone = sample_tokens(logits, keys), sample_tokens(logits[2:3], keys[2:3])
-    np.testing.assert_array_equal(whole[2:3], alone)
