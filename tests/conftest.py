@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cloud_emulator import Emulator, MachineSettings
     from tpulm import pipeline
     from tpulm.config import RunConfig
+    from tpulm.tokenization import Tokenization
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -121,6 +122,18 @@ def toy_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path, 
     folder = tmp_path_factory.mktemp("toy")
     config = toy_config(write_corpus(folder / "corpus.txt.gz"))
     return config, folder / "w", pipeline.run(config, folder / "w")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenization:
+    """WordPiece of 60 tokens."""
+    from encoders import WORDS
+    from tpulm import tokenization
+
+    path, numbered = tmp_path_factory.mktemp("words") / "vocab.txt", (f"word{number}" for number in range(36))
+    words = [*WORDS, "old", "cat", "sees", "a", "##s", ",", "我", "爱", "你", *numbered]
+    path.write_text("\n".join(words) + "\n", encoding="utf-8")
+    return tokenization.load(path)
 
 
 @pytest.fixture

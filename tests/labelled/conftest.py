@@ -17,23 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from encoders import WORDS
-from tpulm import storage, tokenization
-
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
 }
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> tokenization.Tokenization:
-    """WordPiece of a few words."""
-    path = tmp_path_factory.mktemp("words") / "vocab.txt"
-    storage.write_atomic(path, "\n".join([*WORDS, "old", "cat", "sees", "a", "##s", ","]) + "\n")
-    return tokenization.load(path)
 
 
 @pytest.fixture

@@ -8,39 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_vocabulary import VOCAB_SIZE, with_tokens
+from small_models import random_model, with_tokens
 
 from tpulm import tokenization
-from tpulm.config import CleaningConfig, ModelConfig, TokenizerConfig
+from tpulm.config import CleaningConfig, TokenizerConfig
 from tpulm.convert.huggingface import LoadedModel, save_loaded
 from tpulm.errors import ConfigError, DataError
-from tpulm.models.bert import spec
-from tpulm.nn.params import map_specs
 from tpulm.predict import fill_mask
 from tpulm.predict.fill_mask import fill, readable
 
 
 @pytest.fixture(scope="module")
-def wordpiece(vocabulary: Path) -> tokenization.Tokenization:
-    return tokenization.load(vocabulary)
-
-
-def random_model(tokenizer: tokenization.Tokenization, max_positions: int) -> LoadedModel:
-    sizes = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "max_positions": max_positions}
-    config, random = ModelConfig.model_validate(sizes), np.random.default_rng(2)
-    tree = spec(config, vocab_size=tokenizer.vocab_size, next_sentence=False)
-    params = map_specs(lambda leaf: random.normal(scale=0.5, size=leaf.shape).astype(np.float32), tree)
-    return LoadedModel(params, config, tokenizer.vocab_size, tokenizer, "masked")
-
-
-@pytest.fixture(scope="module")
-def model(wordpiece) -> LoadedModel:
-    return random_model(wordpiece, max_positions=40)
+def model(tokenizer) -> LoadedModel:
+    return random_model(tokenizer, "masked", max_positions=40)
 
 
 def test_scores_are_of_the_whole_vocabulary_and_in_order(model):
     """That they are the model's is tested against transformers below."""
-    (answers,) = fill_mask(model, "the old [MASK] sees a tree.", top=VOCAB_SIZE)
+    (answers,) = fill_mask(model, "the old [MASK] sees a tree.", top=model.vocab_size)
     assert sum(a.score for a in answers) == pytest.approx(1.0, abs=1e-5)
     assert [a.score for a in answers] == sorted((a.score for a in answers), reverse=True)
     assert all(a.token == model.tokenization.token(a.token_id) for a in answers)
@@ -79,7 +64,7 @@ def test_what_cannot_be_filled(model):
     ):
         with pytest.raises(DataError, match=message):
             fill_mask(model, text)
-    for top in (0, 61):
+    for top in (0, model.vocab_size + 1):
         with pytest.raises(ConfigError, match=f"top is {top}"):
             fill_mask(model, "[MASK]", top=top)
 
@@ -108,9 +93,9 @@ def test_a_text_too_long_is_refused_and_numbered(model):
         ("我[MASK]你", "爱", "我爱你"),
     ],
 )
-def test_wordpiece(wordpiece, text, token, expected):
-    token_id = wordpiece.vocabulary()[token]
-    assert (fill(wordpiece, text, 0, token_id), readable(wordpiece, token_id)) == (expected, token)
+def test_wordpiece(tokenizer, text, token, expected):
+    token_id = tokenizer.vocabulary()[token]
+    assert (fill(tokenizer, text, 0, token_id), readable(tokenizer, token_id)) == (expected, token)
 
 
 @pytest.mark.parametrize(("kind", "space"), [("bpe", "Ġ"), ("unigram", "▁")])
@@ -144,7 +129,7 @@ def model_of_forms(settings: dict[str, Any], folder: Path) -> LoadedModel:
     learnt = [unicodedata.normalize("NFKC", text.replace("[MASK]", "정말")) for text in FORMS.values()]
     learnt += [f"{first}{last} {first}r{last}" for first in "abcdefghijklmnop" for last in "aeiou" for _ in range(3)]
     made = tokenization.train([learnt * 2], config, cleaning=CleaningConfig(unicode_form="NFKC", max_repeats=3))
-    model = random_model(made, max_positions=128)
+    model = random_model(made, "masked", max_positions=128)
     save_loaded(folder / "m", model)
     return model
 

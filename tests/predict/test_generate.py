@@ -7,38 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
-from small_vocabulary import VOCAB_SIZE, with_tokens
+from small_models import random_model, with_tokens
 from tokenizers import pre_tokenizers
 
 from encoders import built
 from tpulm import tokenization
-from tpulm.config import ModelConfig
 from tpulm.convert.huggingface import LoadedModel, load_model
 from tpulm.errors import ConfigError, DataError
-from tpulm.models import decoder
-from tpulm.nn.params import ParamSpec, map_specs, ones
 from tpulm.predict import Sampling, generate, stream
 from tpulm.predict.generate import Writer, collect
 from tpulm.tokenization.pipelines import from_byte_characters
 
-PROMPTS = ["the old cat", "", "a fox sees the house and is seen by it, the old old cat", "it"]
-TINY = {"num_layers": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40, "max_positions": 64}
+PROMPTS = ["the old cat", "", "a cat sees the film and was very good, the old old cat", "film"]
 
 
 @pytest.fixture(scope="module")
-def model(vocabulary: Path) -> LoadedModel:
-    """With random weights."""
-    config = ModelConfig.model_validate({"architecture": "decoder", "norm_position": "pre", **TINY})
-    random = np.random.default_rng(5)
-
-    def draw(leaf: ParamSpec) -> np.ndarray:
-        middle = 1.0 if leaf.init is ones else 0.0
-        return random.normal(middle, 0.5, size=leaf.shape).astype(np.float32)
-
-    params = map_specs(draw, decoder.spec(config, vocab_size=VOCAB_SIZE))
-    return LoadedModel(params, config, VOCAB_SIZE, tokenization.load(vocabulary), "causal")
+def model(tokenizer: tokenization.Tokenization) -> LoadedModel:
+    return random_model(tokenizer, "causal", architecture="decoder", norm_position="pre", max_positions=64)
 
 
 def token_ids(model: LoadedModel, prompts: list[str], **settings: Any) -> list[tuple[int, ...]]:
@@ -144,10 +130,9 @@ def test_no_text_is_lost_after_a_stray_byte(tmp_path: Path, kind: str, stray: by
         assert text.endswith(later)
 
 
-def test_spaces_between_prompt_and_text_are_those_of_one_text(vocabulary: Path):
-    made = tokenization.load(vocabulary)
-    ids = made.encode_one("the old cats", special_tokens=False)
-    writer = Writer(made, ids[:2])
+def test_spaces_between_prompt_and_text_are_those_of_one_text(tokenizer: tokenization.Tokenization):
+    ids = tokenizer.encode_one("the old cats", special_tokens=False)
+    writer = Writer(tokenizer, ids[:2])
     assert [writer.add(token_id) for token_id in ids[2:]] == [" cat", "s"]
 
 

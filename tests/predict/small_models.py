@@ -1,16 +1,32 @@
-"""A WordPiece vocabulary of a few words, and tokenizers of which each token is given."""
+"""Models with random weights, and tokenizers of which each token is given."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+import encoders
 from tpulm import tokenization
+from tpulm.config import ModelConfig
+from tpulm.convert.heads import Head, spec_of
+from tpulm.convert.huggingface import LoadedModel
+from tpulm.nn.params import ParamSpec, map_specs, ones
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["the", "old", "cat", "fox", "sees", "a", "house", "and", "is", "seen", "by", "it", ".", ",", "##s", "我", "爱", "你"]
-VOCAB_SIZE = 60
+
+
+def random_model(made: tokenization.Tokenization, head: Head, **settings: Any) -> LoadedModel:
+    """Of numbers so far from zero that its answers vary."""
+    config, random = ModelConfig.model_validate(encoders.SIZES | settings), np.random.default_rng(5)
+
+    def draw(leaf: ParamSpec) -> np.ndarray:
+        return random.normal(float(leaf.init is ones), 0.5, size=leaf.shape).astype(np.float32)
+
+    params = map_specs(draw, spec_of(config, head, vocab_size=made.vocab_size))
+    return LoadedModel(params, config, made.vocab_size, made, head)
 
 
 def with_tokens(tokens: list[str], kind: str, folder: Path) -> tokenization.Tokenization:
