@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
-from typer.testing import CliRunner
 
-from tpulm import generate as generate_with, load_model
-from tpulm.cli.app import app
+from command_line import invoke
+from tpulm import load_model
 from tpulm.convert.importing import import_model
 from tpulm.predict import generate
 
@@ -31,14 +30,14 @@ def bytes_tokenizer() -> Tokenizer:
     return Tokenizer.from_str(made.to_str())
 
 
-def save_random(torch: ModuleType, folder: Path, name: str, **settings: Any) -> None:
+def save_random_llama(torch: ModuleType, folder: Path, **settings: Any) -> None:
     """A model of transformers with numbers far from zero, so that what it says varies."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     torch.manual_seed(3)
-    model: Any = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(name, **SIZES | settings))
+    model: Any = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("llama", **SIZES | settings))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -74,30 +73,16 @@ def same_as_transformers(torch: ModuleType, source: Path, imported: Path, prompt
     assert len(seen) > 1, "or equality would say little"
 
 
-def test_the_fixture_of_gpt2(torch: ModuleType, real_data: Path, tmp_path: Path):
-    source = real_data / "fixtures" / "gpt2_hf"
+def test_a_gpt2_with_vocab_json_and_merges(torch: ModuleType, real_data: Path, tmp_path: Path):
+    source, out = real_data / "fixtures" / "gpt2_hf", tmp_path / "out"
     prompts = ["low newer", "", "lowest wider", " low", "d", "<|endoftext|>low"]
-    import_model(source, tmp_path / "out")
-    same_as_transformers(torch, source, tmp_path / "out", prompts)
-    command = ["generate", str(tmp_path / "out"), *prompts, "--temperature", "0", "--max-tokens", str(TOKENS), "--json"]
-    printed = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()[-1])
-    direct = generate_with(load_model(source), prompts, max_tokens=TOKENS, temperature=0.0)
+    import_model(source, out)
+    files = {"config.json", "import.json", "model.safetensors", "special_tokens_map.json"}
+    assert {file.name for file in out.iterdir()} == files | {"tokenizer.json", "tokenizer_config.json"}
+    same_as_transformers(torch, source, out, prompts)
+    printed = json.loads(invoke("generate", out, *prompts, "--temperature", 0, "--max-tokens", TOKENS, "--json").stdout)
+    direct = generate(load_model(source), prompts, max_tokens=TOKENS, temperature=0.0)
     assert [one["token_ids"] for one in printed] == [list(one.token_ids) for one in direct]
-
-
-def test_a_gpt2_with_vocab_json_and_merges(torch: ModuleType, bytes_tokenizer: Tokenizer, tmp_path: Path):
-    source = tmp_path / "source"
-    save_random(torch, source, "gpt2")
-    bytes_tokenizer.model.save(str(source))
-    names = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "unk_token": "<|end|>"}
-    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **names}))
-    imported = import_model(source, tmp_path / "out")
-    assert imported.notes == ()
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {
-        *("config.json", "generation_config.json", "import.json", "model.safetensors", "tokenizer.json"),
-        "tokenizer_config.json",
-    }
-    same_as_transformers(torch, source, tmp_path / "out", PROMPTS)
 
 
 @pytest.mark.parametrize("ends", [1, [1, *range(60, 70)]], ids=["one end", "several ends"])
@@ -105,15 +90,16 @@ def test_a_llama_begins_every_prompt_with_its_bos(torch: ModuleType, bytes_token
     import transformers
 
     source = tmp_path / "source"
-    save_random(torch, source, "llama", intermediate_size=40, eos_token_id=ends)
+    save_random_llama(torch, source, intermediate_size=40, eos_token_id=ends)
     copy = Tokenizer.from_str(bytes_tokenizer.to_str())
     copy.post_processor = processors.TemplateProcessing(
         single="<|begin|> $A", pair="<|begin|> $A <|begin|> $B", special_tokens=[("<|begin|>", 0)]
     )
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=copy, bos_token="<|begin|>", eos_token="<|end|>")
     fast.save_pretrained(source)
-    import_model(source, tmp_path / "out")
-    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert import_model(source, tmp_path / "out").notes == ()
+    for name in ("tokenizer.json", "generation_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
     same_as_transformers(torch, source, tmp_path / "out", PROMPTS)
     if isinstance(ends, list):
         found = generate(load_model(source), PROMPTS, max_tokens=TOKENS, temperature=0.0)

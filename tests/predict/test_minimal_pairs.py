@@ -16,11 +16,10 @@ import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-from typer.testing import CliRunner
 
+from command_line import invoke
 from encoders import SIZES, WORDS, built
 from tpulm import embed, fill_mask, load_model, sentence_scores, tokenization
-from tpulm.cli.app import app
 from tpulm.config import ModelConfig, TokenizerConfig
 from tpulm.convert.heads import spec_of
 from tpulm.convert.huggingface import LoadedModel, save_loaded
@@ -221,8 +220,8 @@ def test_ties_are_not_right(tmp_path: Path):
     assert report.by_paradigm["b"] == (1, 0, 1)
     assert report.total == (2, report.by_paradigm["a"].right, 1)
     assert report.accuracy == report.by_paradigm["a"].right / 2
-    command = ["bench", "pairs", str(tmp_path / "pairs.jsonl"), "--model", str(built("bert")), "--encoding", "utf-16", "--json"]
-    assert json.loads(CliRunner().invoke(app, command).stdout)["ties"] == 1
+    told = invoke("bench", "pairs", tmp_path / "pairs.jsonl", "--model", built("bert"), "--encoding", "utf-16", "--json")
+    assert json.loads(told.stdout)["ties"] == 1
 
 
 def test_a_part_of_a_benchmark_does_not_count_as_the_whole():
@@ -239,9 +238,9 @@ def test_the_report_and_the_card_of_a_run_tell_its_score(toy_run: tuple[Any, Pat
     workdir, pairs = tmp_path / "run", tmp_path / "mine.tsv"
     shutil.copytree(toy_run[1], workdir)
     pairs.write_text("good\tbad\nthe cat sat\tsat cat the\n")
-    scored = CliRunner().invoke(app, ["bench", "pairs", str(pairs), "--model", str(workdir), "--json"])
+    scored = invoke("bench", "pairs", pairs, "--model", workdir, "--json")
     accuracy = f"{json.loads(scored.stdout)['accuracy']:.1%}"
-    assert CliRunner().invoke(app, ["export", str(workdir)]).exit_code == 0
+    invoke("export", workdir, code=0)
     page, card = ((workdir / name).read_text() for name in ("report/index.html", "export/README.md"))
     (row,) = [line for line in card.splitlines() if "minimal pairs of mine" in line]
     assert accuracy in row and "minimal pairs of mine" in page
