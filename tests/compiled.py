@@ -12,10 +12,13 @@ import importlib.metadata
 import os
 import platform
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 import zstandard
 
+needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'")
 LIMIT_BYTES = 2_000_000_000  # a whole session writes about a tenth of this
 
 

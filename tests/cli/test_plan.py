@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from importlib import metadata
 from typing import Any
@@ -10,10 +9,8 @@ from typing import Any
 import pytest
 
 from command_line import invoke
+from compiled import needs_libtpu
 
-needs_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
-)
 PROMISED = {"accelerator", "devices", "hbm_bytes", "used_bytes", "fits", "model_flops_per_step", "compiled_flops_per_step"}
 PROMISED |= {"step_seconds_estimate", "step_seconds_lower_bound", "tokens_per_second", "hours", "compiler"}
 PROMISED |= {"cost_on_demand_usd", "cost_spot_usd"}
@@ -33,7 +30,7 @@ def test_what_cannot_be_planned():
 
 
 @pytest.mark.slow
-@needs_compiler
+@needs_libtpu
 def test_a_run_that_does_not_divide_over_the_slice():
     done = invoke("plan", "bert-tiny", "--accelerator", "v3-8", "--set", "hardware.fsdp=3", code=2)
     assert done.stdout == "" and "fsdp 3" in done.stderr
@@ -46,7 +43,7 @@ def test_without_the_compiler_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     assert done.stdout == "" and "pip install -e '.[tpu]'" in done.stderr
 
 
-@needs_compiler
+@needs_libtpu
 @pytest.mark.slow
 def test_a_plan_as_one_object_and_as_a_comparison():
     planned = values("plan", "quickstart", "--accelerator", "v3-8", "--json")
@@ -58,7 +55,7 @@ def test_a_plan_as_one_object_and_as_a_comparison():
     assert compared == {"run": "quickstart", "accelerators": [planned]}
 
 
-@needs_compiler
+@needs_libtpu
 @pytest.mark.compiles
 def test_a_batch_that_is_too_large_and_what_fits_instead():
     arguments = ("plan", "lm-ja-1b", "--accelerator", "v3-8", "--set", "train.batch_size=2048", "--json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from kernels import check_flash, on_devices, trace_gradients
 
+from compiled import needs_libtpu
 from tpulm import accelerators
 from tpulm.config import HardwareConfig
 from tpulm.nn import flash, flash_gpu
@@ -68,7 +68,7 @@ def test_devices_and_rows_that_they_are_for() -> None:
     assert [size for size in (8, 32, 64, 96, 128, 256) if flash_gpu.is_faster(512, size)] == [32, 64, 128]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'")
+@needs_libtpu
 @pytest.mark.parametrize("name", ["v4-8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("v5litepod-8", "v6e-8"))])
 def test_it_compiles_for_a_tpu_and_its_cost_is_counted(name: str) -> None:
     rows = batch_sharding(make_mesh(HardwareConfig(), devices_of(accelerators.find(name))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from programs import LOOP
 
+from compiled import needs_libtpu
 from tpulm import accelerators
 from tpulm.plan import analysis
 from tpulm.plan.analysis import DoesNotFit
@@ -136,7 +136,7 @@ def test_the_shape_of_a_slice():
     assert {name: accelerators.find(name).topology for name in shapes} == shapes
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'")
+@needs_libtpu
 @pytest.mark.parametrize("name", ["v2-8", "v3-32", "v4-8", "v4-16", "v5litepod-1", "v5litepod-8", "v5p-8", "v6e-8", "tpu7x-8"])
 def test_the_devices_are_those_of_the_catalogue(name: str):
     accelerator = accelerators.find(name)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from compiled import needs_libtpu
 from tpulm import accelerators, config
 from tpulm.plan import analysis
 from tpulm.plan.estimate import Plan, plan
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed: pip install 'jax[tpu]'"
-)
+pytestmark = needs_libtpu
 
 # A program that masks and detects, and one that predicts what follows, small; tests/cli/test_plan.py has one that masks.
 KINDS = {
