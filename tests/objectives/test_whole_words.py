@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from test_masking import CLS, DRAWS, LAW, MASK, PAD, SEP, assert_shares, draw, row
 
 from tpulm.config import ObjectiveConfig, RunConfig
-from tpulm.objectives.masking import MaskingConfig, draw_words, most_rounds
+from tpulm.objectives.masking import draw_words, most_rounds
 
 L = 40
 WORDS = (1, 2, 3, 1, 2, 4, 1, 2, 1, 3)  # 20 tokens
@@ -48,12 +48,6 @@ def walk(sizes: list[int], room: int) -> list[int]:
             taken.append(number)
             room -= size
     return taken
-
-
-def number_of(ids: np.ndarray, law: MaskingConfig) -> int:
-    tokens = int((ids != PAD).sum())
-    candidates = int((~np.isin(ids, [PAD, CLS, SEP])).sum())
-    return min(candidates, law.max_predictions, max(1, round(tokens * law.mask_fraction)))
 
 
 @partial(jax.jit, static_argnames="budget")
@@ -93,7 +87,7 @@ def test_the_rounds_are_enough_for_the_worst_row(length: int, room: int, rounds:
 def test_every_word_is_drawn_as_often_as_in_googles_walk():
     """Against their loop over shuffled words, by how often each word of ten is taken; 22 tokens, 3 predictions."""
     ids, starts = row_of_words()
-    words = words_of(ids, starts, number_of(ids, LAW))
+    words = words_of(ids, starts, 3)
     assert [len(word) for word in words] == [1, 2, 3, 1, 2, 3, 1, 1, 2, 1, 3], "the word of four has two pieces"
     masked = draw(np.broadcast_to(ids, (DRAWS, L)), np.broadcast_to(starts, (DRAWS, L)), seed=3)
     places = np.bincount(masked.positions[masked.weights > 0], minlength=L)
