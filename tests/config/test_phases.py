@@ -15,11 +15,6 @@ def run(*phases: dict[str, Any], steps: int = 1000) -> RunConfig:
     return RunConfig.model_validate({"train": {"steps": steps}, "phases": phases})
 
 
-def test_a_run_without_phases_is_one():
-    (only,) = phases_of(run())
-    assert (only.number, only.first_step, only.last_step, only.folder) == (1, 0, 1000, ".") and only.config == run()
-
-
 def test_long_rows_at_the_end():
     changes = {"sequence_length": 512, "batch_size": 64, "mask_fraction": 0.3}
     first, second = phases_of(run({"share": 0.9, "objective": "clm"}, {"share": 0.1, **changes}))

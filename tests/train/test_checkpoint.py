@@ -71,11 +71,6 @@ def restored_step(folder: PurePath, notes: Notes | None = None) -> int:
     return restored.metadata["step"]
 
 
-def copy_all(source: PurePath, target: PurePath) -> None:
-    for name in storage.walk(source):
-        storage.write_atomic(target / name, storage.read_bytes(source / name))
-
-
 def corrupt(path: PurePath) -> None:
     content = bytearray(storage.read_bytes(path))
     content[len(content) // 2] ^= 0xFF
@@ -259,7 +254,7 @@ def test_copied_by_whatever_tool_it_is_as_good_as_the_original(gcs: Emulator, tm
     here, there, back = tmp_path / "w" / "checkpoints", storage.as_path("gs://runs/w/checkpoints"), tmp_path / "back"
     save(here, 1)
     for source, target, step in ((here, there, 2), (there, back, 3)):
-        copy_all(source, target)
+        storage.copy_files(source, target)
         storage.remove(source)
         assert restored_step(target) == step - 1
         save(target, step)
